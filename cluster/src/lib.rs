@@ -1,1 +1,9 @@
-//! (empty)
+//! The distribution layer: E-Cast orders and routes messages, Rubberband places and replicates the data
+//! (Crescando/RB paper, sections 5 and 6).
+//!
+//! The crate carries typed messages and never sees SQL text. Routers, application processes and the config module are
+//! deterministic state machines; threads, channels, disks and timers live in small shells around them.
+
+pub mod catalog;
+pub mod message;
+pub mod wire;

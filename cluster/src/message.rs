@@ -1,0 +1,175 @@
+//! Messages: what is ordered, and what identifies it.
+
+use std::sync::Arc;
+
+use carousel_engine::{
+    TableId, TableSchema, Ts,
+    operation::{Operation, PayloadId},
+    position::KeyRange,
+};
+use serde::{Deserialize, Serialize};
+
+/// The kinds of process (paper, section 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ProcessKind {
+    /// Orders messages and routes them.
+    Router,
+    /// Holds partitions and executes operations.
+    Storage,
+    /// Submits reads and writes; a front end has one.
+    Client,
+    /// Submits configuration and checkpoint messages.
+    Super,
+}
+
+/// A process, printed as `r1`, `s2`, `c1`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Kind.
+    pub kind: ProcessKind,
+    /// Number among its kind, counted from 1.
+    pub number: u32,
+}
+
+impl ProcessId {
+    /// Router `number`.
+    pub const fn router(number: u32) -> Self {
+        ProcessId { kind: ProcessKind::Router, number }
+    }
+
+    /// Storage process `number`.
+    pub const fn storage(number: u32) -> Self {
+        ProcessId { kind: ProcessKind::Storage, number }
+    }
+
+    /// Client process `number`.
+    pub const fn client(number: u32) -> Self {
+        ProcessId { kind: ProcessKind::Client, number }
+    }
+
+    /// Super process `number`.
+    pub const fn super_process(number: u32) -> Self {
+        ProcessId { kind: ProcessKind::Super, number }
+    }
+}
+
+impl std::fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            ProcessKind::Router => 'r',
+            ProcessKind::Storage => 's',
+            ProcessKind::Client => 'c',
+            ProcessKind::Super => 'u',
+        };
+        write!(f, "{kind}{}", self.number)
+    }
+}
+
+impl std::fmt::Debug for ProcessId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// One life of a process; greater than that of all its earlier lives.
+pub type Incarnation = u64;
+
+/// A message's identity. Sequence numbers of one incarnation of a submitter count 1, 2, 3, … without a gap, which is
+/// what FIFO order and duplicate suppression rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MessageId {
+    /// Who submitted it.
+    pub submitter: ProcessId,
+    /// The submitter's incarnation.
+    pub incarnation: Incarnation,
+    /// The submitter's count.
+    pub sequence: u64,
+}
+
+/// A message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Message {
+    /// Identity.
+    pub id: MessageId,
+    /// The tables it names with the versions it was planned against (DESIGN, decision 11).
+    pub tables: Vec<(TableId, Ts)>,
+    /// The keys it reads or writes: sorted, disjoint.
+    pub ranges: Vec<KeyRange>,
+    /// What it asks.
+    pub body: Body,
+}
+
+/// What a message asks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Body {
+    /// A read or a write of one table's rows.
+    Data(Data),
+    /// A change of the catalog: delivered to every storage and client process.
+    Ddl(Ddl),
+    /// Holds the versions that a read at this message's own `Ts` sees: delivered to every storage process.
+    Pin {
+        /// How long without renewal, in milliseconds.
+        lease_ms: u32,
+    },
+    /// Every storage process makes a durable checkpoint of the rows visible at this `Ts` and compares content hashes.
+    Checkpoint,
+}
+
+/// A read or a write.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Data {
+    /// The operation.
+    pub operation: Arc<Operation>,
+    /// For a read under a pin: the pin's `Ts`.
+    pub read_ts: Option<Ts>,
+    /// Which replica of every range answers a read (paper, section 6.3).
+    pub replica_offset: u32,
+    /// Whether a write can fail while it runs, so that its ranges must vote (DESIGN, decision 5).
+    pub fallible: bool,
+    /// The staged payload that an INSERT names, see [`StagedPayload`].
+    pub staged: Option<StagedPayload>,
+}
+
+/// A payload that was sent to its destinations before the message (DESIGN, decision 12).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StagedPayload {
+    /// Identity.
+    pub id: PayloadId,
+    /// The config version its parts were placed by; if another is in force at the message's `Ts`, the message has no
+    /// effect.
+    pub config_version: u64,
+    /// If the message's `Ts` is later, it has no effect.
+    pub latest: Ts,
+    /// The parts: which rows, who holds them, and their CRC-32.
+    pub parts: Vec<StagedPart>,
+}
+
+/// The rows of a payload that fall into one key range.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedPart {
+    /// The range.
+    pub range: KeyRange,
+    /// The processes that hold fsynced copies.
+    pub holders: Vec<ProcessId>,
+    /// Chunks, in order: CRC-32 of each.
+    pub checksums: Vec<u32>,
+}
+
+/// A change of the catalog. Whether it succeeds is a function of the m-seq.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Ddl {
+    /// CREATE TABLE.
+    CreateTable {
+        /// The definition; `id` and `version` are set from the message's `Ts`.
+        schema: Arc<TableSchema>,
+        /// `IF NOT EXISTS`
+        if_not_exists: bool,
+    },
+    /// DROP TABLE.
+    DropTables {
+        /// Names, dropped all or none.
+        names: Vec<String>,
+        /// `IF EXISTS`
+        if_exists: bool,
+    },
+}

@@ -1,0 +1,187 @@
+//! What processes say to one another. All of it can be serialised; inside one process it travels as it is.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use carousel_engine::{
+    SqlError, Ts,
+    aggregate::Group,
+    operation::{Decision, PayloadId},
+    position::KeyRange,
+};
+
+use crate::message::{Incarnation, Message, MessageId, ProcessId};
+
+/// A message with its place in the order and this destination's share of it.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Position in the m-seq.
+    pub ts: Ts,
+    /// The message.
+    pub message: Arc<Message>,
+    /// The key ranges this destination acts on: for a read those it answers for, for a write all that it holds; each
+    /// lies inside one of its primary ranges. Empty for a client process.
+    pub ranges: Vec<KeyRange>,
+    /// The config version in force at `ts`.
+    pub config_version: u64,
+}
+
+/// What goes from one process to another.
+#[derive(Clone, Debug)]
+pub enum Wire {
+    /// Application process to router: please order these, in this order.
+    Route(Vec<Arc<Message>>),
+    /// Application process to router: send me what I am a destination of, after `after`.
+    Subscribe {
+        /// The subscriber's incarnation.
+        incarnation: Incarnation,
+        /// Everything up to here has been delivered.
+        after: Ts,
+    },
+    /// Storage process to router: how far it is. Cumulative.
+    Confirm(Watermarks),
+    /// Router to application process: deliveries in `Ts` order; everything for this process up to `frontier` has now
+    /// been sent.
+    Deliver {
+        /// In `Ts` order.
+        deliveries: Vec<Delivery>,
+        /// All that there is for this process up to here has been sent.
+        frontier: Ts,
+    },
+    /// Router to submitter: the messages with sequence numbers up to `sequence` are in the m-seq.
+    Ordered {
+        /// The submitter's incarnation.
+        incarnation: Incarnation,
+        /// Cumulative.
+        sequence: u64,
+        /// `Ts` of the message with that sequence number.
+        ts: Ts,
+    },
+    /// Router to submitter: a message before `expected` was lost; send again from there.
+    Resend {
+        /// The submitter's incarnation.
+        incarnation: Incarnation,
+        /// First sequence number that is not in the m-seq.
+        expected: u64,
+    },
+    /// Router to application process: not the leader (any more).
+    NotLeader {
+        /// Who is, if known.
+        leader: Option<ProcessId>,
+    },
+    /// Storage process to storage process: votes about undecided writes (DESIGN, decision 5).
+    Votes(Vec<Vote>),
+    /// Storage process to storage process: please repeat your votes about these writes.
+    AskVotes(Vec<Ts>),
+    /// Storage process to client: parts of answers.
+    Answers(Vec<Answer>),
+    /// Storage process to client: a new incarnation has taken over; what it had not answered must be asked again.
+    Restarted(Incarnation),
+    /// Client to storage process: a chunk of a payload, to be fsynced.
+    Stage(StageChunk),
+    /// Storage process to client: the chunk is on disk, or why not.
+    Staged {
+        /// The payload.
+        payload: PayloadId,
+        /// The part.
+        range: KeyRange,
+        /// The chunk's number in the part.
+        chunk: u32,
+        /// Outcome.
+        outcome: Result<(), SqlError>,
+    },
+    /// Storage process to storage process: please send your copy of a part.
+    FetchPart {
+        /// The payload.
+        payload: PayloadId,
+        /// The part.
+        range: KeyRange,
+    },
+    /// The answer to `FetchPart`.
+    Part {
+        /// The payload.
+        payload: PayloadId,
+        /// The part.
+        range: KeyRange,
+        /// The chunks, or `None` when there is no such part.
+        chunks: Option<Vec<Bytes>>,
+    },
+    /// Client to storage process: the pin at this `Ts` lives on.
+    RenewPin(Ts),
+    /// Client to storage process: the pin at this `Ts` is not needed any more.
+    ReleasePin(Ts),
+    /// Client to storage process: nobody waits for the answer of this message any more.
+    Cancel(MessageId),
+}
+
+/// Three watermarks of a storage process (DESIGN, decision 13), and its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Received up to here.
+    pub delivered: Ts,
+    /// Executed and decided up to here.
+    pub executed: Ts,
+    /// Contained in a durable checkpoint up to here: only this cuts the log.
+    pub durable: Ts,
+    /// Bytes its rows take.
+    pub memory: u64,
+}
+
+/// A range's vote about an undecided write. Any replica's vote is the range's.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Vote {
+    /// The write.
+    pub ts: Ts,
+    /// The primary range that votes.
+    pub range: KeyRange,
+    /// `Commit` when the write does not fail in this range.
+    pub vote: Decision,
+}
+
+/// A part of the answer to a message.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The message.
+    pub id: MessageId,
+    /// Its place in the order.
+    pub ts: Ts,
+    /// The part.
+    pub part: AnswerPart,
+}
+
+/// The parts of an answer. Those of one message from one process arrive in order, `Done` or `Stale` last.
+#[derive(Clone, Debug)]
+pub enum AnswerPart {
+    /// Rows of a read or of RETURNING.
+    Rows {
+        /// The range they are in.
+        range: KeyRange,
+        /// The rows.
+        batch: RecordBatch,
+    },
+    /// Groups of a read, for all ranges that the process answers for together.
+    Groups(Vec<Group>),
+    /// Executed and decided.
+    Done {
+        /// For each range the number of rows, or how it failed.
+        outcomes: Vec<(KeyRange, Result<u64, SqlError>)>,
+    },
+    /// The message was planned against another catalog or config: it has no effect.
+    Stale,
+}
+
+/// A chunk of a staged payload.
+#[derive(Clone, Debug)]
+pub struct StageChunk {
+    /// The payload.
+    pub payload: PayloadId,
+    /// The part.
+    pub range: KeyRange,
+    /// Number in the part, counted from 0.
+    pub chunk: u32,
+    /// Serialised [`carousel_engine::operation::RowBatch`].
+    pub rows: Bytes,
+    /// CRC-32 of `rows`.
+    pub checksum: u32,
+}
