@@ -5,5 +5,7 @@
 //! deterministic state machines; threads, channels, disks and timers live in small shells around them.
 
 pub mod catalog;
+pub mod config;
 pub mod message;
+pub mod network;
 pub mod wire;

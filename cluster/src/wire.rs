@@ -11,7 +11,11 @@ use carousel_engine::{
     position::KeyRange,
 };
 
-use crate::message::{Incarnation, Message, MessageId, ProcessId};
+use crate::{
+    catalog::Catalog,
+    config::Config,
+    message::{Incarnation, Message, MessageId, ProcessId},
+};
 
 /// A message with its place in the order and this destination's share of it.
 #[derive(Clone, Debug)]
@@ -41,9 +45,36 @@ pub enum Wire {
     },
     /// Storage process to router: how far it is. Cumulative.
     Confirm(Watermarks),
+    /// Application process to router: I leave the system for good; a client is no longer a destination.
+    Leave {
+        /// The incarnation that leaves.
+        incarnation: Incarnation,
+    },
+    /// Router to application process, first on the stream of every subscription: where the stream begins.
+    State {
+        /// The subscriber's incarnation.
+        incarnation: Incarnation,
+        /// The stream continues after this: the subscription's `after`, or for a client that has nothing yet
+        /// (`after` = 0) the `Ts` of `catalog`.
+        ts: Ts,
+        /// The config in force.
+        config: Arc<Config>,
+        /// For a client that has nothing yet, the catalog as of `ts`. Others follow theirs by the deliveries.
+        catalog: Option<Arc<Catalog>>,
+    },
+    /// Router to application process: the log no longer reaches back to the subscription's `after`.
+    SubscribeRefused {
+        /// The subscriber's incarnation.
+        incarnation: Incarnation,
+        /// Streams can begin here or later.
+        purged: Ts,
+    },
     /// Router to application process: deliveries in `Ts` order; everything for this process up to `frontier` has now
-    /// been sent.
+    /// been sent. A stream without news still sends its frontier.
     Deliver {
+        /// The subscriber's incarnation: deliveries for an earlier life are to be ignored, the stream of this one
+        /// begins elsewhere.
+        incarnation: Incarnation,
         /// In `Ts` order.
         deliveries: Vec<Delivery>,
         /// All that there is for this process up to here has been sent.

@@ -1,0 +1,333 @@
+//! The network between the processes of one operating system process.
+//!
+//! [`Network`] is a registry of mailboxes, one for each process that has joined. Channels are quasi-reliable and FIFO
+//! as the paper assumes (section 5.2): what is sent to a process that stays up arrives, in order, for each sender and
+//! lane. What is sent to a process that is not there is [`Unreachable`] at once; what lies in the mailbox of a process
+//! that leaves is lost, as in a crash.
+//!
+//! # Two lanes
+//! Each mailbox has a control lane and a data lane ([`Wire::lane`]) and the receiver always takes from the control lane
+//! first, so that votes, confirmations and acknowledgements never queue behind data (DESIGN, decision 17). Order is
+//! kept within a lane only: a `NotLeader` may overtake the `Deliver`s that were sent before it.
+//!
+//! # The rule that keeps bounded queues free of deadlock
+//! Both lanes are bounded. Two processes that wait for room in each other's mailbox would wait for ever, hence:
+//!
+//! 1. **A task that receives from an endpoint never awaits a `send`.** It uses [`Sender::try_send`] and keeps what did
+//!    not fit, or it hands the message to a task of its own that may wait (one for each destination, so that a slow
+//!    destination delays only what goes to itself).
+//! 2. What is kept or handed over is bounded by the protocol: by a subscription's window for deliveries, by the
+//!    operations in progress for answers and votes; cumulative messages (`Confirm`, `Ordered`) replace one another.
+//!
+//! So every mailbox is drained whatever happens elsewhere, and every awaited `send` comes to an end.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::RwLock;
+use tokio::sync::mpsc;
+
+use crate::{message::ProcessId, wire::Wire};
+
+/// Messages that fit into the control lane of a mailbox.
+const CONTROL_CAPACITY: usize = 16 * 1024;
+/// Messages that fit into the data lane of a mailbox. Deliveries and answers travel in batches, so this is few.
+const DATA_CAPACITY: usize = 256;
+
+/// Which queue of a mailbox a message goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Small messages on which others wait.
+    Control,
+    /// All that carries rows or operations.
+    Data,
+}
+
+impl Wire {
+    /// The lane it travels on.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Wire::Confirm(_)
+            | Wire::Ordered { .. }
+            | Wire::Resend { .. }
+            | Wire::NotLeader { .. }
+            | Wire::Votes(_)
+            | Wire::AskVotes(_)
+            | Wire::Staged { .. }
+            | Wire::RenewPin(_)
+            | Wire::ReleasePin(_)
+            | Wire::Cancel(_) => Lane::Control,
+            // Subscribe and Leave stay behind the routes sent before them; State, Refused and Restarted must not
+            // overtake, or be overtaken by, the deliveries and answers around them.
+            Wire::Route(_)
+            | Wire::Subscribe { .. }
+            | Wire::Leave { .. }
+            | Wire::State { .. }
+            | Wire::SubscribeRefused { .. }
+            | Wire::Deliver { .. }
+            | Wire::Answers(_)
+            | Wire::Restarted(_)
+            | Wire::Stage(_)
+            | Wire::FetchPart { .. }
+            | Wire::Part { .. } => Lane::Data,
+        }
+    }
+}
+
+/// The process is not there (any more).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("process {0} is unreachable")]
+pub struct Unreachable(pub ProcessId);
+
+/// Why [`Sender::try_send`] did not send.
+#[derive(Debug, thiserror::Error)]
+pub enum TrySendError {
+    /// The process is not there (any more).
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    /// Its mailbox is full at the moment; the message comes back.
+    #[error("the mailbox of {0} is full")]
+    Full(ProcessId, Box<Wire>),
+}
+
+type Envelope = (ProcessId, Wire);
+
+#[derive(Clone)]
+struct Mailbox {
+    /// Tells one life of a process from the next.
+    life: u64,
+    control: mpsc::Sender<Envelope>,
+    data: mpsc::Sender<Envelope>,
+}
+
+impl Mailbox {
+    fn lane(&self, lane: Lane) -> &mpsc::Sender<Envelope> {
+        match lane {
+            Lane::Control => &self.control,
+            Lane::Data => &self.data,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Registry {
+    lives: u64,
+    mailboxes: HashMap<ProcessId, Mailbox>,
+}
+
+/// The processes that can reach one another. Cheap to clone; all clones are the same network.
+#[derive(Clone, Default)]
+pub struct Network {
+    registry: Arc<RwLock<Registry>>,
+}
+
+impl Network {
+    /// A network without processes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Joins as `id`. An older endpoint of the same id is replaced: its `recv` ends and its senders fail.
+    pub fn join(&self, id: ProcessId) -> Endpoint {
+        let (control_in, control) = mpsc::channel(CONTROL_CAPACITY);
+        let (data_in, data) = mpsc::channel(DATA_CAPACITY);
+        let mut registry = self.registry.write();
+        registry.lives += 1;
+        let life = registry.lives;
+        registry.mailboxes.insert(id, Mailbox { life, control: control_in, data: data_in });
+        Endpoint {
+            sender: Sender { id, life, network: self.clone() },
+            control: Some(control),
+            data: Some(data),
+        }
+    }
+
+    /// Removes `id`, as a crash would: its endpoint's `recv` ends after what has already arrived, and nothing that it
+    /// still tries to send gets out.
+    pub fn leave(&self, id: ProcessId) {
+        self.registry.write().mailboxes.remove(&id);
+    }
+
+    /// Whether `id` has joined.
+    pub fn contains(&self, id: ProcessId) -> bool {
+        self.registry.read().mailboxes.contains_key(&id)
+    }
+
+    fn leave_life(&self, id: ProcessId, life: u64) {
+        let mut registry = self.registry.write();
+        if registry.mailboxes.get(&id).is_some_and(|mailbox| mailbox.life == life) {
+            registry.mailboxes.remove(&id);
+        }
+    }
+
+    fn mailbox(&self, from: ProcessId, life: u64, to: ProcessId) -> Result<Mailbox, Unreachable> {
+        let registry = self.registry.read();
+        // A process that was replaced or removed must not speak for its successor.
+        if registry.mailboxes.get(&from).is_none_or(|mailbox| mailbox.life != life) {
+            return Err(Unreachable(to));
+        }
+        registry.mailboxes.get(&to).cloned().ok_or(Unreachable(to))
+    }
+}
+
+/// Sends in the name of one life of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct Sender {
+    id: ProcessId,
+    life: u64,
+    network: Network,
+}
+
+impl Sender {
+    /// In whose name.
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Sends, waiting for room. Not to be awaited by a task that receives from an endpoint, see the module's head.
+    pub async fn send(&self, to: ProcessId, wire: Wire) -> Result<(), Unreachable> {
+        let mailbox = self.network.mailbox(self.id, self.life, to)?;
+        mailbox.lane(wire.lane()).send((self.id, wire)).await.map_err(|_| Unreachable(to))
+    }
+
+    /// Sends if there is room.
+    pub fn try_send(&self, to: ProcessId, wire: Wire) -> Result<(), TrySendError> {
+        let mailbox = self.network.mailbox(self.id, self.life, to)?;
+        mailbox.lane(wire.lane()).try_send((self.id, wire)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full((_, wire)) => TrySendError::Full(to, Box::new(wire)),
+            mpsc::error::TrySendError::Closed(_) => TrySendError::Unreachable(Unreachable(to)),
+        })
+    }
+}
+
+/// One life of a process on the network. Leaves when dropped.
+pub struct Endpoint {
+    sender: Sender,
+    control: Option<mpsc::Receiver<Envelope>>,
+    data: Option<mpsc::Receiver<Envelope>>,
+}
+
+impl Endpoint {
+    /// Whose endpoint.
+    pub fn id(&self) -> ProcessId {
+        self.sender.id
+    }
+
+    /// A sender in the name of this endpoint.
+    pub fn sender(&self) -> Sender {
+        self.sender.clone()
+    }
+
+    /// The next message and who sent it; `None` when this endpoint was replaced or removed. Safe to cancel.
+    pub async fn recv(&mut self) -> Option<(ProcessId, Wire)> {
+        loop {
+            let (lane, received) = match (&mut self.control, &mut self.data) {
+                (Some(control), Some(data)) => tokio::select! {
+                    biased;
+                    received = control.recv() => (Lane::Control, received),
+                    received = data.recv() => (Lane::Data, received),
+                },
+                (Some(control), None) => (Lane::Control, control.recv().await),
+                (None, Some(data)) => (Lane::Data, data.recv().await),
+                (None, None) => return None,
+            };
+            match (lane, received) {
+                (_, Some(envelope)) => return Some(envelope),
+                (Lane::Control, None) => self.control = None,
+                (Lane::Data, None) => self.data = None,
+            }
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.sender.network.leave_life(self.sender.id, self.sender.life);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carousel_engine::Ts;
+
+    use super::*;
+
+    const R1: ProcessId = ProcessId::router(1);
+    const S1: ProcessId = ProcessId::storage(1);
+
+    fn confirm(n: u64) -> Wire {
+        Wire::RenewPin(Ts(n))
+    }
+
+    fn data(n: u64) -> Wire {
+        Wire::Restarted(n)
+    }
+
+    #[tokio::test]
+    async fn control_overtakes_data_and_each_lane_is_fifo() {
+        let network = Network::new();
+        let mut router = network.join(R1);
+        let storage = network.join(S1).sender;
+        assert!(
+            matches!(storage.try_send(R1, data(1)), Err(TrySendError::Unreachable(_))),
+            "its endpoint is gone"
+        );
+
+        let storage = network.join(S1);
+        for n in 0..10 {
+            storage.sender().send(R1, data(n)).await.expect("r1 is there");
+            storage.sender().send(R1, confirm(n)).await.expect("r1 is there");
+        }
+        let mut received = Vec::new();
+        for _ in 0..20 {
+            received.push(match router.recv().await {
+                Some((S1, Wire::RenewPin(ts))) => ("control", ts.0),
+                Some((S1, Wire::Restarted(n))) => ("data", n),
+                other => panic!("{other:?}"),
+            });
+        }
+        let expected: Vec<_> = (0..10).map(|n| ("control", n)).chain((0..10).map(|n| ("data", n))).collect();
+        assert_eq!(received, expected);
+    }
+
+    #[tokio::test]
+    async fn a_full_data_lane_does_not_hold_up_control() {
+        let network = Network::new();
+        let mut router = network.join(R1);
+        let storage = network.join(S1);
+        let mut sent = 0;
+        while storage.sender().try_send(R1, data(sent)).is_ok() {
+            sent += 1;
+        }
+        assert!(matches!(storage.sender().try_send(R1, data(sent)), Err(TrySendError::Full(R1, _))));
+        storage.sender().try_send(R1, confirm(1)).expect("the control lane has room");
+        assert!(matches!(router.recv().await, Some((S1, Wire::RenewPin(_)))));
+        // A waiting sender gets its turn once there is room.
+        let waiting = tokio::spawn({
+            let sender = storage.sender();
+            async move { sender.send(R1, data(sent)).await }
+        });
+        for n in 0..=sent {
+            assert!(matches!(router.recv().await, Some((S1, Wire::Restarted(m))) if m == n));
+        }
+        waiting.await.expect("no panic").expect("sent");
+    }
+
+    #[tokio::test]
+    async fn a_new_life_replaces_the_old_one() {
+        let network = Network::new();
+        let storage = network.join(S1);
+        let mut old = network.join(R1);
+        storage.sender().send(R1, confirm(1)).await.expect("r1 is there");
+        let mut new = network.join(R1);
+        storage.sender().send(R1, confirm(2)).await.expect("r1 is there");
+        assert!(matches!(old.recv().await, Some((S1, Wire::RenewPin(Ts(1))))));
+        assert!(old.recv().await.is_none());
+        assert!(old.sender().try_send(S1, confirm(3)).is_err(), "the old life is silent");
+        drop(old);
+        assert!(network.contains(R1), "the end of the old life does not remove the new one");
+        assert!(matches!(new.recv().await, Some((S1, Wire::RenewPin(Ts(2))))));
+        network.leave(R1);
+        assert!(new.recv().await.is_none());
+        assert_eq!(storage.sender().send(R1, confirm(4)).await, Err(Unreachable(R1)));
+    }
+}
