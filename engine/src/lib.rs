@@ -6,13 +6,17 @@
 //! the same rows (Crescando/RB paper, sections 3.1 and 4.4).
 
 pub mod aggregate;
+pub mod array;
+pub mod datetime;
 pub mod error;
 pub mod expr;
+pub mod interval;
 pub mod ipc;
 pub mod numeric;
 pub mod operation;
 pub mod position;
 pub mod schema;
+pub mod text;
 pub mod types;
 pub mod value;
 

@@ -28,6 +28,24 @@ impl Default for EvalContext {
     }
 }
 
+/// An input row of an expression.
+pub trait Row {
+    /// The value of column `index` (0-based), whose type is `ty`.
+    fn value(&self, index: usize, ty: &Type) -> Value;
+}
+
+impl Row for [Value] {
+    fn value(&self, index: usize, _ty: &Type) -> Value {
+        self[index].clone()
+    }
+}
+
+impl Row for Vec<Value> {
+    fn value(&self, index: usize, _ty: &Type) -> Value {
+        self[index].clone()
+    }
+}
+
 /// Comparison operators; both sides have the same type (modifiers apart).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CompareOp {

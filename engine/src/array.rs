@@ -1,0 +1,421 @@
+//! Between values and Arrow arrays.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{
+        Array, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder,
+        FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
+        IntervalMonthDayNanoBuilder, StringBuilder, Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
+    },
+    datatypes::{
+        Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+        IntervalMonthDayNano, IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType,
+    },
+    record_batch::RecordBatch,
+};
+
+use crate::{
+    datetime,
+    error::{Result, SqlError},
+    expr::{EvalContext, Row},
+    interval::Interval,
+    numeric::{self, Numeric},
+    text::{self, TextWriter},
+    types::Type,
+    value::Value,
+};
+
+/// The value of one cell of an array in `ty`'s Arrow form.
+///
+/// # Panics
+/// When the array has another form, or no such row.
+pub fn arrow_cell_to_value(array: &dyn Array, row: usize, ty: &Type) -> Value {
+    if array.is_null(row) {
+        return Value::Null;
+    }
+    match ty {
+        Type::Bool => Value::Bool(array.as_boolean().value(row)),
+        Type::Int2 => Value::Int2(array.as_primitive::<Int16Type>().value(row)),
+        Type::Int4 => Value::Int4(array.as_primitive::<Int32Type>().value(row)),
+        Type::Int8 => Value::Int8(array.as_primitive::<Int64Type>().value(row)),
+        Type::Float4 => Value::Float4(array.as_primitive::<Float32Type>().value(row)),
+        Type::Float8 => Value::Float8(array.as_primitive::<Float64Type>().value(row)),
+        Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
+            let unscaled = array.as_primitive::<Decimal128Type>().value(row);
+            Value::Numeric(decimal_cell(unscaled, (*scale).into()))
+        }
+        Type::Numeric(_) => {
+            // What is stored was written by this crate; anything else reads as NaN rather than as a wrong number.
+            Value::Numeric(Numeric::parse(array.as_string::<i32>().value(row)).unwrap_or(Numeric::NaN))
+        }
+        Type::Text | Type::Varchar(_) | Type::Char(_) => Value::text(array.as_string::<i32>().value(row)),
+        Type::Date => Value::Date(array.as_primitive::<Date32Type>().value(row)),
+        Type::Time => Value::Time(array.as_primitive::<Time64MicrosecondType>().value(row)),
+        Type::Timestamp => Value::Timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row)),
+        Type::TimestampTz => Value::TimestampTz(array.as_primitive::<TimestampMicrosecondType>().value(row)),
+        Type::Interval => {
+            let parts = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
+            Value::Interval(Interval {
+                months: parts.months,
+                days: parts.days,
+                microseconds: parts.nanoseconds / 1000,
+            })
+        }
+        Type::Uuid => {
+            let mut bytes = [0u8; 16];
+            bytes.copy_from_slice(array.as_fixed_size_binary().value(row));
+            Value::Uuid(bytes)
+        }
+        Type::Bytea => Value::Bytea(array.as_binary::<i32>().value(row).into()),
+    }
+}
+
+/// The unscaled value that stands for NaN in a `Decimal128` column: no number of at most 38 digits has it.
+pub const DECIMAL_NAN: i128 = i128::MIN;
+
+/// The numeric of a `Decimal128` cell.
+pub fn decimal_cell(unscaled: i128, scale: u32) -> Numeric {
+    if unscaled == DECIMAL_NAN { Numeric::NaN } else { Numeric::new(unscaled, scale) }
+}
+
+/// Appends the text of one cell, as the type's output function gives it, without making a [`Value`]; nothing for NULL.
+///
+/// # Panics
+/// As [`arrow_cell_to_value`].
+pub fn write_arrow_cell(out: &mut String, array: &dyn Array, row: usize, ty: &Type, writer: &TextWriter) {
+    if array.is_null(row) {
+        return;
+    }
+    match ty {
+        Type::Bool => out.push(if array.as_boolean().value(row) { 't' } else { 'f' }),
+        Type::Int2 => text::write_i64(out, array.as_primitive::<Int16Type>().value(row).into()),
+        Type::Int4 => text::write_i64(out, array.as_primitive::<Int32Type>().value(row).into()),
+        Type::Int8 => text::write_i64(out, array.as_primitive::<Int64Type>().value(row)),
+        Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
+            match array.as_primitive::<Decimal128Type>().value(row) {
+                DECIMAL_NAN => out.push_str("NaN"),
+                unscaled => numeric::write_scaled(out, unscaled, (*scale).into()),
+            }
+        }
+        Type::Numeric(_) | Type::Text | Type::Varchar(_) | Type::Char(_) => {
+            out.push_str(array.as_string::<i32>().value(row))
+        }
+        Type::Uuid => text::write_uuid(out, array.as_fixed_size_binary().value(row)),
+        Type::Bytea => text::write_bytea(out, array.as_binary::<i32>().value(row)),
+        _ => writer.write(out, &arrow_cell_to_value(array, row, ty)),
+    }
+}
+
+/// An array of values in `ty`'s Arrow form. XX000 when a value is not of the type, 22003 when it does not fit.
+pub fn values_to_array(values: &[Value], ty: &Type) -> Result<ArrayRef> {
+    let mut builder = ColumnBuilder::with_capacity(ty, values.len());
+    for value in values {
+        builder.append(value)?;
+    }
+    Ok(builder.finish())
+}
+
+/// An array that repeats one value.
+pub fn repeat_value(value: &Value, ty: &Type, rows: usize) -> Result<ArrayRef> {
+    let mut builder = ColumnBuilder::with_capacity(ty, rows);
+    for _ in 0..rows {
+        builder.append(value)?;
+    }
+    Ok(builder.finish())
+}
+
+/// One row of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchRow<'a> {
+    batch: &'a RecordBatch,
+    row: usize,
+}
+
+impl<'a> BatchRow<'a> {
+    /// Row `row` of `batch`.
+    pub fn new(batch: &'a RecordBatch, row: usize) -> Self {
+        BatchRow { batch, row }
+    }
+}
+
+impl Row for BatchRow<'_> {
+    fn value(&self, index: usize, ty: &Type) -> Value {
+        arrow_cell_to_value(self.batch.column(index), self.row, ty)
+    }
+}
+
+enum Builder {
+    Bool(BooleanBuilder),
+    Int2(Int16Builder),
+    Int4(Int32Builder),
+    Int8(Int64Builder),
+    Float4(Float32Builder),
+    Float8(Float64Builder),
+    Decimal(Decimal128Builder),
+    Text(StringBuilder),
+    Date(Date32Builder),
+    Time(Time64MicrosecondBuilder),
+    Timestamp(TimestampMicrosecondBuilder),
+    Interval(IntervalMonthDayNanoBuilder),
+    Uuid(FixedSizeBinaryBuilder),
+    Bytea(BinaryBuilder),
+}
+
+/// Builds a column of one type from values or from text.
+pub struct ColumnBuilder {
+    ty: Type,
+    builder: Builder,
+    scratch: String,
+}
+
+/// A decimal of at most 38 digits at exactly `scale`, rounded from its plain text form; `None` for anything unusual.
+fn fast_decimal(text: &str, precision: u16, scale: u16) -> Option<i128> {
+    let (negative, digits) = match text.as_bytes() {
+        [b'-', rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    if digits.is_empty() || digits.len() > 37 {
+        return None;
+    }
+    let (mut value, mut fraction, mut seen_point, mut any) = (0i128, 0u32, false, false);
+    let mut round_up = false;
+    for &byte in digits {
+        match byte {
+            b'0'..=b'9' => {
+                any = true;
+                if seen_point {
+                    fraction += 1;
+                    if fraction > u32::from(scale) {
+                        if fraction == u32::from(scale) + 1 {
+                            round_up = byte >= b'5';
+                        }
+                        continue;
+                    }
+                }
+                value = value * 10 + i128::from(byte - b'0');
+            }
+            b'.' if !seen_point => seen_point = true,
+            _ => return None,
+        }
+    }
+    if !any {
+        return None;
+    }
+    let missing = u32::from(scale).saturating_sub(fraction);
+    let value = value.checked_mul(numeric::power_of_ten(missing)?)? + i128::from(round_up);
+    if value >= numeric::power_of_ten(precision.into())? {
+        return None;
+    }
+    Some(if negative { -value } else { value })
+}
+
+impl ColumnBuilder {
+    /// An empty column.
+    pub fn new(ty: &Type) -> ColumnBuilder {
+        ColumnBuilder::with_capacity(ty, 0)
+    }
+
+    /// An empty column with room for `rows` rows.
+    pub fn with_capacity(ty: &Type, rows: usize) -> ColumnBuilder {
+        let builder = match ty {
+            Type::Bool => Builder::Bool(BooleanBuilder::with_capacity(rows)),
+            Type::Int2 => Builder::Int2(Int16Builder::with_capacity(rows)),
+            Type::Int4 => Builder::Int4(Int32Builder::with_capacity(rows)),
+            Type::Int8 => Builder::Int8(Int64Builder::with_capacity(rows)),
+            Type::Float4 => Builder::Float4(Float32Builder::with_capacity(rows)),
+            Type::Float8 => Builder::Float8(Float64Builder::with_capacity(rows)),
+            Type::Numeric(Some((precision, _))) if *precision <= 38 => {
+                Builder::Decimal(Decimal128Builder::with_capacity(rows).with_data_type(ty.arrow()))
+            }
+            Type::Numeric(_) | Type::Text | Type::Varchar(_) | Type::Char(_) => {
+                Builder::Text(StringBuilder::with_capacity(rows, rows * 8))
+            }
+            Type::Date => Builder::Date(Date32Builder::with_capacity(rows)),
+            Type::Time => Builder::Time(Time64MicrosecondBuilder::with_capacity(rows)),
+            Type::Timestamp | Type::TimestampTz => Builder::Timestamp(
+                TimestampMicrosecondBuilder::with_capacity(rows).with_data_type(ty.arrow()),
+            ),
+            Type::Interval => Builder::Interval(IntervalMonthDayNanoBuilder::with_capacity(rows)),
+            Type::Uuid => Builder::Uuid(FixedSizeBinaryBuilder::with_capacity(rows, 16)),
+            Type::Bytea => Builder::Bytea(BinaryBuilder::with_capacity(rows, rows * 8)),
+        };
+        ColumnBuilder { ty: ty.clone(), builder, scratch: String::new() }
+    }
+
+    /// The column's type.
+    pub fn ty(&self) -> &Type {
+        &self.ty
+    }
+
+    /// Number of rows so far.
+    pub fn len(&self) -> usize {
+        use arrow::array::ArrayBuilder as _;
+        match &self.builder {
+            Builder::Bool(b) => b.len(),
+            Builder::Int2(b) => b.len(),
+            Builder::Int4(b) => b.len(),
+            Builder::Int8(b) => b.len(),
+            Builder::Float4(b) => b.len(),
+            Builder::Float8(b) => b.len(),
+            Builder::Decimal(b) => b.len(),
+            Builder::Text(b) => b.len(),
+            Builder::Date(b) => b.len(),
+            Builder::Time(b) => b.len(),
+            Builder::Timestamp(b) => b.len(),
+            Builder::Interval(b) => b.len(),
+            Builder::Uuid(b) => b.len(),
+            Builder::Bytea(b) => b.len(),
+        }
+    }
+
+    /// Whether there is no row yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends NULL.
+    pub fn append_null(&mut self) {
+        match &mut self.builder {
+            Builder::Bool(b) => b.append_null(),
+            Builder::Int2(b) => b.append_null(),
+            Builder::Int4(b) => b.append_null(),
+            Builder::Int8(b) => b.append_null(),
+            Builder::Float4(b) => b.append_null(),
+            Builder::Float8(b) => b.append_null(),
+            Builder::Decimal(b) => b.append_null(),
+            Builder::Text(b) => b.append_null(),
+            Builder::Date(b) => b.append_null(),
+            Builder::Time(b) => b.append_null(),
+            Builder::Timestamp(b) => b.append_null(),
+            Builder::Interval(b) => b.append_null(),
+            Builder::Uuid(b) => b.append_null(),
+            Builder::Bytea(b) => b.append_null(),
+        }
+    }
+
+    /// Appends a value of the column's type. Modifiers are those of the value's last cast: only the limits of the Arrow
+    /// form are checked here.
+    pub fn append(&mut self, value: &Value) -> Result<()> {
+        match (&mut self.builder, value) {
+            (_, Value::Null) => self.append_null(),
+            (Builder::Bool(b), Value::Bool(v)) => b.append_value(*v),
+            (Builder::Int2(b), Value::Int2(v)) => b.append_value(*v),
+            (Builder::Int4(b), Value::Int4(v)) => b.append_value(*v),
+            (Builder::Int8(b), Value::Int8(v)) => b.append_value(*v),
+            (Builder::Float4(b), Value::Float4(v)) => b.append_value(*v),
+            (Builder::Float8(b), Value::Float8(v)) => b.append_value(*v),
+            (Builder::Decimal(b), Value::Numeric(v)) => {
+                let Type::Numeric(Some((precision, scale))) = self.ty else {
+                    return Err(SqlError::internal("a decimal column without precision"));
+                };
+                b.append_value(decimal_of(v, precision, scale)?)
+            }
+            (Builder::Text(b), Value::Numeric(v)) => {
+                self.scratch.clear();
+                v.write(&mut self.scratch);
+                b.append_value(&self.scratch);
+            }
+            (Builder::Text(b), Value::Text(v)) => b.append_value(v),
+            (Builder::Date(b), Value::Date(v)) => b.append_value(*v),
+            (Builder::Time(b), Value::Time(v)) => b.append_value(*v),
+            (Builder::Timestamp(b), Value::Timestamp(v) | Value::TimestampTz(v)) => b.append_value(*v),
+            (Builder::Interval(b), Value::Interval(v)) => b.append_value(interval_cell(v)?),
+            (Builder::Uuid(b), Value::Uuid(v)) => b.append_value(v).map_err(internal)?,
+            (Builder::Bytea(b), Value::Bytea(v)) => b.append_value(v),
+            _ => {
+                return Err(SqlError::internal(format!("a value that is no {} in such a column", self.ty)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a value in its text form, as the type's input function reads it and as a column of the type stores it.
+    pub fn append_text(&mut self, input: &str, context: &EvalContext) -> Result<()> {
+        match (&mut self.builder, &self.ty) {
+            (Builder::Bool(b), _) => match input {
+                "t" => b.append_value(true),
+                "f" => b.append_value(false),
+                _ => b.append_value(text::parse_bool(input)?),
+            },
+            (Builder::Int2(b), ty) => {
+                b.append_value(text::parse_integer(input, ty, i16::MIN.into(), i16::MAX.into())? as i16)
+            }
+            (Builder::Int4(b), ty) => {
+                b.append_value(text::parse_integer(input, ty, i32::MIN.into(), i32::MAX.into())? as i32)
+            }
+            (Builder::Int8(b), ty) => b.append_value(text::parse_integer(input, ty, i64::MIN, i64::MAX)?),
+            (Builder::Float4(b), _) => b.append_value(text::parse_f32(input)?),
+            (Builder::Float8(b), _) => b.append_value(text::parse_f64(input)?),
+            (Builder::Decimal(b), Type::Numeric(Some((precision, scale)))) => {
+                match fast_decimal(input, *precision, *scale) {
+                    Some(unscaled) => b.append_value(unscaled),
+                    None => b.append_value(decimal_of(&Numeric::parse(input)?, *precision, *scale)?),
+                }
+            }
+            (Builder::Text(b), Type::Text | Type::Varchar(None)) => b.append_value(input),
+            (Builder::Text(b), ty @ (Type::Varchar(_) | Type::Char(_))) => {
+                let (kept, blanks) = text::fit_string(input, ty, false)?;
+                if blanks == 0 {
+                    b.append_value(kept);
+                } else {
+                    self.scratch.clear();
+                    self.scratch.push_str(kept);
+                    self.scratch.extend(std::iter::repeat_n(' ', blanks));
+                    b.append_value(&self.scratch);
+                }
+            }
+            (Builder::Date(b), _) => b.append_value(datetime::parse_date(input, context)?),
+            (Builder::Time(b), _) => b.append_value(datetime::parse_time(input, context)?),
+            (Builder::Timestamp(b), Type::TimestampTz) => {
+                b.append_value(datetime::parse_timestamptz(input, context)?)
+            }
+            (Builder::Timestamp(b), _) => b.append_value(datetime::parse_timestamp(input, context)?),
+            (Builder::Uuid(b), _) => b.append_value(text::parse_uuid(input)?).map_err(internal)?,
+            (Builder::Bytea(b), _) => b.append_value(text::parse_bytea(input)?),
+            (_, ty) => {
+                let value = text::parse_value(input, ty, context)?;
+                self.append(&value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The column; the builder is empty afterwards.
+    pub fn finish(&mut self) -> ArrayRef {
+        match &mut self.builder {
+            Builder::Bool(b) => Arc::new(b.finish()),
+            Builder::Int2(b) => Arc::new(b.finish()),
+            Builder::Int4(b) => Arc::new(b.finish()),
+            Builder::Int8(b) => Arc::new(b.finish()),
+            Builder::Float4(b) => Arc::new(b.finish()),
+            Builder::Float8(b) => Arc::new(b.finish()),
+            Builder::Decimal(b) => Arc::new(b.finish()),
+            Builder::Text(b) => Arc::new(b.finish()),
+            Builder::Date(b) => Arc::new(b.finish()),
+            Builder::Time(b) => Arc::new(b.finish()),
+            Builder::Timestamp(b) => Arc::new(b.finish()),
+            Builder::Interval(b) => Arc::new(b.finish()),
+            Builder::Uuid(b) => Arc::new(b.finish()),
+            Builder::Bytea(b) => Arc::new(b.finish()),
+        }
+    }
+}
+
+fn internal(error: arrow::error::ArrowError) -> SqlError {
+    SqlError::internal(error.to_string())
+}
+
+fn decimal_of(number: &Numeric, precision: u16, scale: u16) -> Result<i128> {
+    if number.is_nan() {
+        return Ok(DECIMAL_NAN);
+    }
+    let fitted = number.fits(precision, scale)?;
+    fitted.to_i128_at_scale(scale.into()).ok_or_else(|| numeric::field_overflow(precision, scale))
+}
+
+fn interval_cell(interval: &Interval) -> Result<IntervalMonthDayNano> {
+    // Nanoseconds reach 292 years.
+    let nanoseconds = interval.microseconds.checked_mul(1000).ok_or_else(crate::interval::out_of_range)?;
+    Ok(IntervalMonthDayNano::new(interval.months, interval.days, nanoseconds))
+}

@@ -1,0 +1,387 @@
+//! PostgreSQL's interval: months, days and microseconds kept apart, with its input and output in `postgres` style.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    datetime::{MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, MICROS_PER_SECOND},
+    error::{Result, SqlError, SqlState},
+};
+
+/// PostgreSQL's interval: its three parts are kept apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Interval {
+    /// Months (years are 12).
+    pub months: i32,
+    /// Days.
+    pub days: i32,
+    /// Microseconds.
+    pub microseconds: i64,
+}
+
+/// 22008 "interval out of range".
+pub fn out_of_range() -> SqlError {
+    SqlError::new(SqlState::DATETIME_OVERFLOW, "interval out of range")
+}
+
+impl Interval {
+    /// Microseconds with months of 30 days and days of 24 hours: what intervals are compared by.
+    pub fn span(&self) -> i128 {
+        (i128::from(self.months) * 30 + i128::from(self.days)) * i128::from(MICROS_PER_DAY)
+            + i128::from(self.microseconds)
+    }
+
+    /// Sum, part by part.
+    pub fn checked_add(&self, other: &Interval) -> Result<Interval> {
+        Ok(Interval {
+            months: self.months.checked_add(other.months).ok_or_else(out_of_range)?,
+            days: self.days.checked_add(other.days).ok_or_else(out_of_range)?,
+            microseconds: self.microseconds.checked_add(other.microseconds).ok_or_else(out_of_range)?,
+        })
+    }
+
+    /// The interval with all its signs changed.
+    pub fn checked_neg(&self) -> Result<Interval> {
+        Ok(Interval {
+            months: self.months.checked_neg().ok_or_else(out_of_range)?,
+            days: self.days.checked_neg().ok_or_else(out_of_range)?,
+            microseconds: self.microseconds.checked_neg().ok_or_else(out_of_range)?,
+        })
+    }
+
+    /// Product with a factor; fractions of months become days, fractions of days time.
+    pub fn multiply(&self, factor: f64) -> Result<Interval> {
+        self.scale(|part| part * factor)
+    }
+
+    /// Quotient; fractions of months become days, fractions of days time.
+    pub fn divide(&self, divisor: f64) -> Result<Interval> {
+        if divisor == 0.0 {
+            return Err(SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero"));
+        }
+        self.scale(|part| part / divisor)
+    }
+
+    fn scale(&self, apply: impl Fn(f64) -> f64) -> Result<Interval> {
+        // The steps and their roundings are those of interval_mul and interval_div.
+        let round = |x: f64| (x * 1_000_000.0).round_ties_even() / 1_000_000.0;
+        let whole = |x: f64| -> Result<i32> {
+            if x.is_nan() || x >= 2147483648.0 || x <= -2147483649.0 {
+                return Err(out_of_range());
+            }
+            Ok(x as i32)
+        };
+        let months_exact = apply(f64::from(self.months));
+        let months = whole(months_exact)?;
+        let days_exact = apply(f64::from(self.days));
+        let mut days = whole(days_exact)?;
+        let month_remainder_days = round((months_exact - f64::from(months)) * 30.0);
+        let month_days = month_remainder_days as i32;
+        let mut second_remainder = round(
+            ((days_exact - f64::from(days)) + (month_remainder_days - f64::from(month_days))) * 86400.0,
+        );
+        if second_remainder.abs() >= 86400.0 {
+            days += (second_remainder / 86400.0) as i32;
+            second_remainder -= f64::from((second_remainder / 86400.0) as i32) * 86400.0;
+        }
+        let days = days.checked_add(month_days).ok_or_else(out_of_range)?;
+        let microseconds =
+            (apply(self.microseconds as f64) + second_remainder * 1_000_000.0).round_ties_even();
+        if !(-9223372036854775808.0..9223372036854775808.0).contains(&microseconds) {
+            return Err(out_of_range());
+        }
+        Ok(Interval { months, days, microseconds: microseconds as i64 })
+    }
+
+    /// Turns whole 24 hours of time into days.
+    pub fn justify_hours(&self) -> Result<Interval> {
+        let mut days =
+            i64::from(self.days).checked_add(self.microseconds / MICROS_PER_DAY).ok_or_else(out_of_range)?;
+        let mut microseconds = self.microseconds % MICROS_PER_DAY;
+        if days > 0 && microseconds < 0 {
+            microseconds += MICROS_PER_DAY;
+            days -= 1;
+        } else if days < 0 && microseconds > 0 {
+            microseconds -= MICROS_PER_DAY;
+            days += 1;
+        }
+        Ok(Interval { months: self.months, days: days.try_into().map_err(|_| out_of_range())?, microseconds })
+    }
+
+    /// Appends the text in `postgres` style.
+    pub fn write(&self, out: &mut String) {
+        let mut empty = true;
+        let mut before = false;
+        for (value, unit) in [(self.months / 12, "year"), (self.months % 12, "mon"), (self.days, "day")] {
+            if value != 0 {
+                let space = if empty { "" } else { " " };
+                let plus = if before && value > 0 { "+" } else { "" };
+                let plural = if value == 1 { "" } else { "s" };
+                let _ = write!(out, "{space}{plus}{value} {unit}{plural}");
+                before = value < 0;
+                empty = false;
+            }
+        }
+        if empty || self.microseconds != 0 {
+            if !empty {
+                out.push(' ');
+            }
+            if self.microseconds < 0 {
+                out.push('-');
+            } else if before {
+                out.push('+');
+            }
+            let rest = self.microseconds.unsigned_abs();
+            let (hours, rest) = (rest / MICROS_PER_HOUR as u64, rest % MICROS_PER_HOUR as u64);
+            let (minutes, rest) = (rest / MICROS_PER_MINUTE as u64, rest % MICROS_PER_MINUTE as u64);
+            let (seconds, micros) = (rest / MICROS_PER_SECOND as u64, rest % MICROS_PER_SECOND as u64);
+            let _ = write!(out, "{hours:02}:{minutes:02}:{seconds:02}");
+            crate::datetime::write_fraction(out, micros as u32);
+        }
+    }
+
+    /// Reads PostgreSQL's and ISO 8601's forms.
+    pub fn parse(text: &str) -> Result<Interval> {
+        let invalid = || {
+            SqlError::new(
+                SqlState::INVALID_DATETIME,
+                format!("invalid input syntax for type interval: \"{text}\""),
+            )
+        };
+        let overflow = || {
+            SqlError::new(
+                SqlState::DATETIME_OVERFLOW,
+                format!("interval field value out of range: \"{text}\""),
+            )
+        };
+        let trimmed = text.trim();
+        let parts = if let Some(iso) = trimmed.strip_prefix('P') {
+            parse_iso(iso)
+        } else {
+            parse_traditional(&trimmed.to_ascii_lowercase())
+        };
+        parts.ok_or_else(invalid)?.finish().ok_or_else(overflow)
+    }
+}
+
+/// Parts while reading, wide enough that only the end needs a check.
+#[derive(Default)]
+struct Parts {
+    months: i128,
+    days: i128,
+    microseconds: i128,
+}
+
+const MAX_FIELD: i128 = 1 << 100;
+
+impl Parts {
+    fn finish(self) -> Option<Interval> {
+        Some(Interval {
+            months: self.months.try_into().ok()?,
+            days: self.days.try_into().ok()?,
+            microseconds: self.microseconds.try_into().ok()?,
+        })
+    }
+
+    fn add_days(&mut self, number: &Number, factor: i128) {
+        self.days += number.whole * factor;
+        let fraction = number.fraction() * factor as f64;
+        self.days += fraction as i128;
+        self.microseconds += (fraction.fract() * MICROS_PER_DAY as f64).round_ties_even() as i128;
+    }
+
+    fn add_months(&mut self, number: &Number, factor: i128) {
+        self.months += number.whole * factor;
+        if factor == 1 {
+            let days = number.fraction() * 30.0;
+            self.days += days as i128;
+            self.microseconds += (days.fract() * MICROS_PER_DAY as f64).round_ties_even() as i128;
+        } else {
+            self.months += (number.fraction() * factor as f64).round_ties_even() as i128;
+        }
+    }
+
+    fn add_micros(&mut self, number: &Number, factor: i64) {
+        self.microseconds += number.whole * i128::from(factor);
+        self.microseconds += (number.fraction() * factor as f64).round_ties_even() as i128;
+    }
+
+    /// Adds a number of some unit; `None` when there is no such unit.
+    fn add(&mut self, number: &Number, unit: &str) -> Option<()> {
+        match unit {
+            "microsecond" | "microseconds" | "us" | "usec" | "usecs" | "usecond" | "useconds"
+            | "microsecon" => self.add_micros(number, 1),
+            "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" | "msecond" | "mseconds"
+            | "millisecon" => self.add_micros(number, 1000),
+            "second" | "seconds" | "s" | "sec" | "secs" => self.add_micros(number, MICROS_PER_SECOND),
+            "minute" | "minutes" | "m" | "min" | "mins" => self.add_micros(number, MICROS_PER_MINUTE),
+            "hour" | "hours" | "h" | "hr" | "hrs" => self.add_micros(number, MICROS_PER_HOUR),
+            "day" | "days" | "d" => self.add_days(number, 1),
+            "week" | "weeks" | "w" => self.add_days(number, 7),
+            "month" | "months" | "mon" | "mons" => self.add_months(number, 1),
+            "quarter" | "quarters" | "qtr" => self.add_months(number, 3),
+            "year" | "years" | "y" | "yr" | "yrs" => self.add_months(number, 12),
+            "decade" | "decades" | "dec" | "decs" => self.add_months(number, 120),
+            "century" | "centuries" | "c" | "cent" => self.add_months(number, 1200),
+            "millennium" | "millennia" | "mil" | "mils" => self.add_months(number, 12000),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A decimal number: a whole part and a fraction, both with the number's sign.
+struct Number<'a> {
+    negative: bool,
+    whole: i128,
+    fraction_digits: &'a str,
+}
+
+impl<'a> Number<'a> {
+    fn fraction(&self) -> f64 {
+        if self.fraction_digits.is_empty() {
+            return 0.0;
+        }
+        let value = format!("0.{}", self.fraction_digits).parse().unwrap_or(0.0);
+        if self.negative { -value } else { value }
+    }
+
+    /// Takes a number off the front.
+    fn take(text: &'a str) -> Option<(Number<'a>, &'a str)> {
+        let (negative, rest) = match text.as_bytes().first()? {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let whole = if digits == 0 { 0 } else { rest[..digits].parse::<i128>().ok()? };
+        if whole > MAX_FIELD {
+            return None;
+        }
+        let whole = if negative { -whole } else { whole };
+        let mut rest = &rest[digits..];
+        let mut fraction_digits = "";
+        if let Some(after) = rest.strip_prefix('.') {
+            let length = after.bytes().take_while(u8::is_ascii_digit).count();
+            fraction_digits = &after[..length];
+            rest = &after[length..];
+        }
+        if digits == 0 && fraction_digits.is_empty() {
+            return None;
+        }
+        Some((Number { negative, whole, fraction_digits }, rest))
+    }
+}
+
+/// `[+-]hh:mm[:ss[.ffffff]]` behind its first number.
+fn clock(first: &Number<'_>, rest: &str) -> Option<i128> {
+    let mut fields = rest.split(':');
+    let minutes_text = fields.next()?;
+    let seconds_text = fields.next();
+    if fields.next().is_some() || !first.fraction_digits.is_empty() {
+        return None;
+    }
+    let digits = |text: &str| -> Option<i128> {
+        (!text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit()))
+            .then(|| text.parse().ok())?
+    };
+    let seconds_of = |text: &str| -> Option<i128> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let micros = crate::datetime::parse_fraction(fraction)?;
+        Some(digits(whole)? * i128::from(MICROS_PER_SECOND) + i128::from(micros))
+    };
+    let hours = first.whole.abs();
+    let micros = match seconds_text {
+        None if minutes_text.contains('.') => {
+            // mm:ss.ff
+            return Some(
+                (hours * i128::from(MICROS_PER_MINUTE) + seconds_of(minutes_text)?)
+                    * if first.negative { -1 } else { 1 },
+            );
+        }
+        None => digits(minutes_text)? * i128::from(MICROS_PER_MINUTE),
+        Some(seconds) => digits(minutes_text)? * i128::from(MICROS_PER_MINUTE) + seconds_of(seconds)?,
+    };
+    let total = hours * i128::from(MICROS_PER_HOUR) + micros;
+    Some(if first.negative { -total } else { total })
+}
+
+fn parse_traditional(text: &str) -> Option<Parts> {
+    let mut parts = Parts::default();
+    let mut rest = text.strip_prefix('@').unwrap_or(text).trim_start();
+    let mut any = false;
+    while !rest.is_empty() {
+        if rest == "ago" && any {
+            return Some(Parts {
+                months: -parts.months,
+                days: -parts.days,
+                microseconds: -parts.microseconds,
+            });
+        }
+        let (number, after) = Number::take(rest)?;
+        any = true;
+        if let Some(clock_text) = after.strip_prefix(':') {
+            let end = clock_text.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'));
+            let (fields, tail) = clock_text.split_at(end.unwrap_or(clock_text.len()));
+            parts.microseconds += clock(&number, fields)?;
+            rest = tail.trim_start();
+            continue;
+        }
+        if let Some(months) = after.strip_prefix('-')
+            && number.fraction_digits.is_empty()
+        {
+            let length = months.bytes().take_while(u8::is_ascii_digit).count();
+            let count: i128 = months[..length].parse().ok().filter(|m| *m < 12)?;
+            parts.months += number.whole * 12 + if number.negative { -count } else { count };
+            rest = months[length..].trim_start();
+            continue;
+        }
+        let after = after.trim_start();
+        let length = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let unit = &after[..length];
+        if unit.is_empty() || unit == "ago" {
+            // A bare number before a clock counts days, else seconds.
+            let is_day = Number::take(after).is_some_and(|(_, tail)| tail.starts_with(':'));
+            parts.add(&number, if is_day { "day" } else { "second" })?;
+            if !is_day && !after.is_empty() && unit != "ago" {
+                return None;
+            }
+            rest = after;
+            continue;
+        }
+        parts.add(&number, unit)?;
+        rest = after[length..].trim_start();
+    }
+    any.then_some(parts)
+}
+
+fn parse_iso(text: &str) -> Option<Parts> {
+    let mut parts = Parts::default();
+    let mut rest = text;
+    let mut in_time = false;
+    let mut any = false;
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix('T') {
+            in_time = true;
+            rest = after;
+            continue;
+        }
+        let (number, after) = Number::take(rest)?;
+        let unit = after.chars().next()?;
+        let unit_name = match (unit, in_time) {
+            ('Y', false) => "year",
+            ('M', false) => "month",
+            ('W', false) => "week",
+            ('D', false) => "day",
+            ('H', true) => "hour",
+            ('M', true) => "minute",
+            ('S', true) => "second",
+            _ => return None,
+        };
+        parts.add(&number, unit_name)?;
+        any = true;
+        rest = &after[1..];
+    }
+    any.then_some(parts)
+}
