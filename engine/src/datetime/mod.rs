@@ -290,10 +290,10 @@ pub fn write_timestamptz(out: &mut String, micros: i64, zone: &Zone) {
     out.push(if offset < 0 { '-' } else { '+' });
     let seconds = offset.unsigned_abs();
     push_two(out, seconds / 3600);
-    if seconds % 3600 != 0 {
+    if !seconds.is_multiple_of(3600) {
         out.push(':');
         push_two(out, seconds / 60 % 60);
-        if seconds % 60 != 0 {
+        if !seconds.is_multiple_of(60) {
             out.push(':');
             push_two(out, seconds % 60);
         }

@@ -186,7 +186,7 @@ struct Reader<'a> {
     afternoon: Option<bool>,
 }
 
-fn take_while<'a>(text: &'a str, accept: impl Fn(u8) -> bool) -> (&'a str, &'a str) {
+fn take_while(text: &str, accept: impl Fn(u8) -> bool) -> (&str, &str) {
     text.split_at(text.bytes().take_while(|b| accept(*b)).count())
 }
 
