@@ -1,0 +1,477 @@
+//! Text to statements. Errors are PostgreSQL's, with 1-based character positions in the whole text.
+//!
+//! The tokens of sqlparser's tokenizer are given spans that count characters from the beginning of the text (as the
+//! column of line 1), so every span in a syntax tree is a position that a client understands.
+
+use std::sync::Arc;
+
+use carousel_engine::{SqlError, SqlState, error::Result};
+use sqlparser::{
+    ast,
+    dialect::PostgreSqlDialect,
+    parser::{Parser, ParserError},
+    tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
+};
+
+use crate::{parse_session, plan::Plan};
+
+/// How many operators may follow one another in one expression without parentheses or commas between them.
+const MAX_CHAIN: usize = 20_000;
+/// From this many on a statement is worked on with a stack of its own.
+const DEEP_CHAIN: usize = 200;
+/// How deep sqlparser may recurse; it grows its stack itself.
+const MAX_RECURSION: usize = 1_000;
+
+/// One statement of a text.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    pub(crate) source: Arc<Source>,
+    pub(crate) tree: Arc<Tree>,
+    /// Byte range of the statement in the text.
+    bytes: (usize, usize),
+    read_isolation: Option<String>,
+}
+
+/// The text with the places of its tokens.
+#[derive(Debug)]
+pub(crate) struct Source {
+    text: String,
+    tokens: Vec<Place>,
+    /// Position behind the last character.
+    end: u32,
+}
+
+/// Where a token is: 1-based characters, and bytes.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    position: u32,
+    bytes: (u32, u32),
+}
+
+/// A syntax tree; a deep one is dropped on a stack of its own.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: Option<Box<Ast>>,
+    deep: bool,
+}
+
+/// What a statement may be.
+#[derive(Debug)]
+pub(crate) enum Ast {
+    /// As sqlparser has it.
+    Sql(ast::Statement),
+    /// CREATE TABLE with the split points of its `SPLIT AT`.
+    CreateTable { create: ast::CreateTable, split_at: Option<Vec<ast::Expr>> },
+    /// COPY.
+    Copy(CopyStatement),
+    /// A statement about the session: nothing to resolve.
+    Session(Plan),
+    /// PREPARE with the declared types.
+    Prepare { name: String, types: Vec<ast::DataType>, statement: Box<Statement> },
+    /// EXPLAIN.
+    Explain(Box<Statement>),
+}
+
+/// COPY as written.
+#[derive(Debug)]
+pub(crate) struct CopyStatement {
+    pub(crate) source: CopySource,
+    pub(crate) to: bool,
+    pub(crate) options: Vec<CopyOption>,
+}
+
+/// What is copied.
+#[derive(Debug)]
+pub(crate) enum CopySource {
+    Table { name: ast::ObjectName, columns: Vec<ast::Ident> },
+    Query(Statement),
+}
+
+/// An option of COPY.
+#[derive(Debug)]
+pub(crate) struct CopyOption {
+    /// Lower-case name.
+    pub(crate) name: String,
+    pub(crate) position: u32,
+    pub(crate) value: CopyValue,
+}
+
+/// The value of an option of COPY.
+#[derive(Debug)]
+pub(crate) enum CopyValue {
+    None,
+    Text(String),
+    Star,
+    Columns(Vec<ast::Ident>),
+}
+
+impl Tree {
+    pub(crate) fn root(&self) -> &Ast {
+        self.root.as_deref().expect("a tree keeps its root until it is dropped")
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let root = self.root.take();
+        with_stack(self.deep, || drop(root));
+    }
+}
+
+/// Runs `work` on a large stack of its own when the statement is `deep`.
+pub(crate) fn with_stack<T>(deep: bool, work: impl FnOnce() -> T) -> T {
+    if deep { stacker::grow(256 << 20, work) } else { work() }
+}
+
+/// The error for statements that nest too deeply.
+pub(crate) fn too_deep() -> SqlError {
+    SqlError::new(SqlState::TOO_COMPLEX, "stack depth limit exceeded")
+        .with_hint("The statement nests expressions more deeply than Carousel allows.")
+}
+
+impl Statement {
+    /// The statement's own text.
+    pub fn text(&self) -> &str {
+        self.source.text.get(self.bytes.0..self.bytes.1).unwrap_or_default()
+    }
+
+    /// The whole text that the statement is a part of; positions of errors count from its beginning.
+    pub fn whole_text(&self) -> &str {
+        &self.source.text
+    }
+
+    /// `x` of a hint `/*+ read_isolation(x) */` in the statement, in lower case.
+    pub fn read_isolation(&self) -> Option<&str> {
+        self.read_isolation.as_deref()
+    }
+
+    /// Whether the statement is worked on with a stack of its own.
+    pub(crate) fn is_deep(&self) -> bool {
+        self.tree.deep
+    }
+}
+
+impl Source {
+    /// Position of the first token at or behind a span's end whose text is `text`, else the span's start.
+    pub(crate) fn operator_after(&self, span: Span, text: &str) -> Option<u32> {
+        let from = u32::try_from(span.end.column).ok()?;
+        let first = self.tokens.partition_point(|t| t.position < from);
+        self.tokens[first..]
+            .iter()
+            .find(|t| self.token_text(t).eq_ignore_ascii_case(text))
+            .map(|t| t.position)
+            .or_else(|| position_of(span))
+    }
+
+    /// Position of the last token before a span whose text is `text`, else the span's start.
+    pub(crate) fn operator_before(&self, span: Span, text: &str) -> Option<u32> {
+        let before = u32::try_from(span.start.column).ok()?;
+        let end = self.tokens.partition_point(|t| t.position < before);
+        self.tokens[..end]
+            .iter()
+            .rev()
+            .find(|t| self.token_text(t).eq_ignore_ascii_case(text))
+            .map(|t| t.position)
+            .or_else(|| position_of(span))
+    }
+
+    /// The text between two 1-based positions of characters.
+    pub(crate) fn between(&self, span: Span) -> &str {
+        let (first, last) = (span.start.column as u32, span.end.column as u32);
+        let start = self.tokens.partition_point(|t| t.position < first);
+        let end = self.tokens.partition_point(|t| t.position < last);
+        match (self.tokens.get(start), self.tokens.get(end.wrapping_sub(1))) {
+            (Some(a), Some(b)) if a.bytes.0 < b.bytes.1 => {
+                self.text.get(a.bytes.0 as usize..b.bytes.1 as usize).unwrap_or_default()
+            }
+            _ => "",
+        }
+    }
+
+    fn token_text(&self, place: &Place) -> &str {
+        self.text.get(place.bytes.0 as usize..place.bytes.1 as usize).unwrap_or_default()
+    }
+
+    /// PostgreSQL's syntax error at a position, or at the end.
+    pub(crate) fn syntax_error(&self, position: Option<u32>) -> SqlError {
+        let place = position.and_then(|p| {
+            let at = self.tokens.partition_point(|t| t.position < p);
+            self.tokens.get(at).filter(|t| t.position == p)
+        });
+        match place {
+            Some(place) => SqlError::new(
+                SqlState::SYNTAX_ERROR,
+                format!("syntax error at or near \"{}\"", self.token_text(place)),
+            )
+            .at(place.position),
+            None => SqlError::new(SqlState::SYNTAX_ERROR, "syntax error at end of input").at(self.end),
+        }
+    }
+
+    /// What sqlparser complains about, in PostgreSQL's words.
+    pub(crate) fn parser_error(&self, error: ParserError, parser: &Parser<'_>) -> SqlError {
+        let message = match error {
+            ParserError::RecursionLimitExceeded => return too_deep(),
+            ParserError::TokenizerError(message) | ParserError::ParserError(message) => message,
+        };
+        let column = message.rsplit_once("Column: ").and_then(|(_, column)| column.trim().parse().ok());
+        match column {
+            Some(column) => self.syntax_error(Some(column)),
+            None if message.contains("found: EOF") => self.syntax_error(None),
+            None => self.syntax_error(position_of(parser.peek_token_ref().span)),
+        }
+    }
+}
+
+/// Where a span starts, if it is known.
+pub(crate) fn position_of(span: Span) -> Option<u32> {
+    (span.start.line > 0).then_some(span.start.column as u32)
+}
+
+/// Parses a text of statements separated by semicolons; empty ones are left out.
+///
+/// Errors: 42601 with the position of the offending token, 54001 for a statement that nests too deeply. As in
+/// PostgreSQL no statement is returned when one of them is wrong.
+pub fn parse(sql: &str) -> Result<Vec<Statement>> {
+    let dialect = PostgreSqlDialect {};
+    let mut tokens = Vec::new();
+    let outcome = Tokenizer::new(&dialect, sql).tokenize_with_location_into_buf(&mut tokens);
+    let (source, tokens) = locate(sql, tokens);
+    if let Err(error) = outcome {
+        return Err(tokenizer_error(sql, &error.message, error.location));
+    }
+    let source = Arc::new(source);
+    let mut statements = Vec::new();
+    let mut rest = tokens.as_slice();
+    while !rest.is_empty() {
+        let end = rest.iter().position(|t| t.token == Token::SemiColon).unwrap_or(rest.len());
+        let (statement, behind) = rest.split_at(end);
+        rest = behind.get(1..).unwrap_or_default();
+        if statement.iter().any(|t| !matches!(t.token, Token::Whitespace(_))) {
+            statements.push(parse_one(&source, statement)?);
+        }
+    }
+    Ok(statements)
+}
+
+/// Parses one expression: the DEFAULT of a column.
+pub(crate) fn parse_expression(sql: &str) -> Result<(Arc<Source>, ast::Expr)> {
+    let dialect = PostgreSqlDialect {};
+    let mut tokens = Vec::new();
+    let outcome = Tokenizer::new(&dialect, sql).tokenize_with_location_into_buf(&mut tokens);
+    let (source, tokens) = locate(sql, tokens);
+    if let Err(error) = outcome {
+        return Err(tokenizer_error(sql, &error.message, error.location));
+    }
+    check_depth(&tokens)?;
+    let mut parser = parser(&dialect, tokens);
+    let expression = parser.parse_expr().map_err(|e| source.parser_error(e, &parser))?;
+    Ok((Arc::new(source), expression))
+}
+
+fn parser(dialect: &PostgreSqlDialect, tokens: Vec<TokenWithSpan>) -> Parser<'_> {
+    Parser::new(dialect).with_recursion_limit(MAX_RECURSION).with_tokens_with_locations(tokens)
+}
+
+/// Parses the tokens of one statement.
+pub(crate) fn parse_one(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Statement> {
+    let deep = check_depth(tokens)? > DEEP_CHAIN;
+    let mut visible = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let place = |t: &TokenWithSpan| {
+        let at = source.tokens.partition_point(|p| u64::from(p.position) < t.span.start.column);
+        source.tokens.get(at).map(|p| (p.bytes.0 as usize, p.bytes.1 as usize)).unwrap_or_default()
+    };
+    let first = visible.next().map(place).unwrap_or_default();
+    let last = visible.next_back().map(place).unwrap_or(first);
+    let root = with_stack(deep, || parse_tokens(source, tokens))?;
+    Ok(Statement {
+        source: source.clone(),
+        tree: Arc::new(Tree { root: Some(Box::new(root)), deep }),
+        bytes: (first.0, last.1),
+        read_isolation: tokens.iter().find_map(|t| read_isolation_hint(&t.token)),
+    })
+}
+
+fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
+    let dialect = PostgreSqlDialect {};
+    let (tokens, split_at) = cut_split_at(tokens);
+    let mut parser = parser(&dialect, tokens);
+    if let Some(ast) = parse_session::parse(source, &mut parser)? {
+        return Ok(ast);
+    }
+    let statement = parser.parse_statement().map_err(|e| source.parser_error(e, &parser))?;
+    if parser.peek_token_ref().token != Token::EOF {
+        return Err(source.syntax_error(position_of(parser.peek_token_ref().span)));
+    }
+    let split_at = match split_at {
+        None => None,
+        Some(tokens) => {
+            let mut parser = self::parser(&dialect, tokens);
+            let points = parser
+                .parse_comma_separated(Parser::parse_expr)
+                .map_err(|e| source.parser_error(e, &parser))?;
+            if parser.peek_token_ref().token != Token::EOF {
+                return Err(source.syntax_error(position_of(parser.peek_token_ref().span)));
+            }
+            Some(points)
+        }
+    };
+    match statement {
+        ast::Statement::CreateTable(create) => Ok(Ast::CreateTable { create, split_at }),
+        _ if split_at.is_some() => Err(SqlError::unsupported("SPLIT AT outside of CREATE TABLE")),
+        statement => Ok(Ast::Sql(statement)),
+    }
+}
+
+/// Takes `SPLIT AT (…)` out of a CREATE TABLE: sqlparser does not know it.
+fn cut_split_at(tokens: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, Option<Vec<TokenWithSpan>>) {
+    let visible: Vec<usize> =
+        (0..tokens.len()).filter(|i| !matches!(tokens[*i].token, Token::Whitespace(_))).collect();
+    let word = |i: Option<&usize>, text: &str| {
+        i.is_some_and(|i| matches!(&tokens[*i].token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(text)))
+    };
+    if !word(visible.first(), "create") {
+        return (tokens.to_vec(), None);
+    }
+    let mut depth = 0usize;
+    for (at, i) in visible.iter().enumerate() {
+        match tokens[*i].token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let is_split = depth == 0 && word(Some(i), "split") && word(visible.get(at + 1), "at");
+        let open = visible.get(at + 2).copied().filter(|open| tokens[*open].token == Token::LParen);
+        let (true, Some(open)) = (is_split, open) else { continue };
+        let mut inner = 0usize;
+        for close in open..tokens.len() {
+            match tokens[close].token {
+                Token::LParen => inner += 1,
+                Token::RParen => inner -= 1,
+                _ => {}
+            }
+            if inner == 0 {
+                let mut rest = tokens[..*i].to_vec();
+                rest.extend_from_slice(&tokens[close + 1..]);
+                return (rest, Some(tokens[open + 1..close].to_vec()));
+            }
+        }
+    }
+    (tokens.to_vec(), None)
+}
+
+/// The longest run of operators without parentheses or commas between them; 54001 when it is too long.
+fn check_depth(tokens: &[TokenWithSpan]) -> Result<usize> {
+    let mut runs = vec![0usize];
+    let mut longest = 0;
+    for token in tokens {
+        match &token.token {
+            Token::LParen | Token::LBracket => runs.push(0),
+            Token::RParen | Token::RBracket => {
+                if runs.len() > 1 {
+                    runs.pop();
+                }
+            }
+            Token::Comma => {
+                if let Some(run) = runs.last_mut() {
+                    *run = 0;
+                }
+            }
+            Token::Whitespace(_) => {}
+            _ => {
+                if let Some(run) = runs.last_mut() {
+                    *run += 1;
+                    longest = longest.max(*run / 2);
+                }
+            }
+        }
+    }
+    if longest > MAX_CHAIN { Err(too_deep()) } else { Ok(longest) }
+}
+
+/// Gives tokens spans that count characters from the beginning of the text.
+fn locate(sql: &str, mut tokens: Vec<TokenWithSpan>) -> (Source, Vec<TokenWithSpan>) {
+    // Character and byte offsets of the beginning of each line.
+    let mut lines = vec![(0u64, 0usize)];
+    let mut characters = 0u64;
+    for (byte, c) in sql.char_indices() {
+        characters += 1;
+        if c == '\n' {
+            lines.push((characters, byte + 1));
+        }
+    }
+    let absolute = |location: Location| {
+        let line = lines.get(location.line.saturating_sub(1) as usize).map_or(0, |l| l.0);
+        line + location.column
+    };
+    for token in &mut tokens {
+        let (start, end) = (absolute(token.span.start), absolute(token.span.end));
+        token.span = Span::new(Location::new(1, start), Location::new(1, end));
+    }
+    // Tokens are in order, so one pass finds the bytes.
+    let mut places = Vec::with_capacity(tokens.len());
+    let mut cursor = sql.char_indices().map(|(byte, _)| byte).chain(std::iter::once(sql.len()));
+    let mut at = (1u64, cursor.next().unwrap_or(0));
+    let mut advance = |to: u64| {
+        while at.0 < to {
+            match cursor.next() {
+                Some(byte) => at = (at.0 + 1, byte),
+                None => break,
+            }
+        }
+        at.1 as u32
+    };
+    for token in &tokens {
+        let (start, end) = (advance(token.span.start.column), advance(token.span.end.column));
+        if !matches!(token.token, Token::Whitespace(_)) {
+            places.push(Place { position: token.span.start.column as u32, bytes: (start, end) });
+        }
+    }
+    (Source { text: sql.to_owned(), tokens: places, end: characters as u32 + 1 }, tokens)
+}
+
+/// What the tokenizer complains about, in PostgreSQL's words.
+fn tokenizer_error(sql: &str, message: &str, location: Location) -> SqlError {
+    let line_start: usize = sql
+        .split_inclusive('\n')
+        .take(location.line.saturating_sub(1) as usize)
+        .map(|l| l.chars().count())
+        .sum();
+    let position = line_start + (location.column as usize).max(1);
+    let rest: String = sql.chars().skip(position - 1).collect();
+    let what = if message.contains("multi-line comment") {
+        let start = sql.find("/*").unwrap_or(0);
+        let position = sql[..start].chars().count() as u32 + 1;
+        return SqlError::new(
+            SqlState::SYNTAX_ERROR,
+            format!("unterminated /* comment at or near \"{}\"", &sql[start..]),
+        )
+        .at(position);
+    } else if message.contains("dollar") {
+        "unterminated dollar-quoted string"
+    } else if message.contains("close delimiter") {
+        "unterminated quoted identifier"
+    } else if message.contains("Unterminated") {
+        "unterminated quoted string"
+    } else {
+        "syntax error"
+    };
+    let near = if what == "syntax error" {
+        rest.split(char::is_whitespace).next().unwrap_or_default()
+    } else {
+        rest.as_str()
+    };
+    let text = if near.is_empty() {
+        format!("{what} at end of input")
+    } else {
+        format!("{what} at or near \"{near}\"")
+    };
+    SqlError::new(SqlState::SYNTAX_ERROR, text).at(position as u32)
+}
+
+fn read_isolation_hint(token: &Token) -> Option<String> {
+    let Token::Whitespace(Whitespace::MultiLineComment(comment)) = token else { return None };
+    let hint = comment.strip_prefix('+')?;
+    let (_, behind) = hint.split_once("read_isolation(")?;
+    Some(behind.split_once(')')?.0.trim().trim_matches('\'').to_lowercase())
+}
