@@ -5,7 +5,9 @@
 //! deterministic state machines; threads, channels, disks and timers live in small shells around them.
 
 pub mod catalog;
+pub mod client;
 pub mod config;
+pub mod embedded;
 pub mod message;
 pub mod network;
 pub mod wire;

@@ -215,4 +215,6 @@ pub struct StageChunk {
     pub rows: Bytes,
     /// CRC-32 of `rows`.
     pub checksum: u32,
+    /// The payload is not ordered later than this; when the m-seq has passed it, it can be removed.
+    pub latest: Ts,
 }

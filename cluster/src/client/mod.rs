@@ -1,0 +1,366 @@
+//! The client process: submits reads and writes, follows the catalog, gathers answers (Crescando/RB paper, section
+//! 5.4, algorithm 1; a front end has one).
+//!
+//! [`Client`] is a cheap handle. The protocol is a pure state machine in its own task; what a statement sees of it is a
+//! [`Submission`], a stream of [`Part`]s.
+
+#![allow(dead_code, reason = "the process behind the handles follows")]
+
+mod pin;
+mod stage;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arrow::record_batch::RecordBatch;
+use carousel_engine::{
+    SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+pub use self::{
+    pin::Pin,
+    stage::{Stager, staged_ranges},
+};
+use crate::{
+    catalog::{Catalog, DdlEffect},
+    config::Config,
+    message::{Body, Incarnation, ProcessId},
+};
+
+/// What a client asks: a message before it has an identity.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The tables it names with the versions it was planned against.
+    pub tables: Vec<(TableId, Ts)>,
+    /// The keys it reads or writes: sorted, disjoint. Empty for a change of the catalog.
+    pub ranges: Vec<KeyRange>,
+    /// What it asks. The client chooses the replica offset of a read.
+    pub body: Body,
+}
+
+/// A part of what a submission answers. Rows and groups come first, `Done` or `Ddl` is the last.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Rows of a read, or RETURNING rows of a write; those of an INSERT have the ordinal column in front. In any
+    /// order.
+    Rows(RecordBatch),
+    /// Groups with partial states, to be merged with those of the other parts.
+    Groups(Vec<Group>),
+    /// The message has been executed.
+    Done {
+        /// Its position in the m-seq.
+        ts: Ts,
+        /// How many rows were read, inserted, updated or deleted.
+        rows: u64,
+    },
+    /// The change of the catalog took effect, and this client's catalog has it.
+    Ddl {
+        /// Its position in the m-seq.
+        ts: Ts,
+        /// What it did.
+        effect: DdlEffect,
+    },
+}
+
+/// How a submission failed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// With an error for the user; a write had no effect unless the code is 08007.
+    Sql(SqlError),
+    /// The message was planned against another catalog or config and had no effect: plan again, with the catalog of
+    /// [`Client::catalog_at`]`(ts)`.
+    Stale {
+        /// Where the message was ordered.
+        ts: Ts,
+    },
+}
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Failure {
+        Failure::Sql(error)
+    }
+}
+
+/// The memory of storage processes as far as this client knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes that the rows of the fullest storage process take.
+    pub used: u64,
+    /// The most a storage process may take; `None` for no limit.
+    pub limit: Option<u64>,
+}
+
+/// What the client process tells its handles.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) config: Arc<Config>,
+    /// The catalog is that of this `Ts`.
+    pub(crate) frontier: Ts,
+    pub(crate) memory: Memory,
+}
+
+/// What handles tell the client process.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Submit {
+        request: Request,
+        answers: Answers,
+        place: OwnedSemaphorePermit,
+    },
+    /// Nobody waits for this submission any more.
+    Cancel {
+        submission: u64,
+    },
+    Stage(stage::StageCommand),
+    RenewPin(Ts),
+    ReleasePin(Ts),
+}
+
+/// Where the parts of a submission's answer go.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// Handle's number of the submission.
+    pub(crate) submission: u64,
+    pub(crate) parts: mpsc::UnboundedSender<Result<Part, Failure>>,
+    /// Bytes handed out and not yet taken.
+    pub(crate) waiting: Arc<AtomicU64>,
+}
+
+/// Row identifiers below this many are one incarnation's.
+const ROW_ID_BITS: u32 = 40;
+
+/// A handle on a client process; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: ProcessId,
+    incarnation: Incarnation,
+    window: Arc<Semaphore>,
+    commands: mpsc::UnboundedSender<Command>,
+    view: watch::Receiver<View>,
+    submissions: AtomicU64,
+    payloads: AtomicU64,
+    row_ids: AtomicU64,
+}
+
+impl Client {
+    pub(crate) fn new(
+        id: ProcessId,
+        incarnation: Incarnation,
+        window: usize,
+        commands: mpsc::UnboundedSender<Command>,
+        view: watch::Receiver<View>,
+    ) -> Client {
+        Client {
+            shared: Arc::new(Shared {
+                id,
+                incarnation,
+                window: Arc::new(Semaphore::new(window)),
+                commands,
+                view,
+                submissions: AtomicU64::new(0),
+                payloads: AtomicU64::new(0),
+                row_ids: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The client process's identity.
+    pub fn id(&self) -> ProcessId {
+        self.shared.id
+    }
+
+    /// The client process's incarnation.
+    pub fn incarnation(&self) -> Incarnation {
+        self.shared.incarnation
+    }
+
+    /// Submits a message: waits for a place in the bounded window, then returns the stream of its answer's parts.
+    /// Messages of one client are ordered as they were submitted. There is no time-out: drop the submission to give up.
+    ///
+    /// # Errors
+    /// 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
+    /// client process has been stopped.
+    pub async fn submit(&self, request: Request) -> Result<Submission, SqlError> {
+        self.admit(stage::added_bytes(&request.body))?;
+        let place = self.shared.window.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let (sender, parts) = mpsc::unbounded_channel();
+        let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
+        let waiting = Arc::new(AtomicU64::new(0));
+        let answers = Answers { submission, parts: sender, waiting: waiting.clone() };
+        self.command(Command::Submit { request, answers, place })?;
+        Ok(Submission { client: self.clone(), submission, parts, waiting, ended: false })
+    }
+
+    /// The newest catalog this client has followed the m-seq to.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.shared.view.borrow().catalog.clone()
+    }
+
+    /// The config in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.shared.view.borrow().config.clone()
+    }
+
+    /// Everything up to here that concerns this client has been seen.
+    pub fn frontier(&self) -> Ts {
+        self.shared.view.borrow().frontier
+    }
+
+    /// The catalog once this client has followed the m-seq to `ts` or further.
+    ///
+    /// # Errors
+    /// 57P01 when the client process has been stopped.
+    pub async fn catalog_at(&self, ts: Ts) -> Result<Arc<Catalog>, SqlError> {
+        let mut view = self.shared.view.clone();
+        let view = view.wait_for(|view| view.frontier >= ts).await.map_err(|_| stopped())?;
+        Ok(view.catalog.clone())
+    }
+
+    /// Orders a pin: until it is dropped, reads with `read_ts` set to [`Pin::ts`] all see the same rows. It is renewed
+    /// in the background; `lease` is how long the storage processes keep it without hearing from this client.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn pin(&self, lease: Duration) -> Result<Pin, Failure> {
+        Pin::acquire(self, lease).await
+    }
+
+    /// Starts to stage the rows of an INSERT around the m-seq (DESIGN, decision 12).
+    pub fn stage(&self) -> Stager {
+        let sequence = self.shared.payloads.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = PayloadId {
+            process: u64::from(self.shared.id.number),
+            incarnation: self.shared.incarnation,
+            sequence,
+        };
+        Stager::new(self.clone(), id)
+    }
+
+    /// The memory of the fullest storage process, and its limit.
+    pub fn memory(&self) -> Memory {
+        self.shared.view.borrow().memory
+    }
+
+    /// A row identifier that was never given before and never will be again.
+    ///
+    /// # Errors
+    /// As [`Client::reserve_row_ids`].
+    pub fn next_row_id(&self) -> Result<i64, SqlError> {
+        self.reserve_row_ids(1)
+    }
+
+    /// The first of `count` consecutive row identifiers that were never given before and never will be again: the
+    /// incarnation in the high bits, a counter below.
+    ///
+    /// # Errors
+    /// 54000 when this incarnation has given all its 2^40 identifiers, or there have been 2^23 incarnations.
+    pub fn reserve_row_ids(&self, count: u64) -> Result<i64, SqlError> {
+        let exhausted = || {
+            SqlError::new(SqlState::LIMIT_EXCEEDED, "row identifiers are exhausted")
+                .with_hint("Restart the front end: every start has 2^40 row identifiers of its own.")
+        };
+        let mut end = 0;
+        let first = self
+            .shared
+            .row_ids
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+                end = next.checked_add(count).filter(|end| *end <= 1 << ROW_ID_BITS)?;
+                Some(end)
+            })
+            .map_err(|_| exhausted())?;
+        let incarnation = i64::try_from(self.shared.incarnation).map_err(|_| exhausted())?;
+        if incarnation >= 1 << (63 - ROW_ID_BITS) {
+            return Err(exhausted());
+        }
+        Ok((incarnation << ROW_ID_BITS) | first as i64)
+    }
+
+    /// Refuses to add `bytes` of rows when some storage process would exceed its limit.
+    fn admit(&self, bytes: u64) -> Result<(), SqlError> {
+        let memory = self.memory();
+        match memory.limit {
+            Some(limit) if bytes > 0 && memory.used.saturating_add(bytes) > limit => Err(SqlError::new(
+                SqlState::OUT_OF_MEMORY,
+                "out of memory",
+            )
+            .with_detail(format!(
+                "A storage process uses {} bytes of its limit of {limit}; the statement adds up to {bytes}.",
+                memory.used
+            ))
+            .with_hint("Delete rows or raise the memory limit.")),
+            _ => Ok(()),
+        }
+    }
+
+    fn command(&self, command: Command) -> Result<(), SqlError> {
+        self.shared.commands.send(command).map_err(|_| stopped())
+    }
+}
+
+fn stopped() -> SqlError {
+    SqlError::new(SqlState::ADMIN_SHUTDOWN, "the cluster is shutting down")
+}
+
+/// The stream of a submitted message's answer. Dropping it tells the cluster that nobody waits any more; a write that
+/// has been submitted takes effect all the same.
+#[derive(Debug)]
+pub struct Submission {
+    client: Client,
+    submission: u64,
+    parts: mpsc::UnboundedReceiver<Result<Part, Failure>>,
+    waiting: Arc<AtomicU64>,
+    ended: bool,
+}
+
+impl Submission {
+    /// The next part; `None` after the last one ([`Part::Done`], [`Part::Ddl`] or a failure).
+    pub async fn next(&mut self) -> Option<Result<Part, Failure>> {
+        if self.ended {
+            return None;
+        }
+        let part = self.parts.recv().await.unwrap_or_else(|| Err(stopped().into()));
+        match &part {
+            Ok(Part::Rows(batch)) => {
+                self.waiting.fetch_sub(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+            }
+            Ok(Part::Groups(_)) => {}
+            Ok(Part::Done { .. } | Part::Ddl { .. }) | Err(_) => self.ended = true,
+        }
+        Some(part)
+    }
+
+    /// Waits for the end; rows and groups are dropped.
+    ///
+    /// # Errors
+    /// How the message failed.
+    pub async fn finish(mut self) -> Result<Part, Failure> {
+        while let Some(part) = self.next().await {
+            match part? {
+                Part::Rows(_) | Part::Groups(_) => {}
+                last => return Ok(last),
+            }
+        }
+        Err(SqlError::internal("a finished submission was waited for again").into())
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        if !self.ended {
+            // A stopped client process has nobody to tell.
+            let _ = self.client.command(Command::Cancel { submission: self.submission });
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Staging: the rows of a large INSERT go to their storage processes before the message that names them (DESIGN,
+//! decision 12).
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use arrow::array::UInt64Array;
+use bytes::Bytes;
+use carousel_engine::{
+    SqlError, Ts,
+    operation::{InsertRows, OperationKind, PayloadId, RowBatch},
+    position::KeyRange,
+};
+use tokio::sync::oneshot;
+
+use super::{Client, Command, stopped};
+use crate::{
+    config::Config,
+    message::{Body, ProcessId, StagedPart, StagedPayload},
+    wire::StageChunk,
+};
+
+/// A payload that is staged must be ordered within this many messages.
+const LIFE_OF_A_PAYLOAD: u64 = 50_000_000;
+
+/// Chunks that may be on their way at a time.
+const CHUNKS_IN_FLIGHT: usize = 16;
+
+/// What a stager tells the client process.
+#[derive(Debug)]
+pub(crate) enum StageCommand {
+    /// Send this chunk to these processes; tell `done` when all of them have it on disk.
+    Chunk { chunk: StageChunk, holders: Vec<ProcessId>, done: oneshot::Sender<Result<(), SqlError>> },
+    /// The payload will not be ordered.
+    Abandon { payload: PayloadId, holders: Vec<ProcessId> },
+}
+
+/// Stages the rows of one INSERT. Dropped before [`Stager::finish`] returned, it removes what was staged.
+#[derive(Debug)]
+pub struct Stager {
+    client: Client,
+    id: PayloadId,
+    config: Arc<Config>,
+    latest: Ts,
+    parts: BTreeMap<KeyRange, StagedPart>,
+    in_flight: VecDeque<oneshot::Receiver<Result<(), SqlError>>>,
+    finished: bool,
+}
+
+impl Stager {
+    pub(super) fn new(client: Client, id: PayloadId) -> Stager {
+        let config = client.config();
+        let latest = Ts(client.frontier().0 + LIFE_OF_A_PAYLOAD);
+        Stager {
+            client,
+            id,
+            config,
+            latest,
+            parts: BTreeMap::new(),
+            in_flight: VecDeque::new(),
+            finished: false,
+        }
+    }
+
+    /// The payload's identity, for [`InsertRows::Staged`].
+    pub fn id(&self) -> PayloadId {
+        self.id
+    }
+
+    /// Sends rows to every process that will hold them; waits while too many chunks are on their way. Call it with
+    /// batches of a few thousand rows. An error is the payload's end: drop the stager.
+    ///
+    /// # Errors
+    /// 53200 when the storage processes report too little memory, 53100 when a disk is full, 57P01 when the client
+    /// process has been stopped.
+    pub async fn push(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
+        self.client.admit(batch.rows.get_array_memory_size() as u64)?;
+        let config = self.config.clone();
+        for range in config.primary_ranges() {
+            let Some(part) = rows_within(batch, &range)? else { continue };
+            let holders = config.holders(range);
+            let rows = postcard::to_stdvec(&part)
+                .map_err(|e| SqlError::internal(format!("cannot serialise rows to be staged: {e}")))?;
+            let checksum = crc32fast::hash(&rows);
+            let staged = self.parts.entry(range).or_insert_with(|| StagedPart {
+                range,
+                holders: holders.clone(),
+                checksums: Vec::new(),
+            });
+            let chunk = StageChunk {
+                payload: self.id,
+                range,
+                chunk: staged.checksums.len() as u32,
+                rows: Bytes::from(rows),
+                checksum,
+                latest: self.latest,
+            };
+            staged.checksums.push(checksum);
+            let (done, receipt) = oneshot::channel();
+            self.client.command(Command::Stage(StageCommand::Chunk { chunk, holders, done }))?;
+            self.in_flight.push_back(receipt);
+            while self.in_flight.len() >= CHUNKS_IN_FLIGHT {
+                self.receipt().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every chunk is on the disks of all its holders. The result goes into the INSERT that names this
+    /// payload, whose key ranges are [`staged_ranges`]. If that INSERT turns out to be stale, stage again.
+    ///
+    /// # Errors
+    /// As [`Stager::push`].
+    pub async fn finish(mut self) -> Result<StagedPayload, SqlError> {
+        while !self.in_flight.is_empty() {
+            self.receipt().await?;
+        }
+        self.finished = true;
+        Ok(StagedPayload {
+            id: self.id,
+            config_version: self.config.version(),
+            latest: self.latest,
+            parts: std::mem::take(&mut self.parts).into_values().collect(),
+        })
+    }
+
+    async fn receipt(&mut self) -> Result<(), SqlError> {
+        match self.in_flight.pop_front() {
+            Some(receipt) => receipt.await.unwrap_or_else(|_| Err(stopped())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Stager {
+    fn drop(&mut self) {
+        if !self.finished {
+            let holders: BTreeSet<ProcessId> =
+                self.parts.values().flat_map(|part| part.holders.clone()).collect();
+            let holders = holders.into_iter().collect();
+            // A stopped client process has nobody to tell; the payload expires.
+            let _ = self.client.command(Command::Stage(StageCommand::Abandon { payload: self.id, holders }));
+        }
+    }
+}
+
+/// The key ranges of the INSERT that names a staged payload.
+pub fn staged_ranges(payload: &StagedPayload) -> Vec<KeyRange> {
+    payload.parts.iter().map(|part| part.range).collect()
+}
+
+/// The rows of a batch whose positions lie in the range, in their order; `None` when there is none.
+pub(crate) fn rows_within(batch: &RowBatch, range: &KeyRange) -> Result<Option<RowBatch>, SqlError> {
+    let indices: Vec<u64> =
+        (0..).zip(&batch.positions).filter(|(_, p)| range.contains(**p)).map(|(i, _)| i).collect();
+    if indices.is_empty() {
+        return Ok(None);
+    }
+    if indices.len() == batch.positions.len() {
+        return Ok(Some(batch.clone()));
+    }
+    let positions = indices.iter().map(|i| batch.positions[*i as usize]).collect();
+    let ordinals = indices.iter().map(|i| batch.ordinals[*i as usize]).collect();
+    let rows = arrow::compute::take_record_batch(&batch.rows, &UInt64Array::from(indices))
+        .map_err(|e| SqlError::internal(format!("cannot split rows by key range: {e}")))?;
+    Ok(Some(RowBatch { rows, positions, ordinals }))
+}
+
+/// An estimate of the bytes that a message's rows will take; those of a staged payload were admitted as they were
+/// staged.
+pub(super) fn added_bytes(body: &Body) -> u64 {
+    match body {
+        Body::Data(data) => match &data.operation.kind {
+            OperationKind::Insert(insert) => match &insert.rows {
+                InsertRows::Inline(batch) => batch.rows.get_array_memory_size() as u64,
+                InsertRows::Staged(_) => 0,
+            },
+            _ => 0,
+        },
+        Body::Ddl(_) | Body::Pin { .. } | Body::Checkpoint => 0,
+    }
+}
