@@ -5,23 +5,39 @@
 //! it is a function of the operations it was given, so two replicas that execute the same prefix of the m-seq hold
 //! the same rows (Crescando/RB paper, sections 3.1 and 4.4).
 
+mod admission;
 pub mod aggregate;
 pub mod array;
+mod bits;
+mod column;
+mod content_hash;
 pub mod datetime;
 pub mod error;
 pub mod expr;
 pub mod interval;
 pub mod ipc;
+mod kernel;
+mod key;
 pub mod numeric;
 pub mod operation;
 pub mod position;
+mod predicate_index;
+mod primary_key;
+mod rider;
+mod scalar;
 pub mod schema;
+mod segment;
+pub mod shard;
+mod table;
 pub mod text;
 pub mod types;
 pub mod value;
+mod versions;
+mod visit;
 
 pub use error::{SqlError, SqlState};
 pub use operation::Ts;
 pub use schema::{TableId, TableSchema};
+pub use shard::Shard;
 pub use types::Type;
 pub use value::Value;

@@ -98,6 +98,9 @@ pub enum ReadOutput {
         /// Aggregates; their arguments are over the table's columns.
         aggregates: Vec<AggregateCall>,
     },
+    /// One content hash for each range, over the qualifying rows: an order-independent sum over a strong hash of each
+    /// row (DESIGN, decision 3).
+    ContentHash,
 }
 
 /// Permission to leave out rows beyond the first few.
@@ -240,6 +243,15 @@ pub enum Effect {
         ts: Ts,
         /// Distinct groups with partial states.
         groups: Vec<Group>,
+    },
+    /// The content hash of one range; sums over the shards of a process wrap.
+    ContentHash {
+        /// The operation.
+        ts: Ts,
+        /// The range.
+        range: KeyRange,
+        /// Wrapping sum over the rows.
+        hash: u128,
     },
     /// The operation has been executed here; the last effect of an operation, except that an undecided one is
     /// followed by its decision.

@@ -1,6 +1,17 @@
 //! Positions on the ring (Crescando/RB paper, section 6.2).
 
+use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    array::arrow_cell_to_value,
+    expr::{CompareOp, Expr},
+    key::{Blanks, float_bits, prefix_bits, write_cell, write_value},
+    numeric::Numeric,
+    schema::{Column, Partitioning},
+    value::{Value, compare},
+};
 
 /// A position on the ring.
 pub type Position = u64;
@@ -48,4 +59,257 @@ impl std::fmt::Display for KeyRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "[{:016x}, {:016x}]", self.first, self.last)
     }
+}
+
+/// Sorted, disjoint ranges that cover the same positions; neighbours that touch are joined.
+pub fn normalise(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.sort_unstable();
+    let mut joined: Vec<KeyRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.last == u64::MAX || range.first <= last.last + 1 => {
+                last.last = last.last.max(range.last);
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// The positions that two lists of sorted, disjoint ranges share, in the same form.
+pub fn intersect(left: &[KeyRange], right: &[KeyRange]) -> Vec<KeyRange> {
+    let (mut i, mut j) = (0, 0);
+    let mut shared = Vec::new();
+    while i < left.len() && j < right.len() {
+        let (a, b) = (left[i], right[j]);
+        if a.overlaps(&b) {
+            shared.push(KeyRange::new(a.first.max(b.first), a.last.min(b.last)));
+        }
+        if a.last < b.last {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    shared
+}
+
+/// Whether every position of `inner` lies in `outer`; both sorted and disjoint.
+pub fn covers(outer: &[KeyRange], inner: &[KeyRange]) -> bool {
+    let outer = normalise(outer.to_vec());
+    inner.iter().all(|range| {
+        let next = outer.partition_point(|o| o.last < range.first);
+        outer.get(next).is_some_and(|o| o.first <= range.first && range.last <= o.last)
+    })
+}
+
+/// The most combinations of key constants that are looked up one by one; beyond, the whole ring is asked.
+const POINTS: usize = 1024;
+
+/// Seed of the ring hash; other hashes over keys use other seeds, so that their bits are independent.
+const RING_SEED: u64 = 0x7269_6e67;
+
+impl Partitioning {
+    /// The ring position of a row whose partitioning columns hold these values (in the order of
+    /// [`Partitioning::columns`]). Equal values have equal positions, whatever their scale or blank padding.
+    pub fn position(&self, key: &[Value]) -> Position {
+        match self {
+            Partitioning::Hash { .. } => {
+                let mut bytes = Vec::with_capacity(32);
+                for value in key {
+                    write_value(&mut bytes, value);
+                }
+                xxh3_64_with_seed(&bytes, RING_SEED)
+            }
+            Partitioning::Range { splits, .. } => {
+                key.first().map_or(u64::MAX, |value| range_position(value, splits))
+            }
+        }
+    }
+
+    /// The ring position of each row of a batch of whole rows with these column types.
+    pub fn positions(&self, columns: &[Column], rows: &RecordBatch) -> Vec<Position> {
+        match self {
+            Partitioning::Hash { columns: key } => {
+                let mut bytes = Vec::with_capacity(64);
+                (0..rows.num_rows())
+                    .map(|row| {
+                        bytes.clear();
+                        for &index in key {
+                            let array = rows.column(index).as_ref();
+                            write_cell(&mut bytes, array, row, &columns[index].ty, Blanks::Trimmed);
+                        }
+                        xxh3_64_with_seed(&bytes, RING_SEED)
+                    })
+                    .collect()
+            }
+            Partitioning::Range { column, splits } => {
+                let array = rows.column(*column);
+                (0..rows.num_rows())
+                    .map(|row| {
+                        range_position(
+                            &arrow_cell_to_value(array.as_ref(), row, &columns[*column].ty),
+                            splits,
+                        )
+                    })
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The order-preserving position of a value. NULL sorts last.
+fn range_position(value: &Value, splits: &[Value]) -> Position {
+    let bits = order_bits(value);
+    if splits.is_empty() {
+        return bits;
+    }
+    let below = splits.partition_point(|split| compare_trimmed(split, value).is_le()) as u128;
+    let shares = splits.len() as u128 + 1;
+    let first = (below << 64) / shares;
+    let last = (((below + 1) << 64) / shares) - 1;
+    (first + ((u128::from(bits) * (last - first + 1)) >> 64)) as u64
+}
+
+fn compare_trimmed(a: &Value, b: &Value) -> std::cmp::Ordering {
+    match (a, b) {
+        (Value::Text(a), Value::Text(b)) => {
+            a.trim_end_matches(' ').as_bytes().cmp(b.trim_end_matches(' ').as_bytes())
+        }
+        (Value::Null, Value::Null) => std::cmp::Ordering::Equal,
+        (Value::Null, _) => std::cmp::Ordering::Greater,
+        (_, Value::Null) => std::cmp::Ordering::Less,
+        _ => compare(a, b),
+    }
+}
+
+/// 64 bits in the value's own order; types narrower than the ring are spread over it.
+fn order_bits(value: &Value) -> u64 {
+    const SIGN: u64 = 1 << 63;
+    match value {
+        Value::Null => u64::MAX,
+        Value::Bool(v) => u64::from(*v) << 63,
+        Value::Int2(v) => ((i64::from(*v) << 48) as u64) ^ SIGN,
+        Value::Int4(v) | Value::Date(v) => ((i64::from(*v) << 32) as u64) ^ SIGN,
+        Value::Int8(v) | Value::Timestamp(v) | Value::TimestampTz(v) => (*v as u64) ^ SIGN,
+        // Microseconds of a day need 37 bits.
+        Value::Time(v) => (*v as u64) << 27,
+        Value::Float4(v) => float_bits(f64::from(*v)),
+        Value::Float8(v) => float_bits(*v),
+        Value::Numeric(Numeric::NaN) => u64::MAX,
+        Value::Numeric(Numeric::Finite(v)) => float_bits(v.to_string().parse().unwrap_or(f64::INFINITY)),
+        Value::Text(text) => prefix_bits(text.trim_end_matches(' ').as_bytes()),
+        Value::Bytea(bytes) => prefix_bits(bytes),
+        Value::Uuid(bytes) => prefix_bits(bytes),
+        Value::Interval(_) => 0,
+    }
+}
+
+/// Positions from which the rows with values of at least `value` begin. Strings need care: their positions ignore
+/// trailing blanks, and a blank sorts above control characters.
+fn lower_position(value: &Value, splits: &[Value]) -> Position {
+    match value {
+        Value::Text(text) => {
+            let plain = text.bytes().position(|byte| byte < b' ').unwrap_or(text.len());
+            range_position(&Value::text(&text[..plain]), splits)
+        }
+        other => range_position(other, splits),
+    }
+}
+
+/// The key ranges in which rows can be for which the predicate is true: sorted and disjoint, empty when it is
+/// contradictory, the whole ring when it does not fix the partitioning key.
+pub fn ranges_of_predicate(partitioning: &Partitioning, predicate: &[Expr]) -> Vec<KeyRange> {
+    match partitioning {
+        Partitioning::Hash { columns } => {
+            let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
+            for &column in columns {
+                let Some(values) = constants_of(column, predicate) else { return vec![KeyRange::FULL] };
+                if keys.len().saturating_mul(values.len()) > POINTS {
+                    return vec![KeyRange::FULL];
+                }
+                keys = keys
+                    .iter()
+                    .flat_map(|key| {
+                        values.iter().map(move |value| {
+                            let mut key = key.clone();
+                            key.push(value.clone());
+                            key
+                        })
+                    })
+                    .collect();
+            }
+            normalise(keys.iter().map(|key| KeyRange::point(partitioning.position(key))).collect())
+        }
+        Partitioning::Range { column, splits } => {
+            if let Some(values) = constants_of(*column, predicate) {
+                return normalise(
+                    values.iter().map(|value| KeyRange::point(range_position(value, splits))).collect(),
+                );
+            }
+            let (mut first, mut last) = (0, u64::MAX);
+            for conjunct in predicate {
+                let Some((op, constant)) = comparison_with_constant(*column, conjunct) else { continue };
+                match (op, constant) {
+                    (_, Value::Null) => return Vec::new(),
+                    (CompareOp::Lt | CompareOp::Le, value) => last = last.min(range_position(value, splits)),
+                    (CompareOp::Gt | CompareOp::Ge, value) => {
+                        first = first.max(lower_position(value, splits))
+                    }
+                    _ => {}
+                }
+            }
+            if first <= last { vec![KeyRange::new(first, last)] } else { Vec::new() }
+        }
+    }
+}
+
+/// `column op constant`, whichever side the column stands on.
+pub(crate) fn comparison_with_constant(column: usize, conjunct: &Expr) -> Option<(CompareOp, &Value)> {
+    let Expr::Compare { op, left, right } = conjunct else { return None };
+    match (left.as_ref(), right.as_ref()) {
+        (Expr::Column { index, .. }, Expr::Literal { value, .. }) if *index == column => Some((*op, value)),
+        (Expr::Literal { value, .. }, Expr::Column { index, .. }) if *index == column => {
+            Some((op.swapped(), value))
+        }
+        _ => None,
+    }
+}
+
+/// The distinct constants that the predicate allows for a column by `=` and `IN`, or `None` when it allows others.
+pub(crate) fn constants_of(column: usize, predicate: &[Expr]) -> Option<Vec<Value>> {
+    let mut allowed: Option<Vec<Value>> = None;
+    for conjunct in predicate {
+        let values: Vec<&Value> = match conjunct {
+            Expr::InList { expr, list, negated: false } => {
+                if !matches!(expr.as_ref(), Expr::Column { index, .. } if *index == column) {
+                    continue;
+                }
+                let constants: Option<Vec<&Value>> = list
+                    .iter()
+                    .map(|member| match member {
+                        Expr::Literal { value, .. } => Some(value),
+                        _ => None,
+                    })
+                    .collect();
+                let Some(constants) = constants else { continue };
+                constants
+            }
+            _ => match comparison_with_constant(column, conjunct) {
+                Some((CompareOp::Eq, value)) => vec![value],
+                _ => continue,
+            },
+        };
+        // Nothing equals NULL.
+        let mut values: Vec<Value> = values.into_iter().filter(|value| !value.is_null()).cloned().collect();
+        values.sort_by(compare);
+        values.dedup_by(|a, b| compare(a, b).is_eq());
+        match &mut allowed {
+            None => allowed = Some(values),
+            Some(earlier) => {
+                earlier.retain(|value| values.iter().any(|other| compare_trimmed(value, other).is_eq()));
+            }
+        }
+    }
+    allowed
 }

@@ -1,0 +1,113 @@
+//! Bitmaps over the rows of a segment, in words of 64.
+
+/// A growable bitmap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bits {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Bits {
+    /// `len` zeros.
+    pub(crate) fn zeros(len: usize) -> Bits {
+        Bits { words: vec![0; len.div_ceil(64)], len }
+    }
+
+    /// `len` ones.
+    pub(crate) fn ones(len: usize) -> Bits {
+        let mut bits = Bits { words: vec![u64::MAX; len.div_ceil(64)], len };
+        bits.trim();
+        bits
+    }
+
+    /// Clears what is beyond the length.
+    fn trim(&mut self) {
+        if let Some(last) = self.words.last_mut()
+            && !self.len.is_multiple_of(64)
+        {
+            *last &= (1 << (self.len % 64)) - 1;
+        }
+    }
+
+    /// Grows with zeros or cuts.
+    pub(crate) fn resize(&mut self, len: usize) {
+        self.words.resize(len.div_ceil(64), 0);
+        self.len = len;
+        self.trim();
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, row: usize) -> bool {
+        self.words[row / 64] >> (row % 64) & 1 == 1
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, row: usize) {
+        self.words[row / 64] |= 1 << (row % 64);
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self, row: usize) {
+        self.words[row / 64] &= !(1 << (row % 64));
+    }
+
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// The rows whose bit is set, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().enumerate().flat_map(|(index, word)| {
+            let mut rest = *word;
+            std::iter::from_fn(move || {
+                (rest != 0).then(|| {
+                    let bit = rest.trailing_zeros();
+                    rest &= rest - 1;
+                    index as u32 * 64 + bit
+                })
+            })
+        })
+    }
+}
+
+/// ANDs into each word of `mask` the truth of `test` over the 64 values it stands for; words that are zero already
+/// are skipped. Written so that the comparison is vectorised: bytes first, then eight bytes packed at a time.
+#[inline]
+pub(crate) fn and_where<T: Copy>(mask: &mut [u64], values: &[T], test: impl Fn(T) -> bool) {
+    for (word, chunk) in mask.iter_mut().zip(values.chunks(64)) {
+        if *word == 0 {
+            continue;
+        }
+        let mut flags = [0u8; 64];
+        for (flag, value) in flags.iter_mut().zip(chunk) {
+            *flag = u8::from(test(*value));
+        }
+        *word &= pack(&flags);
+    }
+}
+
+/// Packs 64 bytes that are 0 or 1 into 64 bits.
+#[inline]
+fn pack(flags: &[u8; 64]) -> u64 {
+    let mut word = 0;
+    for (index, eight) in flags.chunks_exact(8).enumerate() {
+        let mut lanes = [0; 8];
+        lanes.copy_from_slice(eight);
+        // Each byte's lowest bit is moved to its own place in the highest byte.
+        let packed = u64::from_le_bytes(lanes).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        word |= packed << (index * 8);
+    }
+    word
+}

@@ -1,0 +1,474 @@
+//! An operation on its way through a shard.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{Array, ArrayRef, Int64Array},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
+
+use crate::{
+    error::{Result, SqlError},
+    expr::{EvalContext, Expr},
+    kernel::{self, Groups},
+    operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, Ts},
+    position::KeyRange,
+    predicate_index::{SplitPredicate, split},
+    scalar::{collect_columns, infallible, map_columns},
+    schema::{TableId, TableSchema},
+};
+
+/// Expressions over some columns of a row, renumbered so that only those columns need be fetched.
+#[derive(Clone, Debug)]
+pub(crate) struct Projection {
+    columns: Vec<usize>,
+    exprs: Vec<Expr>,
+    schema: SchemaRef,
+}
+
+/// A batch of these columns; their types make its schema.
+pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let fields: Vec<Field> =
+        columns.iter().map(|column| Field::new("", column.data_type().clone(), true)).collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+        .map_err(|error| SqlError::internal(error.to_string()))
+}
+
+impl Projection {
+    /// `width` is the number of columns that the expressions may refer to.
+    fn new(exprs: &[Expr], width: usize) -> Result<Projection> {
+        let mut columns = Vec::new();
+        exprs.iter().for_each(|expr| collect_columns(expr, &mut columns));
+        if columns.iter().any(|column| *column >= width) {
+            return Err(SqlError::internal("an expression refers to a column that the table does not have"));
+        }
+        let mut exprs = exprs.to_vec();
+        let place = |index: usize| columns.iter().position(|column| *column == index).unwrap_or(0);
+        exprs.iter_mut().for_each(|expr| map_columns(expr, &place));
+        let fields: Vec<Field> = exprs
+            .iter()
+            .enumerate()
+            .map(|(index, expr)| Field::new(format!("column{}", index + 1), expr.ty().arrow(), true))
+            .collect();
+        Ok(Projection { columns, exprs, schema: Arc::new(Schema::new(fields)) })
+    }
+
+    /// With the row's ordinal in front.
+    fn with_ordinal(mut self) -> Projection {
+        let mut fields = vec![Arc::new(Field::new("ordinal", DataType::Int64, false))];
+        fields.extend(self.schema.fields().iter().cloned());
+        self.schema = Arc::new(Schema::new(fields));
+        self
+    }
+
+    /// The fetched columns as a batch.
+    pub(crate) fn input(&self, rows: usize, fetch: &dyn Fn(usize) -> ArrayRef) -> Result<RecordBatch> {
+        batch_of(self.columns.iter().map(|column| fetch(*column)).collect(), rows)
+    }
+
+    /// The expressions' values.
+    pub(crate) fn evaluate(
+        &self,
+        rows: usize,
+        fetch: &dyn Fn(usize) -> ArrayRef,
+        context: &EvalContext,
+    ) -> Result<Vec<ArrayRef>> {
+        let input = self.input(rows, fetch)?;
+        self.exprs
+            .iter()
+            .map(|expr| match expr {
+                Expr::Column { index, .. } => Ok(input.column(*index).clone()),
+                _ => kernel::evaluate(expr, &input, context),
+            })
+            .collect()
+    }
+
+    /// The expressions' values as a batch for whoever submitted the operation.
+    pub(crate) fn batch(
+        &self,
+        rows: usize,
+        ordinals: Option<&[u64]>,
+        fetch: &dyn Fn(usize) -> ArrayRef,
+        context: &EvalContext,
+    ) -> Result<RecordBatch> {
+        let mut columns = self.evaluate(rows, fetch, context)?;
+        if let Some(ordinals) = ordinals {
+            let ordinals: Int64Array = ordinals.iter().map(|ordinal| *ordinal as i64).collect();
+            columns.insert(0, Arc::new(ordinals));
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+            .map_err(|error| SqlError::internal(error.to_string()))
+    }
+}
+
+/// A conjunction over some columns of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct Filter {
+    projection: Projection,
+}
+
+impl Filter {
+    fn new(predicate: &[Expr], width: usize) -> Result<Option<Filter>> {
+        if predicate.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Filter { projection: Projection::new(predicate, width)? }))
+    }
+
+    /// Indices of the rows for which it is true.
+    pub(crate) fn select(
+        &self,
+        rows: usize,
+        fetch: &dyn Fn(usize) -> ArrayRef,
+        context: &EvalContext,
+    ) -> Result<Vec<u32>> {
+        kernel::filter(&self.projection.exprs, &self.projection.input(rows, fetch)?, context)
+    }
+}
+
+/// What `ON CONFLICT DO UPDATE` does.
+#[derive(Debug)]
+pub(crate) struct ConflictUpdate {
+    pub(crate) targets: Vec<usize>,
+    pub(crate) values: Projection,
+    pub(crate) filter: Option<Filter>,
+}
+
+/// What to do with qualifying rows.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Rows { projection: Projection, limit: Option<u64> },
+    Groups { groups: Groups, input: Projection },
+    Hash,
+    Insert { conflict: Option<ConflictUpdate>, returning: Option<Projection> },
+    Update { targets: Vec<usize>, values: Projection, returning: Option<Projection> },
+    Delete { returning: Option<Projection>, counted: bool },
+}
+
+/// One key range of an operation.
+#[derive(Debug)]
+pub(crate) struct RiderRange {
+    pub(crate) range: KeyRange,
+    pub(crate) outcome: Result<u64>,
+    pub(crate) hash: u128,
+}
+
+/// One row's change by a write that may have to be taken back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) slot: u32,
+    pub(crate) old: Option<u32>,
+    pub(crate) new: Option<u32>,
+}
+
+/// An operation on its way.
+#[derive(Debug)]
+pub(crate) struct Rider {
+    pub(crate) ts: Ts,
+    /// The prefix it sees: its own `Ts` if it writes.
+    pub(crate) sees: Ts,
+    pub(crate) is_write: bool,
+    pub(crate) table: TableId,
+    pub(crate) operation: Arc<Operation>,
+    pub(crate) ranges: Vec<RiderRange>,
+    /// By index of the shard's key ranges.
+    pub(crate) place_of_range: Vec<Option<usize>>,
+    pub(crate) split: SplitPredicate,
+    pub(crate) residual: Option<Filter>,
+    pub(crate) work: Work,
+    /// Whether somebody else decides whether its effects count.
+    pub(crate) awaits_decision: bool,
+    /// Whether its effects may have to be taken back, so that others must wait for them.
+    pub(crate) tentative: bool,
+    pub(crate) changes: Vec<Change>,
+    /// First segment of its revolution, and how many there are in it.
+    pub(crate) start: u32,
+    pub(crate) slots: u32,
+    /// Segments not yet passed.
+    pub(crate) left: u32,
+    /// Rows that it waits for.
+    pub(crate) waiting: usize,
+    pub(crate) executed: bool,
+}
+
+fn projection(exprs: &Option<Vec<Expr>>, width: usize) -> Result<Option<Projection>> {
+    exprs.as_ref().map(|exprs| Projection::new(exprs, width)).transpose()
+}
+
+fn check_targets(assignments: &[(usize, Expr)], schema: &TableSchema) -> Result<()> {
+    for (target, _) in assignments {
+        let Some(column) = schema.columns.get(*target) else {
+            return Err(SqlError::internal("an assignment to a column that the table does not have"));
+        };
+        if schema.primary_key.contains(target) || schema.partitioning.columns().contains(target) {
+            return Err(SqlError::unsupported(format!(
+                "updating column \"{}\" of the primary or partitioning key",
+                column.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn assigned_values(assignments: &[(usize, Expr)], width: usize) -> Result<Projection> {
+    let exprs: Vec<Expr> = assignments.iter().map(|(_, expr)| expr.clone()).collect();
+    Projection::new(&exprs, width)
+}
+
+impl Rider {
+    /// Prepares an operation for this table. `place_of_range` says which of the operation's ranges each of the
+    /// shard's ranges is.
+    pub(crate) fn new(
+        ordered: &OrderedOperation,
+        schema: &TableSchema,
+        place_of_range: Vec<Option<usize>>,
+    ) -> Result<Rider> {
+        let operation = ordered.operation.clone();
+        let width = schema.columns.len();
+        let mut predicate: &[Expr] = &[];
+        let work = match &operation.kind {
+            OperationKind::Read(read) => {
+                predicate = &read.predicate;
+                match &read.output {
+                    ReadOutput::Rows { projection, top } => Work::Rows {
+                        projection: Projection::new(projection, width)?,
+                        limit: top.as_ref().filter(|top| top.keys.is_empty()).map(|top| top.limit),
+                    },
+                    ReadOutput::Groups { group_by, aggregates } => {
+                        let mut exprs = group_by.clone();
+                        for call in aggregates {
+                            exprs.extend(call.argument.clone());
+                            exprs.extend(call.filter.clone());
+                        }
+                        let input = Projection::new(&exprs, width)?;
+                        let place =
+                            |index: usize| input.columns.iter().position(|c| *c == index).unwrap_or(0);
+                        let mut group_by = group_by.clone();
+                        group_by.iter_mut().for_each(|expr| map_columns(expr, &place));
+                        let mut aggregates = aggregates.clone();
+                        for call in &mut aggregates {
+                            if let Some(argument) = &mut call.argument {
+                                map_columns(argument, &place);
+                            }
+                            if let Some(filter) = &mut call.filter {
+                                map_columns(filter, &place);
+                            }
+                        }
+                        Work::Groups { groups: Groups::new(group_by, aggregates, &operation.context)?, input }
+                    }
+                    ReadOutput::ContentHash => Work::Hash,
+                }
+            }
+            OperationKind::Insert(insert) => {
+                let conflict = match &insert.on_conflict {
+                    OnConflict::Update { assignments, predicate } => {
+                        check_targets(assignments, schema)?;
+                        Some(ConflictUpdate {
+                            targets: assignments.iter().map(|(target, _)| *target).collect(),
+                            values: assigned_values(assignments, 2 * width)?,
+                            filter: Filter::new(predicate, 2 * width)?,
+                        })
+                    }
+                    OnConflict::Fail | OnConflict::Nothing => None,
+                };
+                let returning = projection(&insert.returning, width)?.map(Projection::with_ordinal);
+                Work::Insert { conflict, returning }
+            }
+            OperationKind::Update(update) => {
+                check_targets(&update.assignments, schema)?;
+                predicate = &update.predicate;
+                Work::Update {
+                    targets: update.assignments.iter().map(|(target, _)| *target).collect(),
+                    values: assigned_values(&update.assignments, width)?,
+                    returning: projection(&update.returning, width)?,
+                }
+            }
+            OperationKind::Delete(delete) => {
+                predicate = &delete.predicate;
+                Work::Delete { returning: projection(&delete.returning, width)?, counted: true }
+            }
+            OperationKind::Truncate => Work::Delete { returning: None, counted: false },
+            OperationKind::CreateTable(_) | OperationKind::DropTable => {
+                return Err(SqlError::internal("a definition does not ride the scan"));
+            }
+        };
+        // Checked as a whole, so that the index may rely on it.
+        Filter::new(predicate, width)?;
+        let split = split(predicate, &schema.columns);
+        let residual = Filter::new(&split.residual, width)?;
+        let is_write = operation.kind.is_write();
+        Ok(Rider {
+            ts: ordered.ts,
+            sees: if is_write { ordered.ts } else { ordered.read_ts },
+            is_write,
+            table: operation.table,
+            ranges: ordered
+                .ranges
+                .iter()
+                .map(|range| RiderRange { range: *range, outcome: Ok(0), hash: 0 })
+                .collect(),
+            place_of_range,
+            split,
+            residual,
+            work,
+            awaits_decision: ordered.undecided && is_write,
+            tentative: is_write && (ordered.undecided || may_fail(&operation.kind, schema)),
+            operation,
+            changes: Vec::new(),
+            start: 0,
+            slots: 0,
+            left: 0,
+            waiting: 0,
+            executed: false,
+        })
+    }
+
+    pub(crate) fn context(&self) -> &EvalContext {
+        &self.operation.context
+    }
+
+    /// Whether the operation acts on this one of the shard's ranges, and has not failed there.
+    pub(crate) fn acts_on(&self, range: usize) -> bool {
+        self.place_of_range
+            .get(range)
+            .copied()
+            .flatten()
+            .is_some_and(|place| self.ranges[place].outcome.is_ok())
+    }
+
+    /// Whether its revolution has still to come past the segment.
+    pub(crate) fn has_ahead(&self, slot: u32) -> bool {
+        slot < self.slots && (slot + self.slots - self.start) % self.slots >= self.slots - self.left
+    }
+
+    pub(crate) fn fail(&mut self, place: usize, error: SqlError) {
+        let outcome = &mut self.ranges[place].outcome;
+        if outcome.is_ok() {
+            *outcome = Err(error);
+        }
+    }
+
+    pub(crate) fn fail_everywhere(&mut self, error: &SqlError) {
+        for range in &mut self.ranges {
+            if range.outcome.is_ok() {
+                range.outcome = Err(error.clone());
+            }
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.ranges.iter().any(|range| range.outcome.is_err())
+    }
+
+    /// Whether nothing that it could still meet matters: it has failed everywhere, or alone decides and has failed,
+    /// or has as many rows as it wants.
+    pub(crate) fn is_satisfied(&self) -> bool {
+        match &self.work {
+            Work::Rows { limit: Some(0), .. } => true,
+            _ if self.awaits_decision => self.ranges.iter().all(|range| range.outcome.is_err()),
+            _ => self.has_failed(),
+        }
+    }
+
+    pub(crate) fn outcomes(&self) -> Vec<(KeyRange, Result<u64>)> {
+        self.ranges.iter().map(|range| (range.range, range.outcome.clone())).collect()
+    }
+}
+
+/// Whether the write can fail while it runs, whatever the rows.
+fn may_fail(kind: &OperationKind, schema: &TableSchema) -> bool {
+    let all_fine = |exprs: &[Expr]| exprs.iter().all(infallible);
+    let returning_fine = |returning: &Option<Vec<Expr>>| returning.as_deref().is_none_or(all_fine);
+    match kind {
+        OperationKind::Update(update) => {
+            let assigned_fine = |(target, expr): &(usize, Expr)| {
+                infallible(expr) && (!schema.columns[*target].not_null || never_null(expr, schema))
+            };
+            !(all_fine(&update.predicate)
+                && update.assignments.iter().all(assigned_fine)
+                && returning_fine(&update.returning))
+        }
+        OperationKind::Delete(delete) => !(all_fine(&delete.predicate) && returning_fine(&delete.returning)),
+        OperationKind::Insert(_) => true,
+        _ => false,
+    }
+}
+
+fn never_null(expr: &Expr, schema: &TableSchema) -> bool {
+    match expr {
+        Expr::Literal { value, .. } => !value.is_null(),
+        Expr::Column { index, .. } => schema.columns.get(*index).is_some_and(|column| column.not_null),
+        Expr::Cast { expr, .. } => never_null(expr, schema),
+        _ => false,
+    }
+}
+
+/// The error for a NULL in a NOT NULL column, if the rows have one. `arrays` are whole rows.
+pub(crate) fn check_not_null(
+    schema: &TableSchema,
+    targets: &[usize],
+    arrays: &[ArrayRef],
+    context: &EvalContext,
+) -> Result<()> {
+    for target in targets {
+        let column = &schema.columns[*target];
+        let array = &arrays[*target];
+        if !column.not_null || array.null_count() == 0 {
+            continue;
+        }
+        let row = (0..array.len()).find(|row| array.is_null(*row)).unwrap_or(0);
+        let values: Vec<String> = schema
+            .visible_columns()
+            .iter()
+            .zip(arrays)
+            .map(|(column, array)| kernel::text_of(array, row, &column.ty, context).unwrap_or("null".into()))
+            .map(|text| match text.char_indices().nth(64) {
+                // PostgreSQL shows no more of a value.
+                Some((end, _)) => format!("{}...", &text[..end]),
+                None => text,
+            })
+            .collect();
+        let mut error = SqlError::new(
+            crate::SqlState::NOT_NULL_VIOLATION,
+            format!(
+                "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
+                column.name, schema.name
+            ),
+        )
+        .with_detail(format!("Failing row contains ({}).", values.join(", ")));
+        error.table = Some(schema.name.clone());
+        error.column = Some(column.name.clone());
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// The error for a key that exists; `arrays` are whole rows.
+pub(crate) fn duplicate_key(
+    schema: &TableSchema,
+    arrays: &[ArrayRef],
+    row: usize,
+    context: &EvalContext,
+) -> SqlError {
+    let names: Vec<&str> =
+        schema.primary_key.iter().map(|index| schema.columns[*index].name.as_str()).collect();
+    let values: Vec<String> = schema
+        .primary_key
+        .iter()
+        .map(|index| {
+            let ty = &schema.columns[*index].ty;
+            kernel::text_of(&arrays[*index], row, ty, context).unwrap_or("null".into())
+        })
+        .collect();
+    let mut error = SqlError::new(
+        crate::SqlState::UNIQUE_VIOLATION,
+        format!("duplicate key value violates unique constraint \"{}\"", schema.primary_key_name),
+    )
+    .with_detail(format!("Key ({})=({}) already exists.", names.join(", "), values.join(", ")));
+    error.table = Some(schema.name.clone());
+    error.constraint = Some(schema.primary_key_name.clone());
+    error
+}

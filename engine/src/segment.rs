@@ -1,0 +1,150 @@
+//! A segment: some rows of one table and one key range, the unit of a scan. Rows of different ranges never share one.
+
+use std::collections::BTreeMap;
+
+use arrow::array::{Array, ArrayRef};
+use hashbrown::{HashMap, HashSet};
+
+use crate::{
+    column::{SegmentColumn, Take},
+    operation::Ts,
+    primary_key::Address,
+    schema::Column,
+    versions::Versions,
+};
+
+/// What an operation still has to do with a row that waits for a decision.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Deferred {
+    /// Look at the row, as the scan would have done.
+    pub(crate) visit: bool,
+    /// Insert these rows of the operation's batch, in this order.
+    pub(crate) inserts: Vec<u32>,
+    /// Whether the operation writes.
+    pub(crate) writes: bool,
+}
+
+/// Operations that wait for one row, by `Ts`.
+pub(crate) type Queue = BTreeMap<Ts, Deferred>;
+
+/// Rows of one table and one key range.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Index of the key range.
+    pub(crate) range: usize,
+    pub(crate) columns: Vec<SegmentColumn>,
+    pub(crate) rows: usize,
+    pub(crate) versions: Versions,
+    /// From a row to the version before it: its predecessor, or an earlier row with the same key.
+    pub(crate) previous: HashMap<u32, Address>,
+    /// From a row to the version after it, in this segment.
+    pub(crate) next: HashMap<u32, u32>,
+    /// Writes with undecided effects here.
+    pub(crate) undecided: HashSet<u64>,
+    /// Operations that wait for undecided rows, by the oldest version that is in doubt.
+    pub(crate) queues: BTreeMap<u32, Queue>,
+    size: usize,
+}
+
+impl Segment {
+    pub(crate) fn new(range: usize, columns: &[Column]) -> Segment {
+        Segment {
+            range,
+            columns: columns.iter().map(|column| SegmentColumn::new(&column.ty)).collect(),
+            rows: 0,
+            versions: Versions::default(),
+            previous: HashMap::new(),
+            next: HashMap::new(),
+            undecided: HashSet::new(),
+            queues: BTreeMap::new(),
+            size: 0,
+        }
+    }
+
+    /// Appends rows that begin at `begin`; returns the first one's index.
+    pub(crate) fn append(&mut self, columns: &[Column], arrays: &[ArrayRef], take: Take, begin: Ts) -> u32 {
+        let first = self.rows as u32;
+        for ((column, array), definition) in self.columns.iter_mut().zip(arrays).zip(columns) {
+            column.delta.append(array.as_ref() as &dyn Array, &definition.ty, take);
+        }
+        self.rows += take.len();
+        self.versions.append(take.len(), begin);
+        first
+    }
+
+    /// Rows in the encoded part.
+    pub(crate) fn encoded_rows(&self) -> usize {
+        self.columns.first().map_or(self.rows, |column| column.base_rows)
+    }
+
+    /// Encodes every row. Rows keep their indices.
+    pub(crate) fn encode(&mut self, columns: &[Column]) {
+        let all: Vec<u32> = (0..self.rows as u32).collect();
+        for (column, definition) in self.columns.iter_mut().zip(columns) {
+            column.compact(&definition.ty, &all);
+        }
+    }
+
+    /// The row for whose decision an operation at `t` must wait before it looks at `row`: the oldest version of the
+    /// row that is in doubt. `None` when nothing is in doubt for it.
+    pub(crate) fn waits_for(&self, row: u32, t: Ts) -> Option<u32> {
+        if self.undecided.is_empty() {
+            return None;
+        }
+        let in_doubt = |at: u64| at < t.0 && self.undecided.contains(&at);
+        if in_doubt(self.versions.end(row as usize)) {
+            return Some(row);
+        }
+        let begin = self.versions.begin(row as usize);
+        if self.versions.is_killed(row as usize) || !in_doubt(begin) {
+            return None;
+        }
+        match self.previous.get(&row) {
+            Some(old) if self.is_predecessor(*old, begin) => Some(old.row),
+            _ => Some(row),
+        }
+    }
+
+    /// Whether `old` is a row of this segment that a version beginning at `begin` has replaced. (`previous` may also
+    /// lead to an earlier row with the same key, in any segment.)
+    fn is_predecessor(&self, old: Address, begin: u64) -> bool {
+        self.next.contains_key(&old.row)
+            && (old.row as usize) < self.rows
+            && self.versions.end(old.row as usize) == begin
+    }
+
+    /// Makes an operation wait for a row. Returns whether it did not wait for it yet.
+    pub(crate) fn defer(&mut self, root: u32, ts: Ts, writes: bool, insert: Option<u32>) -> bool {
+        let queue = self.queues.entry(root).or_default();
+        let is_new = !queue.contains_key(&ts);
+        let deferred = queue.entry(ts).or_default();
+        deferred.writes |= writes;
+        match insert {
+            Some(row) => deferred.inserts.push(row),
+            None => deferred.visit = true,
+        }
+        is_new
+    }
+
+    pub(crate) fn note_undecided(&mut self, ts: Ts) {
+        self.undecided.insert(ts.0);
+    }
+
+    /// The last version in the chain that starts at `row`.
+    pub(crate) fn newest(&self, mut row: u32) -> u32 {
+        while let Some(next) = self.next.get(&row) {
+            row = *next;
+        }
+        row
+    }
+
+    /// Recomputes the logical size; returns old and new.
+    pub(crate) fn measure(&mut self) -> (usize, usize) {
+        let before = self.size;
+        self.size = self.columns.iter().map(SegmentColumn::size).sum::<usize>()
+            + self.versions.size()
+            + self.previous.len() * 16
+            + self.next.len() * 12;
+        (before, self.size)
+    }
+}

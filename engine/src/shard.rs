@@ -1,0 +1,590 @@
+//! A shard: one scan thread's share of a storage process (Crescando/RB paper, sections 3.1 and 4.3; DESIGN,
+//! decisions 3, 5, 6 and 7).
+//!
+//! ```text
+//!             submit                               step: visit one segment with all riders
+//!   m-seq ──────────────▶ inbox ──▶ admission ──▶   ┌──▶ segment 0 ─▶ segment 1 ─▶ … ─┐
+//!                                     │  │          └──────────────◀──────────────────┘
+//!                 inserts take effect ┘  └ operations that name keys are answered from the key index
+//! ```
+//!
+//! The shard is a deterministic state machine: ordered operations and decisions in, effects out; no threads, no clock,
+//! no I/O. A table's rows lie in segments, each of one key range. A cursor cycles over the segments of each table that
+//! has riders. An operation joins at a segment boundary, in `Ts` order, and leaves after one revolution; at each
+//! segment, the riders are applied in `Ts` order. So for every single row the operations are applied in `Ts` order
+//! (a new version stays in its predecessor's segment), although no two rows need be at the same `Ts` at one time.
+//!
+//! Three things go out of turn, and the first two make sure that nobody can tell:
+//! - *Inserts* and *point operations* (whose predicate fixes the primary key) act when they are admitted. Riding writes
+//!   that have not reached the rows they meet are applied to those rows first. That is idempotent: when such a write
+//!   comes to the row's segment later, it does not see the version that it has itself ended.
+//! - *Undecided* writes: versions that wait for a decision are visible to nobody behind them. An operation that
+//!   meets one waits for that row alone, in a queue that is worked off in `Ts` order after the decision. A write that
+//!   may fail is undecided until the end of its own revolution, even if no other shard has a say.
+//! - *Definitions* (create, drop) act at once.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use arrow::{array::ArrayRef, record_batch::RecordBatch};
+use hashbrown::HashMap;
+
+use crate::{
+    error::{Result, SqlError, SqlState},
+    operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, Ts},
+    position::{KeyRange, Position},
+    primary_key::Address,
+    rider::{Rider, Work},
+    schema::{TableId, TableSchema},
+    segment::Deferred,
+    table::{RowKeys, Table, Visit, shard_of},
+};
+
+/// What can be set of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Rows after which a segment takes no more inserted rows. (New versions always stay in their segment.)
+    pub segment_rows: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { segment_rows: 1 << 15 }
+    }
+}
+
+/// Whether there is more to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Call again.
+    Busy,
+    /// Nothing to do until something is submitted or decided.
+    Idle,
+}
+
+/// One scan thread's share of a storage process.
+#[derive(Debug)]
+pub struct Shard {
+    index: u32,
+    shards: u32,
+    pub(crate) ranges: Vec<KeyRange>,
+    options: Options,
+    pub(crate) tables: HashMap<TableId, Box<Table>>,
+    /// Operations that have been admitted and are not finished.
+    pub(crate) riders: HashMap<Ts, Box<Rider>>,
+    inbox: VecDeque<OrderedOperation>,
+    submitted: Ts,
+    /// Decisions that came before their operation.
+    early: BTreeMap<Ts, Decision>,
+    /// Tables with riders, next first.
+    rotation: VecDeque<TableId>,
+    /// Rows whose decision has been made and that others may wait for.
+    decided: VecDeque<(TableId, Address)>,
+}
+
+impl Shard {
+    /// Shard `index` of the `shards` of a process that holds these key ranges.
+    ///
+    /// # Panics
+    /// When `index` is not below `shards`.
+    pub fn new(index: u32, shards: u32, ranges: Vec<KeyRange>, options: Options) -> Shard {
+        assert!(index < shards, "a shard's index is below the number of shards");
+        Shard {
+            index,
+            shards,
+            ranges,
+            options,
+            tables: HashMap::new(),
+            riders: HashMap::new(),
+            inbox: VecDeque::new(),
+            submitted: Ts::ZERO,
+            early: BTreeMap::new(),
+            rotation: VecDeque::new(),
+            decided: VecDeque::new(),
+        }
+    }
+
+    /// The key ranges that the shard holds its share of.
+    pub fn ranges(&self) -> &[KeyRange] {
+        &self.ranges
+    }
+
+    /// Hands over the next operation; it joins at the next segment boundary.
+    ///
+    /// # Panics
+    /// When its `Ts` is not above those of all operations submitted before.
+    pub fn submit(&mut self, operation: OrderedOperation) {
+        assert!(operation.ts > self.submitted, "operations are submitted in the order of their Ts");
+        self.submitted = operation.ts;
+        self.inbox.push_back(operation);
+    }
+
+    /// Admits waiting operations, then visits one segment with all operations that ride past it.
+    pub fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
+        while let Some(operation) = self.inbox.pop_front() {
+            let is_large = matches!(&operation.operation.kind, OperationKind::Insert(insert)
+                if matches!(&insert.rows, InsertRows::Inline(batch) if batch.positions.len() > 1024));
+            self.admit(operation, effects);
+            self.drain(effects);
+            if is_large {
+                return Progress::Busy;
+            }
+        }
+        if let Some(id) = self.rotation.pop_front() {
+            self.visit_next(id, effects);
+            if self.tables.get(&id).is_some_and(|table| !table.riding.is_empty()) {
+                self.rotation.push_back(id);
+            }
+            self.drain(effects);
+        }
+        if self.rotation.is_empty() { Progress::Idle } else { Progress::Busy }
+    }
+
+    /// Tells how an undecided write ended. May come at any time after the write has been ordered, even before it is
+    /// submitted; a decision about a write that is not undecided is ignored.
+    pub fn decide(&mut self, ts: Ts, decision: Decision, effects: &mut Vec<Effect>) {
+        match self.riders.get(&ts) {
+            Some(rider) if rider.awaits_decision => self.settle_decided(ts, decision, effects),
+            Some(_) => {}
+            None if ts > self.submitted || self.inbox.iter().any(|operation| operation.ts == ts) => {
+                self.early.insert(ts, decision);
+            }
+            None => {}
+        }
+        self.drain(effects);
+    }
+
+    /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more. Looks at a bounded
+    /// amount of data; `Busy` means that there was something to do and may be more.
+    pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
+        let oldest = self.riders.values().map(|rider| rider.sees.min(rider.ts)).min().unwrap_or(Ts::INFINITY);
+        let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
+        let horizon = horizon.min(oldest).min(queued);
+        // Sorted, so that it is a function of the history.
+        let mut ids: Vec<TableId> = self.tables.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(table) = self.tables.get_mut(&id)
+                && table.collect_garbage(horizon)
+            {
+                return Progress::Busy;
+            }
+        }
+        Progress::Idle
+    }
+
+    /// Logical size of the rows, their versions and keys in bytes.
+    pub fn memory(&self) -> usize {
+        self.tables.values().map(|table| table.size()).sum()
+    }
+
+    /// Number of rows of a table that have not ended, undecided ones included.
+    pub fn rows(&self, table: TableId) -> usize {
+        self.tables.get(&table).map_or(0, |table| table.live_rows())
+    }
+
+    /// The tables that exist here.
+    pub fn tables(&self) -> impl Iterator<Item = &Arc<TableSchema>> {
+        self.tables.values().filter(|table| !table.dropped).map(|table| &table.schema)
+    }
+
+    /// Whether operations are on their way, or wait for decisions.
+    pub fn is_idle(&self) -> bool {
+        self.inbox.is_empty() && self.riders.is_empty()
+    }
+
+    /// Makes room for a table when a checkpoint is loaded, as its `CreateTable` did.
+    pub fn restore_table(&mut self, schema: Arc<TableSchema>) {
+        let (ranges, rows) = (self.ranges.len(), self.options.segment_rows);
+        self.tables.entry(schema.id).or_insert_with(|| Box::new(Table::new(schema, ranges, rows)));
+    }
+
+    /// Loads rows of a checkpoint, in the table's Arrow schema: those that belong to this shard are taken, the others
+    /// left to the other shards. They begin at `begin`: the checkpoint's `Ts`, or zero. Positions are computed here.
+    pub fn restore(&mut self, table: TableId, rows: &RecordBatch, begin: Ts) -> Result<()> {
+        let Some(table) = self.tables.get_mut(&table) else {
+            return Err(SqlError::internal("rows of a table that has not been restored"));
+        };
+        check_layout(&table.schema, rows)?;
+        let positions = table.schema.partitioning.positions(&table.schema.columns, rows);
+        let keys = RowKeys::new(&table.schema, rows.columns(), rows.num_rows());
+        for (range, own) in own_rows(&self.ranges, &positions, &keys, self.index, self.shards, None) {
+            table.restore(range, rows, &own, begin);
+        }
+        Ok(())
+    }
+
+    /// Whether a row belongs to this shard is a function of its key alone, independent of its ring position.
+    pub(crate) fn own_rows(
+        &self,
+        positions: &[Position],
+        keys: &RowKeys,
+        rider: &Rider,
+    ) -> Vec<(usize, Vec<u32>)> {
+        own_rows(&self.ranges, positions, keys, self.index, self.shards, Some(rider))
+    }
+
+    fn admit(&mut self, ordered: OrderedOperation, effects: &mut Vec<Effect>) {
+        let early = self.early.remove(&ordered.ts);
+        self.early = self.early.split_off(&ordered.ts);
+        let refuse = |error: SqlError, effects: &mut Vec<Effect>| {
+            let outcomes = ordered.ranges.iter().map(|range| (*range, Err(error.clone()))).collect();
+            effects.push(Effect::Executed { ts: ordered.ts, outcomes });
+        };
+        let done = |effects: &mut Vec<Effect>| {
+            let outcomes = ordered.ranges.iter().map(|range| (*range, Ok(0))).collect();
+            effects.push(Effect::Executed { ts: ordered.ts, outcomes });
+        };
+        let id = ordered.operation.table;
+        if early == Some(Decision::Abort) {
+            return done(effects);
+        }
+        match &ordered.operation.kind {
+            OperationKind::CreateTable(schema) => {
+                self.restore_table(schema.clone());
+                return done(effects);
+            }
+            OperationKind::DropTable => {
+                if let Some(table) = self.tables.get_mut(&id) {
+                    table.dropped = true;
+                }
+                self.forget_dropped(id);
+                return done(effects);
+            }
+            _ => {}
+        }
+        let Some(mut table) = self.tables.remove(&id).filter(|table| !table.dropped) else {
+            let error = SqlError::new(SqlState::UNDEFINED_TABLE, "the table does not exist");
+            return refuse(error, effects);
+        };
+        let places: Vec<Option<usize>> = self
+            .ranges
+            .iter()
+            .map(|range| ordered.ranges.iter().position(|wanted| wanted == range))
+            .collect();
+        let rider = Rider::new(&ordered, &table.schema, places).and_then(|rider| {
+            match ordered.ranges.iter().all(|range| self.ranges.contains(range)) {
+                true => Ok(rider),
+                false => Err(SqlError::internal("an operation on a key range that the shard does not hold")),
+            }
+        });
+        let mut rider = match rider {
+            Ok(rider) => Box::new(rider),
+            Err(error) => {
+                self.tables.insert(id, table);
+                return refuse(error, effects);
+            }
+        };
+        if early == Some(Decision::Commit) {
+            rider.awaits_decision = false;
+        }
+        table.active += 1;
+        match self.point_keys(&table, &rider) {
+            _ if matches!(rider.work, Work::Insert { .. }) => self.insert(&mut table, &mut rider, effects),
+            Some(keys) => self.visit_keys(&mut table, &mut rider, &keys, effects),
+            None => {
+                rider.slots = table.segments.len() as u32;
+                rider.left = rider.slots;
+                if rider.slots > 0 {
+                    rider.start = (table.cursor % table.segments.len()) as u32;
+                    if table.riding.is_empty() {
+                        self.rotation.push_back(id);
+                    }
+                    table.riding.push(rider.ts);
+                }
+            }
+        }
+        self.tables.insert(id, table);
+        let ts = rider.ts;
+        self.riders.insert(ts, rider);
+        self.finish(ts, effects);
+    }
+
+    /// Visits the next segment that one of the table's riders has to see.
+    fn visit_next(&mut self, id: TableId, effects: &mut Vec<Effect>) {
+        let Some(mut table) = self.tables.remove(&id) else { return };
+        let mut satisfied = Vec::new();
+        for _ in 0..table.segments.len() {
+            let slot = table.cursor % table.segments.len();
+            table.cursor = (slot + 1) % table.segments.len();
+            let range = table.segments[slot].range;
+            let mut visitors = Vec::new();
+            for ts in &table.riding {
+                let Some(rider) = self.riders.get_mut(ts) else { continue };
+                if !rider.has_ahead(slot as u32) {
+                    continue;
+                }
+                rider.left -= 1;
+                if rider.acts_on(range) && table.segments[slot].rows > 0 {
+                    visitors.push(*ts);
+                }
+            }
+            let mut riders: Vec<Box<Rider>> =
+                visitors.iter().filter_map(|ts| self.riders.remove(ts)).collect();
+            let visited = !riders.is_empty();
+            if visited {
+                table.visit(slot as u32, &mut riders, effects);
+            }
+            for mut rider in riders {
+                if rider.is_satisfied() {
+                    rider.left = 0;
+                }
+                self.riders.insert(rider.ts, rider);
+            }
+            let riders = &self.riders;
+            table.riding.retain(|ts| {
+                let rides = riders.get(ts).is_some_and(|rider| rider.left > 0);
+                if !rides {
+                    satisfied.push(*ts);
+                }
+                rides
+            });
+            if visited || table.riding.is_empty() {
+                break;
+            }
+        }
+        self.tables.insert(id, table);
+        for ts in satisfied {
+            self.finish(ts, effects);
+        }
+    }
+
+    /// Applies the riding writes before `before` to one row that they have not reached yet.
+    pub(crate) fn fast_forward(
+        &mut self,
+        table: &mut Table,
+        address: Address,
+        before: Ts,
+        effects: &mut Vec<Effect>,
+    ) {
+        if table.riding.is_empty() {
+            return;
+        }
+        let range = table.segments[address.slot as usize].range;
+        let pending: Vec<Ts> = table
+            .riding
+            .iter()
+            .copied()
+            .take_while(|ts| *ts < before)
+            .filter(|ts| {
+                self.riders.get(ts).is_some_and(|rider| {
+                    rider.is_write && rider.has_ahead(address.slot) && rider.acts_on(range)
+                })
+            })
+            .collect();
+        for ts in pending {
+            let Some(mut rider) = self.riders.remove(&ts) else { continue };
+            let row = table.segments[address.slot as usize].newest(address.row);
+            if let Visit::Waits(root) = table.visit_row(&mut rider, address.slot, row, effects) {
+                table.defer(&mut rider, Address { slot: address.slot, row: root }, None);
+            }
+            self.riders.insert(ts, rider);
+        }
+    }
+
+    /// Reports an operation that has nothing more to do.
+    fn finish(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
+        let Some(rider) = self.riders.get(&ts) else { return };
+        // What fails alone need not wait for the rows it has not seen.
+        let gives_up = rider.is_write && !rider.awaits_decision && rider.has_failed();
+        if rider.executed || (!gives_up && (rider.left > 0 || rider.waiting > 0)) {
+            return;
+        }
+        let Some(mut rider) = self.riders.remove(&ts) else { return };
+        rider.executed = true;
+        if !rider.is_write {
+            report_read(&mut rider, effects);
+        }
+        if rider.awaits_decision {
+            effects.push(Effect::Executed { ts, outcomes: rider.outcomes() });
+            self.riders.insert(ts, rider);
+            return;
+        }
+        if let Some(error) = rider.ranges.iter().find_map(|range| range.outcome.as_ref().err().cloned())
+            && rider.is_write
+        {
+            rider.fail_everywhere(&error);
+        }
+        let commit = !rider.has_failed();
+        self.settle(&mut rider, commit);
+        effects.push(Effect::Executed { ts, outcomes: rider.outcomes() });
+        self.leave(&rider);
+    }
+
+    fn settle_decided(&mut self, ts: Ts, decision: Decision, effects: &mut Vec<Effect>) {
+        let Some(mut rider) = self.riders.remove(&ts) else { return };
+        self.settle(&mut rider, decision == Decision::Commit);
+        rider.awaits_decision = false;
+        match (decision, rider.executed) {
+            (_, true) => self.leave(&rider),
+            (Decision::Abort, false) => {
+                // What it has still to do does not matter any more.
+                effects.push(Effect::Executed { ts, outcomes: rider.outcomes() });
+                self.leave(&rider);
+            }
+            (Decision::Commit, false) => {
+                self.riders.insert(ts, rider);
+                self.finish(ts, effects);
+            }
+        }
+    }
+
+    fn settle(&mut self, rider: &mut Rider, commit: bool) {
+        if let Some(table) = self.tables.get_mut(&rider.table) {
+            let waited_for = table.settle(rider, commit);
+            self.decided.extend(waited_for.into_iter().map(|address| (rider.table, address)));
+        }
+    }
+
+    /// Forgets an operation that is done.
+    fn leave(&mut self, rider: &Rider) {
+        if let Some(table) = self.tables.get_mut(&rider.table) {
+            table.active -= 1;
+            table.riding.retain(|ts| *ts != rider.ts);
+            if table.riding.is_empty() {
+                self.rotation.retain(|id| *id != rider.table);
+            }
+        }
+        self.forget_dropped(rider.table);
+    }
+
+    fn forget_dropped(&mut self, id: TableId) {
+        if self.tables.get(&id).is_some_and(|table| table.dropped && table.active == 0) {
+            self.tables.remove(&id);
+        }
+    }
+
+    /// Works off the queues of rows that have been decided.
+    fn drain(&mut self, effects: &mut Vec<Effect>) {
+        while let Some((id, root)) = self.decided.pop_front() {
+            let Some(mut table) = self.tables.remove(&id) else { continue };
+            let progressed = self.drain_row(&mut table, root, effects);
+            self.tables.insert(id, table);
+            for ts in progressed {
+                self.finish(ts, effects);
+            }
+        }
+    }
+
+    /// Lets the operations that wait for a row go on, in `Ts` order, as far as they can; returns them.
+    fn drain_row(&mut self, table: &mut Table, root: Address, effects: &mut Vec<Effect>) -> Vec<Ts> {
+        let mut progressed = Vec::new();
+        let Some(mut queue) = table.segments[root.slot as usize].queues.remove(&root.row) else {
+            return progressed;
+        };
+        while let Some((ts, deferred)) = queue.pop_first() {
+            // It may have failed or been aborted meanwhile.
+            let Some(mut rider) = self.riders.remove(&ts) else { continue };
+            let blocked = self.resume(table, &mut rider, root, deferred, effects);
+            if let Some((new_root, rest)) = blocked {
+                self.riders.insert(ts, rider);
+                queue.insert(ts, rest);
+                let waiting = table.segments[new_root.slot as usize].queues.entry(new_root.row).or_default();
+                for (ts, deferred) in queue {
+                    match waiting.get_mut(&ts) {
+                        None => {
+                            waiting.insert(ts, deferred);
+                        }
+                        Some(there) => {
+                            // It waits for both; from now on once.
+                            there.visit |= deferred.visit;
+                            there.inserts.extend(deferred.inserts);
+                            there.writes |= deferred.writes;
+                            if let Some(rider) = self.riders.get_mut(&ts) {
+                                rider.waiting -= 1;
+                            }
+                        }
+                    }
+                }
+                break;
+            }
+            rider.waiting -= 1;
+            self.riders.insert(ts, rider);
+            progressed.push(ts);
+        }
+        progressed
+    }
+
+    fn resume(
+        &mut self,
+        table: &mut Table,
+        rider: &mut Rider,
+        root: Address,
+        mut deferred: Deferred,
+        effects: &mut Vec<Effect>,
+    ) -> Option<(Address, Deferred)> {
+        if deferred.visit {
+            if let Visit::Waits(row) = table.visit_row(rider, root.slot, root.row, effects) {
+                return Some((Address { slot: root.slot, row }, deferred));
+            }
+            deferred.visit = false;
+        }
+        while let Some(row) = deferred.inserts.first().copied() {
+            if let Some(blocked) = self.insert_deferred(table, rider, row, root, effects) {
+                return Some((blocked, deferred));
+            }
+            deferred.inserts.remove(0);
+        }
+        None
+    }
+}
+
+/// The last effects of a read before its `Executed`.
+fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
+    if rider.has_failed() {
+        return;
+    }
+    let ts = rider.ts;
+    match &mut rider.work {
+        Work::Groups { groups, .. } => match groups.finish() {
+            Ok(groups) => effects.push(Effect::Groups { ts, groups }),
+            Err(error) => rider.fail_everywhere(&error),
+        },
+        Work::Hash => {
+            for range in &rider.ranges {
+                effects.push(Effect::ContentHash { ts, range: range.range, hash: range.hash });
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Refuses a batch that is not in the table's Arrow schema.
+pub(crate) fn check_layout(schema: &TableSchema, rows: &RecordBatch) -> Result<()> {
+    let fits = rows.num_columns() == schema.columns.len()
+        && rows
+            .columns()
+            .iter()
+            .zip(&schema.columns)
+            .all(|(array, column): (&ArrayRef, _)| *array.data_type() == column.ty.arrow());
+    if fits { Ok(()) } else { Err(SqlError::internal("rows that are not in the table's layout")) }
+}
+
+/// The rows of a batch that belong to a shard, by key range; only the ranges of `rider` if there is one.
+fn own_rows(
+    ranges: &[KeyRange],
+    positions: &[Position],
+    keys: &RowKeys,
+    index: u32,
+    shards: u32,
+    rider: Option<&Rider>,
+) -> Vec<(usize, Vec<u32>)> {
+    let mut own: Vec<(usize, Vec<u32>)> = (0..ranges.len()).map(|range| (range, Vec::new())).collect();
+    let mut last = 0;
+    for (row, position) in positions.iter().enumerate() {
+        if shards > 1 && shard_of(Table::hash(keys.get(row)), shards) != index {
+            continue;
+        }
+        if !ranges.get(last).is_some_and(|range| range.contains(*position)) {
+            match ranges.iter().position(|range| range.contains(*position)) {
+                Some(range) => last = range,
+                None => continue,
+            }
+        }
+        own[last].1.push(row as u32);
+    }
+    own.retain(|(range, rows)| !rows.is_empty() && rider.is_none_or(|rider| rider.acts_on(*range)));
+    own
+}

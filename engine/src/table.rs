@@ -1,0 +1,575 @@
+//! One table's rows in one shard, and what is done to them.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::record_batch::RecordBatch;
+use hashbrown::HashSet;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    column::Take,
+    content_hash,
+    error::{Result, SqlError},
+    key::{Blanks, write_cell, write_stored},
+    operation::{Effect, Ts},
+    predicate_index::row_holds,
+    primary_key::{Address, KeyIndex},
+    rider::{Change, Rider, Work, check_not_null},
+    schema::TableSchema,
+    segment::Segment,
+};
+
+/// Seed of the key hash: other bits than the ring position.
+const KEY_SEED: u64 = 0x6b65_7973;
+
+/// One table's share in one shard.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) schema: Arc<TableSchema>,
+    pub(crate) segments: Vec<Segment>,
+    /// The segment that takes new rows, by key range.
+    tails: Vec<Option<u32>>,
+    pub(crate) keys: KeyIndex,
+    /// Operations on their revolution, by `Ts`.
+    pub(crate) riding: Vec<Ts>,
+    /// The segment that is visited next.
+    pub(crate) cursor: usize,
+    /// Operations that are not finished.
+    pub(crate) active: usize,
+    pub(crate) dropped: bool,
+    segment_rows: usize,
+    segments_size: usize,
+    /// Where garbage collection goes on.
+    collector: usize,
+}
+
+/// What became of an operation's look at one row.
+pub(crate) enum Visit {
+    Done,
+    /// It must wait for the decision about this row.
+    Waits(u32),
+}
+
+impl Table {
+    pub(crate) fn new(schema: Arc<TableSchema>, ranges: usize, segment_rows: usize) -> Table {
+        Table {
+            schema,
+            segments: Vec::new(),
+            tails: vec![None; ranges],
+            keys: KeyIndex::default(),
+            riding: Vec::new(),
+            cursor: 0,
+            active: 0,
+            dropped: false,
+            segment_rows,
+            segments_size: 0,
+            collector: 0,
+        }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.segments_size + self.keys.size()
+    }
+
+    /// Rows that have not ended.
+    pub(crate) fn live_rows(&self) -> usize {
+        self.segments.iter().map(|segment| segment.rows - segment.versions.ended()).sum()
+    }
+
+    pub(crate) fn measure(&mut self, slot: u32) {
+        let (before, after) = self.segments[slot as usize].measure();
+        self.segments_size = self.segments_size - before + after;
+    }
+
+    pub(crate) fn has_keys(&self) -> bool {
+        !self.schema.primary_key.is_empty()
+    }
+
+    /// Indices of the columns that identify a row: the primary key, or the hidden identifier.
+    pub(crate) fn identity(schema: &TableSchema) -> Vec<usize> {
+        match (schema.primary_key.as_slice(), schema.row_id()) {
+            ([], Some(row_id)) => vec![row_id],
+            ([], None) => (0..schema.columns.len()).collect(),
+            (key, _) => key.to_vec(),
+        }
+    }
+
+    pub(crate) fn hash(key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, KEY_SEED)
+    }
+
+    /// The canonical key of a stored row.
+    fn stored_key(&self, address: Address, key: &mut Vec<u8>) {
+        key.clear();
+        let segment = &self.segments[address.slot as usize];
+        for index in &self.schema.primary_key {
+            write_stored(
+                key,
+                &segment.columns[*index],
+                address.row as usize,
+                &self.schema.columns[*index].ty,
+            );
+        }
+    }
+
+    /// The newest version of the row with this key.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Address> {
+        let mut stored = Vec::with_capacity(key.len());
+        self.keys.find(Table::hash(key), |address| {
+            self.stored_key(address, &mut stored);
+            stored == key
+        })
+    }
+
+    fn hash_of_stored(&self, address: Address) -> u64 {
+        let mut key = Vec::new();
+        self.stored_key(address, &mut key);
+        Table::hash(&key)
+    }
+
+    /// A segment of the range with room, and how much.
+    fn tail(&mut self, range: usize) -> (u32, usize) {
+        if let Some(slot) = self.tails[range] {
+            let rows = self.segments[slot as usize].rows;
+            if rows < self.segment_rows {
+                return (slot, self.segment_rows - rows);
+            }
+            self.segments[slot as usize].encode(&self.schema.columns);
+            self.measure(slot);
+        }
+        // A segment that deletions have emptied is filled again before another is made.
+        let roomy = self
+            .segments
+            .iter()
+            .position(|segment| segment.range == range && segment.rows * 2 <= self.segment_rows);
+        let slot = match roomy {
+            Some(slot) => slot as u32,
+            None => {
+                self.segments.push(Segment::new(range, &self.schema.columns));
+                (self.segments.len() - 1) as u32
+            }
+        };
+        self.tails[range] = Some(slot);
+        (slot, self.segment_rows - self.segments[slot as usize].rows)
+    }
+
+    /// Appends rows of a batch that begin at `begin`; returns where they are, in order. Keys are not entered.
+    pub(crate) fn append(
+        &mut self,
+        range: usize,
+        arrays: &[ArrayRef],
+        rows: &[u32],
+        begin: Ts,
+    ) -> Vec<Address> {
+        let mut addresses = Vec::with_capacity(rows.len());
+        let mut rest = rows;
+        while !rest.is_empty() {
+            let (slot, room) = self.tail(range);
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            let first = self.append_to(slot, arrays, now, begin);
+            addresses.extend((0..now.len() as u32).map(|row| Address { slot, row: first + row }));
+            rest = later;
+        }
+        addresses
+    }
+
+    /// Appends rows of a batch to one segment; returns the first one's index.
+    pub(crate) fn append_to(&mut self, slot: u32, arrays: &[ArrayRef], rows: &[u32], begin: Ts) -> u32 {
+        let all = arrays.first().is_some_and(|array| array.len() == rows.len());
+        let take = if all { Take::All(rows.len()) } else { Take::Rows(rows) };
+        let first = self.segments[slot as usize].append(&self.schema.columns, arrays, take, begin);
+        self.measure(slot);
+        first
+    }
+
+    /// Remembers a change that may have to be taken back.
+    pub(crate) fn record(&mut self, rider: &mut Rider, change: Change) {
+        if rider.tentative {
+            rider.changes.push(change);
+            self.segments[change.slot as usize].note_undecided(rider.ts);
+        }
+    }
+
+    /// Whether an operation sees a version.
+    pub(crate) fn sees(&self, rider: &Rider, slot: u32, row: u32) -> bool {
+        let versions = &self.segments[slot as usize].versions;
+        if rider.is_write {
+            versions.write_sees(row as usize, rider.sees)
+        } else {
+            versions.read_sees(row as usize, rider.sees)
+        }
+    }
+
+    /// Whether the operation's predicate is true of a version.
+    fn qualifies(&self, rider: &Rider, slot: u32, row: u32) -> Result<bool> {
+        let segment = &self.segments[slot as usize];
+        let (types, context) = (&self.schema.columns, rider.context());
+        if !row_holds(&rider.split.tests, &segment.columns, types, context, row as usize)? {
+            return Ok(false);
+        }
+        match &rider.residual {
+            None => Ok(true),
+            Some(filter) => {
+                let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, &[row]);
+                Ok(!filter.select(1, &fetch, context)?.is_empty())
+            }
+        }
+    }
+
+    /// Lets an operation look at one row, whose versions are `row` and what follows it in the segment.
+    pub(crate) fn visit_row(
+        &mut self,
+        rider: &mut Rider,
+        slot: u32,
+        mut row: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Visit {
+        loop {
+            let segment = &self.segments[slot as usize];
+            if let Some(root) = segment.waits_for(row, rider.sees) {
+                return Visit::Waits(root);
+            }
+            let next = segment.next.get(&row).copied();
+            if self.sees(rider, slot, row) {
+                self.visit_version(rider, slot, row, effects);
+                return Visit::Done;
+            }
+            match next {
+                Some(next) => row = next,
+                None => return Visit::Done,
+            }
+        }
+    }
+
+    /// Lets an operation act on one version that it sees, if its predicate is true of it.
+    pub(crate) fn visit_version(
+        &mut self,
+        rider: &mut Rider,
+        slot: u32,
+        row: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let range = self.segments[slot as usize].range;
+        if !rider.acts_on(range) {
+            return;
+        }
+        match self.qualifies(rider, slot, row) {
+            Ok(true) => self.apply(rider, slot, &[row], effects),
+            Ok(false) => {}
+            Err(error) => self.fail(rider, range, error),
+        }
+    }
+
+    pub(crate) fn fail(&self, rider: &mut Rider, range: usize, error: SqlError) {
+        if let Some(place) = rider.place_of_range[range] {
+            rider.fail(place, error);
+        }
+    }
+
+    /// Lets an operation act on qualifying rows of a segment.
+    pub(crate) fn apply(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], effects: &mut Vec<Effect>) {
+        let range = self.segments[slot as usize].range;
+        let Some(place) = rider.place_of_range[range] else { return };
+        if rows.is_empty() || rider.ranges[place].outcome.is_err() {
+            return;
+        }
+        match self.try_apply(rider, place, slot, rows, effects) {
+            Ok(affected) => {
+                if let Ok(count) = &mut rider.ranges[place].outcome {
+                    *count += affected;
+                }
+            }
+            Err(error) => rider.fail(place, error),
+        }
+    }
+
+    fn try_apply(
+        &mut self,
+        rider: &mut Rider,
+        place: usize,
+        slot: u32,
+        rows: &[u32],
+        effects: &mut Vec<Effect>,
+    ) -> Result<u64> {
+        let operation = rider.operation.clone();
+        let context = &operation.context;
+        let (ts, range) = (rider.ts, rider.ranges[place].range);
+        let segment = &self.segments[slot as usize];
+        let types = &self.schema.columns;
+        let fetch = |rows: &[u32], column: usize| segment.columns[column].gather(&types[column].ty, rows);
+        match &mut rider.work {
+            Work::Rows { projection, limit } => {
+                let mut rows = rows;
+                if let Some(limit) = limit {
+                    let wanted = usize::try_from(*limit).unwrap_or(usize::MAX).min(rows.len());
+                    rows = &rows[..wanted];
+                    *limit -= wanted as u64;
+                }
+                if !rows.is_empty() {
+                    let batch = projection.batch(rows.len(), None, &|column| fetch(rows, column), context)?;
+                    effects.push(Effect::Rows { ts, range, batch });
+                }
+                Ok(rows.len() as u64)
+            }
+            Work::Groups { groups, input } => {
+                groups.update(&input.input(rows.len(), &|column| fetch(rows, column))?)?;
+                Ok(rows.len() as u64)
+            }
+            Work::Hash => {
+                let hash = &mut rider.ranges[place].hash;
+                *hash = content_hash::add_rows(*hash, &segment.columns, types, rows);
+                Ok(rows.len() as u64)
+            }
+            Work::Delete { returning, counted } => {
+                let counted = *counted;
+                if let Some(returning) = returning {
+                    let batch = returning.batch(rows.len(), None, &|column| fetch(rows, column), context)?;
+                    effects.push(Effect::Rows { ts, range, batch });
+                }
+                for row in rows {
+                    self.segments[slot as usize].versions.set_end(*row as usize, ts);
+                    self.record(rider, Change { slot, old: Some(*row), new: None });
+                }
+                self.measure(slot);
+                Ok(if counted { rows.len() as u64 } else { 0 })
+            }
+            Work::Update { targets, values, returning } => {
+                let assigned = values.evaluate(rows.len(), &|column| fetch(rows, column), context)?;
+                let arrays: Vec<ArrayRef> = (0..types.len())
+                    .map(|column| match targets.iter().rposition(|target| *target == column) {
+                        Some(index) => assigned[index].clone(),
+                        None => fetch(rows, column),
+                    })
+                    .collect();
+                let checked = self.check_new_rows(targets, &arrays, context)?;
+                if let Some(returning) = returning {
+                    let batch =
+                        returning.batch(rows.len(), None, &|column| arrays[column].clone(), context)?;
+                    effects.push(Effect::Rows { ts, range, batch });
+                }
+                debug_assert_eq!(checked, rows.len());
+                self.replace(rider, slot, rows, &arrays);
+                Ok(rows.len() as u64)
+            }
+            Work::Insert { .. } => Err(SqlError::internal("an insert looks at no rows")),
+        }
+    }
+
+    /// Checks new versions of rows: types as declared, NOT NULL kept. Returns how many rows they are.
+    pub(crate) fn check_new_rows(
+        &self,
+        targets: &[usize],
+        arrays: &[ArrayRef],
+        context: &crate::expr::EvalContext,
+    ) -> Result<usize> {
+        for target in targets {
+            let (column, array) = (&self.schema.columns[*target], &arrays[*target]);
+            if *array.data_type() != column.ty.arrow() {
+                return Err(SqlError::internal(format!(
+                    "an assignment of {} to column \"{}\" of type {}",
+                    array.data_type(),
+                    column.name,
+                    column.ty
+                )));
+            }
+        }
+        check_not_null(&self.schema, targets, arrays, context)?;
+        Ok(arrays.first().map_or(0, |array| array.len()))
+    }
+
+    /// Ends rows and puts their new versions into the same segment.
+    pub(crate) fn replace(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], arrays: &[ArrayRef]) {
+        let all: Vec<u32> = (0..rows.len() as u32).collect();
+        let first = self.append_to(slot, arrays, &all, rider.ts);
+        let linked = self.has_keys() || rider.tentative;
+        for (old, new) in rows.iter().copied().zip(first..) {
+            let segment = &mut self.segments[slot as usize];
+            segment.versions.set_end(old as usize, rider.ts);
+            if linked {
+                segment.previous.insert(new, Address { slot, row: old });
+                segment.next.insert(old, new);
+            }
+            if self.has_keys() {
+                let new = Address { slot, row: new };
+                let hash = self.hash_of_stored(new);
+                self.keys.replace(hash, Address { slot, row: old }, new);
+            }
+            self.record(rider, Change { slot, old: Some(old), new: Some(new) });
+        }
+        self.measure(slot);
+    }
+
+    /// Makes a write's effects final or takes them back; returns the rows that others wait for.
+    pub(crate) fn settle(&mut self, rider: &mut Rider, commit: bool) -> Vec<Address> {
+        let mut waited_for = Vec::new();
+        let mut touched = HashSet::new();
+        for change in std::mem::take(&mut rider.changes).into_iter().rev() {
+            let Change { slot, old, new } = change;
+            if !commit {
+                self.take_back(change);
+            }
+            let segment = &mut self.segments[slot as usize];
+            if touched.insert(slot) {
+                segment.undecided.remove(&rider.ts.0);
+            }
+            if let Some(root) = old.or(new)
+                && segment.queues.contains_key(&root)
+            {
+                waited_for.push(Address { slot, row: root });
+            }
+        }
+        touched.into_iter().for_each(|slot| self.measure(slot));
+        rider.tentative = false;
+        waited_for
+    }
+
+    fn take_back(&mut self, Change { slot, old, new }: Change) {
+        if let Some(new) = new {
+            let address = Address { slot, row: new };
+            let previous = self.segments[slot as usize].previous.remove(&new);
+            if self.has_keys() {
+                let hash = self.hash_of_stored(address);
+                match previous {
+                    Some(previous) => {
+                        self.keys.replace(hash, address, previous);
+                    }
+                    None => self.keys.remove(hash, address),
+                }
+            }
+            self.segments[slot as usize].versions.kill(new as usize);
+        }
+        if let Some(old) = old {
+            self.segments[slot as usize].versions.revive(old as usize);
+            self.segments[slot as usize].next.remove(&old);
+        }
+    }
+
+    /// Collects versions that ended before `horizon` and encodes what has grown, in at most one segment. Returns
+    /// whether there was anything to do.
+    pub(crate) fn collect_garbage(&mut self, horizon: Ts) -> bool {
+        for _ in 0..self.segments.len() {
+            let slot = self.collector % self.segments.len();
+            self.collector = (slot + 1) % self.segments.len();
+            if self.collect_segment(slot, horizon) {
+                self.measure(slot as u32);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn collect_segment(&mut self, slot: usize, horizon: Ts) -> bool {
+        let segment = &mut self.segments[slot];
+        if !segment.undecided.is_empty() || !segment.queues.is_empty() {
+            return false;
+        }
+        segment.versions.trim(horizon);
+        let rows = segment.rows;
+        let plain = rows - segment.encoded_rows();
+        let grown = plain >= 1024.max(segment.encoded_rows() / 4);
+        let keep = if segment.versions.ended() == 0 {
+            (0..rows as u32).collect()
+        } else {
+            segment.versions.survivors(horizon)
+        };
+        let garbage = rows - keep.len();
+        if !grown && (garbage == 0 || garbage * 16 < rows) {
+            return false;
+        }
+        if garbage == 0 {
+            self.segments[slot].encode(&self.schema.columns);
+        } else {
+            self.compact(slot as u32, &keep, horizon);
+        }
+        true
+    }
+
+    /// Keeps only some rows of a segment; every reference to its rows is renumbered.
+    fn compact(&mut self, slot: u32, keep: &[u32], horizon: Ts) {
+        const GONE: u32 = u32::MAX;
+        let mut renumbered = vec![GONE; self.segments[slot as usize].rows];
+        for (new, old) in keep.iter().enumerate() {
+            renumbered[*old as usize] = new as u32;
+        }
+        if self.has_keys() {
+            // Moves go upwards only and are ascending, so no entry is taken for another's new place.
+            for old in 0..renumbered.len() as u32 {
+                let address = Address { slot, row: old };
+                let hash = self.hash_of_stored(address);
+                match renumbered[old as usize] {
+                    GONE => self.keys.remove(hash, address),
+                    new => {
+                        self.keys.replace(hash, address, Address { slot, row: new });
+                    }
+                }
+            }
+        }
+        for (index, segment) in self.segments.iter_mut().enumerate() {
+            if segment.previous.is_empty() {
+                continue;
+            }
+            let here = index as u32 == slot;
+            let previous = std::mem::take(&mut segment.previous);
+            segment.previous = previous
+                .into_iter()
+                .filter_map(|(row, old)| {
+                    let row = if here { renumbered[row as usize] } else { row };
+                    let old_row = if old.slot == slot { renumbered[old.row as usize] } else { old.row };
+                    (row != GONE && old_row != GONE)
+                        .then_some((row, Address { slot: old.slot, row: old_row }))
+                })
+                .collect();
+        }
+        let segment = &mut self.segments[slot as usize];
+        for (column, definition) in segment.columns.iter_mut().zip(&self.schema.columns) {
+            column.compact(&definition.ty, keep);
+        }
+        segment.versions.compact(keep, horizon);
+        segment.next.clear();
+        segment.rows = keep.len();
+    }
+
+    /// Appends rows that are known to be new: loading a checkpoint.
+    pub(crate) fn restore(&mut self, range: usize, rows: &RecordBatch, own: &[u32], begin: Ts) {
+        let addresses = self.append(range, rows.columns(), own, begin);
+        if self.has_keys() {
+            self.keys.reserve(own.len());
+            for address in addresses {
+                let hash = self.hash_of_stored(address);
+                self.keys.insert(hash, address);
+            }
+        }
+    }
+}
+
+/// The canonical identities of a batch's rows, one after the other.
+pub(crate) struct RowKeys {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl RowKeys {
+    pub(crate) fn new(schema: &TableSchema, arrays: &[ArrayRef], rows: usize) -> RowKeys {
+        let identity = Table::identity(schema);
+        let mut keys = RowKeys { bytes: Vec::with_capacity(rows * 16), ends: Vec::with_capacity(rows) };
+        for row in 0..rows {
+            for index in &identity {
+                let ty = &schema.columns[*index].ty;
+                write_cell(&mut keys.bytes, arrays[*index].as_ref(), row, ty, Blanks::ByType);
+            }
+            keys.ends.push(keys.bytes.len() as u32);
+        }
+        keys
+    }
+
+    pub(crate) fn get(&self, row: usize) -> &[u8] {
+        let start = if row == 0 { 0 } else { self.ends[row - 1] as usize };
+        &self.bytes[start..self.ends[row] as usize]
+    }
+}
+
+/// Which shard of a process a row with this key hash belongs to.
+pub(crate) fn shard_of(hash: u64, shards: u32) -> u32 {
+    ((hash >> 32) % u64::from(shards)) as u32
+}

@@ -1,0 +1,147 @@
+//! Versions of the rows of a segment (DESIGN, decision 6), kept apart from the columns.
+//!
+//! A version lives in `[begin, end)`. A read at `t` sees it when `begin < t <= end`: the prefix before `t`. A write at
+//! `t` sees it when `begin < t < end`; the difference is what the write itself has already ended, so that a write
+//! that meets a row twice acts once. The arrays are absent while they would say nothing.
+
+use crate::{bits::Bits, operation::Ts};
+
+/// Begin and end of each row of a segment.
+#[derive(Debug, Default)]
+pub(crate) struct Versions {
+    len: usize,
+    /// Absent: every row began before every horizon.
+    begin: Option<Vec<u64>>,
+    /// Absent: no row has ended.
+    end: Option<Vec<u64>>,
+    max_begin: u64,
+    ended: usize,
+    max_end: u64,
+}
+
+/// The end of a version that must never be seen: an aborted write's.
+const NEVER: u64 = 0;
+
+impl Versions {
+    /// Appends rows that begin at `begin`.
+    pub(crate) fn append(&mut self, rows: usize, begin: Ts) {
+        if begin.0 > 0 && self.begin.is_none() {
+            self.begin = Some(vec![0; self.len]);
+        }
+        self.len += rows;
+        if let Some(begins) = &mut self.begin {
+            begins.resize(self.len, begin.0);
+        }
+        if let Some(ends) = &mut self.end {
+            ends.resize(self.len, u64::MAX);
+        }
+        self.max_begin = self.max_begin.max(begin.0);
+    }
+
+    pub(crate) fn begin(&self, row: usize) -> u64 {
+        self.begin.as_ref().map_or(0, |begins| begins[row])
+    }
+
+    pub(crate) fn end(&self, row: usize) -> u64 {
+        self.end.as_ref().map_or(u64::MAX, |ends| ends[row])
+    }
+
+    /// Ends a row's version.
+    pub(crate) fn set_end(&mut self, row: usize, end: Ts) {
+        self.write_end(row, end.0);
+    }
+
+    /// Takes the end back: the version lives again.
+    pub(crate) fn revive(&mut self, row: usize) {
+        self.write_end(row, u64::MAX);
+    }
+
+    /// Makes the version invisible to everybody.
+    pub(crate) fn kill(&mut self, row: usize) {
+        self.write_end(row, NEVER);
+    }
+
+    fn write_end(&mut self, row: usize, end: u64) {
+        let ends = self.end.get_or_insert_with(|| vec![u64::MAX; self.len]);
+        match (ends[row] == u64::MAX, end == u64::MAX) {
+            (true, false) => self.ended += 1,
+            (false, true) => self.ended -= 1,
+            _ => {}
+        }
+        ends[row] = end;
+        if end != u64::MAX {
+            self.max_end = self.max_end.max(end);
+        }
+    }
+
+    /// Whether an aborted write left this row behind.
+    pub(crate) fn is_killed(&self, row: usize) -> bool {
+        self.end(row) == NEVER
+    }
+
+    /// Rows that have ended.
+    pub(crate) fn ended(&self) -> usize {
+        self.ended
+    }
+
+    /// Whether a read at `t` sees the row.
+    pub(crate) fn read_sees(&self, row: usize, t: Ts) -> bool {
+        self.begin(row) < t.0 && t.0 <= self.end(row)
+    }
+
+    /// Whether a write at `t` sees the row.
+    pub(crate) fn write_sees(&self, row: usize, t: Ts) -> bool {
+        self.begin(row) < t.0 && t.0 < self.end(row)
+    }
+
+    /// Keeps the rows that an operation at `t` sees.
+    pub(crate) fn retain_visible(&self, mask: &mut Bits, t: Ts, is_write: bool) {
+        if self.max_begin >= t.0
+            && let Some(begins) = &self.begin
+        {
+            crate::bits::and_where(mask.words_mut(), begins, |begin| begin < t.0);
+        }
+        if self.ended > 0
+            && let Some(ends) = &self.end
+        {
+            let first = if is_write { t.0.saturating_add(1) } else { t.0 };
+            crate::bits::and_where(mask.words_mut(), ends, |end| end >= first);
+        }
+    }
+
+    /// The rows that somebody at or after `horizon` may still see.
+    pub(crate) fn survivors(&self, horizon: Ts) -> Vec<u32> {
+        (0..self.len as u32).filter(|row| self.end(*row as usize) >= horizon.0).collect()
+    }
+
+    /// Keeps only these rows, and forgets begins that nobody at or after `horizon` can tell from the beginning.
+    pub(crate) fn compact(&mut self, keep: &[u32], horizon: Ts) {
+        let begins: Vec<u64> = keep
+            .iter()
+            .map(|row| self.begin(*row as usize))
+            .map(|begin| if begin < horizon.0 { 0 } else { begin })
+            .collect();
+        let ends: Vec<u64> = keep.iter().map(|row| self.end(*row as usize)).collect();
+        self.len = keep.len();
+        self.max_begin = begins.iter().copied().max().unwrap_or(0);
+        self.ended = ends.iter().filter(|end| **end != u64::MAX).count();
+        self.max_end = ends.iter().copied().filter(|end| *end != u64::MAX).max().unwrap_or(0);
+        self.begin = (self.max_begin > 0).then_some(begins);
+        self.end = (self.ended > 0).then_some(ends);
+    }
+
+    /// Forgets arrays that say nothing to anybody at or after `horizon`.
+    pub(crate) fn trim(&mut self, horizon: Ts) {
+        if self.max_begin < horizon.0 {
+            self.begin = None;
+            self.max_begin = 0;
+        }
+        if self.ended == 0 {
+            self.end = None;
+        }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        8 * (self.begin.as_ref().map_or(0, Vec::len) + self.end.as_ref().map_or(0, Vec::len))
+    }
+}
