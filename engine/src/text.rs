@@ -264,7 +264,7 @@ pub(crate) fn prefix_length(text: &str, n: usize) -> usize {
 pub(crate) fn fit_string<'a>(text: &'a str, ty: &Type, explicit: bool) -> Result<(&'a str, usize)> {
     let (limit, pad) = match ty {
         Type::Varchar(Some(n)) => (*n as usize, false),
-        Type::Char(n) => (*n as usize, true),
+        Type::Char(n) if *n > 0 => (*n as usize, true),
         _ => return Ok((text, 0)),
     };
     let length = prefix_length(text, limit);

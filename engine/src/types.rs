@@ -24,7 +24,7 @@ pub enum Type {
     Text,
     /// `varchar` or `varchar(n)`, `n` in characters
     Varchar(Option<u32>),
-    /// `char(n)`: blank-padded, trailing blanks not significant
+    /// `char(n)`: blank-padded, trailing blanks not significant; 0 in expressions where no length is known
     Char(u32),
     /// `date`: days since 1970-01-01
     Date,
@@ -72,6 +72,7 @@ impl Type {
         match self {
             Type::Numeric(_) => Type::Numeric(None),
             Type::Varchar(_) => Type::Varchar(None),
+            Type::Char(_) => Type::Char(0),
             other => other.clone(),
         }
     }
@@ -107,6 +108,7 @@ impl std::fmt::Display for Type {
             Type::Text => f.write_str("text"),
             Type::Varchar(None) => f.write_str("character varying"),
             Type::Varchar(Some(n)) => write!(f, "character varying({n})"),
+            Type::Char(0) => f.write_str("bpchar"),
             Type::Char(n) => write!(f, "character({n})"),
             Type::Date => f.write_str("date"),
             Type::Time => f.write_str("time without time zone"),

@@ -6,9 +6,22 @@
 
 use serde::{Deserialize, Serialize};
 
+mod call;
+pub mod cast;
+pub mod eval;
 pub mod function;
+pub mod pattern;
+pub mod resolve;
+mod strings;
+mod visit;
 
-pub use function::Function;
+pub use cast::{CastContext, cast, cast_allowed};
+pub use eval::{MAX_DEPTH, can_fail, check_depth, eval, eval_const, fold, qualifies};
+pub use function::{Function, Signature, Volatility};
+pub use resolve::{ArgType, Resolved, comparison_type, resolve, select_common_type};
+pub use visit::{
+    bind_parameters, children, columns, map_children, remap_columns, shift_columns, transform, walk,
+};
 
 use crate::{types::Type, value::Value};
 

@@ -1,0 +1,348 @@
+//! Pattern matching: LIKE, and regular expressions in PostgreSQL's syntax as far as the `regex` crate knows it.
+
+use std::cell::RefCell;
+
+use regex::{Regex, RegexBuilder};
+
+use crate::{
+    error::{Result, SqlError, SqlState},
+    value::Value,
+};
+
+/// A piece of a LIKE pattern.
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    /// `%`
+    Any,
+    /// `_`
+    One,
+    /// A character that stands for itself.
+    Char(char),
+    /// An escape character with nothing behind it: an error for the strings whose matching gets there.
+    DanglingEscape,
+}
+
+/// Patterns that need no search.
+#[derive(Clone, Debug, PartialEq)]
+enum Shape {
+    Exact(String),
+    Prefix(String),
+    Suffix(String),
+    Contains(String),
+    General(Vec<Token>),
+}
+
+/// A compiled LIKE pattern.
+#[derive(Clone, Debug)]
+pub struct LikePattern {
+    shape: Shape,
+    case_insensitive: bool,
+}
+
+impl LikePattern {
+    /// Compiles a pattern. Letters match in both cases (ASCII) when `case_insensitive`.
+    pub fn new(pattern: &str, escape: Option<char>, case_insensitive: bool) -> LikePattern {
+        let mut tokens = Vec::new();
+        let mut rest = pattern.chars();
+        while let Some(c) = rest.next() {
+            tokens.push(if Some(c) == escape {
+                match rest.next() {
+                    Some(c) => Token::Char(fold(c, case_insensitive)),
+                    None => Token::DanglingEscape,
+                }
+            } else {
+                match c {
+                    '%' => Token::Any,
+                    '_' => Token::One,
+                    c => Token::Char(fold(c, case_insensitive)),
+                }
+            });
+        }
+        tokens.dedup_by(|a, b| *a == Token::Any && *b == Token::Any);
+        let literal = |tokens: &[Token]| -> Option<String> {
+            tokens.iter().map(|token| if let Token::Char(c) = token { Some(*c) } else { None }).collect()
+        };
+        let simple = if case_insensitive {
+            None
+        } else {
+            match tokens.as_slice() {
+                [Token::Any, middle @ .., Token::Any] => literal(middle).map(Shape::Contains),
+                [Token::Any, rest @ ..] => literal(rest).map(Shape::Suffix),
+                [rest @ .., Token::Any] => literal(rest).map(Shape::Prefix),
+                all => literal(all).map(Shape::Exact),
+            }
+        };
+        LikePattern { shape: simple.unwrap_or(Shape::General(tokens)), case_insensitive }
+    }
+
+    /// Whether matching some string is an error.
+    pub fn can_fail(&self) -> bool {
+        matches!(&self.shape, Shape::General(tokens) if tokens.contains(&Token::DanglingEscape))
+    }
+
+    /// The string that every match begins with, and whether the pattern is that prefix and `%`.
+    pub fn prefix(&self) -> Option<&str> {
+        match &self.shape {
+            Shape::Prefix(prefix) | Shape::Exact(prefix) => Some(prefix),
+            _ => None,
+        }
+    }
+
+    /// Whether a string matches. 22025 when the pattern ends with its escape character and matching gets there.
+    pub fn matches(&self, text: &str) -> Result<bool> {
+        match &self.shape {
+            Shape::Exact(exact) => Ok(text == exact),
+            Shape::Prefix(prefix) => Ok(text.starts_with(prefix.as_str())),
+            Shape::Suffix(suffix) => Ok(text.ends_with(suffix.as_str())),
+            Shape::Contains(part) => Ok(text.contains(part.as_str())),
+            Shape::General(tokens) => self.search(tokens, text),
+        }
+    }
+
+    /// Goes forward greedily and falls back to the last `%`, which suffices for LIKE.
+    fn search(&self, tokens: &[Token], text: &str) -> Result<bool> {
+        let (mut token, mut at) = (0, 0);
+        let mut retry: Option<(usize, usize)> = None;
+        loop {
+            match (tokens.get(token), text[at..].chars().next()) {
+                (Some(Token::Any), _) => {
+                    token += 1;
+                    if token == tokens.len() {
+                        return Ok(true);
+                    }
+                    retry = Some((token, at));
+                    continue;
+                }
+                (Some(Token::DanglingEscape), Some(_)) => {
+                    return Err(SqlError::new(
+                        SqlState::INVALID_ESCAPE,
+                        "LIKE pattern must not end with escape character",
+                    ));
+                }
+                (Some(Token::One), Some(c)) => {
+                    token += 1;
+                    at += c.len_utf8();
+                    continue;
+                }
+                (Some(Token::Char(wanted)), Some(c)) if fold(c, self.case_insensitive) == *wanted => {
+                    token += 1;
+                    at += c.len_utf8();
+                    continue;
+                }
+                (None, None) => return Ok(true),
+                (Some(_), None) => return Ok(false),
+                _ => {}
+            }
+            let Some((after, from)) = retry else { return Ok(false) };
+            let Some(skipped) = text[from..].chars().next() else { return Ok(false) };
+            token = after;
+            at = from + skipped.len_utf8();
+            retry = Some((after, at));
+        }
+    }
+}
+
+fn fold(c: char, case_insensitive: bool) -> char {
+    if case_insensitive { c.to_ascii_lowercase() } else { c }
+}
+
+/// PostgreSQL's escapes in the `regex` crate's words.
+fn translate(pattern: &str) -> Result<String> {
+    let unsupported = |what: &str| {
+        SqlError::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("{what} in regular expressions is not supported"),
+        )
+    };
+    let mut out = String::with_capacity(pattern.len());
+    // A director in front chooses the syntax.
+    let mut rest = match pattern {
+        _ if pattern.starts_with("***=") => return Ok(regex::escape(&pattern[4..])),
+        _ if pattern.starts_with("***:") => &pattern[4..],
+        _ => pattern,
+    }
+    .chars()
+    .peekable();
+    let mut in_class = false;
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => match rest.next() {
+                None => {
+                    return Err(SqlError::new(
+                        SqlState(*b"2201B"),
+                        "invalid regular expression: invalid escape \\ sequence",
+                    ));
+                }
+                Some('m') => out.push_str("\\b{start}"),
+                Some('M') => out.push_str("\\b{end}"),
+                Some('y') => out.push_str("\\b"),
+                Some('Y') => out.push_str("\\B"),
+                Some('Z') => out.push_str("\\z"),
+                Some('1'..='9') if !in_class => return Err(unsupported("a back reference")),
+                Some(c) if c.is_ascii_alphanumeric() => {
+                    out.push('\\');
+                    out.push(c);
+                }
+                Some(c) => out.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
+            },
+            '[' if in_class && matches!(rest.peek(), Some(':')) => {
+                // [:alpha:]
+                out.push('[');
+            }
+            '[' if in_class => out.push_str("\\["),
+            '[' => {
+                in_class = true;
+                out.push('[');
+                if rest.next_if_eq(&'^').is_some() {
+                    out.push('^');
+                }
+                if rest.next_if_eq(&']').is_some() {
+                    out.push_str("\\]");
+                }
+            }
+            ':' if in_class && rest.peek() == Some(&']') => {
+                out.push_str(":]");
+                rest.next();
+                // The end of a named class, unless the colon stood alone.
+                let opened = out.rfind("[:").is_some_and(|open| !out[open + 2..out.len() - 2].contains(']'));
+                if !opened {
+                    in_class = false;
+                }
+            }
+            ']' if in_class => {
+                in_class = false;
+                out.push(']');
+            }
+            // The crate gives these a meaning in classes that PostgreSQL does not know.
+            '&' | '~' if in_class => {
+                out.push('\\');
+                out.push(c);
+            }
+            '(' if !in_class && rest.peek() == Some(&'?') => {
+                let mut ahead = rest.clone();
+                ahead.next();
+                match ahead.next() {
+                    Some(':') => out.push('('),
+                    Some('=' | '!' | '<') => return Err(unsupported("a lookaround constraint")),
+                    _ => {
+                        return Err(SqlError::new(
+                            SqlState(*b"2201B"),
+                            "invalid regular expression: quantifier operand invalid",
+                        ));
+                    }
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+fn build(pattern: &str, case_insensitive: bool) -> Result<Regex> {
+    let translated = translate(pattern)?;
+    RegexBuilder::new(&translated)
+        .case_insensitive(case_insensitive)
+        .dot_matches_new_line(true)
+        .build()
+        .map_err(|error| {
+            let reason = match &error {
+                regex::Error::Syntax(text)
+                    if text.contains("unclosed group") || text.contains("unopened group") =>
+                {
+                    "parentheses () not balanced".to_owned()
+                }
+                regex::Error::Syntax(text) if text.contains("unclosed character class") => {
+                    "brackets [] not balanced".to_owned()
+                }
+                regex::Error::Syntax(text) if text.contains("repetition operator missing expression") => {
+                    "quantifier operand invalid".to_owned()
+                }
+                regex::Error::Syntax(text) if text.contains("invalid repetition count range") => {
+                    "invalid repetition count(s)".to_owned()
+                }
+                regex::Error::CompiledTooBig(_) => "regular expression is too complex".to_owned(),
+                other => other.to_string().lines().last().unwrap_or("invalid syntax").trim().to_owned(),
+            };
+            SqlError::new(SqlState(*b"2201B"), format!("invalid regular expression: {reason}"))
+        })
+}
+
+/// Compiled expressions that a thread keeps.
+const CACHED: usize = 16;
+
+thread_local! {
+    static CACHE: RefCell<Vec<(String, bool, Regex)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `use_regex` with the compiled pattern, which the thread keeps for the next rows.
+pub(super) fn with_regex<T>(
+    pattern: &str,
+    case_insensitive: bool,
+    use_regex: impl FnOnce(&Regex) -> T,
+) -> Result<T> {
+    CACHE.with_borrow_mut(|cache| {
+        let found = cache.iter().position(|(known, ci, _)| known == pattern && *ci == case_insensitive);
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let regex = build(pattern, case_insensitive)?;
+                if cache.len() == CACHED {
+                    cache.remove(0);
+                }
+                cache.push((pattern.to_owned(), case_insensitive, regex));
+                cache.len() - 1
+            }
+        };
+        Ok(use_regex(&cache[at].2))
+    })
+}
+
+/// `regexp_replace` with the flags `g` and `i`.
+pub(super) fn replace(text: &str, pattern: &str, replacement: &str, flags: &str) -> Result<Value> {
+    let mut all = false;
+    let mut case_insensitive = false;
+    for flag in flags.chars() {
+        match flag {
+            'g' => all = true,
+            'i' => case_insensitive = true,
+            'c' => case_insensitive = false,
+            's' => {}
+            'b' | 'e' | 'm' | 'n' | 'p' | 'q' | 't' | 'w' | 'x' => {
+                return Err(SqlError::unsupported(format!("regular expression option \"{flag}\"")));
+            }
+            _ => {
+                return Err(SqlError::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("invalid regular expression option: \"{flag}\""),
+                ));
+            }
+        }
+    }
+    with_regex(pattern, case_insensitive, |regex| {
+        let expand = |captures: &regex::Captures<'_>| {
+            let mut out = String::new();
+            let mut rest = replacement.chars();
+            while let Some(c) = rest.next() {
+                if c != '\\' {
+                    out.push(c);
+                    continue;
+                }
+                match rest.next() {
+                    Some('&') => out.push_str(&captures[0]),
+                    Some(digit @ '1'..='9') => {
+                        let group = digit as usize - '0' as usize;
+                        out.push_str(captures.get(group).map_or("", |found| found.as_str()));
+                    }
+                    Some('\\') | None => out.push('\\'),
+                    Some(other) => {
+                        out.push('\\');
+                        out.push(other);
+                    }
+                }
+            }
+            out
+        };
+        let replaced = if all { regex.replace_all(text, expand) } else { regex.replace(text, expand) };
+        Value::text(replaced.into_owned())
+    })
+}

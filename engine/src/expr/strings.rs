@@ -1,0 +1,371 @@
+//! What functions of strings and byte strings do. Letters change case as in the C locale: ASCII only.
+
+use super::{EvalContext, call::wrong_arguments, function::Function, pattern};
+use crate::{
+    error::{Result, SqlError, SqlState},
+    text::{self, prefix_length, write_value},
+    value::Value,
+};
+
+/// PostgreSQL's limit for one value, in bytes.
+const MAX_BYTES: usize = 0x3fff_ffff;
+
+fn too_large() -> SqlError {
+    SqlError::new(SqlState::LIMIT_EXCEEDED, "requested length too large")
+}
+
+fn int(n: usize) -> Value {
+    Value::Int4(i32::try_from(n).unwrap_or(i32::MAX))
+}
+
+fn chars(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.chars().count() }
+}
+
+/// Byte offset of character `n` (0-based), or the end.
+fn offset(text: &str, n: usize) -> usize {
+    if text.is_ascii() { n.min(text.len()) } else { prefix_length(text, n) }
+}
+
+/// The positions `[from, to)`, 0-based, of `substring` over `length` units.
+fn substring_bounds(length: usize, start: i32, count: Option<i32>) -> Result<(usize, usize)> {
+    let start = i64::from(start);
+    let end = match count {
+        Some(count) if count < 0 => {
+            return Err(SqlError::new(SqlState(*b"22011"), "negative substring length not allowed"));
+        }
+        Some(count) => start + i64::from(count),
+        None => i64::MAX,
+    };
+    let clamp = |position: i64| (position - 1).clamp(0, length as i64) as usize;
+    let from = clamp(start);
+    Ok((from, if end == i64::MAX { length } else { clamp(end).max(from) }))
+}
+
+fn title_case(text: &str) -> String {
+    let mut in_word = false;
+    text.chars()
+        .map(|c| {
+            let changed = if in_word { c.to_ascii_lowercase() } else { c.to_ascii_uppercase() };
+            in_word = c.is_ascii_alphanumeric();
+            changed
+        })
+        .collect()
+}
+
+fn pad(text: &str, length: i32, fill: &str, left: bool) -> Result<Value> {
+    let length = length.max(0) as usize;
+    let have = chars(text);
+    if have >= length {
+        return Ok(Value::text(&text[..offset(text, length)]));
+    }
+    if fill.is_empty() {
+        return Ok(Value::text(text));
+    }
+    let missing = length - have;
+    if missing > MAX_BYTES {
+        return Err(too_large());
+    }
+    let padding: String = fill.chars().cycle().take(missing).collect();
+    Ok(Value::text(if left { format!("{padding}{text}") } else { format!("{text}{padding}") }))
+}
+
+fn split_part(text: &str, separator: &str, n: i32) -> Result<Value> {
+    if n == 0 {
+        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "field position must not be zero"));
+    }
+    if separator.is_empty() {
+        return Ok(Value::text(if n == 1 || n == -1 { text } else { "" }));
+    }
+    let part = if n > 0 {
+        text.split(separator).nth(n as usize - 1)
+    } else {
+        // From the left, so that overlapping separators split the same way.
+        let parts: Vec<&str> = text.split(separator).collect();
+        parts.len().checked_sub(n.unsigned_abs() as usize).map(|i| parts[i])
+    };
+    Ok(Value::text(part.unwrap_or("")))
+}
+
+fn translate(text: &str, from: &str, to: &str) -> String {
+    let to: Vec<char> = to.chars().collect();
+    let from: Vec<char> = from.chars().collect();
+    text.chars()
+        .filter_map(|c| match from.iter().position(|f| *f == c) {
+            Some(i) => to.get(i).copied(),
+            None => Some(c),
+        })
+        .collect()
+}
+
+fn chr(code: i32) -> Result<Value> {
+    if code < 0 {
+        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "character number must be positive"));
+    }
+    if code == 0 {
+        return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "null character not permitted"));
+    }
+    let error = |what: &str| {
+        SqlError::new(SqlState::LIMIT_EXCEEDED, format!("requested character {what} for encoding: {code}"))
+    };
+    if code > 0x10_ffff {
+        return Err(error("too large"));
+    }
+    let c = char::from_u32(code as u32).ok_or_else(|| error("not valid"))?;
+    Ok(Value::text(c.to_string()))
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn encode_base64(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    let mut line = 0;
+    for chunk in bytes.chunks(3) {
+        let group = chunk.iter().fold(0u32, |sum, b| sum << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        // PostgreSQL breaks lines after 76 characters.
+        if line == 76 {
+            out.push('\n');
+            line = 0;
+        }
+        for i in 0..4 {
+            if i <= chunk.len() {
+                out.push(BASE64[(group >> (18 - 6 * i) & 63) as usize] as char);
+            } else {
+                out.push('=');
+            }
+        }
+        line += 4;
+    }
+    out
+}
+
+fn decode_base64(text: &str) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let (mut group, mut count, mut padding) = (0u32, 0, 0);
+    for c in text.chars() {
+        if matches!(c, ' ' | '\t' | '\n' | '\r') {
+            continue;
+        }
+        let digit = match c {
+            '=' if count >= 2 => {
+                padding += 1;
+                0
+            }
+            '=' => {
+                return Err(SqlError::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    "unexpected \"=\" while decoding base64 sequence",
+                ));
+            }
+            _ => match u8::try_from(c).ok().and_then(|b| BASE64.iter().position(|known| *known == b)) {
+                Some(digit) if padding == 0 => digit as u32,
+                _ => {
+                    return Err(SqlError::new(
+                        SqlState::INVALID_PARAMETER_VALUE,
+                        format!("invalid symbol \"{c}\" found while decoding base64 sequence"),
+                    ));
+                }
+            },
+        };
+        group = group << 6 | digit;
+        count += 1;
+        if count == 4 {
+            let bytes = group.to_be_bytes();
+            out.extend_from_slice(&bytes[1..4 - padding.min(2)]);
+            (group, count) = (0, 0);
+        }
+    }
+    if count != 0 {
+        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "invalid base64 end sequence")
+            .with_hint("Input data is missing padding, is truncated, or is otherwise corrupted."));
+    }
+    Ok(out)
+}
+
+fn encode(bytes: &[u8], format: &str) -> Result<Value> {
+    let mut out = String::new();
+    match format.to_ascii_lowercase().as_str() {
+        "hex" => text::write_hex(&mut out, bytes),
+        "base64" => out = encode_base64(bytes),
+        "escape" => {
+            for byte in bytes {
+                match byte {
+                    b'\\' => out.push_str("\\\\"),
+                    0 | 0x80.. => {
+                        out.push('\\');
+                        out.extend([byte >> 6, byte >> 3 & 7, byte & 7].map(|digit| (b'0' + digit) as char));
+                    }
+                    _ => out.push(*byte as char),
+                }
+            }
+        }
+        _ => return Err(unknown_encoding(format)),
+    }
+    Ok(Value::text(out))
+}
+
+fn unknown_encoding(format: &str) -> SqlError {
+    SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("unrecognized encoding: \"{format}\""))
+}
+
+fn decode(source: &str, format: &str) -> Result<Value> {
+    let bytes = match format.to_ascii_lowercase().as_str() {
+        "hex" => text::decode_hex(source)?,
+        "base64" => decode_base64(source)?,
+        // A leading `\x` means nothing in this format.
+        "escape" if source.starts_with("\\x") => {
+            return Err(SqlError::new(SqlState::INVALID_TEXT, "invalid input syntax for type bytea"));
+        }
+        "escape" => text::parse_bytea(source)?,
+        _ => return Err(unknown_encoding(format)),
+    };
+    Ok(Value::Bytea(bytes.into()))
+}
+
+fn trimmed<'a>(function: Function, text: &'a str, set: &str) -> &'a str {
+    let in_set = |c: char| set.contains(c);
+    match function {
+        Function::TrimLeft => text.trim_start_matches(in_set),
+        Function::TrimRight => text.trim_end_matches(in_set),
+        _ => text.trim_matches(in_set),
+    }
+}
+
+fn concatenate<'a>(
+    args: impl Iterator<Item = &'a Value>,
+    separator: &str,
+    context: &EvalContext,
+) -> Result<Value> {
+    let mut out = String::new();
+    for (i, value) in args.filter(|value| !value.is_null()).enumerate() {
+        if i > 0 {
+            out.push_str(separator);
+        }
+        write_value(&mut out, value, context);
+    }
+    if out.len() > MAX_BYTES {
+        return Err(too_large());
+    }
+    Ok(Value::text(out))
+}
+
+/// Calls a function of strings.
+pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) -> Result<Value> {
+    use Function as F;
+    use Value::{Bytea, Int4, Int8, Text};
+    Ok(match (function, args) {
+        (F::ConcatAll, _) => concatenate(args.iter(), "", context)?,
+        (F::ConcatSeparated, [separator, rest @ ..]) => match separator {
+            Text(separator) => concatenate(rest.iter(), separator, context)?,
+            _ => Value::Null,
+        },
+        (F::Concat, [Text(a), Text(b)]) => {
+            let mut out = String::with_capacity(a.len() + b.len());
+            out.push_str(a);
+            out.push_str(b);
+            if out.len() > MAX_BYTES {
+                return Err(too_large());
+            }
+            Value::text(out)
+        }
+        (F::Concat, [Bytea(a), Bytea(b)]) => Bytea([a.as_ref(), b.as_ref()].concat().into()),
+        (F::Length, [Text(text)]) => int(chars(text)),
+        (F::Length | F::OctetLength, [Bytea(bytes)]) => int(bytes.len()),
+        (F::OctetLength, [Text(text)]) => int(text.len()),
+        (F::BitLength, [Text(text)]) => int(text.len() * 8),
+        (F::BitLength, [Bytea(bytes)]) => int(bytes.len() * 8),
+        (F::Lower, [Text(text)]) => Value::text(text.to_ascii_lowercase()),
+        (F::Upper, [Text(text)]) => Value::text(text.to_ascii_uppercase()),
+        (F::InitCap, [Text(text)]) => Value::text(title_case(text)),
+        (F::Trim | F::TrimLeft | F::TrimRight, [Text(text)]) => Value::text(trimmed(function, text, " ")),
+        (F::Trim | F::TrimLeft | F::TrimRight, [Text(text), Text(set)]) => {
+            Value::text(trimmed(function, text, set))
+        }
+        (F::Substring, [Text(text), Int4(start), rest @ ..]) => {
+            let (from, to) = substring_bounds(chars(text), *start, count_of(rest))?;
+            Value::text(&text[offset(text, from)..offset(text, to)])
+        }
+        (F::Substring, [Bytea(bytes), Int4(start), rest @ ..]) => {
+            let (from, to) = substring_bounds(bytes.len(), *start, count_of(rest))?;
+            Bytea(bytes[from..to].into())
+        }
+        (F::Left, [Text(text), Int4(n)]) => {
+            let kept =
+                if *n >= 0 { *n as usize } else { chars(text).saturating_sub(n.unsigned_abs() as usize) };
+            Value::text(&text[..offset(text, kept)])
+        }
+        (F::Right, [Text(text), Int4(n)]) => {
+            let skipped =
+                if *n >= 0 { chars(text).saturating_sub(*n as usize) } else { n.unsigned_abs() as usize };
+            Value::text(&text[offset(text, skipped)..])
+        }
+        (F::PadLeft | F::PadRight, [Text(text), Int4(length)]) => {
+            pad(text, *length, " ", function == F::PadLeft)?
+        }
+        (F::PadLeft | F::PadRight, [Text(text), Int4(length), Text(fill)]) => {
+            pad(text, *length, fill, function == F::PadLeft)?
+        }
+        (F::Repeat, [Text(text), Int4(n)]) => {
+            let n = (*n).max(0) as usize;
+            if text.len().saturating_mul(n) > MAX_BYTES {
+                return Err(too_large());
+            }
+            Value::text(text.repeat(n))
+        }
+        (F::Replace, [Text(text), Text(from), Text(to)]) => {
+            if from.is_empty() || !text.contains(from.as_ref()) {
+                return Ok(Text(text.clone()));
+            }
+            let growth = to.len().saturating_mul(text.len() / from.len());
+            if text.len().saturating_add(growth) > MAX_BYTES
+                && text.len() + to.len() * text.matches(from.as_ref()).count() > MAX_BYTES
+            {
+                return Err(too_large());
+            }
+            Value::text(text.replace(from.as_ref(), to))
+        }
+        (F::Reverse, [Text(text)]) => Value::text(text.chars().rev().collect::<String>()),
+        (F::Position, [Text(text), Text(wanted)]) => {
+            int(text.find(wanted.as_ref()).map_or(0, |at| chars(&text[..at]) + 1))
+        }
+        (F::SplitPart, [Text(text), Text(separator), Int4(n)]) => split_part(text, separator, *n)?,
+        (F::StartsWith, [Text(text), Text(prefix)]) => Value::Bool(text.starts_with(prefix.as_ref())),
+        (F::Ascii, [Text(text)]) => Int4(text.chars().next().map_or(0, |c| c as i32)),
+        (F::Chr, [Int4(code)]) => chr(*code)?,
+        (F::Md5, [Text(text)]) => Value::text(format!("{:x}", md5::compute(text.as_bytes()))),
+        (F::Md5, [Bytea(bytes)]) => Value::text(format!("{:x}", md5::compute(bytes))),
+        (F::ToHex, [Int4(value)]) => Value::text(format!("{value:x}")),
+        (F::ToHex, [Int8(value)]) => Value::text(format!("{value:x}")),
+        (F::Translate, [Text(text), Text(from), Text(to)]) => Value::text(translate(text, from, to)),
+        (F::Encode, [Bytea(bytes), Text(format)]) => encode(bytes, format)?,
+        (F::Decode, [Text(source), Text(format)]) => decode(source, format)?,
+        (F::RegexMatch | F::RegexNotMatch, [Text(text), Text(pattern)]) => {
+            let found = pattern::with_regex(pattern, false, |regex| regex.is_match(text))?;
+            Value::Bool(found == (function == F::RegexMatch))
+        }
+        (F::RegexMatchInsensitive | F::RegexNotMatchInsensitive, [Text(text), Text(pattern)]) => {
+            let found = pattern::with_regex(pattern, true, |regex| regex.is_match(text))?;
+            Value::Bool(found == (function == F::RegexMatchInsensitive))
+        }
+        (F::SubstringRegex, [Text(text), Text(pattern)]) => {
+            // The first parenthesised part, or else the whole match.
+            pattern::with_regex(pattern, false, |regex| {
+                let Some(captures) = regex.captures(text) else { return Value::Null };
+                let wanted = if captures.len() > 1 { captures.get(1) } else { captures.get(0) };
+                wanted.map_or(Value::Null, |found| Value::text(found.as_str()))
+            })?
+        }
+        (F::RegexReplace, [Text(text), Text(pattern), Text(replacement), flags @ ..]) => {
+            let flags = flags.first().and_then(Value::as_str).unwrap_or("");
+            pattern::replace(text, pattern, replacement, flags)?
+        }
+        _ => return Err(wrong_arguments(function)),
+    })
+}
+
+fn count_of(rest: &[Value]) -> Option<i32> {
+    match rest {
+        [Value::Int4(count)] => Some(*count),
+        _ => None,
+    }
+}
