@@ -1,0 +1,139 @@
+//! The command line: `carousel start`, `load`, `generate`.
+
+pub mod config;
+mod failure;
+pub mod progress;
+mod size;
+
+use std::{ffi::OsString, io::IsTerminal, process::ExitCode};
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+use tracing_subscriber::EnvFilter;
+
+pub use failure::{Failure, one_line};
+pub use size::{MemorySize, machine_memory};
+
+use crate::load::{GenerateCommand, LoadCommand};
+
+/// PostgreSQL-compatible, elastic, highly available, in-memory store for operational business intelligence.
+#[derive(Parser, Debug)]
+#[command(name = "carousel", version, max_term_width = 100, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Fill a table of a running server
+    #[command(subcommand)]
+    Load(LoadCommand),
+    /// Print generated rows
+    #[command(subcommand)]
+    Generate(GenerateCommand),
+}
+
+/// What the binary does: parses the command line, runs the command, and tells on one line of stderr why it failed.
+///
+/// The exit code is 0 for success, 1 for a job that failed, and 2 for one that could not begin.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("carousel: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Load(load) => {
+            log_to_stderr(None)?;
+            runtime()?.block_on(load.run())
+        }
+        Command::Generate(generate) => generate.run(),
+    }
+}
+
+/// Help goes out whole; a mistake becomes one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Whoever reads may stop reading.
+            let _ = error.print();
+            ExitCode::from(if error.use_stderr() { 2 } else { 0 })
+        }
+        _ => {
+            let text = error.render().to_string();
+            let mistake = text.split("\n\n").next().unwrap_or_default();
+            let mistake = one_line(mistake.strip_prefix("error: ").unwrap_or(mistake));
+            eprintln!("carousel: {mistake} (--help tells more)");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The runtime for connections and messages. Scan threads are not its business.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("carousel")
+        .build()
+        .map_err(|error| Failure::setup(format!("cannot start threads: {error}")))
+}
+
+/// Logs to stderr what the filter says, else what `RUST_LOG` says, else warnings.
+fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
+    let filter = match filter {
+        Some(filter) => EnvFilter::try_new(filter)
+            .map_err(|error| Failure::setup(format!("--log '{filter}': {error}")))?,
+        None => match std::env::var("RUST_LOG") {
+            Ok(filter) => EnvFilter::try_new(&filter)
+                .map_err(|error| Failure::setup(format!("RUST_LOG '{filter}': {error}")))?,
+            Err(_) => EnvFilter::new("warn"),
+        },
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn every_command(command: &clap::Command, visit: &mut impl FnMut(&clap::Command)) {
+        visit(command);
+        for subcommand in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            every_command(subcommand, visit);
+        }
+    }
+
+    #[test]
+    fn everything_is_documented() {
+        Cli::command().debug_assert();
+        every_command(&Cli::command(), &mut |command| {
+            assert!(command.get_about().is_some(), "{} has no description", command.get_name());
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{} of {} has no help",
+                    argument.get_id(),
+                    command.get_name()
+                );
+            }
+        });
+    }
+}

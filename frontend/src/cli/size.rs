@@ -1,0 +1,162 @@
+//! Sizes of memory: `4GiB`, `512MB`, `60%`.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// An amount of memory as a user writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemorySize {
+    /// So many bytes.
+    Bytes(u64),
+    /// A share of the machine's memory, in percent.
+    Percent(u8),
+}
+
+impl MemorySize {
+    /// Bytes on this machine; `None` when it is a share and the machine does not tell how much memory it has.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            MemorySize::Bytes(bytes) => Some(bytes),
+            MemorySize::Percent(percent) => machine_memory().map(|all| all / 100 * u64::from(percent)),
+        }
+    }
+}
+
+impl FromStr for MemorySize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let wrong = || format!("'{text}' is not a size such as 4GiB, 512MB or 60%");
+        let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(number_end);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let unit = unit.trim();
+        if unit == "%" {
+            return if number.fract() == 0.0 && (1.0..=100.0).contains(&number) {
+                Ok(MemorySize::Percent(number as u8))
+            } else {
+                Err(format!("'{text}' is not between 1% and 100%"))
+            };
+        }
+        let scale: u64 = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "kb" => 1000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1 << 40,
+            _ => return Err(wrong()),
+        };
+        let bytes = number * scale as f64;
+        if bytes < 1.0 {
+            Err(format!("'{text}' is no memory at all"))
+        } else if bytes >= (1_u64 << 60) as f64 {
+            Err(format!("'{text}' is more memory than any machine has"))
+        } else {
+            Ok(MemorySize::Bytes(bytes as u64))
+        }
+    }
+}
+
+impl fmt::Display for MemorySize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemorySize::Percent(percent) => write!(f, "{percent}%"),
+            MemorySize::Bytes(bytes) => write!(f, "{bytes}"),
+        }
+    }
+}
+
+impl Serialize for MemorySize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for MemorySize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = MemorySize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"4GiB\" or a number of bytes")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<MemorySize, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, bytes: u64) -> Result<MemorySize, E> {
+                self.visit_str(&bytes.to_string())
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, bytes: i64) -> Result<MemorySize, E> {
+                self.visit_str(&bytes.to_string())
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Bytes of memory that this process may use: the machine's, or less when its control group has a limit.
+pub fn machine_memory() -> Option<u64> {
+    // SAFETY: sysconf reads a constant of the system and touches no memory of ours.
+    let (pages, page_size) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let physical = u64::try_from(pages).ok()?.checked_mul(u64::try_from(page_size).ok()?)?;
+    let group =
+        std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    Some(group.map_or(physical, |limit: u64| limit.min(physical)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_written() {
+        for (text, bytes) in [
+            ("4GiB", 4 << 30),
+            ("4 gib", 4 << 30),
+            ("1.5MiB", 3 << 19),
+            ("512MB", 512_000_000),
+            ("1000", 1000),
+            ("2k", 2048),
+        ] {
+            assert_eq!(text.parse(), Ok(MemorySize::Bytes(bytes)), "{text}");
+        }
+        assert_eq!("60%".parse(), Ok(MemorySize::Percent(60)));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in [
+            "",
+            "GiB",
+            "4 apples",
+            "-1GiB",
+            "0",
+            "0GiB",
+            "0%",
+            "101%",
+            "1.5%",
+            "1e3",
+            "9999999999TiB",
+            "1.2.3M",
+        ] {
+            assert!(text.parse::<MemorySize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_that_of_the_machine() {
+        let all = machine_memory().expect("the machine has memory");
+        assert_eq!(MemorySize::Percent(50).bytes(), Some(all / 100 * 50));
+    }
+}
