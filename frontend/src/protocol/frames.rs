@@ -1,0 +1,126 @@
+//! Cutting the byte stream of a client into messages, within bounds.
+//!
+//! A task of its own reads from the socket, also while a statement runs: that is how a client that vanishes in
+//! mid-query is noticed. What it has read and nobody has handled yet is bounded by a budget of bytes; beyond it the
+//! reader stops reading, and TCP slows the client down.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use carousel_engine::{SqlError, SqlState};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+};
+
+use super::frontend;
+
+/// Bytes of unhandled messages of one connection, a single longer message apart.
+const INBOX_BUDGET_BYTES: usize = 1 << 20;
+/// What a message costs of the budget besides its bytes.
+const FRAME_OVERHEAD_BYTES: usize = 64;
+/// How much is read from a socket at once.
+const READ_CHUNK_BYTES: usize = 64 << 10;
+
+/// A message whose body has not been looked at.
+#[derive(Debug)]
+pub struct Frame {
+    /// Type byte.
+    pub kind: u8,
+    /// Body, without type and length.
+    pub body: Bytes,
+    _budget: OwnedSemaphorePermit,
+}
+
+/// What the reader hands on.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A message.
+    Frame(Frame),
+    /// The stream cannot be cut into messages any more: tell the client and close.
+    Broken(SqlError),
+}
+
+/// Reads messages until the stream ends or breaks, or nobody takes them any more.
+///
+/// `received` holds bytes that came after the startup packet. A message longer than `limit` bytes breaks the stream;
+/// memory for a message grows with what really arrives, never with what its length field claims.
+pub async fn read_frames<R: AsyncRead + Unpin>(
+    mut socket: R,
+    mut received: BytesMut,
+    limit: usize,
+    inbox: mpsc::UnboundedSender<Incoming>,
+) {
+    let budget = Arc::new(Semaphore::new(INBOX_BUDGET_BYTES));
+    loop {
+        match cut(&mut received, limit) {
+            Ok(Some((kind, body))) => {
+                let cost = (body.len() + FRAME_OVERHEAD_BYTES).min(INBOX_BUDGET_BYTES) as u32;
+                let Ok(permit) = budget.clone().acquire_many_owned(cost).await else { return };
+                if inbox.send(Incoming::Frame(Frame { kind, body, _budget: permit })).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => {
+                received.reserve(READ_CHUNK_BYTES);
+                match socket.read_buf(&mut received).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
+            Err(error) => {
+                // Whoever takes messages may have gone: then there is nobody to tell.
+                let _ = inbox.send(Incoming::Broken(error));
+                return;
+            }
+        }
+    }
+}
+
+/// Cuts the next message off the front of `received`, or `None` when it has not arrived in full.
+fn cut(received: &mut BytesMut, limit: usize) -> Result<Option<(u8, Bytes)>, SqlError> {
+    let Some(&kind) = received.first() else { return Ok(None) };
+    if !frontend::is_known(kind) {
+        return Err(frontend::unknown(kind));
+    }
+    let Some(length) = received.get(1..5) else { return Ok(None) };
+    let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
+    let body = usize::try_from(length).ok().and_then(|l| l.checked_sub(4)).ok_or_else(|| {
+        SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid message length")
+    })?;
+    if body > limit {
+        return Err(SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid message length")
+            .with_detail(format!("A message of {body} bytes exceeds the limit of {limit} bytes.")));
+    }
+    if received.len() < 5 + body {
+        return Ok(None);
+    }
+    received.advance(5);
+    Ok(Some((kind, received.split_to(body).freeze())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claimed_length_is_checked_before_anything_arrives() {
+        let mut received = BytesMut::from(&b"Q\x40\x00\x00\x00"[..]);
+        assert_eq!(cut(&mut received, 1 << 20).unwrap_err().code, SqlState::PROTOCOL_VIOLATION);
+        let mut received = BytesMut::from(&b"Q\x00\x00\x00\x03"[..]);
+        assert!(cut(&mut received, 1 << 20).is_err());
+        let mut received = BytesMut::from(&b"Q\xff\xff\xff\xff"[..]);
+        assert!(cut(&mut received, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn a_message_may_arrive_in_pieces() {
+        let whole = b"Q\0\0\0\x06a\0";
+        for split in 0..whole.len() {
+            let mut received = BytesMut::from(&whole[..split]);
+            assert!(cut(&mut received, 100).unwrap().is_none());
+            received.extend_from_slice(&whole[split..]);
+            assert_eq!(cut(&mut received, 100).unwrap().unwrap(), (b'Q', Bytes::from_static(b"a\0")));
+        }
+    }
+}
