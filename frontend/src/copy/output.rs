@@ -83,7 +83,13 @@ impl CopyWriter {
 }
 
 /// Appends one field; `None` is NULL. `alone` when the row has no other field.
-pub fn write_field(options: &CopyOptions, text: Option<&str>, force_quote: bool, alone: bool, out: &mut Vec<u8>) {
+pub fn write_field(
+    options: &CopyOptions,
+    text: Option<&str>,
+    force_quote: bool,
+    alone: bool,
+    out: &mut Vec<u8>,
+) {
     let Some(text) = text else {
         out.extend_from_slice(options.null.as_bytes());
         return;
@@ -117,10 +123,8 @@ fn write_text(options: &CopyOptions, text: &str, out: &mut Vec<u8>) {
 fn write_csv(options: &CopyOptions, text: &str, force_quote: bool, alone: bool, out: &mut Vec<u8>) {
     let means_something =
         |byte: u8| byte == options.delimiter || byte == options.quote || byte == b'\n' || byte == b'\r';
-    let quoted = force_quote
-        || text == options.null
-        || (alone && text == "\\.")
-        || text.bytes().any(means_something);
+    let quoted =
+        force_quote || text == options.null || (alone && text == "\\.") || text.bytes().any(means_something);
     if !quoted {
         out.extend_from_slice(text.as_bytes());
         return;

@@ -229,7 +229,12 @@ impl Splitter {
 
     fn end_field(&mut self, end: usize) {
         let plainly_quoted = self.quote_end == Some(end) && !self.intricate;
-        self.fields.push(RawField { start: self.field_start, end, special: self.field_special, plainly_quoted });
+        self.fields.push(RawField {
+            start: self.field_start,
+            end,
+            special: self.field_special,
+            plainly_quoted,
+        });
         self.begin_field(end + 1);
     }
 

@@ -41,37 +41,37 @@ pub enum Incoming {
     Broken(SqlError),
 }
 
-/// Reads messages until the stream ends or breaks, or nobody takes them any more.
+/// Reads messages until the stream ends (`true`: the client has gone) or breaks, or nobody takes them any more.
 ///
 /// `received` holds bytes that came after the startup packet. A message longer than `limit` bytes breaks the stream;
 /// memory for a message grows with what really arrives, never with what its length field claims.
 pub async fn read_frames<R: AsyncRead + Unpin>(
-    mut socket: R,
+    socket: &mut R,
     mut received: BytesMut,
     limit: usize,
     inbox: mpsc::UnboundedSender<Incoming>,
-) {
+) -> bool {
     let budget = Arc::new(Semaphore::new(INBOX_BUDGET_BYTES));
     loop {
         match cut(&mut received, limit) {
             Ok(Some((kind, body))) => {
                 let cost = (body.len() + FRAME_OVERHEAD_BYTES).min(INBOX_BUDGET_BYTES) as u32;
-                let Ok(permit) = budget.clone().acquire_many_owned(cost).await else { return };
+                let Ok(permit) = budget.clone().acquire_many_owned(cost).await else { return false };
                 if inbox.send(Incoming::Frame(Frame { kind, body, _budget: permit })).is_err() {
-                    return;
+                    return false;
                 }
             }
             Ok(None) => {
                 received.reserve(READ_CHUNK_BYTES);
                 match socket.read_buf(&mut received).await {
-                    Ok(0) | Err(_) => return,
+                    Ok(0) | Err(_) => return true,
                     Ok(_) => {}
                 }
             }
             Err(error) => {
                 // Whoever takes messages may have gone: then there is nobody to tell.
                 let _ = inbox.send(Incoming::Broken(error));
-                return;
+                return false;
             }
         }
     }
@@ -85,9 +85,10 @@ fn cut(received: &mut BytesMut, limit: usize) -> Result<Option<(u8, Bytes)>, Sql
     }
     let Some(length) = received.get(1..5) else { return Ok(None) };
     let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
-    let body = usize::try_from(length).ok().and_then(|l| l.checked_sub(4)).ok_or_else(|| {
-        SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid message length")
-    })?;
+    let body = usize::try_from(length)
+        .ok()
+        .and_then(|l| l.checked_sub(4))
+        .ok_or_else(|| SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid message length"))?;
     if body > limit {
         return Err(SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid message length")
             .with_detail(format!("A message of {body} bytes exceeds the limit of {limit} bytes.")));

@@ -188,9 +188,11 @@ impl Body {
     }
 
     fn string(&mut self) -> Result<String> {
-        let end = self.0.iter().position(|b| *b == 0).ok_or_else(|| {
-            SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid string in message")
-        })?;
+        let end = self
+            .0
+            .iter()
+            .position(|b| *b == 0)
+            .ok_or_else(|| SqlError::new(SqlState::PROTOCOL_VIOLATION, "invalid string in message"))?;
         let bytes = self.0.split_to(end);
         self.take(1)?;
         Ok(utf8(&bytes)?.to_owned())

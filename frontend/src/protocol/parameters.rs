@@ -36,9 +36,9 @@ fn string(bytes: &[u8]) -> Result<&str> {
 }
 
 fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
-    bytes
-        .try_into()
-        .map_err(|_| SqlError::new(SqlState::INVALID_BINARY, "incorrect binary data format in bind parameter"))
+    bytes.try_into().map_err(|_| {
+        SqlError::new(SqlState::INVALID_BINARY, "incorrect binary data format in bind parameter")
+    })
 }
 
 fn binary(bytes: &[u8], ty: &Type) -> Result<Value> {

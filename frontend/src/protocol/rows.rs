@@ -3,9 +3,7 @@
 //! The type of every column is looked up once for a batch; what is left for each cell is a copy.
 
 use arrow::{
-    array::{
-        Array, AsArray, BinaryArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray,
-    },
+    array::{Array, AsArray, BinaryArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray},
     datatypes::{
         Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
         IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType,
@@ -79,7 +77,9 @@ impl<'a> Column<'a> {
             Type::Timestamp => array.as_primitive_opt().map(Cells::Timestamp),
             Type::TimestampTz => array.as_primitive_opt().map(Cells::TimestampTz),
             Type::Interval => array.as_primitive_opt().map(Cells::Interval),
-            Type::Uuid => array.as_fixed_size_binary_opt().filter(|a| a.value_length() == 16).map(Cells::Uuid),
+            Type::Uuid => {
+                array.as_fixed_size_binary_opt().filter(|a| a.value_length() == 16).map(Cells::Uuid)
+            }
             Type::Bytea => array.as_binary_opt().map(Cells::Bytea),
         };
         let cells = cells.ok_or_else(|| {
@@ -114,11 +114,8 @@ impl<'a> Column<'a> {
             Cells::TimestampTz(a) => datetime::write_timestamptz(scratch, a.value(row), self.writer.zone()),
             Cells::Interval(a) => {
                 let v = a.value(row);
-                let interval = Interval {
-                    months: v.months,
-                    days: v.days,
-                    microseconds: v.nanoseconds / 1000,
-                };
+                let interval =
+                    Interval { months: v.months, days: v.days, microseconds: v.nanoseconds / 1000 };
                 self.writer.write(scratch, &Value::Interval(interval));
             }
             Cells::Uuid(a) => write_uuid(scratch, a.value(row)),
@@ -139,7 +136,9 @@ impl<'a> Column<'a> {
             Cells::Int8(a) => out.put_i64(a.value(row)),
             Cells::Float4(a) => out.put_f32(a.value(row)),
             Cells::Float8(a) => out.put_f64(a.value(row)),
-            Cells::Decimal(..) | Cells::NumericText(_) => super::numeric::encode(self.text(row, scratch), out),
+            Cells::Decimal(..) | Cells::NumericText(_) => {
+                super::numeric::encode(self.text(row, scratch), out)
+            }
             Cells::Text(a) => out.put_slice(a.value(row).as_bytes()),
             Cells::Date(a) => out.put_i32(match a.value(row) {
                 infinite @ (i32::MIN | i32::MAX) => infinite,

@@ -96,10 +96,9 @@ fn parse(code: u32, body: &[u8]) -> Result<FirstPacket, SqlError> {
     match code {
         SSL_REQUEST | GSS_REQUEST if body.is_empty() => Ok(FirstPacket::Encryption),
         CANCEL_REQUEST => match body.split_first_chunk::<4>() {
-            Some((process, secret)) if !secret.is_empty() => Ok(FirstPacket::Cancel {
-                process: i32::from_be_bytes(*process),
-                secret: secret.to_vec(),
-            }),
+            Some((process, secret)) if !secret.is_empty() => {
+                Ok(FirstPacket::Cancel { process: i32::from_be_bytes(*process), secret: secret.to_vec() })
+            }
             _ => Err(violation("invalid length of query cancel packet")),
         },
         version if version >> 16 == 3 => {

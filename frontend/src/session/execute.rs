@@ -1,0 +1,311 @@
+//! The way of a plan through the cluster: bound, submitted, planned again when the catalog has moved on, and its
+//! answer poured through what runs above the scan.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use arrow::record_batch::RecordBatch;
+use carousel_cluster::{
+    client::{Client, Failure, Part, Request, Submission, staged_ranges},
+    message::Body,
+};
+use carousel_engine::{
+    SqlError, SqlState, Ts, Type, Value,
+    operation::{InsertRows, OperationKind, RowBatch},
+};
+use carousel_planner::{Above, Execution, OutputColumn, Planned, Statement, copy::CopyOptions};
+
+use super::{Result, Session, command::output_columns, ids::Ids, transaction::State};
+use crate::connection::{Failed, Interrupts};
+
+/// How often a statement is planned again because the catalog or the placement changed under it.
+const ATTEMPTS: usize = 10;
+/// Rows of an INSERT that take more bytes than this are staged around the m-seq (DESIGN, decision 12).
+pub const INLINE_BYTES: usize = 256 << 10;
+/// Rows in one staged chunk.
+const STAGED_ROWS: usize = 16 << 10;
+/// How long the storage processes keep a block's snapshot without hearing of it.
+const PIN_LEASE: Duration = Duration::from_secs(30);
+
+/// What a statement turned out to be.
+pub enum Outcome {
+    /// Rows may follow; the command tag comes after them.
+    Rows(Cursor),
+    /// Rows follow as COPY data.
+    CopyOut(Cursor, CopyOptions),
+    /// It is done; this is its command tag.
+    Done(String),
+}
+
+/// A statement that runs: its rows as they arrive.
+pub struct Cursor {
+    planned: Arc<Planned>,
+    /// The columns of its rows; `None` when it returns none.
+    pub columns: Option<Vec<OutputColumn>>,
+    submission: Option<Submission>,
+    above: Option<Above>,
+    /// A part that arrived and was not looked at.
+    arrived: Option<Part>,
+    ready: VecDeque<RecordBatch>,
+    /// Rows that a write affected.
+    affected: Option<u64>,
+    /// Rows that were sent to the client.
+    pub sent: u64,
+    /// What the client should know at the end.
+    pub notices: Vec<SqlError>,
+}
+
+impl Cursor {
+    /// A statement whose rows are known.
+    pub fn ready(
+        planned: Arc<Planned>,
+        columns: Option<Vec<OutputColumn>>,
+        rows: Vec<RecordBatch>,
+    ) -> Cursor {
+        Cursor {
+            planned,
+            columns,
+            submission: None,
+            above: None,
+            arrived: None,
+            ready: rows.into(),
+            affected: None,
+            sent: 0,
+            notices: Vec::new(),
+        }
+    }
+
+    /// The command tag, once all rows have been taken.
+    pub fn tag(&self) -> String {
+        self.planned.plan.tag(self.affected.unwrap_or(self.sent))
+    }
+
+    /// The next rows, or `None` after the last.
+    ///
+    /// # Errors
+    /// How the statement failed, or why it must stop. A write that was submitted may take effect all the same when it
+    /// is stopped: its error is 08007.
+    pub async fn next(&mut self, interrupts: &mut Interrupts) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                if batch.num_rows() > 0 && self.columns.is_some() {
+                    return Ok(Some(batch));
+                }
+                continue;
+            }
+            let part = match (self.arrived.take(), &mut self.submission) {
+                (Some(part), _) => part,
+                (None, None) => return Ok(None),
+                (None, Some(submission)) => {
+                    match next_part(submission, interrupts, self.planned.plan.is_write()).await? {
+                        Ok(part) => part,
+                        Err(Failure::Sql(error)) => return Err(error.into()),
+                        Err(Failure::Stale { .. }) => {
+                            return Err(
+                                SqlError::internal("a message was stale after it had answered").into()
+                            );
+                        }
+                    }
+                }
+            };
+            self.take(part)?;
+        }
+    }
+
+    fn take(&mut self, part: Part) -> Result<()> {
+        let writes = self.planned.plan.is_write();
+        match (part, &mut self.above) {
+            (Part::Rows(batch), Some(above)) => {
+                let progress = above.rows(batch)?;
+                self.ready.extend(progress.output);
+                if progress.done && !writes {
+                    self.finish()?;
+                }
+            }
+            (Part::Groups(groups), Some(above)) => above.groups(groups)?,
+            (Part::Rows(_) | Part::Groups(_), None) => {}
+            (Part::Done { rows, .. }, _) => {
+                if writes {
+                    self.affected = Some(rows);
+                }
+                self.finish()?;
+            }
+            (Part::Ddl { effect, .. }, _) => {
+                self.notices = effect.notices;
+                self.finish()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more is needed of the cluster.
+    fn finish(&mut self) -> Result<()> {
+        self.submission = None;
+        if let Some(mut above) = self.above.take() {
+            self.ready.extend(above.finish()?);
+        }
+        Ok(())
+    }
+}
+
+/// The next part of an answer, unless the statement must stop.
+pub async fn next_part(
+    submission: &mut Submission,
+    interrupts: &mut Interrupts,
+    writes: bool,
+) -> Result<Result<Part, Failure>> {
+    match interrupts.guard(submission.next()).await {
+        Ok(Some(part)) => Ok(part),
+        Ok(None) => Err(SqlError::internal("an answer ended before its end").into()),
+        Err(Failed::Statement(error)) if writes => Err(outcome_unknown(*error).into()),
+        Err(failed) => Err(failed),
+    }
+}
+
+/// A write that was submitted cannot be taken back: to stop waiting for it is not to stop it.
+fn outcome_unknown(stopped: SqlError) -> SqlError {
+    SqlError::new(SqlState::OUTCOME_UNKNOWN, stopped.message)
+        .with_detail("The statement had been submitted and may take effect.")
+}
+
+impl Session<'_> {
+    /// Submits a plan that goes through [`carousel_planner::bind()`], and waits until its answer begins.
+    pub(super) async fn execute(
+        &mut self,
+        mut planned: Arc<Planned>,
+        statement: &Statement,
+        declared: &[Option<Type>],
+        parameters: &[Value],
+    ) -> Result<Cursor> {
+        for _ in 0..ATTEMPTS {
+            let settings = self.planner_settings();
+            let mut ids = Ids::new(&self.client, 1);
+            let execution = carousel_planner::bind(&planned.plan, parameters, &settings, &mut ids)?;
+            ids.check()?;
+            let columns = match &planned.plan {
+                carousel_planner::Plan::CopyOut(_) => planned.output.clone(),
+                _ => output_columns(&planned),
+            };
+            let request = match execution {
+                Execution::Rows(rows) => return Ok(Cursor::ready(planned, columns, rows)),
+                Execution::Request(request) => *request,
+            };
+            let mut cursor = Cursor::ready(planned.clone(), columns, Vec::new());
+            cursor.above = Some(request.above);
+            if request.ranges.is_empty() && matches!(request.body, Body::Data(_)) {
+                cursor.affected = planned.plan.is_write().then_some(0);
+                cursor.finish()?;
+                return Ok(cursor);
+            }
+            let message = Request { tables: request.tables, ranges: request.ranges, body: request.body };
+            match self.submit(message, planned.plan.is_write()).await? {
+                Ok((part, submission)) => {
+                    cursor.arrived = Some(part);
+                    cursor.submission = Some(submission);
+                    return Ok(cursor);
+                }
+                Err(Failure::Sql(error)) => return Err(error.into()),
+                Err(Failure::Stale { ts }) => {
+                    self.follow_catalog(ts).await?;
+                    let again = Arc::new(self.plan(statement, declared)?);
+                    if again.output != planned.output || again.parameter_types != planned.parameter_types {
+                        return Err(
+                            SqlError::unsupported("a change of a statement's result while it runs").into()
+                        );
+                    }
+                    planned = again;
+                }
+            }
+        }
+        Err(changing().into())
+    }
+
+    /// Waits until this client knows the catalog of a `Ts`.
+    pub(super) async fn follow_catalog(&mut self, ts: Ts) -> Result<()> {
+        let client = self.client.clone();
+        self.connection.interrupts.guard(client.catalog_at(ts)).await??;
+        Ok(())
+    }
+
+    /// Submits a message and waits for the first part of its answer.
+    pub(super) async fn submit(
+        &mut self,
+        mut message: Request,
+        writes: bool,
+    ) -> Result<Result<(Part, Submission), Failure>> {
+        if let Body::Data(data) = &mut message.body {
+            if data.operation.kind.is_write() {
+                self.stage_if_large(&mut message).await?;
+            } else if self.transaction.state() == State::Open {
+                data.read_ts = Some(self.snapshot().await?);
+            }
+        }
+        let interrupts = &mut self.connection.interrupts;
+        let mut submission = interrupts.guard(self.client.submit(message)).await??;
+        if writes {
+            self.transaction.has_written = true;
+        }
+        match next_part(&mut submission, interrupts, writes).await? {
+            Ok(part) => Ok(Ok((part, submission))),
+            Err(failure) => Ok(Err(failure)),
+        }
+    }
+
+    /// What the reads of the transaction block see; fixed by its first read.
+    async fn snapshot(&mut self) -> Result<Ts> {
+        if let Some(pin) = &self.transaction.pin {
+            return Ok(pin.ts());
+        }
+        let pinned = self.connection.interrupts.guard(self.client.pin(PIN_LEASE)).await?;
+        let pin = pinned.map_err(|failure| match failure {
+            Failure::Sql(error) => error,
+            Failure::Stale { .. } => SqlError::internal("a pin was stale"),
+        })?;
+        Ok(self.transaction.pin.insert(pin).ts())
+    }
+
+    /// Sends the rows of a large INSERT around the m-seq.
+    async fn stage_if_large(&mut self, message: &mut Request) -> Result<()> {
+        let Body::Data(data) = &mut message.body else { return Ok(()) };
+        let OperationKind::Insert(insert) = &data.operation.kind else { return Ok(()) };
+        let InsertRows::Inline(rows) = &insert.rows else { return Ok(()) };
+        if rows.rows.get_array_memory_size() <= INLINE_BYTES {
+            return Ok(());
+        }
+        let rows = rows.clone();
+        let staged = self.connection.interrupts.guard(stage(&self.client, &rows)).await??;
+        message.ranges = staged_ranges(&staged);
+        let operation = Arc::make_mut(&mut data.operation);
+        if let OperationKind::Insert(insert) = &mut operation.kind {
+            insert.rows = InsertRows::Staged(staged.id);
+        }
+        data.staged = Some(staged);
+        Ok(())
+    }
+}
+
+async fn stage(
+    client: &Client,
+    rows: &RowBatch,
+) -> carousel_engine::error::Result<carousel_cluster::message::StagedPayload> {
+    let mut stager = client.stage();
+    let count = rows.rows.num_rows();
+    for first in (0..count).step_by(STAGED_ROWS) {
+        let length = STAGED_ROWS.min(count - first);
+        let chunk = RowBatch {
+            rows: rows.rows.slice(first, length),
+            positions: rows.positions[first..first + length].to_vec(),
+            ordinals: rows.ordinals[first..first + length].to_vec(),
+        };
+        stager.push(&chunk).await?;
+    }
+    stager.finish().await
+}
+
+/// 40001: a statement that was overtaken again and again.
+pub fn changing() -> SqlError {
+    SqlError::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "could not serialize access due to concurrent changes of tables or their placement",
+    )
+    .with_hint("The statement had no effect; send it again.")
+}

@@ -1,0 +1,367 @@
+//! The extended query protocol: prepared statements and portals.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use carousel_engine::{SqlError, SqlState, Type, Value};
+use carousel_planner::{OutputColumn, Planned, Statement};
+
+use super::{
+    Result, Session,
+    command::output_columns,
+    execute::{Cursor, Outcome},
+    transaction::State,
+};
+use crate::{
+    connection::OUTPUT_ENOUGH_BYTES,
+    protocol::{
+        Format,
+        frontend::{FrontendMessage, Target},
+        parameters, types,
+    },
+};
+
+/// Most text of prepared statements in a session.
+const STATEMENTS_BYTES: usize = 64 << 20;
+/// What a prepared statement costs besides its text.
+const STATEMENT_OVERHEAD_BYTES: usize = 4 << 10;
+/// Most portals in a session.
+const MAX_PORTALS: usize = 10_000;
+
+/// A prepared statement, of the protocol or of PREPARE.
+pub struct Prepared {
+    /// `None` for a text without a statement.
+    pub(super) statement: Option<Statement>,
+    /// Types of parameters as the client declared them.
+    pub(super) declared: Vec<Option<Type>>,
+    /// As it was planned when it was prepared: its parameters and columns do not change any more.
+    pub(super) planned: Option<Arc<Planned>>,
+    bytes: usize,
+}
+
+impl Prepared {
+    fn parameter_types(&self) -> &[Type] {
+        self.planned.as_ref().map_or(&[], |planned| &planned.parameter_types)
+    }
+}
+
+/// A statement with its parameters, ready to run or running.
+pub struct Portal {
+    prepared: Arc<Prepared>,
+    parameters: Vec<Value>,
+    formats: Vec<Format>,
+    columns: Option<Vec<OutputColumn>>,
+    state: PortalState,
+}
+
+enum PortalState {
+    Bound,
+    /// Some rows were sent; of the batch those from the number on were not.
+    Suspended(Box<Cursor>, Option<(RecordBatch, usize)>),
+    Finished,
+}
+
+impl Session<'_> {
+    /// Answers a message of the extended protocol.
+    pub(super) async fn extended(&mut self, message: FrontendMessage) -> Result<()> {
+        match message {
+            FrontendMessage::Parse { name, query, types } => {
+                self.begin_statement();
+                self.parse(&name, &query, &types)?;
+                self.connection.output.parse_complete();
+            }
+            FrontendMessage::Bind { portal, statement, parameter_formats, parameters, result_formats } => {
+                let portal_name = portal;
+                let portal = self.bind(&statement, &parameter_formats, &parameters, &result_formats)?;
+                if !portal_name.is_empty() && self.portals.contains_key(&portal_name) {
+                    let message = format!("cursor \"{portal_name}\" already exists");
+                    return Err(SqlError::new(SqlState(*b"42P03"), message).into());
+                }
+                if self.portals.len() >= MAX_PORTALS {
+                    return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "too many portals").into());
+                }
+                self.portals.insert(portal_name, portal);
+                self.connection.output.bind_complete();
+            }
+            FrontendMessage::Describe { target: Target::Statement, name } => {
+                let prepared = self.statement(&name)?;
+                let output = &mut self.connection.output;
+                output.parameter_description(prepared.parameter_types());
+                match prepared.planned.as_ref().and_then(|planned| self.result_columns(planned)) {
+                    Some(columns) => self.connection.output.row_description(&columns, &[]),
+                    None => self.connection.output.no_data(),
+                }
+            }
+            FrontendMessage::Describe { target: Target::Portal, name } => {
+                let portal = self.portals.get(&name).ok_or_else(|| undefined_portal(&name))?;
+                match &portal.columns {
+                    Some(columns) => self.connection.output.row_description(columns, &portal.formats),
+                    None => self.connection.output.no_data(),
+                }
+            }
+            FrontendMessage::Close { target, name } => {
+                match target {
+                    Target::Statement => self.forget_statement(&name),
+                    Target::Portal => drop(self.portals.remove(&name)),
+                }
+                self.connection.output.close_complete();
+            }
+            FrontendMessage::Execute { portal, max_rows } => {
+                self.begin_statement();
+                let limit = usize::try_from(max_rows).ok().filter(|rows| *rows > 0);
+                self.execute_portal(&portal, limit).await?;
+            }
+            other => {
+                return Err(
+                    SqlError::internal(format!("{other:?} is no message of the extended protocol")).into()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Sync: the implicit transaction ends.
+    pub(super) async fn sync(&mut self) -> Result<()> {
+        self.skipping = false;
+        if self.transaction.state() == State::Idle {
+            self.portals.clear();
+            self.transaction.begin_implicit();
+        }
+        self.ready().await
+    }
+
+    fn parse(&mut self, name: &str, query: &str, types: &[u32]) -> Result<()> {
+        if name.is_empty() {
+            self.forget_statement("");
+        }
+        let declared = types
+            .iter()
+            .map(|oid| match oid {
+                // Unspecified, or `unknown`.
+                0 | 705 => Ok(None),
+                oid => types::from_oid(*oid)
+                    .map(Some)
+                    .ok_or_else(|| SqlError::unsupported(format!("a parameter of the type with OID {oid}"))),
+            })
+            .collect::<carousel_engine::error::Result<Vec<_>>>()?;
+        let mut statements = carousel_planner::parse(query)?;
+        if statements.len() > 1 {
+            return Err(SqlError::new(
+                SqlState::SYNTAX_ERROR,
+                "cannot insert multiple commands into a prepared statement",
+            )
+            .into());
+        }
+        self.prepare(name, statements.pop(), declared)
+    }
+
+    /// Makes a prepared statement.
+    pub(super) fn prepare(
+        &mut self,
+        name: &str,
+        statement: Option<Statement>,
+        declared: Vec<Option<Type>>,
+    ) -> Result<()> {
+        if self.statements.contains_key(name) {
+            let message = format!("prepared statement \"{name}\" already exists");
+            return Err(SqlError::new(SqlState::DUPLICATE_STATEMENT, message).into());
+        }
+        let text = statement.as_ref().map_or(0, |statement| statement.whole_text().len());
+        let bytes = text + name.len() + STATEMENT_OVERHEAD_BYTES;
+        if self.statements_bytes + bytes > STATEMENTS_BYTES {
+            return Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory for prepared statements")
+                .with_hint("Close prepared statements that are not needed any more.")
+                .into());
+        }
+        let planned = match &statement {
+            Some(statement) => Some(Arc::new(self.plan(statement, &declared)?)),
+            None => None,
+        };
+        self.statements_bytes += bytes;
+        self.statements.insert(name.to_owned(), Arc::new(Prepared { statement, declared, planned, bytes }));
+        Ok(())
+    }
+
+    /// The prepared statement with this name.
+    pub(super) fn statement(&self, name: &str) -> Result<Arc<Prepared>> {
+        let found = self.statements.get(name).cloned();
+        Ok(found.ok_or_else(|| {
+            let message = match name {
+                "" => "unnamed prepared statement does not exist".into(),
+                name => format!("prepared statement \"{name}\" does not exist"),
+            };
+            SqlError::new(SqlState::UNDEFINED_STATEMENT, message)
+        })?)
+    }
+
+    pub(super) fn forget_statement(&mut self, name: &str) {
+        if let Some(prepared) = self.statements.remove(name) {
+            self.statements_bytes -= prepared.bytes;
+        }
+    }
+
+    pub(super) fn forget_statements(&mut self) {
+        self.statements.clear();
+        self.statements_bytes = 0;
+    }
+
+    /// A plan of the statement for the newest catalog; `None` when there is no statement.
+    pub(super) fn current_plan(&mut self, prepared: &Prepared) -> Result<Option<Arc<Planned>>> {
+        let (Some(statement), Some(planned)) = (&prepared.statement, &prepared.planned) else {
+            return Ok(None);
+        };
+        if self.transaction.state() != State::Failed && self.client.catalog().is_current(&planned.tables) {
+            return Ok(Some(planned.clone()));
+        }
+        let again = self.plan(statement, &prepared.declared)?;
+        if again.output != planned.output {
+            let message = "cached plan must not change result type";
+            return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
+        }
+        Ok(Some(Arc::new(again)))
+    }
+
+    /// The columns of a plan's result, looking through EXECUTE and knowing the settings' names.
+    fn result_columns(&self, planned: &Planned) -> Option<Vec<OutputColumn>> {
+        match &planned.plan {
+            carousel_planner::Plan::Execute { name, .. } => {
+                let prepared = self.statements.get(name)?;
+                output_columns(prepared.planned.as_ref()?)
+            }
+            carousel_planner::Plan::Show(name) => {
+                let name = self.settings.show(name).map_or_else(|_| name.clone(), |(name, _)| name);
+                Some(vec![OutputColumn { name, ty: Type::Text, origin: None }])
+            }
+            _ => output_columns(planned),
+        }
+    }
+
+    fn bind(
+        &mut self,
+        statement: &str,
+        parameter_formats: &[i16],
+        values: &[Option<bytes::Bytes>],
+        result_formats: &[i16],
+    ) -> Result<Portal> {
+        let prepared = self.statement(statement)?;
+        let parameter_types = prepared.parameter_types();
+        if values.len() != parameter_types.len() {
+            return Err(SqlError::new(
+                SqlState::PROTOCOL_VIOLATION,
+                format!(
+                    "bind message supplies {} parameters, but prepared statement \"{statement}\" requires {}",
+                    values.len(),
+                    parameter_types.len()
+                ),
+            )
+            .into());
+        }
+        let formats = Format::expand(parameter_formats, values.len(), "parameter")?;
+        let context = self.planner_settings().eval_context();
+        let parameters = values
+            .iter()
+            .zip(parameter_types)
+            .zip(formats)
+            .map(|((value, ty), format)| match value {
+                None => Ok(Value::Null),
+                Some(bytes) => parameters::decode(bytes, format, ty, &context),
+            })
+            .collect::<carousel_engine::error::Result<Vec<_>>>()?;
+        let columns = prepared.planned.as_ref().and_then(|planned| self.result_columns(planned));
+        let count = columns.as_ref().map_or(0, Vec::len);
+        let formats = match (&columns, result_formats) {
+            // Formats for columns that do not exist mean nothing.
+            (None, _) => Vec::new(),
+            (Some(_), codes) => Format::expand(codes, count, "result")?,
+        };
+        Ok(Portal { prepared, parameters, formats, columns, state: PortalState::Bound })
+    }
+
+    async fn execute_portal(&mut self, name: &str, limit: Option<usize>) -> Result<()> {
+        let Portal { prepared, mut parameters, formats, columns, state } =
+            self.portals.remove(name).ok_or_else(|| undefined_portal(name))?;
+        let Some(statement) = &prepared.statement else {
+            self.connection.output.empty_query();
+            let portal = Portal { prepared, parameters, formats, columns, state };
+            self.portals.insert(name.to_owned(), portal);
+            return Ok(());
+        };
+        let (mut cursor, mut rest) = match state {
+            PortalState::Suspended(cursor, rest) => (*cursor, rest),
+            PortalState::Finished => {
+                return Err(SqlError::new(
+                    SqlState(*b"55000"),
+                    format!("portal \"{name}\" cannot be run anymore"),
+                )
+                .into());
+            }
+            PortalState::Bound => {
+                let Some(planned) = self.current_plan(&prepared)? else { return Ok(()) };
+                if planned.plan.is_write() && self.transaction.has_written {
+                    return Err(SqlError::unsupported("a second write before Sync")
+                        .with_detail("The statements before a Sync are one transaction; the first write has taken effect.")
+                        .with_hint("Send Sync after every write.")
+                        .into());
+                }
+                let values = std::mem::take(&mut parameters);
+                match self.begin(planned, statement, &prepared.declared, values).await? {
+                    Outcome::Rows(cursor) => (cursor, None),
+                    Outcome::CopyOut(cursor, options) => {
+                        self.copy_out(cursor, options).await?;
+                        let state = PortalState::Finished;
+                        let portal = Portal { prepared, parameters, formats, columns, state };
+                        self.portals.insert(name.to_owned(), portal);
+                        return Ok(());
+                    }
+                    Outcome::Done(tag) => {
+                        self.connection.output.command_complete(tag);
+                        let state = PortalState::Finished;
+                        let portal = Portal { prepared, parameters, formats, columns, state };
+                        // COMMIT and ROLLBACK have closed all portals, and this one with them.
+                        if self.transaction.state() != State::Idle {
+                            self.portals.insert(name.to_owned(), portal);
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        let mut encoder = self.encoder(cursor.columns.as_deref(), &formats)?;
+        let mut left = limit.unwrap_or(usize::MAX);
+        let complete = loop {
+            let (batch, mut first) = match rest.take() {
+                Some(rest) => rest,
+                None if left == 0 => break false,
+                None => match cursor.next(&mut self.connection.interrupts).await? {
+                    Some(batch) => (batch, 0),
+                    None => break true,
+                },
+            };
+            while first < batch.num_rows() && left > 0 {
+                let out = &mut self.connection.output.bytes;
+                let written = encoder.encode(&batch, first, left, OUTPUT_ENOUGH_BYTES, out)?;
+                first += written;
+                left -= written;
+                cursor.sent += written as u64;
+                self.connection.flush_if_enough().await?;
+            }
+            if first < batch.num_rows() {
+                rest = Some((batch, first));
+                break false;
+            }
+        };
+        let state = if complete {
+            self.complete(cursor);
+            PortalState::Finished
+        } else {
+            self.connection.output.portal_suspended();
+            PortalState::Suspended(Box::new(cursor), rest)
+        };
+        self.portals.insert(name.to_owned(), Portal { prepared, parameters, formats, columns, state });
+        Ok(())
+    }
+}
+
+fn undefined_portal(name: &str) -> SqlError {
+    SqlError::new(SqlState::UNDEFINED_CURSOR, format!("portal \"{name}\" does not exist"))
+}

@@ -1,0 +1,410 @@
+//! A session: one client's statements, one after the other.
+//!
+//! This file has the session's state, its start and its message loop with the simple query protocol; `extended` has
+//! the extended one, `execute` the way of a plan through the cluster, `command` the statements about the session
+//! itself, `copy_in` COPY FROM STDIN, `startup` what a client says first.
+
+mod command;
+mod copy_in;
+mod execute;
+mod extended;
+mod ids;
+mod startup;
+mod transaction;
+
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use carousel_cluster::client::Client;
+use carousel_engine::{SqlError, SqlState, Type, Value, text::TextWriter};
+use carousel_planner::{OutputColumn, Plan, Planned, Settings, Statement};
+use pgwire::messages::response::TransactionStatus;
+
+use self::{
+    execute::{Cursor, Outcome},
+    extended::{Portal, Prepared},
+    transaction::{State, Transaction},
+};
+use crate::{
+    connection::{Connection, Failed, OUTPUT_ENOUGH_BYTES},
+    copy::output::CopyWriter,
+    pg_catalog,
+    protocol::{
+        Format,
+        backend::Severity,
+        frames::Frame,
+        frontend::{self, FrontendMessage},
+        rows::RowEncoder,
+    },
+    settings::SessionSettings,
+};
+
+type Result<T, E = Failed> = std::result::Result<T, E>;
+
+/// By what a session is known outside.
+#[derive(Debug)]
+pub struct Identity {
+    /// Number, as `pg_backend_pid()` gives it.
+    pub process: i32,
+    /// What a cancel request must show.
+    pub secret: Vec<u8>,
+}
+
+/// One client's session.
+pub struct Session<'c> {
+    connection: &'c mut Connection,
+    client: Client,
+    process: i32,
+    user: String,
+    database: String,
+    settings: SessionSettings,
+    transaction: Transaction,
+    statements: HashMap<String, Arc<Prepared>>,
+    /// Bytes of text of the prepared statements.
+    statements_bytes: usize,
+    portals: HashMap<String, Portal>,
+    /// An error in the extended protocol: everything up to the next Sync is left out.
+    skipping: bool,
+    /// Longest row of COPY data.
+    longest_row: usize,
+}
+
+impl Session<'_> {
+    /// Answers messages until the session ends, and says how it ended.
+    pub async fn run(mut self) -> Failed {
+        loop {
+            match self.next_message().await {
+                Ok(()) => {}
+                Err(ended) => return ended,
+            }
+        }
+    }
+
+    /// Takes and answers one message. An error ends the session.
+    async fn next_message(&mut self) -> Result<()> {
+        let frame = self.connection.next_message().await?;
+        let kind = frame.kind;
+        if self.skipping && !matches!(kind, b'S' | b'X') {
+            return Ok(());
+        }
+        match self.answer(frame).await {
+            Ok(()) => {}
+            Err(Failed::Statement(error)) => {
+                self.fail(&error);
+                if frontend::is_extended(kind) {
+                    self.skipping = true;
+                } else {
+                    self.ready().await?;
+                }
+            }
+            Err(ended) => return Err(ended),
+        }
+        self.connection.interrupts.end_statement();
+        if self.connection.output.bytes.len() >= OUTPUT_ENOUGH_BYTES {
+            self.connection.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self, frame: Frame) -> Result<()> {
+        match frontend::decode(frame.kind, frame.body.clone())? {
+            FrontendMessage::Query(text) => {
+                self.simple_query(&text).await?;
+                self.ready().await
+            }
+            FrontendMessage::Sync => self.sync().await,
+            FrontendMessage::Flush => self.connection.flush().await,
+            FrontendMessage::Terminate => Err(Failed::GONE),
+            // What is left of a COPY that failed.
+            FrontendMessage::CopyData(_) | FrontendMessage::CopyDone | FrontendMessage::CopyFail(_) => Ok(()),
+            message => self.extended(message).await,
+        }
+    }
+
+    /// Ends an answer: settings that changed, the state, and everything is sent.
+    async fn ready(&mut self) -> Result<()> {
+        for (name, value) in self.settings.take_changes() {
+            self.connection.output.parameter_status(name, &value);
+        }
+        let status = match self.transaction.state() {
+            State::Idle => TransactionStatus::Idle,
+            State::Open => TransactionStatus::Transaction,
+            State::Failed => TransactionStatus::Error,
+        };
+        self.connection.output.ready_for_query(status);
+        self.connection.flush().await
+    }
+
+    /// A statement failed.
+    fn fail(&mut self, error: &SqlError) {
+        self.connection.output.report(Severity::Error, error);
+        self.transaction.fail();
+    }
+
+    fn notice(&mut self, severity: Severity, notice: &SqlError) {
+        if severity.is_shown_at(self.settings.get("client_min_messages")) {
+            self.connection.output.report(severity, notice);
+        }
+    }
+
+    fn warning(&mut self, code: SqlState, message: &str) {
+        self.notice(Severity::Warning, &SqlError::new(code, message));
+    }
+
+    /// A statement begins to run: its time-out starts, and earlier requests to cancel are forgotten.
+    fn begin_statement(&mut self) {
+        let deadline = self.settings.statement_timeout().map(|limit| Instant::now() + limit);
+        self.connection.interrupts.begin_statement(deadline);
+    }
+
+    async fn simple_query(&mut self, text: &str) -> Result<()> {
+        self.forget_statement("");
+        self.portals.remove("");
+        self.begin_statement();
+        self.transaction.begin_implicit();
+        let statements = carousel_planner::parse(text)?;
+        if statements.is_empty() {
+            self.connection.output.empty_query();
+        }
+        self.check_implicit_transaction(&statements)?;
+        for statement in &statements {
+            self.begin_statement();
+            self.run_simple(statement).await?;
+        }
+        if self.transaction.state() == State::Idle {
+            self.portals.clear();
+        }
+        Ok(())
+    }
+
+    /// Several statements in one text are one transaction in PostgreSQL. As long as there are none, a text may hold one
+    /// write at most, and nothing that could fail after it.
+    fn check_implicit_transaction(&self, statements: &[Statement]) -> Result<()> {
+        let Some((_, before)) = statements.split_last() else { return Ok(()) };
+        let writes = |statement: &&Statement| self.is_write(statement);
+        let Some(first) = before.iter().find(writes) else { return Ok(()) };
+        let keyword = first.text().split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
+        Err(SqlError::unsupported(format!("{keyword} before other statements in one query string"))
+            .with_detail("The statements of one query string are one transaction, which would not be atomic.")
+            .with_hint("Send each statement by itself; every write is committed when it is answered.")
+            .into())
+    }
+
+    /// Whether a statement that may not be possible to plan yet writes.
+    fn is_write(&self, statement: &Statement) -> bool {
+        if let Ok(planned) =
+            carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), &[])
+        {
+            return match &planned.plan {
+                Plan::Execute { name, .. } => self
+                    .statements
+                    .get(name)
+                    .is_some_and(|p| p.planned.as_ref().is_some_and(|p| p.plan.is_write())),
+                plan => plan.is_write(),
+            };
+        }
+        // The table it names may be made by a statement before it: what it is called decides.
+        let keyword = statement.text().split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+        matches!(
+            keyword.as_str(),
+            "insert" | "update" | "delete" | "truncate" | "create" | "drop" | "alter" | "merge" | "copy"
+        )
+    }
+
+    async fn run_simple(&mut self, statement: &Statement) -> Result<()> {
+        let planned = Arc::new(self.plan(statement, &[])?);
+        let outcome = self.begin(planned, statement, &[], Vec::new()).await?;
+        match outcome {
+            Outcome::Done(tag) => {
+                self.connection.output.command_complete(tag);
+                Ok(())
+            }
+            Outcome::CopyOut(cursor, options) => self.copy_out(cursor, options).await,
+            Outcome::Rows(mut cursor) => {
+                if let Some(columns) = &cursor.columns {
+                    self.connection.output.row_description(columns, &[]);
+                }
+                let mut encoder = self.encoder(cursor.columns.as_deref(), &[])?;
+                while let Some(batch) = cursor.next(&mut self.connection.interrupts).await? {
+                    let mut first = 0;
+                    while first < batch.num_rows() {
+                        let out = &mut self.connection.output.bytes;
+                        first += encoder.encode(&batch, first, usize::MAX, OUTPUT_ENOUGH_BYTES, out)?;
+                        self.connection.flush_if_enough().await?;
+                    }
+                    cursor.sent += batch.num_rows() as u64;
+                }
+                self.complete(cursor);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends a statement whose rows have all been sent.
+    fn complete(&mut self, mut cursor: Cursor) {
+        for notice in std::mem::take(&mut cursor.notices) {
+            self.notice(Severity::Notice, &notice);
+        }
+        self.connection.output.command_complete(cursor.tag());
+    }
+
+    async fn copy_out(
+        &mut self,
+        mut cursor: Cursor,
+        options: carousel_planner::copy::CopyOptions,
+    ) -> Result<()> {
+        let columns = cursor.columns.clone().unwrap_or_default();
+        let types = columns.iter().map(|c| c.ty.clone()).collect();
+        let mut writer = CopyWriter::new(options, types, self.text_writer()?);
+        self.connection.output.copy_out(columns.len());
+        writer.header(columns.iter().map(|c| c.name.as_str()), &mut self.connection.output.bytes);
+        while let Some(batch) = cursor.next(&mut self.connection.interrupts).await? {
+            let mut first = 0;
+            while first < batch.num_rows() {
+                let out = &mut self.connection.output.bytes;
+                first += writer.rows(&batch, first, OUTPUT_ENOUGH_BYTES, out)?;
+                self.connection.flush_if_enough().await?;
+            }
+            cursor.sent += batch.num_rows() as u64;
+        }
+        self.connection.output.copy_done();
+        self.complete(cursor);
+        Ok(())
+    }
+
+    fn encoder(&self, columns: Option<&[OutputColumn]>, formats: &[Format]) -> Result<RowEncoder> {
+        let types = columns.unwrap_or_default().iter().map(|c| c.ty.clone());
+        Ok(RowEncoder::new(types, formats, self.text_writer()?))
+    }
+
+    fn text_writer(&self) -> Result<TextWriter> {
+        Ok(TextWriter::new(&self.planner_settings().eval_context())?)
+    }
+
+    /// What expressions of a statement may ask of the session.
+    fn planner_settings(&self) -> Settings {
+        Settings {
+            time_zone: self.settings.get("timezone").to_owned(),
+            user: self.user.clone(),
+            database: self.database.clone(),
+            transaction_timestamp: self.transaction.timestamp(),
+            statement_timestamp: ids::now_micros(),
+            backend_pid: self.process,
+            variables: self.settings.values(),
+        }
+    }
+
+    /// Plans a statement against the newest catalog.
+    fn plan(&self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
+        let planned =
+            carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), declared);
+        if self.transaction.state() == State::Failed {
+            let leaves = |plan: &Plan| matches!(plan, Plan::Commit { .. } | Plan::Rollback { .. });
+            return match planned {
+                Ok(planned) if leaves(&planned.plan) => Ok(planned),
+                _ => Err(SqlError::new(
+                    SqlState::IN_FAILED_TRANSACTION,
+                    "current transaction is aborted, commands ignored until end of transaction block",
+                )
+                .into()),
+            };
+        }
+        if let Some(isolation) = statement.read_isolation() {
+            // The same values as the setting's, with the same errors; nothing is kept.
+            self.settings.clone().set("carousel.read_isolation", Some(isolation), false)?;
+        }
+        Ok(planned.map_err(|e| pg_catalog::clarify(e, statement.text()))?)
+    }
+
+    /// Starts what a plan asks for. `parameters` are of the plan's types.
+    async fn begin(
+        &mut self,
+        planned: Arc<Planned>,
+        statement: &Statement,
+        declared: &[Option<Type>],
+        parameters: Vec<Value>,
+    ) -> Result<Outcome> {
+        if let Plan::Execute { name, arguments } = &planned.plan {
+            let prepared = self.statement(name)?;
+            let Some(inner) = self.current_plan(&prepared)? else {
+                return Ok(Outcome::Done(String::new()));
+            };
+            if arguments.len() != inner.parameter_types.len() {
+                return Err(SqlError::new(
+                    SqlState::SYNTAX_ERROR,
+                    format!("wrong number of parameters for prepared statement \"{name}\""),
+                )
+                .with_detail(format!(
+                    "Expected {} parameters but got {}.",
+                    inner.parameter_types.len(),
+                    arguments.len()
+                ))
+                .into());
+            }
+            let settings = self.planner_settings();
+            let mut ids = ids::Ids::new(&self.client, 1);
+            let values = carousel_planner::bind::evaluate_arguments(
+                arguments,
+                &inner.parameter_types,
+                &settings,
+                &mut ids,
+            )?;
+            ids.check()?;
+            let Some(statement) = &prepared.statement else { return Ok(Outcome::Done(String::new())) };
+            return self.begin_plan(inner, statement, &prepared.declared, values).await;
+        }
+        self.begin_plan(planned, statement, declared, parameters).await
+    }
+
+    async fn begin_plan(
+        &mut self,
+        planned: Arc<Planned>,
+        statement: &Statement,
+        declared: &[Option<Type>],
+        parameters: Vec<Value>,
+    ) -> Result<Outcome> {
+        if planned.plan.is_write() {
+            self.check_write(&planned.plan)?;
+        }
+        match &planned.plan {
+            Plan::Query(_)
+            | Plan::Insert(_)
+            | Plan::Update(_)
+            | Plan::Delete(_)
+            | Plan::Truncate(_)
+            | Plan::Ddl(_) => {
+                let cursor = self.execute(planned, statement, declared, &parameters).await?;
+                Ok(Outcome::Rows(cursor))
+            }
+            Plan::CopyOut(copy) => {
+                let options = copy.options.clone();
+                let cursor = self.execute(planned, statement, declared, &parameters).await?;
+                Ok(Outcome::CopyOut(cursor, options))
+            }
+            Plan::CopyIn(copy) => {
+                let copy = Arc::new(carousel_planner::copy::CopyIn::clone(copy));
+                let rows = self.copy_in(copy).await?;
+                Ok(Outcome::Done(planned.plan.tag(rows)))
+            }
+            _ => self.command(planned, &parameters).await,
+        }
+    }
+
+    /// Refuses a write that would not be what the client takes it for.
+    fn check_write(&self, plan: &Plan) -> Result<()> {
+        let tag = plan.tag(0);
+        let what = tag.trim_end_matches([' ', '0']);
+        if self.settings.get("transaction_read_only") == "on" {
+            return Err(SqlError::new(
+                SqlState(*b"25006"),
+                format!("cannot execute {what} in a read-only transaction"),
+            )
+            .into());
+        }
+        if self.transaction.state() != State::Idle {
+            return Err(SqlError::unsupported(format!("{what} in a transaction block"))
+                .with_hint("Use autocommit: send the statement outside of BEGIN and COMMIT.")
+                .into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! The state of a session's transaction block. A block only reads, and sees one snapshot.
+
+use carousel_cluster::client::Pin;
+
+use super::ids::now_micros;
+
+/// Where a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Outside of a block: every statement is its own transaction.
+    Idle,
+    /// Inside a block.
+    Open,
+    /// Inside a block in which a statement failed.
+    Failed,
+}
+
+/// A session's transaction.
+#[derive(Debug)]
+pub struct Transaction {
+    state: State,
+    /// When the transaction began.
+    timestamp: i64,
+    /// The snapshot of the block, from its first read on.
+    pub pin: Option<Pin>,
+    /// A write was executed since the implicit transaction of the extended protocol began.
+    pub has_written: bool,
+}
+
+impl Transaction {
+    /// Outside of a block.
+    pub fn new() -> Transaction {
+        Transaction { state: State::Idle, timestamp: now_micros(), pin: None, has_written: false }
+    }
+
+    /// Where the session is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What `now()` gives: when the transaction began.
+    pub fn timestamp(&self) -> i64 {
+        self.timestamp
+    }
+
+    /// Outside of a block, a transaction begins with the next statement.
+    pub fn begin_implicit(&mut self) {
+        if self.state == State::Idle {
+            self.timestamp = now_micros();
+            self.has_written = false;
+        }
+    }
+
+    /// A block begins.
+    pub fn begin(&mut self) {
+        self.state = State::Open;
+    }
+
+    /// A statement failed.
+    pub fn fail(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Failed;
+            self.pin = None;
+        }
+    }
+
+    /// The block ends.
+    pub fn end(&mut self) {
+        self.state = State::Idle;
+        self.pin = None;
+    }
+}
