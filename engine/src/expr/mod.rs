@@ -13,6 +13,7 @@ pub mod function;
 pub mod pattern;
 pub mod resolve;
 mod strings;
+pub mod vector;
 mod visit;
 
 pub use cast::{CastContext, cast, cast_allowed};

@@ -1,0 +1,229 @@
+//! Sums of floats that do not depend on the order of their addends.
+//!
+//! The sum is kept exactly, as a fixed-point number wide enough for every double (Kulisch's long accumulator), and
+//! rounded once, at the end. That makes partial sums of partitions and replicas agree to the last bit.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, SqlError, SqlState};
+
+/// Words of 32 bits, the lowest counting `2^-1074`; enough for `2^63` of the largest doubles.
+const WORDS: usize = 68;
+/// Additions between carries: each adds less than `2^32` to a word of 63 bits.
+const ADDITIONS_PER_CARRY: u32 = 1 << 30;
+
+/// An exact sum of doubles.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExactSum {
+    words: Vec<i64>,
+    additions: u32,
+    /// Addends that are no numbers.
+    nan: bool,
+    positive_infinity: bool,
+    negative_infinity: bool,
+}
+
+impl Default for ExactSum {
+    fn default() -> Self {
+        ExactSum {
+            words: vec![0; WORDS],
+            additions: 0,
+            nan: false,
+            positive_infinity: false,
+            negative_infinity: false,
+        }
+    }
+}
+
+impl PartialEq for ExactSum {
+    fn eq(&self, other: &ExactSum) -> bool {
+        let specials = |sum: &ExactSum| (sum.nan, sum.positive_infinity, sum.negative_infinity);
+        let (mut a, mut b) = (self.clone(), other.clone());
+        a.carry();
+        b.carry();
+        specials(self) == specials(other) && a.words == b.words
+    }
+}
+
+impl ExactSum {
+    /// Adds a double.
+    pub fn add(&mut self, value: f64) {
+        if !value.is_finite() {
+            self.nan |= value.is_nan();
+            self.positive_infinity |= value == f64::INFINITY;
+            self.negative_infinity |= value == f64::NEG_INFINITY;
+            return;
+        }
+        let bits = value.to_bits();
+        let exponent = (bits >> 52 & 0x7ff) as usize;
+        let fraction = bits & ((1 << 52) - 1);
+        // Subnormal numbers have the exponent of the smallest normal ones, without their leading bit.
+        let (mantissa, shift) =
+            if exponent == 0 { (fraction, 0) } else { (fraction | 1 << 52, exponent - 1) };
+        let spread = u128::from(mantissa) << (shift % 32);
+        let sign = if value.is_sign_negative() { -1 } else { 1 };
+        let first = shift / 32;
+        for i in 0..3 {
+            self.words[first + i] += sign * ((spread >> (32 * i)) as u32 as i64);
+        }
+        self.additions += 1;
+        if self.additions == ADDITIONS_PER_CARRY {
+            self.carry();
+        }
+    }
+
+    /// Adds another sum.
+    pub fn merge(&mut self, other: &ExactSum) {
+        self.carry();
+        let mut other = other.clone();
+        other.carry();
+        // After carries words are below 2^32 (the highest far below 2^62), so that one more addition is safe.
+        for (word, addend) in self.words.iter_mut().zip(&other.words) {
+            *word += addend;
+        }
+        self.carry();
+        self.nan |= other.nan;
+        self.positive_infinity |= other.positive_infinity;
+        self.negative_infinity |= other.negative_infinity;
+    }
+
+    /// Brings every word but the highest, which has the sign, into `0..2^32`.
+    fn carry(&mut self) {
+        let mut carry = 0;
+        let last = self.words.len() - 1;
+        for word in &mut self.words[..last] {
+            let total = *word + carry;
+            carry = total >> 32;
+            *word = total & 0xffff_ffff;
+        }
+        self.words[last] += carry;
+        self.additions = 0;
+    }
+
+    /// The magnitude's words and the sign.
+    fn magnitude(&self) -> (Vec<i64>, bool) {
+        let mut sum = self.clone();
+        sum.carry();
+        let negative = sum.words.last().is_some_and(|word| *word < 0);
+        if negative {
+            sum.words.iter_mut().for_each(|word| *word = -*word);
+            sum.carry();
+        }
+        (sum.words, negative)
+    }
+
+    fn special(&self) -> Option<f64> {
+        if self.nan || (self.positive_infinity && self.negative_infinity) {
+            Some(f64::NAN)
+        } else if self.positive_infinity {
+            Some(f64::INFINITY)
+        } else if self.negative_infinity {
+            Some(f64::NEG_INFINITY)
+        } else {
+            None
+        }
+    }
+
+    /// The sum cut to 53 bits, whether a half was cut off or more, and whether anything below was.
+    fn cut(&self) -> (u64, bool, bool, bool) {
+        let (words, negative) = self.magnitude();
+        let Some(top) = words.iter().rposition(|word| *word != 0) else { return (0, false, false, negative) };
+        let highest = top * 32 + (63 - words[top].leading_zeros() as usize);
+        let bit = |position: usize| words[position / 32] >> (position % 32) & 1 == 1;
+        let shift = highest.saturating_sub(52);
+        let mut mantissa = 0u64;
+        for position in (shift..=highest).rev() {
+            mantissa = mantissa << 1 | u64::from(bit(position));
+        }
+        let half = shift > 0 && bit(shift - 1);
+        let rest = shift > 1 && (0..shift - 1).any(bit);
+        // The bits of a double count through all of them: an exponent one larger is 2^52 bits further.
+        (((shift as u64) << 52) + mantissa, half, rest, negative)
+    }
+
+    fn assemble(bits: u64, negative: bool) -> Result<f64> {
+        let value = f64::from_bits(bits.min(f64::INFINITY.to_bits()));
+        if value.is_infinite() {
+            return Err(SqlError::new(SqlState::OUT_OF_RANGE, "value out of range: overflow"));
+        }
+        Ok(if negative { -value } else { value })
+    }
+
+    /// The nearest double; 22003 when the sum is larger than all of them.
+    pub fn to_f64(&self) -> Result<f64> {
+        if let Some(special) = self.special() {
+            return Ok(special);
+        }
+        let (bits, half, rest, negative) = self.cut();
+        let up = half && (rest || bits & 1 == 1);
+        ExactSum::assemble(bits + u64::from(up), negative)
+    }
+
+    /// The nearest real; 22003 when the sum is larger than all of them.
+    pub fn to_f32(&self) -> Result<f32> {
+        if let Some(special) = self.special() {
+            return Ok(special as f32);
+        }
+        let (bits, half, rest, negative) = self.cut();
+        // Rounding to odd first makes the second rounding see what the first cut off.
+        let value = ExactSum::assemble(bits | u64::from(half || rest), negative)?;
+        crate::expr::cast::narrow(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sum(values: &[f64]) -> ExactSum {
+        let mut sum = ExactSum::default();
+        values.iter().for_each(|value| sum.add(*value));
+        sum
+    }
+
+    #[test]
+    fn cancels_exactly() {
+        assert_eq!(sum(&[1e300, 1.0, -1e300]).to_f64(), Ok(1.0));
+        assert_eq!(sum(&[0.1; 10]).to_f64(), Ok(1.0));
+        assert_eq!(sum(&[f64::MAX, f64::MAX, -f64::MAX]).to_f64(), Ok(f64::MAX));
+        assert_eq!(sum(&[5e-324, 5e-324]).to_f64(), Ok(1e-323));
+        assert!(sum(&[f64::MAX, f64::MAX]).to_f64().is_err());
+        assert!(sum(&[f64::INFINITY, f64::NEG_INFINITY]).to_f64().is_ok_and(f64::is_nan));
+    }
+
+    proptest! {
+        #[test]
+        fn one_number_is_itself(value in any::<f64>()) {
+            prop_assume!(!value.is_nan());
+            prop_assert_eq!(sum(&[value]).to_f64(), Ok(value));
+        }
+
+        #[test]
+        fn two_numbers_round_as_the_machine_does(a in any::<f64>(), b in any::<f64>()) {
+            prop_assume!((a + b).is_finite());
+            prop_assert_eq!(sum(&[a, b]).to_f64(), Ok(a + b));
+        }
+
+        #[test]
+        fn two_reals_round_as_the_machine_does(a in any::<f32>(), b in any::<f32>()) {
+            prop_assume!((a + b).is_finite() && a + b != 0.0);
+            prop_assert_eq!(sum(&[a.into(), b.into()]).to_f32(), Ok(a + b));
+        }
+
+        #[test]
+        fn order_and_partition_do_not_matter(
+            mut values in prop::collection::vec(any::<f64>(), 0..40), cut in 0usize..40,
+        ) {
+            values.retain(|value| value.is_finite());
+            let whole = sum(&values);
+            let (left, right) = values.split_at(cut.min(values.len()));
+            let mut merged = sum(right);
+            merged.merge(&sum(left));
+            prop_assert_eq!(&whole, &merged);
+            values.reverse();
+            prop_assert_eq!(whole, sum(&values));
+        }
+    }
+}

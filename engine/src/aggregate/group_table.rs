@@ -1,0 +1,296 @@
+//! Hash aggregation: groups by the values of their keys.
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, BooleanArray},
+    datatypes::{Date32Type, Float64Type, Int16Type, Int32Type, Int64Type},
+    record_batch::RecordBatch,
+};
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::{AggregateCall, AggregateState, ArgumentColumn, Group};
+use crate::{
+    array::arrow_cell_to_value,
+    error::{Result, SqlError},
+    expr::{EvalContext, Expr, can_fail, vector},
+    types::Type,
+    value::{Value, canonical_bits, compare_as},
+};
+
+/// Groups with their partial states.
+pub struct GroupTable {
+    key_types: Vec<Type>,
+    calls: Vec<AggregateCall>,
+    index: HashTable<u32>,
+    hashes: Vec<u64>,
+    groups: Vec<Group>,
+}
+
+fn mix(hash: u64, cell: u64) -> u64 {
+    (hash.rotate_left(23) ^ cell).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn hash_value(value: &Value, ty: &Type) -> u64 {
+    match value {
+        Value::Null => 0x6e75_6c6c,
+        Value::Int2(value) => *value as u64,
+        Value::Int4(value) | Value::Date(value) => *value as u64,
+        Value::Int8(value) => *value as u64,
+        Value::Float8(value) => canonical_bits(*value),
+        Value::Text(text) => hash_text(text, ty),
+        other => {
+            let mut hasher = Xxh3::new();
+            std::hash::Hash::hash(other, &mut hasher);
+            hasher.digest()
+        }
+    }
+}
+
+fn hash_text(text: &str, ty: &Type) -> u64 {
+    let significant = if matches!(ty, Type::Char(_)) { text.trim_end_matches(' ') } else { text };
+    xxh3_64(significant.as_bytes())
+}
+
+/// Mixes a column's cells into the rows' hashes, exactly as [`hash_value`] does.
+fn hash_column(array: &ArrayRef, ty: &Type, hashes: &mut [u64]) {
+    macro_rules! primitive {
+        ($arrow:ty, $bits:expr) => {{
+            let array = array.as_primitive::<$arrow>();
+            for (row, hash) in hashes.iter_mut().enumerate() {
+                let cell = if array.is_null(row) { 0x6e75_6c6c } else { $bits(array.value(row)) };
+                *hash = mix(*hash, cell);
+            }
+        }};
+    }
+    match ty {
+        Type::Int2 => primitive!(Int16Type, |v: i16| v as u64),
+        Type::Int4 => primitive!(Int32Type, |v: i32| v as u64),
+        Type::Date => primitive!(Date32Type, |v: i32| v as u64),
+        Type::Int8 => primitive!(Int64Type, |v: i64| v as u64),
+        Type::Float8 => primitive!(Float64Type, canonical_bits),
+        Type::Text | Type::Varchar(_) | Type::Char(_) => {
+            let array = array.as_string::<i32>();
+            for (row, hash) in hashes.iter_mut().enumerate() {
+                let cell = if array.is_null(row) { 0x6e75_6c6c } else { hash_text(array.value(row), ty) };
+                *hash = mix(*hash, cell);
+            }
+        }
+        _ => {
+            for (row, hash) in hashes.iter_mut().enumerate() {
+                *hash = mix(*hash, hash_value(&arrow_cell_to_value(array, row, ty), ty));
+            }
+        }
+    }
+}
+
+fn cell_equals(array: &ArrayRef, row: usize, ty: &Type, value: &Value) -> bool {
+    if array.is_null(row) || value.is_null() {
+        return array.is_null(row) == value.is_null();
+    }
+    match (ty, value) {
+        (Type::Int2, Value::Int2(value)) => array.as_primitive::<Int16Type>().value(row) == *value,
+        (Type::Int4, Value::Int4(value)) => array.as_primitive::<Int32Type>().value(row) == *value,
+        (Type::Int8, Value::Int8(value)) => array.as_primitive::<Int64Type>().value(row) == *value,
+        (Type::Date, Value::Date(value)) => array.as_primitive::<Date32Type>().value(row) == *value,
+        (Type::Text | Type::Varchar(_), Value::Text(value)) => {
+            array.as_string::<i32>().value(row) == value.as_ref()
+        }
+        _ => compare_as(&arrow_cell_to_value(array, row, ty), value, ty).is_eq(),
+    }
+}
+
+impl GroupTable {
+    /// A table for groups with keys of these types. Without keys there is one group, even without any row.
+    pub fn new(key_types: Vec<Type>, calls: Vec<AggregateCall>) -> GroupTable {
+        let mut table =
+            GroupTable { key_types, calls, index: HashTable::new(), hashes: Vec::new(), groups: Vec::new() };
+        if table.key_types.is_empty() {
+            table.find_or_add(0, |_| true, Vec::new);
+        }
+        table
+    }
+
+    /// A table for what a read asks for.
+    pub fn for_read(group_by: &[Expr], calls: &[AggregateCall]) -> GroupTable {
+        GroupTable::new(group_by.iter().map(Expr::ty).collect(), calls.to_vec())
+    }
+
+    /// Number of groups.
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether there is no group.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Bytes held, roughly.
+    pub fn heap_size(&self) -> usize {
+        let group = |group: &Group| {
+            let key: usize = group.key.iter().map(|value| value.heap_size() + size_of::<Value>()).sum();
+            let states = group.states.iter().map(|s| s.heap_size() + size_of::<AggregateState>());
+            key + states.sum::<usize>() + size_of::<Group>() + 24
+        };
+        self.groups.iter().map(group).sum()
+    }
+
+    fn find_or_add(
+        &mut self,
+        hash: u64,
+        is_key: impl Fn(&[Value]) -> bool,
+        make_key: impl FnOnce() -> Vec<Value>,
+    ) -> u32 {
+        let groups = &self.groups;
+        if let Some(found) = self.index.find(hash, |group| is_key(&groups[*group as usize].key)) {
+            return *found;
+        }
+        let number = u32::try_from(self.groups.len()).expect("memory ends before 2^32 groups");
+        self.groups
+            .push(Group { key: make_key(), states: self.calls.iter().map(AggregateState::new).collect() });
+        self.hashes.push(hash);
+        let hashes = &self.hashes;
+        self.index.insert_unique(hash, number, |group| hashes[*group as usize]);
+        number
+    }
+
+    /// The group of each row; `keys` are the grouping expressions' columns, all of `rows` rows.
+    fn assign_groups(&mut self, keys: &[ArrayRef], rows: usize) -> Vec<u32> {
+        if keys.is_empty() {
+            return vec![0; rows];
+        }
+        let mut hashes = vec![0; rows];
+        let types = self.key_types.clone();
+        for (array, ty) in keys.iter().zip(&types) {
+            hash_column(array, ty, &mut hashes);
+        }
+        let mut assigned = Vec::with_capacity(rows);
+        for (row, hash) in hashes.into_iter().enumerate() {
+            let is_key = |key: &[Value]| {
+                key.iter()
+                    .zip(keys)
+                    .zip(&types)
+                    .all(|((value, array), ty)| cell_equals(array, row, ty, value))
+            };
+            let make_key =
+                || keys.iter().zip(&types).map(|(array, ty)| arrow_cell_to_value(array, row, ty)).collect();
+            assigned.push(self.find_or_add(hash, is_key, make_key));
+        }
+        assigned
+    }
+
+    fn update_aggregate(
+        &mut self,
+        number: usize,
+        groups: &[u32],
+        argument: Option<&ArrayRef>,
+        filter: Option<&BooleanArray>,
+    ) -> Result<()> {
+        let passes = |row: usize| filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
+        let ty = self.calls[number].argument.as_ref().map(Expr::ty);
+        match (argument, &ty) {
+            (Some(array), Some(ty)) => {
+                let column = ArgumentColumn::new(array, ty);
+                for (row, group) in groups.iter().enumerate() {
+                    if passes(row) {
+                        column.feed(row, &mut self.groups[*group as usize].states[number])?;
+                    }
+                }
+            }
+            (None, None) => {
+                for (row, group) in groups.iter().enumerate() {
+                    if passes(row) {
+                        self.groups[*group as usize].states[number].update_count(1);
+                    }
+                }
+            }
+            _ => return Err(SqlError::internal("an aggregate's argument is missing")),
+        }
+        Ok(())
+    }
+
+    /// Takes in rows: one column for each grouping expression, and for each aggregate its argument's column (none for
+    /// `count(*)`) and its evaluated filter (none without one). All columns have `rows` rows.
+    pub fn update_batch(
+        &mut self,
+        keys: &[ArrayRef],
+        arguments: &[Option<ArrayRef>],
+        filters: &[Option<BooleanArray>],
+        rows: usize,
+    ) -> Result<()> {
+        let groups = self.assign_groups(keys, rows);
+        for number in 0..self.calls.len() {
+            let argument = arguments.get(number).and_then(Option::as_ref);
+            let filter = filters.get(number).and_then(Option::as_ref);
+            self.update_aggregate(number, &groups, argument, filter)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the rows of a batch: evaluates grouping expressions, filters and arguments. Arguments that may fail are
+    /// evaluated only for rows that pass their filter.
+    pub fn update(&mut self, batch: &RecordBatch, group_by: &[Expr], context: &EvalContext) -> Result<()> {
+        let keys: Vec<ArrayRef> =
+            group_by.iter().map(|expr| vector::evaluate(expr, batch, context)).collect::<Result<_>>()?;
+        let groups = self.assign_groups(&keys, batch.num_rows());
+        for number in 0..self.calls.len() {
+            let call = self.calls[number].clone();
+            let filter =
+                call.filter.as_ref().map(|expr| vector::evaluate(expr, batch, context)).transpose()?;
+            let filter = filter.as_ref().map(|array| array.as_boolean());
+            match (&call.argument, filter) {
+                (Some(argument), Some(filter)) if can_fail(argument) => {
+                    let passing = arrow::compute::filter_record_batch(batch, filter)
+                        .map_err(|error| SqlError::internal(error.to_string()))?;
+                    let their_groups: Vec<u32> = (groups.iter().zip(filter))
+                        .filter_map(|(group, passes)| (passes == Some(true)).then_some(*group))
+                        .collect();
+                    let array = vector::evaluate(argument, &passing, context)?;
+                    self.update_aggregate(number, &their_groups, Some(&array), None)?;
+                }
+                (argument, filter) => {
+                    let array =
+                        argument.as_ref().map(|expr| vector::evaluate(expr, batch, context)).transpose()?;
+                    self.update_aggregate(number, &groups, array.as_ref(), filter)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in groups of the same aggregates over other rows.
+    pub fn merge(&mut self, groups: impl IntoIterator<Item = Group>) -> Result<()> {
+        for group in groups {
+            if group.key.len() != self.key_types.len() || group.states.len() != self.calls.len() {
+                return Err(SqlError::internal("groups of different aggregates cannot be merged"));
+            }
+            let types = self.key_types.clone();
+            let hash =
+                group.key.iter().zip(&types).fold(0, |hash, (value, ty)| mix(hash, hash_value(value, ty)));
+            let is_key = |key: &[Value]| {
+                key.iter().zip(&group.key).zip(&types).all(|((a, b), ty)| compare_as(a, b, ty).is_eq())
+            };
+            let number = self.find_or_add(hash, is_key, || group.key.clone()) as usize;
+            for (state, more) in self.groups[number].states.iter_mut().zip(group.states) {
+                state.merge(more)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups with their partial states.
+    pub fn into_groups(self) -> Vec<Group> {
+        self.groups
+    }
+
+    /// The groups' keys and the aggregates' results.
+    pub fn finish(&self) -> Result<Vec<(Vec<Value>, Vec<Value>)>> {
+        self.groups
+            .iter()
+            .map(|group| {
+                let results = group.states.iter().map(AggregateState::finish).collect::<Result<_>>()?;
+                Ok((group.key.clone(), results))
+            })
+            .collect()
+    }
+}

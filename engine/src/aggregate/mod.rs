@@ -1,0 +1,574 @@
+//! Aggregates computed where the data is: partial states that merge in any order to the same result.
+
+use std::collections::BTreeSet;
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray},
+    datatypes::{Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    array::{arrow_cell_to_value, decimal_cell},
+    error::{Result, SqlError, SqlState},
+    expr::Expr,
+    interval::Interval,
+    numeric::Numeric,
+    types::Type,
+    value::{Value, compare_as},
+};
+
+mod exact_sum;
+mod group_table;
+
+pub use exact_sum::ExactSum;
+pub use group_table::GroupTable;
+
+/// Aggregate functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AggregateFunction {
+    /// `count(*)` without argument, `count(x)` with one.
+    Count,
+    /// `sum`
+    Sum,
+    /// `avg`
+    Avg,
+    /// `min`
+    Min,
+    /// `max`
+    Max,
+    /// `bool_and`, `every`
+    BoolAnd,
+    /// `bool_or`
+    BoolOr,
+}
+
+/// One aggregate of a read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AggregateCall {
+    /// Which.
+    pub function: AggregateFunction,
+    /// Argument over the table's columns; none for `count(*)`.
+    pub argument: Option<Expr>,
+    /// `DISTINCT`
+    pub distinct: bool,
+    /// `FILTER (WHERE …)` over the table's columns.
+    pub filter: Option<Expr>,
+}
+
+impl AggregateCall {
+    /// The type of the result. 42883 when there is no such aggregate.
+    pub fn result_type(&self) -> Result<Type> {
+        let argument = self.argument.as_ref().map(Expr::ty);
+        result_type(self.function, argument.as_ref()).ok_or_else(|| {
+            SqlError::new(
+                SqlState::UNDEFINED_FUNCTION,
+                format!(
+                    "function {}({}) does not exist",
+                    self.function.name(),
+                    argument.map_or("*".into(), |ty| ty.without_modifiers().to_string())
+                ),
+            )
+            .with_hint(
+                "No function matches the given name and argument types. You might need to add explicit type casts.",
+            )
+        })
+    }
+}
+
+/// A group with partial states.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Values of the grouping expressions.
+    pub key: Vec<Value>,
+    /// One state for each aggregate.
+    pub states: Vec<AggregateState>,
+}
+
+impl AggregateFunction {
+    /// The function's SQL name.
+    pub fn name(self) -> &'static str {
+        match self {
+            AggregateFunction::Count => "count",
+            AggregateFunction::Sum => "sum",
+            AggregateFunction::Avg => "avg",
+            AggregateFunction::Min => "min",
+            AggregateFunction::Max => "max",
+            AggregateFunction::BoolAnd => "bool_and",
+            AggregateFunction::BoolOr => "bool_or",
+        }
+    }
+
+    /// The function of a SQL name (lower case).
+    pub fn by_name(name: &str) -> Option<AggregateFunction> {
+        Some(match name {
+            "count" => AggregateFunction::Count,
+            "sum" => AggregateFunction::Sum,
+            "avg" => AggregateFunction::Avg,
+            "min" => AggregateFunction::Min,
+            "max" => AggregateFunction::Max,
+            "bool_and" | "every" => AggregateFunction::BoolAnd,
+            "bool_or" => AggregateFunction::BoolOr,
+            _ => return None,
+        })
+    }
+}
+
+/// The result type of an aggregate over an argument type, or `None` when PostgreSQL has no such aggregate.
+pub fn result_type(function: AggregateFunction, argument: Option<&Type>) -> Option<Type> {
+    use AggregateFunction::*;
+    let Some(argument) = argument else { return (function == Count).then_some(Type::Int8) };
+    Some(match (function, argument) {
+        (Count, _) => Type::Int8,
+        (Sum, Type::Int2 | Type::Int4) => Type::Int8,
+        (Sum | Avg, Type::Int8 | Type::Numeric(_)) | (Avg, Type::Int2 | Type::Int4) => Type::Numeric(None),
+        (Sum, Type::Float4) => Type::Float4,
+        (Sum | Avg, Type::Float8) | (Avg, Type::Float4) => Type::Float8,
+        (Sum | Avg, Type::Interval | Type::Time) => Type::Interval,
+        (Min | Max, Type::Bool | Type::Uuid | Type::Bytea) => return None,
+        (Min | Max, Type::Varchar(_)) => Type::Text,
+        (Min | Max, Type::Numeric(_)) => Type::Numeric(None),
+        (Min | Max, other) => other.clone(),
+        (BoolAnd | BoolOr, Type::Bool) => Type::Bool,
+        _ => return None,
+    })
+}
+
+/// The partial state of one aggregate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AggregateState {
+    function: AggregateFunction,
+    argument: Option<Type>,
+    accumulator: Accumulator,
+    /// The values seen, of a DISTINCT aggregate; they are accumulated at the end.
+    distinct: Option<BTreeSet<Value>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Accumulator {
+    Count(u64),
+    Integer {
+        sum: i128,
+        count: u64,
+    },
+    /// The sum is `small / 10^scale + rest`.
+    Decimal {
+        small: i128,
+        scale: u32,
+        rest: Numeric,
+        count: u64,
+    },
+    Float {
+        sum: ExactSum,
+        count: u64,
+    },
+    Interval {
+        months: i64,
+        days: i64,
+        microseconds: i128,
+        count: u64,
+    },
+    /// The smallest or largest value, NULL before the first.
+    Extreme(Value),
+    Bool(Option<bool>),
+}
+
+impl Accumulator {
+    fn new(function: AggregateFunction, argument: Option<&Type>) -> Accumulator {
+        use AggregateFunction::*;
+        match (function, argument) {
+            (Count, _) => Accumulator::Count(0),
+            (Min | Max, _) => Accumulator::Extreme(Value::Null),
+            (BoolAnd | BoolOr, _) => Accumulator::Bool(None),
+            (Sum | Avg, Some(Type::Float4 | Type::Float8)) => {
+                Accumulator::Float { sum: ExactSum::default(), count: 0 }
+            }
+            (Sum | Avg, Some(Type::Numeric(_))) => {
+                Accumulator::Decimal { small: 0, scale: 0, rest: Numeric::zero(), count: 0 }
+            }
+            (Sum | Avg, Some(Type::Interval | Type::Time)) => {
+                Accumulator::Interval { months: 0, days: 0, microseconds: 0, count: 0 }
+            }
+            (Sum | Avg, _) => Accumulator::Integer { sum: 0, count: 0 },
+        }
+    }
+
+    fn add_decimal(&mut self, number: &Numeric) -> Result<()> {
+        let Accumulator::Decimal { small, scale, rest, count } = self else {
+            return Err(SqlError::internal("a decimal in another aggregate"));
+        };
+        *count += 1;
+        add_decimal(small, scale, rest, number)
+    }
+}
+
+/// Adds to `small / 10^scale + rest`, whose scale grows to the largest of the addends.
+fn add_decimal(small: &mut i128, scale: &mut u32, rest: &mut Numeric, number: &Numeric) -> Result<()> {
+    let wanted = (*scale).max(number.scale());
+    if let (Some(addend), Some(factor)) =
+        (number.to_i128_at_scale(wanted), crate::numeric::power_of_ten(wanted - *scale))
+        && let Some(sum) = small.checked_mul(factor).and_then(|shifted| shifted.checked_add(addend))
+    {
+        *small = sum;
+        *scale = wanted;
+        return Ok(());
+    }
+    *rest = rest.add(&Numeric::new(*small, *scale))?.add(number)?;
+    *small = 0;
+    *scale = wanted;
+    Ok(())
+}
+
+fn out_of_range(what: &str) -> SqlError {
+    SqlError::new(SqlState::OUT_OF_RANGE, format!("{what} out of range"))
+}
+
+impl AggregateState {
+    /// The state before any row.
+    pub fn new(call: &AggregateCall) -> AggregateState {
+        let argument = call.argument.as_ref().map(Expr::ty);
+        // Duplicates make no difference to these.
+        let idempotent = matches!(
+            call.function,
+            AggregateFunction::Min
+                | AggregateFunction::Max
+                | AggregateFunction::BoolAnd
+                | AggregateFunction::BoolOr
+        );
+        AggregateState {
+            function: call.function,
+            accumulator: Accumulator::new(call.function, argument.as_ref()),
+            argument,
+            distinct: (call.distinct && !idempotent).then(BTreeSet::new),
+        }
+    }
+
+    /// Takes in the argument's value for one row that passes the filter. (For `count(*)` any value does, NULL too.)
+    pub fn update(&mut self, value: &Value) -> Result<()> {
+        if value.is_null() && self.argument.is_some() {
+            return Ok(());
+        }
+        if let Some(seen) = &mut self.distinct {
+            let ty = self.argument.as_ref().unwrap_or(&Type::Text);
+            add_distinct(seen, canonical(value, ty));
+            return Ok(());
+        }
+        self.accumulate(value)
+    }
+
+    /// Takes in `rows` rows of `count(*)`.
+    pub fn update_count(&mut self, rows: u64) {
+        if let Accumulator::Count(count) = &mut self.accumulator {
+            *count += rows;
+        }
+    }
+
+    fn accumulate(&mut self, value: &Value) -> Result<()> {
+        let function = self.function;
+        match &mut self.accumulator {
+            Accumulator::Count(count) => *count += 1,
+            Accumulator::Integer { sum, count } => {
+                *sum += i128::from(
+                    value.as_i64().ok_or_else(|| SqlError::internal("sum of a value that is no integer"))?,
+                );
+                *count += 1;
+            }
+            Accumulator::Decimal { .. } => match value {
+                Value::Numeric(number) => self.accumulator.add_decimal(number)?,
+                _ => return Err(SqlError::internal("sum of a value that is no numeric")),
+            },
+            Accumulator::Float { sum, count } => {
+                match value {
+                    Value::Float4(value) => sum.add(f64::from(*value)),
+                    Value::Float8(value) => sum.add(*value),
+                    _ => return Err(SqlError::internal("sum of a value that is no float")),
+                }
+                *count += 1;
+            }
+            Accumulator::Interval { months, days, microseconds, count } => {
+                match value {
+                    Value::Interval(interval) => {
+                        *months += i64::from(interval.months);
+                        *days += i64::from(interval.days);
+                        *microseconds += i128::from(interval.microseconds);
+                    }
+                    Value::Time(time) => *microseconds += i128::from(*time),
+                    _ => return Err(SqlError::internal("sum of a value that is no interval")),
+                }
+                *count += 1;
+            }
+            Accumulator::Extreme(extreme) => {
+                let ty = self.argument.as_ref().unwrap_or(&Type::Text);
+                let ordering = compare_as(value, extreme, ty);
+                // Among equal values that print differently the choice must not depend on their order.
+                let wins = match function {
+                    _ if extreme.is_null() => true,
+                    AggregateFunction::Min => ordering.is_lt(),
+                    _ => ordering.is_gt(),
+                };
+                if wins || (ordering.is_eq() && tie_breaker(value) < tie_breaker(extreme)) {
+                    *extreme = value.clone();
+                }
+            }
+            Accumulator::Bool(state) => {
+                if let Value::Bool(value) = value {
+                    *state = Some(match (*state, function) {
+                        (None, _) => *value,
+                        (Some(before), AggregateFunction::BoolAnd) => before && *value,
+                        (Some(before), _) => before || *value,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a state of the same aggregate over other rows.
+    pub fn merge(&mut self, other: AggregateState) -> Result<()> {
+        match (&mut self.accumulator, other.accumulator) {
+            (Accumulator::Count(a), Accumulator::Count(b)) => *a += b,
+            (Accumulator::Integer { sum, count }, Accumulator::Integer { sum: s, count: c }) => {
+                *sum += s;
+                *count += c;
+            }
+            (
+                Accumulator::Decimal { small, scale, rest, count },
+                Accumulator::Decimal { small: s, scale: sc, rest: r, count: c },
+            ) => {
+                add_decimal(small, scale, rest, &Numeric::new(s, sc))?;
+                if !r.is_zero() {
+                    *rest = rest.add(&r)?;
+                }
+                *count += c;
+            }
+            (Accumulator::Float { sum, count }, Accumulator::Float { sum: s, count: c }) => {
+                sum.merge(&s);
+                *count += c;
+            }
+            (
+                Accumulator::Interval { months, days, microseconds, count },
+                Accumulator::Interval { months: m, days: d, microseconds: us, count: c },
+            ) => {
+                *months += m;
+                *days += d;
+                *microseconds += us;
+                *count += c;
+            }
+            (Accumulator::Extreme(_), Accumulator::Extreme(value)) => {
+                if !value.is_null() {
+                    self.accumulate(&value)?;
+                }
+            }
+            (Accumulator::Bool(_), Accumulator::Bool(value)) => {
+                if let Some(value) = value {
+                    self.accumulate(&Value::Bool(value))?;
+                }
+            }
+            _ => return Err(SqlError::internal("states of different aggregates cannot be merged")),
+        }
+        match (&mut self.distinct, other.distinct) {
+            (Some(seen), Some(more)) => more.into_iter().for_each(|value| add_distinct(seen, value)),
+            (None, None) => {}
+            _ => return Err(SqlError::internal("states of different aggregates cannot be merged")),
+        }
+        Ok(())
+    }
+
+    /// The aggregate's result. 22003 when a sum does not fit its type.
+    pub fn finish(&self) -> Result<Value> {
+        if let Some(seen) = &self.distinct {
+            let mut all = AggregateState {
+                accumulator: Accumulator::new(self.function, self.argument.as_ref()),
+                distinct: None,
+                ..self.clone()
+            };
+            for value in seen {
+                all.accumulate(value)?;
+            }
+            return all.finish();
+        }
+        let average = self.function == AggregateFunction::Avg;
+        Ok(match &self.accumulator {
+            Accumulator::Count(count) => {
+                Value::Int8(i64::try_from(*count).map_err(|_| out_of_range("bigint"))?)
+            }
+            Accumulator::Integer { count: 0, .. }
+            | Accumulator::Decimal { count: 0, .. }
+            | Accumulator::Float { count: 0, .. }
+            | Accumulator::Interval { count: 0, .. } => Value::Null,
+            Accumulator::Integer { sum, count } => match self.argument {
+                _ if average => {
+                    Value::Numeric(Numeric::from(*sum).divide(&Numeric::from(i128::from(*count)))?)
+                }
+                Some(Type::Int8) => Value::Numeric(Numeric::from(*sum)),
+                _ => Value::Int8(i64::try_from(*sum).map_err(|_| out_of_range("bigint"))?),
+            },
+            Accumulator::Decimal { small, scale, rest, count } => {
+                let sum = rest.add(&Numeric::new(*small, *scale))?;
+                Value::Numeric(if average { sum.divide(&Numeric::from(i128::from(*count)))? } else { sum })
+            }
+            Accumulator::Float { sum, count } => match self.argument {
+                _ if average => Value::Float8(sum.to_f64()? / *count as f64),
+                Some(Type::Float4) => Value::Float4(sum.to_f32()?),
+                _ => Value::Float8(sum.to_f64()?),
+            },
+            Accumulator::Interval { months, days, microseconds, count } => {
+                let error = |_| crate::interval::out_of_range();
+                let sum = Interval {
+                    months: i32::try_from(*months).map_err(error)?,
+                    days: i32::try_from(*days).map_err(error)?,
+                    microseconds: i64::try_from(*microseconds).map_err(error)?,
+                };
+                Value::Interval(if average { sum.divide(*count as f64)? } else { sum })
+            }
+            Accumulator::Extreme(value) => value.clone(),
+            Accumulator::Bool(value) => value.map_or(Value::Null, Value::Bool),
+        })
+    }
+
+    /// Bytes held on the heap, roughly.
+    pub fn heap_size(&self) -> usize {
+        let seen = self.distinct.iter().flatten().map(|value| value.heap_size() + 48).sum::<usize>();
+        seen + match &self.accumulator {
+            Accumulator::Float { .. } => 68 * 8,
+            Accumulator::Extreme(value) => value.heap_size(),
+            _ => 0,
+        }
+    }
+
+    /// Takes in rows of an array in the Arrow form of the argument's type.
+    pub fn update_array(&mut self, array: &ArrayRef, rows: impl Iterator<Item = usize>) -> Result<()> {
+        let Some(ty) = self.argument.clone() else {
+            self.update_count(rows.count() as u64);
+            return Ok(());
+        };
+        let column = ArgumentColumn::new(array, &ty);
+        for row in rows {
+            column.feed(row, self)?;
+        }
+        Ok(())
+    }
+}
+
+/// Digits that tell equal values apart: scales of numerics and the sign of zero.
+fn tie_breaker(value: &Value) -> i64 {
+    match value {
+        Value::Numeric(number) => i64::from(number.scale()),
+        Value::Float8(value) => i64::from(value.is_sign_negative()),
+        Value::Float4(value) => i64::from(value.is_sign_negative()),
+        _ => 0,
+    }
+}
+
+fn add_distinct(seen: &mut BTreeSet<Value>, value: Value) {
+    match seen.get(&value) {
+        Some(known) if tie_breaker(known) <= tie_breaker(&value) => {}
+        _ => {
+            seen.replace(value);
+        }
+    }
+}
+
+/// The representative of equal values in a DISTINCT aggregate.
+fn canonical(value: &Value, ty: &Type) -> Value {
+    match (value, ty) {
+        (Value::Text(text), Type::Char(_)) => Value::text(text.trim_end_matches(' ')),
+        _ => value.clone(),
+    }
+}
+
+/// An argument's column, with its representation looked up once.
+enum ArgumentColumn<'a> {
+    Int2(&'a arrow::array::Int16Array),
+    Int4(&'a arrow::array::Int32Array),
+    Int8(&'a arrow::array::Int64Array),
+    Float4(&'a arrow::array::Float32Array),
+    Float8(&'a arrow::array::Float64Array),
+    Decimal(&'a arrow::array::Decimal128Array, u32),
+    Other(&'a dyn Array, &'a Type),
+}
+
+impl<'a> ArgumentColumn<'a> {
+    fn new(array: &'a ArrayRef, ty: &'a Type) -> Self {
+        match ty {
+            Type::Int2 => ArgumentColumn::Int2(array.as_primitive::<Int16Type>()),
+            Type::Int4 => ArgumentColumn::Int4(array.as_primitive::<Int32Type>()),
+            Type::Int8 => ArgumentColumn::Int8(array.as_primitive::<Int64Type>()),
+            Type::Float4 => ArgumentColumn::Float4(array.as_primitive::<Float32Type>()),
+            Type::Float8 => ArgumentColumn::Float8(array.as_primitive::<Float64Type>()),
+            Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
+                ArgumentColumn::Decimal(array.as_primitive::<Decimal128Type>(), (*scale).into())
+            }
+            ty => ArgumentColumn::Other(array.as_ref(), ty),
+        }
+    }
+
+    fn feed(&self, row: usize, state: &mut AggregateState) -> Result<()> {
+        let array: &dyn Array = match self {
+            ArgumentColumn::Int2(array) => *array,
+            ArgumentColumn::Int4(array) => *array,
+            ArgumentColumn::Int8(array) => *array,
+            ArgumentColumn::Float4(array) => *array,
+            ArgumentColumn::Float8(array) => *array,
+            ArgumentColumn::Decimal(array, _) => *array,
+            ArgumentColumn::Other(array, _) => *array,
+        };
+        if array.is_null(row) {
+            return Ok(());
+        }
+        if state.distinct.is_none() {
+            match (&mut state.accumulator, self) {
+                (Accumulator::Count(count), _) => {
+                    *count += 1;
+                    return Ok(());
+                }
+                (Accumulator::Integer { sum, count }, ArgumentColumn::Int2(array)) => {
+                    *sum += i128::from(array.value(row));
+                    *count += 1;
+                    return Ok(());
+                }
+                (Accumulator::Integer { sum, count }, ArgumentColumn::Int4(array)) => {
+                    *sum += i128::from(array.value(row));
+                    *count += 1;
+                    return Ok(());
+                }
+                (Accumulator::Integer { sum, count }, ArgumentColumn::Int8(array)) => {
+                    *sum += i128::from(array.value(row));
+                    *count += 1;
+                    return Ok(());
+                }
+                (Accumulator::Float { sum, count }, ArgumentColumn::Float4(array)) => {
+                    sum.add(f64::from(array.value(row)));
+                    *count += 1;
+                    return Ok(());
+                }
+                (Accumulator::Float { sum, count }, ArgumentColumn::Float8(array)) => {
+                    sum.add(array.value(row));
+                    *count += 1;
+                    return Ok(());
+                }
+                (
+                    Accumulator::Decimal { small, scale: own, count, .. },
+                    ArgumentColumn::Decimal(array, scale),
+                ) if own == scale && array.value(row) != crate::array::DECIMAL_NAN => {
+                    if let Some(sum) = small.checked_add(array.value(row)) {
+                        *small = sum;
+                        *count += 1;
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+        let value = match self {
+            ArgumentColumn::Int2(array) => Value::Int2(array.value(row)),
+            ArgumentColumn::Int4(array) => Value::Int4(array.value(row)),
+            ArgumentColumn::Int8(array) => Value::Int8(array.value(row)),
+            ArgumentColumn::Float4(array) => Value::Float4(array.value(row)),
+            ArgumentColumn::Float8(array) => Value::Float8(array.value(row)),
+            ArgumentColumn::Decimal(array, scale) => Value::Numeric(decimal_cell(array.value(row), *scale)),
+            ArgumentColumn::Other(array, ty) => arrow_cell_to_value(*array, row, ty),
+        };
+        state.update(&value)
+    }
+}
