@@ -10,4 +10,8 @@ pub mod config;
 pub mod embedded;
 pub mod message;
 pub mod network;
+pub mod router;
+pub mod wal;
 pub mod wire;
+
+mod raft;

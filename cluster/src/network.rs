@@ -26,12 +26,16 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
 
-use crate::{message::ProcessId, wire::Wire};
+use crate::{
+    message::{ProcessId, ProcessKind},
+    raft,
+    wire::Wire,
+};
 
 /// Messages that fit into the control lane of a mailbox.
 const CONTROL_CAPACITY: usize = 16 * 1024;
 /// Messages that fit into the data lane of a mailbox. Deliveries and answers travel in batches, so this is few.
-const DATA_CAPACITY: usize = 256;
+const DATA_CAPACITY: usize = 64;
 
 /// Which queue of a mailbox a message goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +122,8 @@ struct Registry {
 #[derive(Clone, Default)]
 pub struct Network {
     registry: Arc<RwLock<Registry>>,
+    /// How routers reach one another for consensus.
+    pub(crate) routers: raft::Registry,
 }
 
 impl Network {
@@ -145,6 +151,9 @@ impl Network {
     /// still tries to send gets out.
     pub fn leave(&self, id: ProcessId) {
         self.registry.write().mailboxes.remove(&id);
+        if id.kind == ProcessKind::Router {
+            self.routers.remove(u64::from(id.number));
+        }
     }
 
     /// Whether `id` has joined.
@@ -217,6 +226,12 @@ impl Endpoint {
         self.sender.clone()
     }
 
+    /// The next message of the control lane; `None` when this endpoint was replaced or removed. For a process that
+    /// cannot take more data at the moment. Safe to cancel.
+    pub async fn recv_control(&mut self) -> Option<(ProcessId, Wire)> {
+        self.control.as_mut()?.recv().await
+    }
+
     /// The next message and who sent it; `None` when this endpoint was replaced or removed. Safe to cancel.
     pub async fn recv(&mut self) -> Option<(ProcessId, Wire)> {
         loop {
@@ -266,7 +281,7 @@ mod tests {
     async fn control_overtakes_data_and_each_lane_is_fifo() {
         let network = Network::new();
         let mut router = network.join(R1);
-        let storage = network.join(S1).sender;
+        let storage = network.join(S1).sender();
         assert!(
             matches!(storage.try_send(R1, data(1)), Err(TrySendError::Unreachable(_))),
             "its endpoint is gone"

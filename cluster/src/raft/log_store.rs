@@ -1,0 +1,392 @@
+//! openraft's log storage over the write-ahead log, with the newest entries in memory.
+
+use std::{
+    collections::VecDeque,
+    fmt::Debug,
+    io,
+    ops::{Bound, Range, RangeBounds},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use openraft::{
+    LogState, OptionalSend, RaftLogReader,
+    storage::{IOFlushed, RaftLogStorage},
+};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
+use crate::wal::{Durability, Wal, WalError};
+
+/// Encoded bytes of entries kept in memory although they are on disk.
+const CACHE_BYTES: usize = 32 << 20;
+/// Encoded bytes that are read from disk at a time.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Metadata {
+    vote: Option<Vote>,
+    purged: Option<LogId>,
+}
+
+#[derive(Default)]
+struct State {
+    metadata: Metadata,
+    last: Option<LogId>,
+    /// The newest entries with their encoded lengths, consecutive up to the last.
+    cache: VecDeque<(Entry, usize)>,
+    cached_bytes: usize,
+    /// Entries before this index are on disk.
+    flushed: u64,
+}
+
+impl State {
+    fn push(&mut self, entry: Entry, length: usize) {
+        self.last = Some(entry.log_id);
+        self.cached_bytes += length;
+        self.cache.push_back((entry, length));
+    }
+
+    /// Forgets entries that are on disk.
+    fn evict(&mut self) {
+        while self.cached_bytes > CACHE_BYTES
+            && let Some((entry, length)) = self.cache.front()
+            && entry.log_id.index < self.flushed
+        {
+            self.cached_bytes -= length;
+            self.cache.pop_front();
+        }
+    }
+
+    /// Index of the first entry in memory, or the index after the last entry.
+    fn cached_from(&self) -> u64 {
+        match self.cache.front() {
+            Some((entry, _)) => entry.log_id.index,
+            None => self.last.map_or(0, |last| last.index + 1),
+        }
+    }
+}
+
+/// See the module's head. Clones share the log.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    state: Arc<Mutex<State>>,
+    wal: Option<Arc<Wal>>,
+}
+
+impl LogStore {
+    /// Opens or creates the log.
+    pub(super) async fn open(durability: Durability) -> Result<Self, ConsensusError> {
+        let Durability::Disk { directory, limits } = durability else {
+            return Ok(LogStore { state: Arc::default(), wal: None });
+        };
+        let opened = tokio::task::spawn_blocking(move || Wal::open(&directory, limits)).await;
+        let (wal, recovered) = opened.map_err(|_| WalError::Closed("shutting down".into()))??;
+        let metadata = match recovered.metadata {
+            Some(bytes) => postcard::from_bytes(&bytes)
+                .map_err(|error| ConsensusError::State(format!("metadata: {error}")))?,
+            None => Metadata::default(),
+        };
+        let mut state = State { metadata, last: metadata.purged, ..State::default() };
+        let next = metadata.purged.map_or(0, |purged| purged.index + 1);
+        match recovered.range {
+            // The router was killed after it had promised to purge and before it had.
+            Some(range) if range.end <= next => wal.purge(range.end).await?,
+            Some(range) if range.start > next => {
+                return Err(ConsensusError::State(format!(
+                    "the log begins at {}, but was purged only before {next}",
+                    range.start
+                )));
+            }
+            Some(range) => {
+                let last = wal.read(range.end - 1..range.end, 0).await?;
+                let entries = decode(last).map_err(|error| ConsensusError::State(error.to_string()))?;
+                state.last = entries.last().map(|entry| entry.log_id);
+                state.flushed = range.end;
+            }
+            None => {}
+        }
+        Ok(LogStore { state: Arc::new(Mutex::new(state)), wal: Some(Arc::new(wal)) })
+    }
+
+    /// Entries from the beginning of a range, as far as they exist: about `bytes` of them if they are on disk.
+    pub(super) async fn read(&self, range: Range<u64>, bytes: u64) -> io::Result<Vec<Entry>> {
+        let cached_from = {
+            let state = self.state.lock();
+            let from = state.cached_from();
+            if range.start >= from || self.wal.is_none() {
+                let skip = range.start.saturating_sub(from) as usize;
+                let mut taken = 0;
+                let entries = state.cache.iter().skip(skip).take_while(|(entry, length)| {
+                    let more = taken == 0 || taken < bytes;
+                    taken += *length as u64;
+                    more && entry.log_id.index < range.end
+                });
+                return Ok(entries.map(|(entry, _)| entry.clone()).collect());
+            }
+            from
+        };
+        match &self.wal {
+            Some(wal) => decode(wal.read(range.start..range.end.min(cached_from), bytes).await?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn range(&self, bounds: &impl RangeBounds<u64>) -> Range<u64> {
+        let state = self.state.lock();
+        let first = state.metadata.purged.map_or(0, |purged| purged.index + 1);
+        let end = state.last.map_or(0, |last| last.index + 1);
+        let from = match bounds.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index + 1,
+            Bound::Unbounded => 0,
+        };
+        let to = match bounds.end_bound() {
+            Bound::Included(index) => index.saturating_add(1),
+            Bound::Excluded(index) => *index,
+            Bound::Unbounded => u64::MAX,
+        };
+        from.max(first)..to.min(end)
+    }
+
+    async fn save(&self, change: impl FnOnce(&mut Metadata)) -> io::Result<()> {
+        let encoded = {
+            let mut state = self.state.lock();
+            change(&mut state.metadata);
+            encode(&state.metadata)?
+        };
+        if let Some(wal) = &self.wal {
+            wal.save_metadata(encoded).await?;
+        }
+        Ok(())
+    }
+
+    /// See [`Wal::abandon`].
+    pub(super) fn abandon(&self) {
+        if let Some(wal) = &self.wal {
+            wal.abandon();
+        }
+    }
+
+    /// Waits until the directory is free again.
+    pub(super) async fn close(&self) {
+        if let Some(wal) = self.wal.clone() {
+            let closed = tokio::task::spawn_blocking(move || wal.close()).await;
+            closed.unwrap_or_else(|_| tracing::warn!("the log was not closed in order"));
+        }
+    }
+}
+
+fn encode(value: &impl Serialize) -> io::Result<Bytes> {
+    postcard::to_stdvec(value).map(Bytes::from).map_err(io::Error::other)
+}
+
+fn decode(records: Vec<(u64, Bytes)>) -> io::Result<Vec<Entry>> {
+    let decode = |(index, bytes): (u64, Bytes)| {
+        let entry: Entry = postcard::from_bytes(&bytes).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("record {index}: {error}"))
+        })?;
+        if entry.log_id.index != index {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("record {index} is not its own")));
+        }
+        Ok(entry)
+    };
+    records.into_iter().map(decode).collect()
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
+        let mut range = self.range(&range);
+        let mut entries = Vec::new();
+        while range.start < range.end {
+            let read = self.read(range.clone(), u64::MAX).await?;
+            let Some(last) = read.last() else { break };
+            range.start = last.log_id.index + 1;
+            entries.extend(read);
+        }
+        Ok(entries)
+    }
+
+    async fn entries_stream<RB>(
+        &mut self,
+        range: RB,
+    ) -> impl Stream<Item = Result<Entry, io::Error>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        // In chunks: after a restart the range is the whole log.
+        let range = self.range(&range);
+        let chunks = stream::unfold((self.clone(), range), |(store, mut range)| async move {
+            if range.is_empty() {
+                return None;
+            }
+            let chunk = store.read(range.clone(), CHUNK_BYTES).await;
+            range.start = match &chunk {
+                Ok(entries) => entries.last().map_or(range.end, |last| last.log_id.index + 1),
+                Err(_) => range.end,
+            };
+            let items: Vec<_> = match chunk {
+                Ok(entries) => entries.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error)],
+            };
+            Some((stream::iter(items), (store, range)))
+        });
+        Box::pin(futures::StreamExt::flatten(chunks))
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        self.read(self.range(&(start..end)), CHUNK_BYTES).await
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.state.lock().metadata.vote)
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.state.lock();
+        Ok(LogState { last_purged_log_id: state.metadata.purged, last_log_id: state.last })
+    }
+
+    async fn get_log_reader(&mut self) -> Self::LogReader {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        self.save(|metadata| metadata.vote = Some(*vote)).await
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let Some(wal) = &self.wal else {
+            let mut state = self.state.lock();
+            entries.into_iter().for_each(|entry| state.push(entry, 0));
+            drop(state);
+            callback.io_completed(Ok(()));
+            return Ok(());
+        };
+        let mut records = Vec::new();
+        for entry in entries {
+            let encoded = encode(&entry)?;
+            records.push((entry.log_id.index, encoded.clone()));
+            self.state.lock().push(entry, encoded.len());
+        }
+        let end = records.last().map_or(0, |(index, _)| index + 1);
+        let state = self.state.clone();
+        wal.append(records, move |result| {
+            if result.is_ok() {
+                let mut state = state.lock();
+                state.flushed = state.flushed.max(end);
+                state.evict();
+            }
+            callback.io_completed(result.map_err(io::Error::from));
+        });
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        let from = last_log_id.map_or(0, |last| last.index + 1);
+        if let Some(wal) = &self.wal {
+            wal.truncate(from).await?;
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        while let Some((entry, length)) = state.cache.back()
+            && entry.log_id.index >= from
+        {
+            state.cached_bytes -= length;
+            state.cache.pop_back();
+        }
+        state.flushed = state.flushed.min(from);
+        state.last = last_log_id;
+        Ok(())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
+        self.save(|metadata| metadata.purged = Some(log_id)).await?;
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            while let Some((entry, length)) = state.cache.front()
+                && entry.log_id.index <= log_id.index
+            {
+                state.cached_bytes -= length;
+                state.cache.pop_front();
+            }
+            state.last = state.last.max(Some(log_id));
+        }
+        if let Some(wal) = &self.wal {
+            wal.purge(log_id.index).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::router::mseq::{Batch, Command};
+    use carousel_engine::Ts;
+    use openraft::{EntryPayload, type_config::TypeConfigExt};
+
+    fn log_id(index: u64) -> LogId {
+        LogId { leader_id: super::super::LeaderId { term: 1, node_id: 1 }, index }
+    }
+
+    fn entry(index: u64) -> Entry {
+        let batch = Batch(vec![Command::Truncate(Ts(index))]);
+        Entry { log_id: log_id(index), payload: EntryPayload::Normal(Arc::new(batch)) }
+    }
+
+    fn indices(entries: &[Entry]) -> Vec<u64> {
+        entries.iter().map(|entry| entry.log_id.index).collect()
+    }
+
+    async fn append(store: &mut LogStore, range: Range<u64>) {
+        let (signal, flushed) = TypeConfig::oneshot();
+        let callback = IOFlushed::signal(signal);
+        store.append(range.map(entry), callback).await.expect("appends");
+        flushed.await.expect("answered").expect("flushed");
+    }
+
+    #[tokio::test]
+    async fn survives_a_restart_with_truncation_and_purge() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
+        let mut store = LogStore::open(durability.clone()).await.expect("opens");
+        append(&mut store, 0..10).await;
+        store.truncate_after(Some(log_id(6))).await.expect("truncates");
+        append(&mut store, 7..9).await;
+        store.purge(log_id(2)).await.expect("purges");
+        let vote = Vote::new(3, 2);
+        store.save_vote(&vote).await.expect("saves");
+        store.close().await;
+
+        let mut store = LogStore::open(durability).await.expect("opens");
+        let state = store.get_log_state().await.expect("state");
+        assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(2)), Some(log_id(8))));
+        assert_eq!(store.read_vote().await.expect("vote"), Some(vote));
+        append(&mut store, 9..12).await;
+        // Partly from disk, partly from memory.
+        let entries = store.try_get_log_entries(..).await.expect("reads");
+        assert_eq!(indices(&entries), (3..12).collect::<Vec<_>>());
+        let streamed: Vec<_> = futures::StreamExt::collect::<Vec<_>>(store.entries_stream(4..11).await).await;
+        let streamed: Vec<Entry> = streamed.into_iter().map(|entry| entry.expect("reads")).collect();
+        assert_eq!(indices(&streamed), (4..11).collect::<Vec<_>>());
+        // A snapshot that is ahead of the log.
+        store.purge(log_id(20)).await.expect("purges");
+        append(&mut store, 21..22).await;
+        assert_eq!(indices(&store.try_get_log_entries(..).await.expect("reads")), vec![21]);
+    }
+}

@@ -1,0 +1,129 @@
+//! States of the m-seq at some positions of the Raft log, from which it can be read again.
+//!
+//! Whether a message of a Raft entry has a `Ts`, and which, depends on what was learned before, so reading from the
+//! middle of the log needs the state there. Marks are denser where the log is short: when there are too many, every
+//! second one is dropped and the distance doubles.
+
+use std::collections::VecDeque;
+
+use carousel_engine::Ts;
+use parking_lot::Mutex;
+
+use super::{LogId, StoredMembership};
+use crate::router::mseq::MSeq;
+
+const MOST: usize = 256;
+
+/// The state after an entry of the log.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) log_id: Option<LogId>,
+    pub(super) membership: StoredMembership,
+    pub(super) mseq: MSeq,
+}
+
+impl Mark {
+    fn next(&self) -> u64 {
+        self.log_id.map_or(0, |id| id.index + 1)
+    }
+}
+
+struct Inner {
+    /// The first is the snapshot (or the beginning); ascending.
+    marks: VecDeque<Mark>,
+    /// Entries between two marks.
+    distance: u64,
+    /// The state after the last entry that was applied.
+    now: Mark,
+    /// The mark that the next snapshot is to be made of.
+    planned: Option<Mark>,
+}
+
+/// See the module's head.
+pub(super) struct Marks(Mutex<Inner>);
+
+impl Marks {
+    /// Begins at a snapshot, or at the beginning of all.
+    pub(super) fn new(first: Mark) -> Self {
+        let marks = VecDeque::from([first.clone()]);
+        Marks(Mutex::new(Inner { marks, distance: 1, now: first, planned: None }))
+    }
+
+    /// Begins again at a snapshot that was received.
+    pub(super) fn reset(&self, first: Mark) {
+        let mut inner = self.0.lock();
+        inner.marks = VecDeque::from([first.clone()]);
+        inner.distance = 1;
+        inner.now = first;
+        inner.planned = None;
+    }
+
+    /// The state after another entry.
+    pub(super) fn advance(&self, now: Mark) {
+        let mut inner = self.0.lock();
+        let last = inner.marks.back().map_or(0, Mark::next);
+        if now.next() >= last + inner.distance {
+            inner.marks.push_back(now.clone());
+        }
+        if inner.marks.len() > MOST {
+            let mut number = 0;
+            inner.marks.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            inner.distance *= 2;
+        }
+        inner.now = now;
+    }
+
+    /// `Ts` of the first mark: streams can begin there or later.
+    pub(super) fn first(&self) -> Ts {
+        self.0.lock().marks[0].mseq.ts()
+    }
+
+    /// The state at the first mark.
+    pub(super) fn first_state(&self) -> MSeq {
+        self.0.lock().marks[0].mseq.clone()
+    }
+
+    /// Index after the last entry that was applied.
+    pub(super) fn applied(&self) -> u64 {
+        self.0.lock().now.next()
+    }
+
+    /// The last mark at or before a `Ts`: the next index of the log and the state there.
+    pub(super) fn before(&self, ts: Ts) -> Option<(u64, MSeq)> {
+        let inner = self.0.lock();
+        let mark = inner.marks.iter().rev().find(|mark| mark.mseq.ts() <= ts)?;
+        Some((mark.next(), mark.mseq.clone()))
+    }
+
+    /// Plans a snapshot of the last mark at or before `ts`; false when there is none behind the first.
+    pub(super) fn plan_snapshot(&self, ts: Ts) -> bool {
+        let mut inner = self.0.lock();
+        let planned = inner.marks.iter().skip(1).rev().find(|mark| mark.mseq.ts() <= ts).cloned();
+        let found = planned.is_some();
+        inner.planned = planned.or(inner.planned.take());
+        found
+    }
+
+    /// The mark to make a snapshot of.
+    pub(super) fn planned(&self) -> Mark {
+        let inner = self.0.lock();
+        inner.planned.clone().unwrap_or_else(|| inner.marks[0].clone())
+    }
+
+    /// A snapshot is on disk: the log before it may go, hence the marks before it must.
+    pub(super) fn snapshot_made(&self, snapshot: &Mark) {
+        let mut inner = self.0.lock();
+        while inner.marks.len() > 1 && inner.marks[0].next() < snapshot.next() {
+            inner.marks.pop_front();
+        }
+        if inner.marks[0].next() > snapshot.next() {
+            inner.marks.push_front(snapshot.clone());
+        }
+        if inner.planned.as_ref().is_some_and(|planned| planned.next() <= snapshot.next()) {
+            inner.planned = None;
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Agreement on the order of batches: the only module that knows openraft (0.10 alpha, whose API changes between
+//! releases).
+//!
+//! To the router it is an atomic broadcast: [`Consensus::propose`] a [`Batch`], and every router's
+//! [`MSeq`] learns the same batches in the same order, reported as [`Event::Learned`]. The log store writes through to
+//! the router's [`crate::wal`] and reports flushed entries asynchronously; the state machine is the `MSeq`, kept with
+//! [`marks::Marks`] at some earlier positions. A snapshot is the `MSeq` at the last mark before the truncation point,
+//! not at the end: so the log that is kept reaches from the snapshot on, a restart replays it, and streams can be
+//! served from any `Ts` behind it.
+
+mod log_store;
+mod marks;
+mod network;
+mod state_machine;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use carousel_engine::Ts;
+use openraft::{
+    Config, Raft, ServerState, SnapshotPolicy,
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, RaftError},
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    config::Config as RingConfig,
+    message::ProcessId,
+    router::mseq::{Batch, Learned, MSeq},
+    wal::{Durability, WalError},
+};
+use log_store::LogStore;
+pub(crate) use network::Registry;
+use state_machine::StateMachine;
+
+openraft::declare_raft_types!(
+    /// openraft's types for routers.
+    pub(crate) TypeConfig:
+        D = Arc<Batch>,
+        R = (),
+        NodeId = u64,
+        Node = openraft::EmptyNode,
+        AsyncRuntime = openraft::TokioRuntime,
+);
+
+type Entry = <TypeConfig as openraft::RaftTypeConfig>::Entry;
+type LeaderId = openraft::impls::leader_id_adv::LeaderId<u64, u64>;
+type LogId = openraft::LogId<LeaderId>;
+type Vote = openraft::Vote<LeaderId>;
+type StoredMembership = openraft::StoredMembership<LeaderId, u64, openraft::EmptyNode>;
+type SnapshotMeta = openraft::SnapshotMeta<LeaderId, u64, openraft::EmptyNode>;
+type Snapshot = openraft::Snapshot<LeaderId, u64, openraft::EmptyNode, bytes::Bytes>;
+type RouterRaft = Raft<TypeConfig, StateMachine>;
+
+/// What the router hears of the consensus.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The m-seq has grown (or commands were learned that leave it as it is).
+    Learned {
+        /// The m-seq now.
+        mseq: MSeq,
+        /// What came of the commands.
+        learned: Vec<Learned>,
+    },
+    /// The m-seq was replaced by a later one, because this router had fallen behind the others' logs.
+    Installed(MSeq),
+    /// This router leads, and has learned all that earlier leaders agreed on.
+    Leader,
+    /// This router does not lead (any more); who does, if known.
+    Follower(Option<ProcessId>),
+    /// The consensus has stopped because of an error.
+    Failed(String),
+}
+
+/// Why a proposal failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProposeError {
+    /// Not the leader; whether the batch will be learned is unknown.
+    #[error("not the leader")]
+    NotLeader,
+    /// The consensus has stopped.
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// Why a consensus could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsensusError {
+    /// The log.
+    #[error("the router's log: {0}")]
+    Log(#[from] WalError),
+    /// The router's state on disk does not decode.
+    #[error("the router's state on disk: {0}")]
+    State(String),
+    /// openraft refused.
+    #[error("consensus: {0}")]
+    Raft(String),
+}
+
+/// Timing of elections, in milliseconds.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// How often a leader shows that it lives.
+    pub heartbeat_ms: u64,
+    /// A follower that hears nothing for a random time in this range stands for election.
+    pub election_ms: std::ops::Range<u64>,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing { heartbeat_ms: 50, election_ms: 150..300 }
+    }
+}
+
+/// One router's share in the consensus.
+pub(crate) struct Consensus {
+    id: u64,
+    raft: RouterRaft,
+    log: LogStore,
+    marks: Arc<marks::Marks>,
+    first: MSeq,
+    registry: Registry,
+    watcher: tokio::task::JoinHandle<()>,
+}
+
+impl Consensus {
+    /// Starts or restarts. `members` is the first membership; a router that has a log goes on from there.
+    pub(crate) async fn start(
+        id: ProcessId,
+        members: &BTreeSet<ProcessId>,
+        config: RingConfig,
+        durability: Durability,
+        timing: &Timing,
+        registry: Registry,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, ConsensusError> {
+        let id = u64::from(id.number);
+        let directory = match &durability {
+            Durability::Disk { directory, .. } => Some(directory.clone()),
+            Durability::Memory => None,
+        };
+        let log = LogStore::open(durability).await?;
+        let machine = StateMachine::open(directory, MSeq::new(config), events.clone())?;
+        let marks = machine.marks();
+        let first = marks.first_state();
+        let raft_config = Config {
+            cluster_name: "carousel routers".into(),
+            heartbeat_interval: timing.heartbeat_ms,
+            election_timeout_min: timing.election_ms.start,
+            election_timeout_max: timing.election_ms.end,
+            snapshot_policy: SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: 0,
+            enable_pre_vote: Some(true),
+            ..Config::default()
+        };
+        let raft_config = raft_config.validate().map_err(|error| ConsensusError::Raft(error.to_string()))?;
+        let factory = network::Factory::new(registry.clone());
+        let raft = Raft::new(id, Arc::new(raft_config), factory, log.clone(), machine)
+            .await
+            .map_err(|error| ConsensusError::Raft(error.to_string()))?;
+        registry.insert(id, raft.clone());
+        let nodes: BTreeMap<u64, openraft::EmptyNode> =
+            members.iter().map(|member| (u64::from(member.number), openraft::EmptyNode {})).collect();
+        match raft.is_initialized().await {
+            Ok(true) => {}
+            // Every member may do this with the same membership: the entries are equal.
+            Ok(false) => {
+                if let Err(error) = raft.initialize(nodes).await
+                    && !matches!(error, RaftError::APIError(_))
+                {
+                    return Err(ConsensusError::Raft(error.to_string()));
+                }
+            }
+            Err(error) => return Err(ConsensusError::Raft(error.to_string())),
+        }
+        let watcher = tokio::spawn(watch_leadership(id, raft.clone(), events));
+        Ok(Consensus { id, raft, log, marks, first, registry, watcher })
+    }
+
+    /// The m-seq at the beginning of the log; what is behind it comes as events.
+    pub(crate) fn first(&self) -> &MSeq {
+        &self.first
+    }
+
+    /// Proposes a batch and waits until this router has learned it.
+    pub(crate) fn propose(
+        &self,
+        batch: Batch,
+    ) -> impl Future<Output = Result<(), ProposeError>> + Send + use<> {
+        let raft = self.raft.clone();
+        async move { propose(&raft, batch).await }
+    }
+
+    /// Lets go of the log up to `ts`, or somewhat less. Happens in the background.
+    pub(crate) fn truncate(&self, ts: Ts) {
+        if !self.marks.plan_snapshot(ts) {
+            return;
+        }
+        let raft = self.raft.clone();
+        tokio::spawn(async move {
+            if let Err(error) = raft.trigger().snapshot().await {
+                tracing::debug!(%error, "no snapshot");
+            }
+        });
+    }
+
+    /// Reads the m-seq behind the snapshot.
+    pub(crate) fn reader(&self) -> MSeqReader {
+        MSeqReader { log: self.log.clone(), marks: self.marks.clone() }
+    }
+
+    /// Stops. With `abandon`, what was not yet written to the log never will be, as in a crash.
+    pub(crate) async fn stop(self, abandon: bool) {
+        self.registry.remove(self.id);
+        if abandon {
+            self.log.abandon();
+        }
+        self.watcher.abort();
+        if self.raft.shutdown().await.is_err() {
+            tracing::warn!("the consensus did not shut down in order");
+        }
+        self.log.close().await;
+    }
+}
+
+async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
+    match raft.client_write(Arc::new(batch)).await {
+        Ok(_) => Ok(()),
+        Err(RaftError::APIError(
+            ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
+        )) => Err(ProposeError::NotLeader),
+        Err(error) => Err(ProposeError::Stopped(error.to_string())),
+    }
+}
+
+/// Reports who leads. This router is reported as leader only after a batch of its own term was learned: by then it has
+/// learned everything that was acknowledged under earlier leaders.
+async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>) {
+    let mut metrics = raft.metrics();
+    let mut reported: Option<Option<u64>> = None;
+    let mut led = None;
+    loop {
+        let (running, leads, term, leader) = {
+            let now = metrics.borrow_and_update();
+            let leads = now.state == ServerState::Leader;
+            (now.running_state.clone(), leads, now.current_term, now.current_leader)
+        };
+        if let Err(error) = running {
+            let _ = events.send(Event::Failed(error.to_string())).await;
+            return;
+        }
+        if !leads || led.is_some_and(|led| led != term) {
+            let leader = leader.filter(|leader| *leader != id);
+            if reported != Some(leader) {
+                reported = Some(leader);
+                let leader = leader.and_then(|number| u32::try_from(number).ok()).map(ProcessId::router);
+                if events.send(Event::Follower(leader)).await.is_err() {
+                    return;
+                }
+            }
+            led = None;
+        }
+        if leads && led != Some(term) {
+            // A failure means that another term has begun, which the metrics will show.
+            if propose(&raft, Batch::default()).await.is_ok() {
+                led = Some(term);
+                reported = None;
+                if events.send(Event::Leader).await.is_err() {
+                    return;
+                }
+            } else if metrics.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if metrics.changed().await.is_err() {
+            let _ = events.send(Event::Failed("the consensus has stopped".into())).await;
+            return;
+        }
+    }
+}
+
+/// Why the m-seq could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// It no longer reaches back that far.
+    #[error("the log begins after {0}")]
+    Purged(Ts),
+    /// The log.
+    #[error("{0}")]
+    Log(#[from] std::io::Error),
+}
+
+/// Reads the m-seq again, from any `Ts` that the log still reaches.
+#[derive(Clone)]
+pub(crate) struct MSeqReader {
+    log: LogStore,
+    marks: Arc<marks::Marks>,
+}
+
+/// Where a reader stands.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    next: u64,
+    mseq: MSeq,
+}
+
+impl Cursor {
+    /// Everything up to here has been read.
+    pub(crate) fn ts(&self) -> Ts {
+        self.mseq.ts()
+    }
+}
+
+impl MSeqReader {
+    /// A cursor at or before `after`.
+    pub(crate) fn seek(&self, after: Ts) -> Result<Cursor, ReadError> {
+        let (next, mseq) = self.marks.before(after).ok_or_else(|| ReadError::Purged(self.marks.first()))?;
+        Ok(Cursor { next, mseq })
+    }
+
+    /// Reads on from the cursor: about `bytes` of the log, no further than what was learned. Empty at its end.
+    pub(crate) async fn read(&self, cursor: &mut Cursor, bytes: u64) -> Result<Vec<Learned>, ReadError> {
+        let mut learned = Vec::new();
+        let end = self.marks.applied();
+        if cursor.next >= end {
+            return Ok(learned);
+        }
+        let entries = self.log.read(cursor.next..end, bytes).await?;
+        if entries.first().is_none_or(|entry| entry.log_id.index != cursor.next) {
+            return Err(ReadError::Purged(self.marks.first()));
+        }
+        for entry in entries {
+            cursor.next = entry.log_id.index + 1;
+            if let openraft::EntryPayload::Normal(batch) = &entry.payload {
+                learned.extend(cursor.mseq.learn(batch));
+            }
+        }
+        Ok(learned)
+    }
+}

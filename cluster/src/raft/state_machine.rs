@@ -1,0 +1,165 @@
+//! openraft's state machine: the m-seq.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use openraft::{
+    EntryPayload, OptionalSend, RaftSnapshotBuilder,
+    storage::{EntryResponder, RaftStateMachine},
+};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::{
+    ConsensusError, Event, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig,
+    marks::{Mark, Marks},
+};
+use crate::{
+    router::mseq::MSeq,
+    wal::{read_file, replace_file},
+};
+
+/// The snapshot made or received last.
+#[derive(Clone)]
+struct Stored {
+    path: Option<Arc<Path>>,
+    current: Arc<Mutex<Option<Snapshot>>>,
+}
+
+impl Stored {
+    async fn store(&self, snapshot: Snapshot) -> io::Result<()> {
+        if let Some(path) = self.path.clone() {
+            let content = postcard::to_stdvec(&(&snapshot.meta, &snapshot.snapshot[..]));
+            let content = content.map_err(io::Error::other)?;
+            let written = tokio::task::spawn_blocking(move || replace_file(&path, &content)).await;
+            written.unwrap_or_else(|_| Err(io::Error::other("shutting down")))?;
+        }
+        *self.current.lock() = Some(snapshot);
+        Ok(())
+    }
+}
+
+/// See the module's head.
+pub(super) struct StateMachine {
+    marks: Arc<Marks>,
+    now: Mark,
+    stored: Stored,
+    events: mpsc::Sender<Event>,
+}
+
+impl StateMachine {
+    /// Begins at the snapshot in the directory, or with `empty`.
+    pub(super) fn open(
+        directory: Option<PathBuf>,
+        empty: MSeq,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, ConsensusError> {
+        let path: Option<Arc<Path>> = directory.map(|directory| directory.join("snapshot").into());
+        let bad = |error: &dyn std::fmt::Display| ConsensusError::State(format!("snapshot: {error}"));
+        let content = match &path {
+            Some(path) => read_file(path).map_err(|error| bad(&error))?,
+            None => None,
+        };
+        let mut now = Mark { log_id: None, membership: StoredMembership::default(), mseq: empty };
+        let mut current = None;
+        if let Some(content) = content {
+            let (meta, state): (SnapshotMeta, Vec<u8>) =
+                postcard::from_bytes(&content).map_err(|error| bad(&error))?;
+            now = mark(&meta, &state).map_err(|error| bad(&error))?;
+            current = Some(Snapshot { meta, snapshot: state.into() });
+        }
+        let stored = Stored { path, current: Arc::new(Mutex::new(current)) };
+        Ok(StateMachine { marks: Arc::new(Marks::new(now.clone())), now, stored, events })
+    }
+
+    /// Positions from which the m-seq can be read again.
+    pub(super) fn marks(&self) -> Arc<Marks> {
+        self.marks.clone()
+    }
+}
+
+fn mark(meta: &SnapshotMeta, state: &[u8]) -> io::Result<Mark> {
+    let mseq = postcard::from_bytes(state).map_err(io::Error::other)?;
+    Ok(Mark { log_id: meta.last_log_id, membership: meta.last_membership.clone(), mseq })
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = Bytes;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        Ok((self.now.log_id, self.now.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            self.now.log_id = Some(entry.log_id);
+            let mut learned = Vec::new();
+            match entry.payload {
+                EntryPayload::Blank => {}
+                EntryPayload::Normal(batch) => learned = self.now.mseq.learn(&batch),
+                EntryPayload::Membership(membership) => {
+                    self.now.membership = StoredMembership::new(Some(entry.log_id), membership);
+                }
+            }
+            self.marks.advance(self.now.clone());
+            if !learned.is_empty() {
+                // Without a receiver the router is stopping; what was learned stays in the log.
+                let _ = self.events.send(Event::Learned { mseq: self.now.mseq.clone(), learned }).await;
+            }
+            if let Some(responder) = responder {
+                responder.send(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
+        Some(self.get_snapshot_builder().await)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder { marks: self.marks.clone(), stored: self.stored.clone() }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Bytes) -> Result<(), io::Error> {
+        self.now = mark(meta, &snapshot)?;
+        self.stored.store(Snapshot { meta: meta.clone(), snapshot }).await?;
+        self.marks.reset(self.now.clone());
+        let _ = self.events.send(Event::Installed(self.now.mseq.clone())).await;
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        Ok(self.stored.current.lock().clone())
+    }
+}
+
+/// Makes a snapshot of the planned mark.
+pub(super) struct Builder {
+    marks: Arc<Marks>,
+    stored: Stored,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = Bytes;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
+        let mark = self.marks.planned();
+        let meta = SnapshotMeta { last_log_id: mark.log_id, last_membership: mark.membership.clone() };
+        let state = postcard::to_stdvec(&mark.mseq).map_err(io::Error::other)?;
+        let snapshot = Snapshot { meta, snapshot: state.into() };
+        self.stored.store(snapshot.clone()).await?;
+        self.marks.snapshot_made(&mark);
+        Ok(snapshot)
+    }
+}

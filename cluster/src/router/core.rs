@@ -1,0 +1,696 @@
+//! The router's bookkeeping (paper, section 5.5, Algorithm 2) as a deterministic state machine: inputs in, effects
+//! out; no clock, no I/O.
+//!
+//! ```text
+//!   submitter --Route--> leader --Propose--> [consensus] --Learned--> every router's m-seq and window
+//!   submitter <-Ordered- leader                                            |
+//!   subscriber --Subscribe--> leader --State, Deliver, Deliver, …----------+
+//! ```
+//!
+//! The leader gathers routed messages while its previous proposal is in flight, so that one consensus decision carries
+//! many messages. Each subscriber has a *stream*: all messages behind its `after` of whose destination set it is a
+//! member, in `Ts` order and without a gap, each `Deliver` with the frontier up to which nothing more will come. At
+//! most one step of a stream is under way; a subscriber that is slow holds up nothing but itself, for what has
+//! meanwhile left the bounded window is read from the log again when its turn comes.
+//!
+//! Where this departs from Algorithm 2: subscribers keep the position of their streams, so that the leader needs no
+//! set of unconfirmed destinations for each message; messages count as "stable" for their submitter once they are in
+//! the m-seq (`Ordered`), and the log is cut by the watermark below which every storage process is durable.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use carousel_engine::{
+    Ts,
+    operation::{InsertRows, OperationKind},
+    position::KeyRange,
+};
+
+use super::mseq::{Batch, Command, Learned, MSeq, Routed};
+use crate::{
+    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    wire::{Delivery, Watermarks, Wire},
+};
+
+/// Bounds of what a router keeps in memory and sends at once.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Messages in one proposal.
+    pub proposal_messages: usize,
+    /// Approximate bytes in one proposal.
+    pub proposal_bytes: usize,
+    /// Approximate bytes of routed messages that wait for a proposal; beyond it the router takes no more.
+    pub queue_bytes: usize,
+    /// Approximate bytes of the newest messages kept for delivery.
+    pub window_bytes: usize,
+    /// Messages in one `Deliver`.
+    pub deliver_messages: usize,
+    /// Approximate bytes in one `Deliver`.
+    pub deliver_bytes: usize,
+    /// `Route`s and `Subscribe`s kept while no leader is known.
+    pub waiting: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            proposal_messages: 4096,
+            proposal_bytes: 4 << 20,
+            queue_bytes: 64 << 20,
+            window_bytes: 64 << 20,
+            deliver_messages: 1024,
+            deliver_bytes: 1 << 20,
+            waiting: 256,
+        }
+    }
+}
+
+/// Number of a subscription's stream; never used twice by one router.
+pub type StreamId = u64;
+
+/// What happens to a router.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Another process has sent something.
+    Received {
+        /// Who.
+        from: ProcessId,
+        /// What.
+        wire: Wire,
+    },
+    /// The m-seq has grown.
+    Learned {
+        /// The m-seq now.
+        mseq: MSeq,
+        /// What came of the commands.
+        learned: Vec<Learned>,
+    },
+    /// The m-seq was replaced by a later one, as this router had fallen behind.
+    Installed(MSeq),
+    /// This router leads, and has learned all that earlier leaders have.
+    Leader,
+    /// This router does not lead; who does, if known.
+    Follower(Option<ProcessId>),
+    /// A proposal has been learned, or failed.
+    Proposed {
+        /// Which.
+        proposal: u64,
+        /// Whether it was learned.
+        accepted: bool,
+    },
+    /// The last step of a stream has reached the subscriber's mailbox.
+    Sent {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+    },
+    /// The subscriber is not there any more.
+    Unreachable {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+    },
+    /// The log was read for a stream.
+    Read {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+        /// What it is a destination of behind the position asked for, up to `through`.
+        deliveries: Vec<Delivery>,
+        /// How far the log was read.
+        through: Ts,
+    },
+    /// The log does not reach back far enough for a stream.
+    Purged {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+        /// Streams can begin here or later.
+        purged: Ts,
+    },
+}
+
+/// What a router does.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Propose a batch; answered by [`Input::Proposed`].
+    Propose {
+        /// Number of the proposal.
+        proposal: u64,
+        /// The batch.
+        batch: Batch,
+    },
+    /// Send a small message.
+    Send {
+        /// To whom.
+        to: ProcessId,
+        /// What.
+        wire: Wire,
+    },
+    /// Send the next step of a stream when there is room; answered by [`Input::Sent`] or [`Input::Unreachable`].
+    Stream {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+        /// What, in order.
+        wires: Vec<Wire>,
+    },
+    /// Read the log for a stream; answered by [`Input::Read`] or [`Input::Purged`].
+    Read {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+        /// From behind this.
+        after: Ts,
+    },
+    /// A stream has ended: forget what is under way.
+    Close {
+        /// The subscriber.
+        to: ProcessId,
+        /// Its stream.
+        stream: StreamId,
+    },
+    /// The log up to here is not needed any more.
+    Truncate(Ts),
+}
+
+/// The newest messages of the m-seq.
+struct Window {
+    messages: VecDeque<(Routed, usize)>,
+    bytes: usize,
+    /// `Ts` of the last message, also when there is none in the window.
+    last: Ts,
+}
+
+impl Window {
+    fn new(last: Ts) -> Self {
+        Window { messages: VecDeque::new(), bytes: 0, last }
+    }
+
+    fn push(&mut self, routed: Routed, limit: usize) {
+        assert_eq!(routed.ts.0, self.last.0 + 1, "the m-seq has no gaps");
+        self.last = routed.ts;
+        let weight = weight(&routed.message);
+        self.bytes += weight;
+        self.messages.push_back((routed, weight));
+        while self.bytes > limit && self.messages.len() > 1 {
+            self.bytes -= self.messages.pop_front().map_or(0, |(_, weight)| weight);
+        }
+    }
+
+    /// Whether all messages behind `after` are in the window.
+    fn reaches(&self, after: Ts) -> bool {
+        after.0 + self.messages.len() as u64 >= self.last.0
+    }
+
+    /// The messages behind `after`.
+    fn behind(&self, after: Ts) -> impl Iterator<Item = &(Routed, usize)> {
+        let skip = self.messages.len() - self.last.0.saturating_sub(after.0) as usize;
+        self.messages.iter().skip(skip)
+    }
+}
+
+/// About how much memory a message takes.
+pub(super) fn weight(message: &Message) -> usize {
+    let rows = match &message.body {
+        Body::Data(data) => match &data.operation.kind {
+            OperationKind::Insert(insert) => match &insert.rows {
+                InsertRows::Inline(batch) => batch.rows.get_array_memory_size() + 16 * batch.positions.len(),
+                InsertRows::Staged(_) => 64,
+            },
+            _ => 512,
+        },
+        _ => 512,
+    };
+    256 + rows + 16 * message.ranges.len()
+}
+
+/// A message as one destination gets it, if it is one.
+pub(super) fn delivery(routed: &Routed, to: ProcessId) -> Option<Delivery> {
+    let index = routed.destinations.binary_search_by_key(&to, |(process, _)| *process).ok()?;
+    let ranges: Vec<KeyRange> = routed.destinations[index].1.clone();
+    Some(Delivery {
+        ts: routed.ts,
+        message: routed.message.clone(),
+        ranges,
+        config_version: routed.config_version,
+    })
+}
+
+/// A subscriber's stream.
+struct Stream {
+    id: StreamId,
+    incarnation: Incarnation,
+    /// Everything up to here has been sent.
+    sent: Ts,
+    /// What the stream begins with, until it is sent.
+    state: Option<Wire>,
+    /// A step is under way.
+    busy: bool,
+}
+
+/// How far the leader has taken a submitter's messages: into the m-seq, a proposal or the queue.
+#[derive(Clone, Copy)]
+struct Taken {
+    incarnation: Incarnation,
+    sequence: u64,
+}
+
+#[derive(Default)]
+struct Leading {
+    taken: BTreeMap<ProcessId, Taken>,
+    queue: VecDeque<(Command, usize)>,
+    queue_bytes: usize,
+    in_flight: Option<u64>,
+    streams: BTreeMap<ProcessId, Stream>,
+    /// Clients whose subscription waits until they have joined.
+    joining: BTreeMap<ProcessId, (Incarnation, Ts)>,
+    watermarks: BTreeMap<ProcessId, Watermarks>,
+    truncating: Ts,
+}
+
+impl Leading {
+    fn enqueue(&mut self, command: Command) {
+        let weight = match &command {
+            Command::Message(message) => weight(message),
+            _ => 64,
+        };
+        self.queue_bytes += weight;
+        self.queue.push_back((command, weight));
+    }
+}
+
+enum Role {
+    Leading(Leading),
+    Following(Option<ProcessId>),
+}
+
+/// See the module's head.
+pub struct Core {
+    id: ProcessId,
+    limits: Limits,
+    mseq: MSeq,
+    window: Window,
+    role: Role,
+    /// What came while no leader was known.
+    waiting: VecDeque<(ProcessId, Wire)>,
+    last_stream: StreamId,
+    last_proposal: u64,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// A router that follows, at the position of an m-seq.
+    pub fn new(id: ProcessId, mseq: MSeq, limits: Limits) -> Self {
+        let window = Window::new(mseq.ts());
+        Core {
+            id,
+            limits,
+            mseq,
+            window,
+            role: Role::Following(None),
+            waiting: VecDeque::new(),
+            last_stream: 0,
+            last_proposal: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Whether so much waits to be proposed that no more data should be taken.
+    pub fn is_full(&self) -> bool {
+        match &self.role {
+            Role::Leading(leading) => leading.queue_bytes >= self.limits.queue_bytes,
+            Role::Following(_) => false,
+        }
+    }
+
+    /// What follows from an input.
+    pub fn handle(&mut self, input: Input) -> Vec<Effect> {
+        match input {
+            Input::Received { from, wire } => self.receive(from, wire),
+            Input::Learned { mseq, learned } => self.learn(mseq, learned),
+            Input::Installed(mseq) => {
+                self.window = Window::new(mseq.ts());
+                self.mseq = mseq;
+                self.pump_all();
+            }
+            Input::Leader => self.lead(),
+            Input::Follower(leader) => self.follow(leader),
+            Input::Proposed { proposal, accepted } => {
+                if let Role::Leading(leading) = &mut self.role
+                    && leading.in_flight == Some(proposal)
+                {
+                    leading.in_flight = None;
+                    if !accepted {
+                        self.follow(None);
+                    }
+                }
+            }
+            Input::Sent { to, stream } => {
+                if let Some(subscription) = self.stream(to, stream) {
+                    subscription.busy = false;
+                    self.pump(to);
+                }
+            }
+            Input::Unreachable { to, stream } => {
+                if self.stream(to, stream).is_some() {
+                    self.close(to);
+                }
+            }
+            Input::Read { to, stream, deliveries, through } => {
+                self.stream_from_log(to, stream, deliveries, through)
+            }
+            Input::Purged { to, stream, purged } => {
+                if let Some(subscription) = self.stream(to, stream) {
+                    let incarnation = subscription.incarnation;
+                    self.close(to);
+                    self.send(to, Wire::SubscribeRefused { incarnation, purged });
+                }
+            }
+        }
+        self.propose();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn send(&mut self, to: ProcessId, wire: Wire) {
+        self.effects.push(Effect::Send { to, wire });
+    }
+
+    fn stream(&mut self, to: ProcessId, stream: StreamId) -> Option<&mut Stream> {
+        match &mut self.role {
+            Role::Leading(leading) => leading.streams.get_mut(&to).filter(|found| found.id == stream),
+            Role::Following(_) => None,
+        }
+    }
+
+    fn receive(&mut self, from: ProcessId, wire: Wire) {
+        match (&self.role, &wire) {
+            (Role::Leading(_), _) => self.receive_leading(from, wire),
+            (Role::Following(Some(leader)), Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. }) => {
+                let leader = Some(*leader);
+                self.send(from, Wire::NotLeader { leader });
+            }
+            (Role::Following(None), Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. }) => {
+                // An election is short; answering would make everybody ask again and again.
+                if self.waiting.len() < self.limits.waiting {
+                    self.waiting.push_back((from, wire));
+                } else {
+                    self.send(from, Wire::NotLeader { leader: None });
+                }
+            }
+            (Role::Following(_), _) => {}
+        }
+    }
+
+    fn receive_leading(&mut self, from: ProcessId, wire: Wire) {
+        match wire {
+            Wire::Route(messages) => self.route(from, messages),
+            Wire::Subscribe { incarnation, after } => self.subscribe(from, incarnation, after),
+            Wire::Leave { incarnation } => {
+                if let Role::Leading(leading) = &mut self.role {
+                    leading.enqueue(Command::Leave(from, incarnation));
+                    leading.joining.remove(&from);
+                }
+                self.close(from);
+            }
+            Wire::Confirm(watermarks) => self.confirm(from, watermarks),
+            other => tracing::debug!(router = %self.id, %from, ?other, "not for a router"),
+        }
+    }
+
+    fn route(&mut self, from: ProcessId, messages: Vec<Arc<Message>>) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let last = self.mseq.last(from);
+        let mut ordered = false;
+        let mut resend = None;
+        for message in messages {
+            let MessageId { submitter, incarnation, sequence } = message.id;
+            if submitter != from {
+                tracing::warn!(router = %self.id, %from, %submitter, "a message in another's name has no effect");
+                continue;
+            }
+            let learned = last.map_or(Taken { incarnation, sequence: 0 }, |last| Taken {
+                incarnation: last.incarnation,
+                sequence: last.sequence,
+            });
+            let taken = leading.taken.entry(from).or_insert(learned);
+            if incarnation < taken.incarnation {
+                continue;
+            }
+            if incarnation > taken.incarnation {
+                *taken = Taken { incarnation, sequence: 0 };
+            }
+            if sequence <= taken.sequence {
+                // In the m-seq, or on its way.
+                ordered |=
+                    last.is_some_and(|last| last.incarnation == incarnation && sequence <= last.sequence);
+            } else if sequence == taken.sequence + 1 {
+                taken.sequence = sequence;
+                leading.enqueue(Command::Message(message));
+            } else {
+                resend = Some(Wire::Resend { incarnation, expected: taken.sequence + 1 });
+                break;
+            }
+        }
+        if let Some(last) = last.filter(|_| ordered) {
+            let wire = Wire::Ordered { incarnation: last.incarnation, sequence: last.sequence, ts: last.ts };
+            self.send(from, wire);
+        }
+        if let Some(wire) = resend {
+            self.send(from, wire);
+        }
+    }
+
+    fn subscribe(&mut self, from: ProcessId, incarnation: Incarnation, after: Ts) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        if leading.streams.get(&from).is_some_and(|stream| stream.incarnation > incarnation) {
+            return;
+        }
+        let joined = self.mseq.joined(from);
+        if from.kind == ProcessKind::Client && joined.is_none_or(|(last, _)| last != incarnation) {
+            if joined.is_some_and(|(last, _)| last > incarnation) {
+                tracing::debug!(router = %self.id, %from, incarnation, "an earlier life subscribes");
+                return;
+            }
+            leading.joining.insert(from, (incarnation, after));
+            leading.enqueue(Command::Join(from, incarnation));
+            return;
+        }
+        if !self.mseq.config().contains(from) {
+            tracing::warn!(router = %self.id, %from, "a process that is not part of the system subscribes");
+            return;
+        }
+        self.open(from, incarnation, after);
+    }
+
+    /// Begins a subscription's stream.
+    fn open(&mut self, to: ProcessId, incarnation: Incarnation, after: Ts) {
+        self.close(to);
+        let now = self.mseq.ts();
+        if after > now {
+            // Delivered messages are never lost while a quorum of routers keeps its disks.
+            tracing::error!(router = %self.id, %to, %after, %now, "a subscriber is ahead of the m-seq");
+            self.send(to, Wire::SubscribeRefused { incarnation, purged: now });
+            return;
+        }
+        // A client that has joined before the first message may have followed the m-seq from 0: it must miss nothing.
+        let fresh = to.kind == ProcessKind::Client
+            && after == Ts::ZERO
+            && self.mseq.joined(to).is_some_and(|(_, joined)| joined > Ts::ZERO);
+        let (ts, catalog) = match (fresh, after) {
+            (true, _) => (now, Some(self.mseq.catalog().clone())),
+            (false, Ts::ZERO) => (after, Some(Arc::default())),
+            (false, _) => (after, None),
+        };
+        let state = Wire::State { incarnation, ts, config: self.mseq.config().clone(), catalog };
+        self.last_stream += 1;
+        let stream = Stream { id: self.last_stream, incarnation, sent: ts, state: Some(state), busy: false };
+        if let Role::Leading(leading) = &mut self.role {
+            leading.streams.insert(to, stream);
+        }
+        self.pump(to);
+    }
+
+    fn close(&mut self, to: ProcessId) {
+        if let Role::Leading(leading) = &mut self.role
+            && let Some(stream) = leading.streams.remove(&to)
+        {
+            self.effects.push(Effect::Close { to, stream: stream.id });
+        }
+    }
+
+    fn pump_all(&mut self) {
+        if let Role::Leading(leading) = &self.role {
+            let subscribers: Vec<_> = leading.streams.keys().copied().collect();
+            subscribers.into_iter().for_each(|to| self.pump(to));
+        }
+    }
+
+    /// Takes the next step of a stream, if none is under way and there is something to say.
+    fn pump(&mut self, to: ProcessId) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let Some(stream) = leading.streams.get_mut(&to).filter(|stream| !stream.busy) else { return };
+        if stream.sent >= self.window.last && stream.state.is_none() {
+            return;
+        }
+        stream.busy = true;
+        if !self.window.reaches(stream.sent) {
+            self.effects.push(Effect::Read { to, stream: stream.id, after: stream.sent });
+            return;
+        }
+        let mut deliveries = Vec::new();
+        let mut bytes = 0;
+        let mut frontier = stream.sent;
+        for (routed, weight) in self.window.behind(stream.sent) {
+            if deliveries.len() >= self.limits.deliver_messages || bytes >= self.limits.deliver_bytes {
+                break;
+            }
+            frontier = routed.ts;
+            if let Some(delivery) = delivery(routed, to) {
+                bytes += weight;
+                deliveries.push(delivery);
+            }
+        }
+        self.step(to, deliveries, frontier);
+    }
+
+    fn stream_from_log(&mut self, to: ProcessId, stream: StreamId, deliveries: Vec<Delivery>, through: Ts) {
+        let Some(subscription) = self.stream(to, stream) else { return };
+        assert!(through >= subscription.sent, "the log was read backwards");
+        self.step(to, deliveries, through);
+    }
+
+    /// Sends deliveries up to a frontier on a stream.
+    fn step(&mut self, to: ProcessId, deliveries: Vec<Delivery>, frontier: Ts) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let Some(stream) = leading.streams.get_mut(&to) else { return };
+        // Strictly increasing behind what was sent, and nothing beyond the frontier.
+        let mut last = stream.sent;
+        for delivery in &deliveries {
+            assert!(delivery.ts > last, "{to} would get {} after {last}", delivery.ts);
+            last = delivery.ts;
+        }
+        assert!(last <= frontier, "{to} would get {last} beyond the frontier {frontier}");
+        let mut wires = Vec::from_iter(stream.state.take());
+        if frontier > stream.sent {
+            wires.push(Wire::Deliver { incarnation: stream.incarnation, deliveries, frontier });
+        }
+        stream.sent = frontier;
+        self.effects.push(Effect::Stream { to, stream: stream.id, wires });
+    }
+
+    fn confirm(&mut self, from: ProcessId, watermarks: Watermarks) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        leading.watermarks.insert(from, watermarks);
+        // A storage process that has not confirmed anything holds on to everything.
+        let durable = |process| leading.watermarks.get(&process).map_or(Ts::ZERO, |w| w.durable);
+        let durable = self.mseq.config().storage_processes().map(durable).min().unwrap_or(Ts::ZERO);
+        let durable = durable.min(self.mseq.ts());
+        if durable > self.mseq.truncated().max(leading.truncating) {
+            leading.truncating = durable;
+            leading.enqueue(Command::Truncate(durable));
+        }
+    }
+
+    fn learn(&mut self, mseq: MSeq, learned: Vec<Learned>) {
+        self.mseq = mseq;
+        let mut ordered = BTreeSet::new();
+        for learned in learned {
+            match learned {
+                Learned::Message(routed) => {
+                    ordered.insert(routed.message.id.submitter);
+                    self.window.push(routed, self.limits.window_bytes);
+                }
+                Learned::Duplicate(id) => {
+                    ordered.insert(id.submitter);
+                }
+                Learned::Gap { id, expected } => {
+                    if let Role::Leading(leading) = &mut self.role {
+                        let incarnation = id.incarnation;
+                        leading.taken.insert(id.submitter, Taken { incarnation, sequence: expected - 1 });
+                        self.send(id.submitter, Wire::Resend { incarnation, expected });
+                    }
+                }
+                Learned::Joined(client, incarnation) => {
+                    let waits = match &mut self.role {
+                        Role::Leading(leading) => leading.joining.remove(&client),
+                        Role::Following(_) => None,
+                    };
+                    if let Some((_, after)) = waits.filter(|(subscribed, _)| *subscribed == incarnation) {
+                        self.open(client, incarnation, after);
+                    }
+                }
+                Learned::Truncate(ts) => self.effects.push(Effect::Truncate(ts)),
+                Learned::Nothing => {}
+            }
+        }
+        assert_eq!(self.window.last, self.mseq.ts(), "what was learned is what the m-seq says");
+        if let Role::Leading(_) = self.role {
+            for submitter in ordered {
+                if let Some(last) = self.mseq.last(submitter) {
+                    let (incarnation, sequence, ts) = (last.incarnation, last.sequence, last.ts);
+                    self.send(submitter, Wire::Ordered { incarnation, sequence, ts });
+                }
+            }
+        }
+        self.pump_all();
+    }
+
+    fn lead(&mut self) {
+        if let Role::Leading(_) = self.role {
+            return;
+        }
+        self.role = Role::Leading(Leading::default());
+        for (from, wire) in std::mem::take(&mut self.waiting) {
+            self.receive_leading(from, wire);
+        }
+    }
+
+    fn follow(&mut self, leader: Option<ProcessId>) {
+        let mut told = BTreeSet::new();
+        if let Role::Leading(leading) = std::mem::replace(&mut self.role, Role::Following(leader)) {
+            for (to, stream) in &leading.streams {
+                self.effects.push(Effect::Close { to: *to, stream: stream.id });
+            }
+            told.extend(
+                leading
+                    .streams
+                    .into_keys()
+                    .chain(leading.joining.into_keys())
+                    .chain(leading.taken.into_keys()),
+            );
+        }
+        if leader.is_some() {
+            told.extend(self.waiting.drain(..).map(|(from, _)| from));
+        }
+        told.into_iter().for_each(|to| self.send(to, Wire::NotLeader { leader }));
+    }
+
+    fn propose(&mut self) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        if leading.in_flight.is_some() || leading.queue.is_empty() {
+            return;
+        }
+        let mut batch = Batch::default();
+        let mut bytes = 0;
+        while batch.0.len() < self.limits.proposal_messages
+            && bytes < self.limits.proposal_bytes
+            && let Some((command, weight)) = leading.queue.pop_front()
+        {
+            bytes += weight;
+            batch.0.push(command);
+        }
+        leading.queue_bytes -= bytes;
+        self.last_proposal += 1;
+        leading.in_flight = Some(self.last_proposal);
+        self.effects.push(Effect::Propose { proposal: self.last_proposal, batch });
+    }
+}

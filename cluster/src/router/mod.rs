@@ -1,0 +1,331 @@
+//! Routers: they order messages and route them to their destinations (paper, section 5.5).
+//!
+//! [`mseq`] is what routers agree on, [`core`] the bookkeeping of one of them; this module is the shell that connects
+//! them to the network, the consensus and the clock.
+
+pub mod core;
+pub mod mseq;
+mod stream;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::{
+    core::{Core, Effect, Input, Limits, StreamId},
+    stream::{StreamHandle, StreamReport},
+};
+pub use crate::raft::{ConsensusError, Timing};
+use crate::{
+    config::Config,
+    message::ProcessId,
+    network::{Endpoint, Network, Sender, TrySendError},
+    raft::{Consensus, Event, ProposeError},
+    wal::Durability,
+    wire::Wire,
+};
+
+/// Events of the consensus that wait for the router; beyond it the consensus waits.
+const EVENTS: usize = 16;
+
+/// How to run a router.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which router.
+    pub id: ProcessId,
+    /// All routers of the system, this one included.
+    pub members: BTreeSet<ProcessId>,
+    /// The first config; a router that has a log goes on with the config found there.
+    pub config: Config,
+    /// Where the m-seq is kept.
+    pub durability: Durability,
+    /// Elections.
+    pub timing: Timing,
+    /// Memory and batches.
+    pub limits: Limits,
+}
+
+impl Options {
+    /// A router that is alone, with usual timing and limits.
+    pub fn single(config: Config, durability: Durability) -> Self {
+        let id = ProcessId::router(1);
+        Self::member(id, [id].into(), config, durability)
+    }
+
+    /// One of several routers, with usual timing and limits.
+    pub fn member(
+        id: ProcessId,
+        members: BTreeSet<ProcessId>,
+        config: Config,
+        durability: Durability,
+    ) -> Self {
+        Options { id, members, config, durability, timing: Timing::default(), limits: Limits::default() }
+    }
+}
+
+/// Why a router could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is not among its own members.
+    #[error("{0} is not among the routers")]
+    NotAMember(ProcessId),
+    /// Its log or its consensus.
+    #[error(transparent)]
+    Consensus(#[from] ConsensusError),
+}
+
+/// What a router is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It follows; the leader, if one is known.
+    Following(Option<ProcessId>),
+    /// It orders and routes.
+    Leading,
+    /// It was stopped or killed.
+    Stopped,
+    /// It has stopped because of an error, such as a full disk. What it acknowledged is in its log.
+    Failed(Arc<str>),
+}
+
+enum Stop {
+    Gracefully(oneshot::Sender<()>),
+    Killed(oneshot::Sender<()>),
+}
+
+/// A running router. Cheap to clone.
+#[derive(Clone)]
+pub struct RouterHandle {
+    id: ProcessId,
+    stop: mpsc::Sender<Stop>,
+    state: watch::Receiver<State>,
+}
+
+impl RouterHandle {
+    /// Which router.
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Waits until it does something that `wanted` accepts, or has ended.
+    pub async fn wait_for(&self, mut wanted: impl FnMut(&State) -> bool) -> State {
+        let mut state = self.state.clone();
+        let ended = |state: &State| matches!(state, State::Stopped | State::Failed(_));
+        match state.wait_for(|state| wanted(state) || ended(state)).await {
+            Ok(state) => state.clone(),
+            Err(_) => self.state(),
+        }
+    }
+
+    /// Stops the router: tells its subscribers, finishes writing its log, frees its directory.
+    pub async fn stop(&self) {
+        self.end(Stop::Gracefully).await;
+    }
+
+    /// Ends the router as a crash would: nothing more is sent or written. Returns when its directory is free.
+    pub async fn kill(&self) {
+        self.end(Stop::Killed).await;
+    }
+
+    async fn end(&self, how: impl FnOnce(oneshot::Sender<()>) -> Stop) {
+        let (done, ended) = oneshot::channel();
+        // Either fails when the router has ended already, or somebody else ends it.
+        if self.stop.send(how(done)).await.is_ok() {
+            let _ = ended.await;
+        }
+        self.stop.closed().await;
+    }
+}
+
+/// A router process.
+pub struct Router {
+    core: Core,
+    endpoint: Endpoint,
+    sender: Sender,
+    consensus: Consensus,
+    streams: HashMap<ProcessId, StreamHandle>,
+    reports: mpsc::UnboundedSender<Report>,
+    state: watch::Sender<State>,
+}
+
+/// What the router's own tasks report. The channel is unbounded, but there is at most one report under way for each
+/// stream and one for the proposal.
+enum Report {
+    Proposed(u64, Result<(), ProposeError>),
+    Stream(ProcessId, StreamId, StreamReport),
+}
+
+/// How a router's work ended.
+enum End {
+    Stopped(Stop),
+    Failed(String),
+    Replaced,
+}
+
+impl Router {
+    /// Starts a router, or restarts it from its directory. It answers messages when this returns; when it is alone it
+    /// leads shortly after.
+    pub async fn start(options: Options, network: &Network) -> Result<RouterHandle, Error> {
+        let Options { id, members, config, durability, timing, limits } = options;
+        if !members.contains(&id) {
+            return Err(Error::NotAMember(id));
+        }
+        let endpoint = network.join(id);
+        let (event_sender, events) = mpsc::channel(EVENTS);
+        let routers = network.routers.clone();
+        let consensus =
+            Consensus::start(id, &members, config, durability, &timing, routers, event_sender).await?;
+        let core = Core::new(id, consensus.first().clone(), limits);
+        let (reports, reported) = mpsc::unbounded_channel();
+        let (state_sender, state) = watch::channel(State::Following(None));
+        let (stop, stops) = mpsc::channel(1);
+        let sender = endpoint.sender();
+        let streams = HashMap::new();
+        let router = Router { core, endpoint, sender, consensus, streams, reports, state: state_sender };
+        tokio::spawn(router.run(network.clone(), events, reported, stops));
+        Ok(RouterHandle { id, stop, state })
+    }
+
+    async fn run(
+        mut self,
+        network: Network,
+        mut events: mpsc::Receiver<Event>,
+        mut reported: mpsc::UnboundedReceiver<Report>,
+        mut stops: mpsc::Receiver<Stop>,
+    ) {
+        let id = self.sender.id();
+        let end = loop {
+            let full = self.core.is_full();
+            let input = tokio::select! {
+                biased;
+                stop = stops.recv() => break match stop {
+                    Some(stop) => End::Stopped(stop),
+                    None => End::Stopped(Stop::Gracefully(oneshot::channel().0)),
+                },
+                event = events.recv() => match event {
+                    Some(Event::Learned { mseq, learned }) => Input::Learned { mseq, learned },
+                    Some(Event::Installed(mseq)) => Input::Installed(mseq),
+                    Some(Event::Leader) => {
+                        self.state.send_replace(State::Leading);
+                        Input::Leader
+                    }
+                    Some(Event::Follower(leader)) => {
+                        self.state.send_replace(State::Following(leader));
+                        Input::Follower(leader)
+                    }
+                    Some(Event::Failed(reason)) => break End::Failed(reason),
+                    None => break End::Failed("the consensus has stopped".into()),
+                },
+                report = reported.recv() => match self.report(report) {
+                    Ok(Some(input)) => input,
+                    Ok(None) => continue,
+                    Err(reason) => break End::Failed(reason),
+                },
+                received = receive(&mut self.endpoint, full) => match received {
+                    Some((from, wire)) => Input::Received { from, wire },
+                    None => break End::Replaced,
+                },
+            };
+            self.execute(input);
+        };
+        let (abandon, done, state) = match end {
+            End::Stopped(Stop::Gracefully(done)) => {
+                self.execute(Input::Follower(None));
+                (false, Some(done), State::Stopped)
+            }
+            End::Stopped(Stop::Killed(done)) => (true, Some(done), State::Stopped),
+            End::Replaced => (true, None, State::Stopped),
+            End::Failed(reason) => {
+                tracing::error!(router = %id, %reason, "the router stops");
+                (true, None, State::Failed(reason.into()))
+            }
+        };
+        let Router { endpoint, consensus, streams, state: state_sender, .. } = self;
+        // Leaves the network, unless a new life of this router has already joined it.
+        drop(endpoint);
+        drop(network);
+        drop(streams);
+        // The consensus may be waiting for room.
+        drop(events);
+        consensus.stop(abandon).await;
+        state_sender.send_replace(state);
+        if let Some(done) = done {
+            let _ = done.send(());
+        }
+    }
+
+    fn report(&mut self, report: Option<Report>) -> Result<Option<Input>, String> {
+        Ok(match report {
+            Some(Report::Proposed(proposal, outcome)) => match outcome {
+                Ok(()) => Some(Input::Proposed { proposal, accepted: true }),
+                Err(ProposeError::NotLeader) => Some(Input::Proposed { proposal, accepted: false }),
+                Err(ProposeError::Stopped(reason)) => return Err(reason),
+            },
+            Some(Report::Stream(to, stream, report)) => Some(match report {
+                StreamReport::Sent => Input::Sent { to, stream },
+                StreamReport::Unreachable => Input::Unreachable { to, stream },
+                StreamReport::Read { deliveries, through } => Input::Read { to, stream, deliveries, through },
+                StreamReport::Purged(purged) => Input::Purged { to, stream, purged },
+                StreamReport::Failed(reason) => return Err(reason),
+            }),
+            // This router holds a sender itself.
+            None => None,
+        })
+    }
+
+    fn execute(&mut self, input: Input) {
+        for effect in self.core.handle(input) {
+            match effect {
+                Effect::Propose { proposal, batch } => {
+                    let (proposed, reports) = (self.consensus.propose(batch), self.reports.clone());
+                    tokio::spawn(async move {
+                        // Nobody listens when the router is stopping.
+                        let _ = reports.send(Report::Proposed(proposal, proposed.await));
+                    });
+                }
+                Effect::Send { to, wire } => match self.sender.try_send(to, wire) {
+                    Ok(()) => {}
+                    Err(TrySendError::Unreachable(error)) => tracing::debug!(%error, "not sent"),
+                    // By the network's rule every process drains its control lane; this one does not any more. It
+                    // asks again if it lives.
+                    Err(error @ TrySendError::Full(..)) => tracing::warn!(%error, "not sent"),
+                },
+                Effect::Stream { to, stream, wires } => self.stream(to, stream).send(wires),
+                Effect::Read { to, stream, after } => self.stream(to, stream).read(after),
+                Effect::Close { to, stream } => {
+                    if self.streams.get(&to).is_some_and(|handle| handle.id() == stream) {
+                        self.streams.remove(&to);
+                    }
+                }
+                Effect::Truncate(ts) => self.consensus.truncate(ts),
+            }
+        }
+    }
+
+    fn stream(&mut self, to: ProcessId, id: StreamId) -> &StreamHandle {
+        let known = self.streams.get(&to).is_some_and(|handle| handle.id() == id);
+        if !known {
+            let reports = self.reports.clone();
+            let report = move |report| drop(reports.send(Report::Stream(to, id, report)));
+            let handle = StreamHandle::start(id, to, self.sender.clone(), self.consensus.reader(), report);
+            self.streams.insert(to, handle);
+        }
+        &self.streams[&to]
+    }
+}
+
+/// The next message; while the core is full, data stays in the mailbox and holds up its senders.
+async fn receive(endpoint: &mut Endpoint, full: bool) -> Option<(ProcessId, Wire)> {
+    if full { endpoint.recv_control().await } else { endpoint.recv().await }
+}

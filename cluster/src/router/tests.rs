@@ -1,0 +1,385 @@
+//! Routers with a network, logs and elections, all in one process. The application processes here are small
+//! implementations of Algorithm 1.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use carousel_engine::Ts;
+use tokio::sync::watch;
+
+use super::*;
+use crate::{
+    message::Message,
+    router::testing::{read, truncate_table},
+    wire::{Watermarks, Wire},
+};
+
+/// How long a process waits for an answer before it asks another router.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+struct Cluster {
+    network: Network,
+    members: BTreeSet<ProcessId>,
+    config: Config,
+    directory: tempfile::TempDir,
+    routers: Vec<RouterHandle>,
+    limits: Limits,
+}
+
+impl Cluster {
+    async fn start(routers: u32, storage: u32, replication: u32) -> Self {
+        let members: BTreeSet<_> = (1..=routers).map(ProcessId::router).collect();
+        let mut cluster = Cluster {
+            network: Network::new(),
+            members: members.clone(),
+            config: Config::evenly(storage, replication).expect("a valid ring"),
+            directory: tempfile::tempdir().expect("a directory"),
+            routers: Vec::new(),
+            // Small, so that batches are split and old messages are read from the log.
+            limits: Limits { deliver_messages: 7, window_bytes: 40_000, ..Limits::default() },
+        };
+        for id in members {
+            let router = cluster.router(id).await;
+            cluster.routers.push(router);
+        }
+        cluster
+    }
+
+    async fn router(&self, id: ProcessId) -> RouterHandle {
+        let directory = self.directory.path().join(id.to_string());
+        let durability = Durability::Disk { directory, limits: Default::default() };
+        let options = Options {
+            limits: self.limits.clone(),
+            ..Options::member(id, self.members.clone(), self.config.clone(), durability)
+        };
+        Router::start(options, &self.network).await.expect("starts")
+    }
+
+    async fn leader(&self) -> usize {
+        let waits =
+            self.routers.iter().map(|router| Box::pin(router.wait_for(|state| *state == State::Leading)));
+        futures::future::select_all(waits).await.1
+    }
+}
+
+fn directory_of(cluster: &Cluster, id: ProcessId) -> std::path::PathBuf {
+    Path::new(cluster.directory.path()).join(id.to_string())
+}
+
+/// Follows the leader from router to router.
+struct Router1 {
+    members: Vec<ProcessId>,
+    current: usize,
+}
+
+impl Router1 {
+    fn new(members: &BTreeSet<ProcessId>) -> Self {
+        Router1 { members: members.iter().copied().collect(), current: 0 }
+    }
+
+    fn current(&self) -> ProcessId {
+        self.members[self.current]
+    }
+
+    fn next(&mut self, hint: Option<ProcessId>) {
+        let hinted = hint.and_then(|hint| self.members.iter().position(|member| *member == hint));
+        self.current = hinted.unwrap_or((self.current + 1) % self.members.len());
+    }
+}
+
+/// Submits messages in order and waits until all are in the m-seq.
+async fn submit(network: Network, members: BTreeSet<ProcessId>, id: ProcessId, messages: Vec<Message>) {
+    let mut endpoint = network.join(id);
+    let sender = endpoint.sender();
+    let mut router = Router1::new(&members);
+    let mut window: VecDeque<Arc<Message>> = messages.into_iter().map(Arc::new).collect();
+    let mut sent = 0;
+    while !window.is_empty() {
+        // A few at a time, so that elections fall into the middle.
+        if sent < window.len() && sent < 40 {
+            let more = (sent + 5).min(window.len());
+            let batch = window.range(sent..more).cloned().collect();
+            match sender.send(router.current(), Wire::Route(batch)).await {
+                Ok(()) => sent = more,
+                Err(_) => {
+                    router.next(None);
+                    sent = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+            continue;
+        }
+        match tokio::time::timeout(PATIENCE, endpoint.recv()).await {
+            Ok(Some((_, Wire::Ordered { sequence, .. }))) => {
+                while window.front().is_some_and(|message| message.id.sequence <= sequence) {
+                    window.pop_front();
+                    sent = sent.saturating_sub(1);
+                }
+            }
+            Ok(Some((from, Wire::NotLeader { leader }))) if from == router.current() => {
+                router.next(leader);
+                sent = 0;
+            }
+            Ok(Some((_, Wire::Resend { expected, .. }))) => {
+                let first = window.front().map_or(expected, |message| message.id.sequence);
+                assert!(expected >= first, "{id} is asked for {expected}, which was acknowledged");
+                sent = sent.min((expected - first) as usize);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("{id} was replaced"),
+            Err(_) => {
+                router.next(None);
+                sent = 0;
+            }
+        }
+    }
+}
+
+type Received = Vec<(Ts, crate::message::MessageId)>;
+
+/// Subscribes after `after` and follows until the frontier reaches `until`.
+async fn follow(
+    network: Network,
+    members: BTreeSet<ProcessId>,
+    id: ProcessId,
+    after: Ts,
+    mut until: watch::Receiver<Option<Ts>>,
+) -> Result<Received, Ts> {
+    let incarnation = 1;
+    let mut endpoint = network.join(id);
+    let sender = endpoint.sender();
+    let mut router = Router1::new(&members);
+    let mut received = Vec::new();
+    let mut last = after;
+    let mut subscribed = false;
+    loop {
+        if until.borrow_and_update().is_some_and(|until| last >= until) {
+            return Ok(received);
+        }
+        if !subscribed {
+            if sender.send(router.current(), Wire::Subscribe { incarnation, after: last }).await.is_err() {
+                router.next(None);
+                tokio::task::yield_now().await;
+                continue;
+            }
+            subscribed = true;
+        }
+        let wire = tokio::select! {
+            wire = tokio::time::timeout(PATIENCE, endpoint.recv()) => wire,
+            _ = until.changed() => continue,
+        };
+        match wire {
+            Ok(Some((_, Wire::State { ts, .. }))) => assert!(ts <= last, "the stream begins at {ts}"),
+            Ok(Some((_, Wire::Deliver { incarnation: 1, deliveries, frontier }))) => {
+                for delivery in deliveries {
+                    if delivery.ts > last {
+                        received.push((delivery.ts, delivery.message.id));
+                    }
+                }
+                last = last.max(frontier);
+            }
+            Ok(Some((from, Wire::NotLeader { leader }))) if from == router.current() => {
+                router.next(leader);
+                subscribed = false;
+            }
+            Ok(Some((_, Wire::SubscribeRefused { purged, .. }))) => return Err(purged),
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("{id} was replaced"),
+            Err(_) => {
+                router.next(None);
+                subscribed = false;
+            }
+        }
+    }
+}
+
+fn writes(client: ProcessId, count: u64) -> Vec<Message> {
+    (1..=count).map(|sequence| truncate_table(client, 1, sequence)).collect()
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    // Only a guard against hanging for ever.
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("the test hangs")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_router_orders_and_delivers() {
+    within(async {
+        let cluster = Cluster::start(1, 3, 2).await;
+        let (until, stop) = watch::channel(None);
+        let followers: Vec<_> = (1..=3)
+            .map(|n| {
+                let id = ProcessId::storage(n);
+                tokio::spawn(follow(
+                    cluster.network.clone(),
+                    cluster.members.clone(),
+                    id,
+                    Ts::ZERO,
+                    stop.clone(),
+                ))
+            })
+            .collect();
+        let client = ProcessId::client(1);
+        let mut messages = writes(client, 500);
+        messages.push(read(client, 1, 501, 0));
+        submit(cluster.network.clone(), cluster.members.clone(), client, messages).await;
+        until.send_replace(Some(Ts(501)));
+        let mut reads = 0;
+        for follower in followers {
+            let received = follower.await.expect("no panic").expect("streams");
+            let (write, read): (Vec<_>, Vec<_>) = received.into_iter().partition(|(ts, _)| ts.0 <= 500);
+            assert_eq!(
+                write.iter().map(|(ts, id)| (ts.0, id.sequence)).collect::<Vec<_>>(),
+                (1..=500).map(|n| (n, n)).collect::<Vec<_>>()
+            );
+            reads += read.len();
+        }
+        assert_eq!(reads, 2, "two of three processes hold all ranges with f = 2");
+        cluster.routers[0].stop().await;
+        assert_eq!(cluster.routers[0].state(), State::Stopped);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_order_for_all_while_leaders_are_killed() {
+    within(async {
+        let mut cluster = Cluster::start(3, 3, 3).await;
+        let (until, stop) = watch::channel(None);
+        let mut followers = Vec::new();
+        for n in 1..=3 {
+            let (network, members) = (cluster.network.clone(), cluster.members.clone());
+            followers.push(tokio::spawn(follow(
+                network,
+                members,
+                ProcessId::storage(n),
+                Ts::ZERO,
+                stop.clone(),
+            )));
+        }
+        const EACH: u64 = 600;
+        let mut submitters = Vec::new();
+        for n in 1..=2 {
+            let (network, members) = (cluster.network.clone(), cluster.members.clone());
+            let client = ProcessId::client(n);
+            submitters.push(tokio::spawn(submit(network, members, client, writes(client, EACH))));
+        }
+        for _ in 0..3 {
+            let leader = cluster.leader().await;
+            cluster.routers[leader].kill().await;
+            let id = cluster.routers[leader].id();
+            cluster.routers[leader] = cluster.router(id).await;
+        }
+        for submitter in submitters {
+            submitter.await.expect("no panic");
+        }
+        until.send_replace(Some(Ts(2 * EACH)));
+        let mut orders = Vec::new();
+        for follower in followers {
+            orders.push(follower.await.expect("no panic").expect("streams"));
+        }
+        assert_eq!(
+            orders[0].iter().map(|(ts, _)| ts.0).collect::<Vec<_>>(),
+            (1..=2 * EACH).collect::<Vec<_>>()
+        );
+        for n in 1..=2 {
+            let own = orders[0].iter().filter(|(_, id)| id.submitter == ProcessId::client(n));
+            assert_eq!(own.map(|(_, id)| id.sequence).collect::<Vec<_>>(), (1..=EACH).collect::<Vec<_>>());
+        }
+        assert!(orders.iter().all(|order| *order == orders[0]), "the same order everywhere");
+
+        // All routers restart from their disks: the m-seq is the same, and a new follower gets all of it.
+        for router in &cluster.routers {
+            router.kill().await;
+        }
+        cluster.routers.clear();
+        for id in cluster.members.clone() {
+            let router = cluster.router(id).await;
+            cluster.routers.push(router);
+        }
+        let (network, members) = (cluster.network.clone(), cluster.members.clone());
+        let again = follow(network, members, ProcessId::storage(2), Ts::ZERO, stop.clone()).await;
+        assert_eq!(again.expect("streams"), orders[0]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_is_cut_below_what_all_storage_has_durable() {
+    within(async {
+        let cluster = Cluster::start(1, 2, 1).await;
+        let (network, members) = (cluster.network.clone(), cluster.members.clone());
+        let client = ProcessId::client(1);
+        submit(network.clone(), members.clone(), client, writes(client, 300)).await;
+
+        let storage: Vec<_> = (1..=2).map(|n| network.join(ProcessId::storage(n))).collect();
+        for (endpoint, durable) in storage.iter().zip([200, 150]) {
+            let confirm = Wire::Confirm(Watermarks { durable: Ts(durable), ..Watermarks::default() });
+            endpoint.sender().send(ProcessId::router(1), confirm).await.expect("the router is there");
+        }
+        drop(storage);
+        // A stream from the beginning is refused once the log has been cut.
+        let (_until, stop) = watch::channel(Some(Ts(300)));
+        let purged = loop {
+            let (network, members) = (network.clone(), members.clone());
+            if let Err(purged) = follow(network, members, ProcessId::storage(1), Ts::ZERO, stop.clone()).await
+            {
+                break purged;
+            }
+        };
+        assert!(purged > Ts::ZERO && purged <= Ts(150), "cut at {purged}");
+        // Later ones are served, from the log, also after a restart.
+        cluster.routers[0].kill().await;
+        assert!(directory_of(&cluster, ProcessId::router(1)).join("snapshot").exists());
+        let _restarted = cluster.router(ProcessId::router(1)).await;
+        let received = follow(network, members, ProcessId::storage(1), purged, stop).await.expect("streams");
+        assert_eq!(
+            received.iter().map(|(ts, _)| ts.0).collect::<Vec<_>>(),
+            (purged.0 + 1..=300).collect::<Vec<_>>()
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_log_stops_the_router_and_loses_nothing() {
+    within(async {
+        let directory = tempfile::tempdir().expect("a directory");
+        let network = Network::new();
+        let options = |log_bytes| {
+            let limits = crate::wal::Limits { log_bytes, ..Default::default() };
+            let durability = Durability::Disk { directory: directory.path().into(), limits };
+            Options::single(Config::evenly(1, 1).expect("a ring"), durability)
+        };
+        let router = Router::start(options(Some(20_000)), &network).await.expect("starts");
+        let client = ProcessId::client(1);
+        let mut endpoint = network.join(client);
+        let sender = endpoint.sender();
+        let mut acknowledged = 0;
+        for message in writes(client, 10_000) {
+            if sender.send(router.id(), Wire::Route(vec![Arc::new(message)])).await.is_err() {
+                break;
+            }
+            if let Ok(Some((_, Wire::Ordered { sequence, .. }))) =
+                tokio::time::timeout(Duration::from_millis(1), endpoint.recv()).await
+            {
+                acknowledged = sequence;
+            }
+        }
+        let state = router.wait_for(|_| false).await;
+        assert!(matches!(&state, State::Failed(reason) if reason.contains("size limit")), "{state:?}");
+        drop(endpoint);
+
+        let _router = Router::start(options(None), &network).await.expect("restarts");
+        let (_until, stop) = watch::channel(Some(Ts(acknowledged)));
+        let members = [ProcessId::router(1)].into();
+        let received =
+            follow(network, members, ProcessId::storage(1), Ts::ZERO, stop).await.expect("streams");
+        assert!(received.len() as u64 >= acknowledged);
+    })
+    .await;
+}

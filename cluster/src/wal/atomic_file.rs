@@ -1,0 +1,39 @@
+//! Small files that are replaced as a whole.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+/// Replaces the file at `path` with `content` such that after a crash it holds either the old or the new content.
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(&crc32fast::hash(content).to_le_bytes())?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// The content that [`replace`] wrote; `None` when there is no such file, an error when it is damaged.
+pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged", path.display()));
+    let checksum = *bytes.first_chunk::<4>().ok_or_else(damaged)?;
+    let content = bytes.split_off(4);
+    if crc32fast::hash(&content) != u32::from_le_bytes(checksum) {
+        return Err(damaged());
+    }
+    Ok(Some(content))
+}
+
+/// Makes the creation, renaming and removal of files in a directory durable.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

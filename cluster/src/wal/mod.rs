@@ -1,0 +1,364 @@
+//! The write-ahead log of a router.
+//!
+//! Records with consecutive indices in append-only segment files (see [`segments`] for their form) and one small file
+//! of metadata that is replaced as a whole. All writing happens on a thread of its own, in the order of the calls; one
+//! `fdatasync` serves all appends that wait for it. After the first error nothing is written any more and every call
+//! fails with it: whether a failed write or sync reached the disk is unknown, so the router has to stop.
+
+mod atomic_file;
+mod segments;
+
+use std::{
+    fs::{self, File},
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
+
+pub(crate) use atomic_file::{read as read_file, replace as replace_file};
+pub use segments::Limits;
+use segments::Segments;
+
+/// Where a router keeps the m-seq (DESIGN, decision 13).
+#[derive(Clone, Debug)]
+pub enum Durability {
+    /// In a write-ahead log in this directory: acknowledged means fsynced on a quorum.
+    Disk {
+        /// The router's own directory; created when missing.
+        directory: PathBuf,
+        /// Limits of the log.
+        limits: Limits,
+    },
+    /// In memory only: the paper's disk-less mode. What was acknowledged survives as long as a quorum of routers does;
+    /// a router that restarts is a new one.
+    Memory,
+}
+
+/// What can go wrong with the log. None of it is deterministic: the router that meets it stops.
+#[derive(Debug, thiserror::Error)]
+pub enum WalError {
+    /// The file system's error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A place that had been synced does not read back.
+    #[error("{path} is damaged at offset {offset}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+    },
+    /// Records must have consecutive indices.
+    #[error("record {found} appended where {expected} was expected")]
+    Gap {
+        /// The next index.
+        expected: u64,
+        /// The index that came.
+        found: u64,
+    },
+    /// A record is too long.
+    #[error("a record of {bytes} bytes is too long for the log")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The log was closed or has failed before.
+    #[error("the log is closed: {0}")]
+    Closed(Arc<str>),
+}
+
+impl From<WalError> for io::Error {
+    fn from(error: WalError) -> io::Error {
+        match error {
+            WalError::Io(error) => error,
+            other => io::Error::other(other),
+        }
+    }
+}
+
+type Done<T> = Box<dyn FnOnce(Result<T, WalError>) + Send>;
+
+type Append = (Vec<(u64, Bytes)>, Done<()>);
+
+enum Job {
+    Append(Vec<(u64, Bytes)>, Done<()>),
+    Truncate(u64, Done<()>),
+    Purge(u64, Done<()>),
+    Metadata(Bytes, Done<()>),
+}
+
+/// A router's log.
+pub(crate) struct Wal {
+    segments: Arc<RwLock<Segments>>,
+    // Unbounded, but bounded by what Raft keeps in flight.
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    abandoned: Arc<AtomicBool>,
+}
+
+/// What was found when a log was opened.
+pub(crate) struct Recovered {
+    /// Indices of the records, if there are any.
+    pub(crate) range: Option<Range<u64>>,
+    /// The metadata saved last.
+    pub(crate) metadata: Option<Vec<u8>>,
+}
+
+impl Wal {
+    /// Opens or creates the log in a directory. Blocking. A directory that another process or router uses is an error.
+    pub(crate) fn open(directory: &Path, limits: Limits) -> Result<(Wal, Recovered), WalError> {
+        fs::create_dir_all(directory)?;
+        let lock = File::create(directory.join("lock"))?;
+        lock.try_lock().map_err(|error| match error {
+            fs::TryLockError::Error(error) => error,
+            fs::TryLockError::WouldBlock => {
+                io::Error::new(io::ErrorKind::AddrInUse, format!("{} is in use", directory.display()))
+            }
+        })?;
+        let metadata_path = directory.join("metadata");
+        let metadata = read_file(&metadata_path)?;
+        let segments = Segments::open(directory, limits)?;
+        let recovered = Recovered { range: segments.range(), metadata };
+        let segments = Arc::new(RwLock::new(segments));
+        let (jobs, queue) = mpsc::channel();
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let writer =
+            Writer { segments: segments.clone(), metadata_path, abandoned: abandoned.clone(), failed: None };
+        let thread = std::thread::Builder::new().name("router-log".into()).spawn(move || {
+            writer.run(queue);
+            drop(lock);
+        })?;
+        let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(Some(thread)));
+        Ok((Wal { segments, jobs, thread, abandoned }, recovered))
+    }
+
+    fn submit(&self, job: Job) {
+        let rejected = match &*self.jobs.lock() {
+            Some(jobs) => jobs.send(job).err().map(|mpsc::SendError(job)| job),
+            None => Some(job),
+        };
+        if let Some(job) = rejected {
+            job.fail(&"closed".into());
+        }
+    }
+
+    /// Appends records; `done` is called, on the log's thread, once they are on disk.
+    pub(crate) fn append(
+        &self,
+        records: Vec<(u64, Bytes)>,
+        done: impl FnOnce(Result<(), WalError>) + Send + 'static,
+    ) {
+        self.submit(Job::Append(records, Box::new(done)));
+    }
+
+    async fn wait(&self, job: impl FnOnce(Done<()>) -> Job) -> Result<(), WalError> {
+        let (answer, answered) = oneshot::channel();
+        // The receiver is dropped only when nobody waits any more.
+        self.submit(job(Box::new(move |result| drop(answer.send(result)))));
+        answered.await.unwrap_or_else(|_| Err(WalError::Closed("abandoned".into())))
+    }
+
+    /// Durably removes all records with index `from` or greater.
+    pub(crate) async fn truncate(&self, from: u64) -> Result<(), WalError> {
+        self.wait(|done| Job::Truncate(from, done)).await
+    }
+
+    /// Allows the records with index `to` or less to go.
+    pub(crate) async fn purge(&self, to: u64) -> Result<(), WalError> {
+        self.wait(|done| Job::Purge(to, done)).await
+    }
+
+    /// Durably replaces the metadata.
+    pub(crate) async fn save_metadata(&self, metadata: Bytes) -> Result<(), WalError> {
+        self.wait(|done| Job::Metadata(metadata, done)).await
+    }
+
+    /// Reads the records of a range as far as they exist, up to about `bytes` (but at least one).
+    pub(crate) async fn read(&self, range: Range<u64>, bytes: u64) -> Result<Vec<(u64, Bytes)>, WalError> {
+        let places = self.segments.read().places(range, bytes);
+        let read = move || places.into_iter().map(|place| Ok((place.index, place.read()?))).collect();
+        tokio::task::spawn_blocking(read)
+            .await
+            .unwrap_or_else(|_| Err(WalError::Closed("shutting down".into())))
+    }
+
+    /// Makes the log forget what it was asked to write and has not written yet, as a crash would.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until the log's thread has ended and the directory is free again. Blocking.
+    pub(crate) fn close(&self) {
+        self.jobs.lock().take();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the log's thread panicked");
+        }
+    }
+}
+
+impl Drop for Wal {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Job {
+    fn fail(self, reason: &Arc<str>) {
+        let (Job::Append(_, done) | Job::Truncate(_, done) | Job::Purge(_, done) | Job::Metadata(_, done)) =
+            self;
+        done(Err(WalError::Closed(reason.clone())));
+    }
+}
+
+struct Writer {
+    segments: Arc<RwLock<Segments>>,
+    metadata_path: PathBuf,
+    abandoned: Arc<AtomicBool>,
+    failed: Option<Arc<str>>,
+}
+
+impl Writer {
+    fn run(mut self, queue: mpsc::Receiver<Job>) {
+        while let Ok(first) = queue.recv() {
+            let mut group: Vec<Append> = Vec::new();
+            for job in std::iter::once(first).chain(queue.try_iter()) {
+                if self.abandoned.load(Ordering::SeqCst) {
+                    self.failed.get_or_insert("abandoned".into());
+                }
+                if let Some(reason) = &self.failed {
+                    job.fail(reason);
+                    continue;
+                }
+                match job {
+                    Job::Append(records, done) => group.push((records, done)),
+                    other => {
+                        self.write(std::mem::take(&mut group));
+                        self.execute(other);
+                    }
+                }
+            }
+            self.write(group);
+        }
+    }
+
+    /// Writes a group of appends with a single sync.
+    fn write(&mut self, group: Vec<Append>) {
+        if group.is_empty() {
+            return;
+        }
+        if let Some(reason) = self.failed.clone() {
+            return group.into_iter().for_each(|(_, done)| done(Err(WalError::Closed(reason.clone()))));
+        }
+        match self.append(&group) {
+            Ok(()) => group.into_iter().for_each(|(_, done)| done(Ok(()))),
+            Err(error) => {
+                tracing::error!(%error, "the router's log cannot be written");
+                let reason: Arc<str> = error.to_string().into();
+                self.failed = Some(reason.clone());
+                let mut error = Some(error);
+                for (_, done) in group {
+                    done(Err(error.take().unwrap_or_else(|| WalError::Closed(reason.clone()))));
+                }
+            }
+        }
+    }
+
+    fn append(&self, group: &[Append]) -> Result<(), WalError> {
+        let unsynced = {
+            let mut segments = self.segments.write();
+            group.iter().try_for_each(|(records, _)| segments.append(records))?;
+            segments.unsynced()
+        };
+        // Readers do not wait for the sync.
+        if let Some((file, length)) = unsynced {
+            file.sync_data()?;
+            self.segments.write().synced(length);
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, job: Job) {
+        if let Some(reason) = &self.failed {
+            return job.fail(reason);
+        }
+        let (result, done) = match job {
+            Job::Append(records, done) => (self.append(&[(records, Box::new(|_| ()))]), done),
+            Job::Truncate(from, done) => (self.segments.write().truncate(from), done),
+            Job::Purge(to, done) => (self.segments.write().purge(to), done),
+            Job::Metadata(content, done) => {
+                (replace_file(&self.metadata_path, &content).map_err(WalError::from), done)
+            }
+        };
+        if let Err(error) = &result {
+            tracing::error!(%error, "the router's log cannot be written");
+            self.failed = Some(error.to_string().into());
+        }
+        done(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(index: u64) -> (u64, Bytes) {
+        (index, Bytes::from(index.to_string()))
+    }
+
+    #[tokio::test]
+    async fn appends_are_durable_and_ordered_with_the_other_calls() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (wal, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        assert!(recovered.range.is_none() && recovered.metadata.is_none());
+        assert!(Wal::open(directory.path(), Limits::default()).is_err(), "one user at a time");
+        wal.append(vec![record(1), record(2)], |result| result.expect("appended"));
+        wal.append(vec![record(3)], |result| result.expect("appended"));
+        wal.truncate(3).await.expect("truncates");
+        wal.append(vec![record(3), record(4)], |result| result.expect("appended"));
+        wal.save_metadata(Bytes::from_static(b"vote")).await.expect("saves");
+        assert_eq!(wal.read(2..100, u64::MAX).await.expect("reads"), vec![record(2), record(3), record(4)]);
+        assert_eq!(wal.read(2..100, 1).await.expect("reads"), vec![record(2)]);
+        drop(wal);
+        let (wal, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        assert_eq!(recovered.range, Some(1..5));
+        assert_eq!(recovered.metadata.as_deref(), Some(&b"vote"[..]));
+        wal.abandon();
+        wal.append(vec![record(5)], |result| assert!(matches!(result, Err(WalError::Closed(_)))));
+        assert!(wal.truncate(1).await.is_err());
+        drop(wal);
+        let (_, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        assert_eq!(recovered.range, Some(1..5));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_after_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let limits = Limits { log_bytes: Some(60), ..Limits::default() };
+        let (wal, _) = Wal::open(directory.path(), limits).expect("opens");
+        let (sent, outcomes) = mpsc::channel();
+        for record in [record(1), (2, Bytes::from(vec![0; 100])), record(3)] {
+            let sent = sent.clone();
+            wal.append(vec![record], move |result| {
+                let _ = sent.send(result.is_ok());
+            });
+            // One group each, so that the first is not drawn into the failure.
+            let outcome = outcomes.recv().expect("answered");
+            assert_eq!(outcome, wal.save_metadata(Bytes::new()).await.is_ok());
+        }
+        drop(wal);
+        let (_, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        assert_eq!(recovered.range, Some(1..2));
+    }
+}

@@ -1,0 +1,525 @@
+//! The files of the log: segments of framed records. Synchronous; [`super::Wal`] gives it a thread.
+//!
+//! A segment is named after the index of its first record. A frame is
+//!
+//! ```text
+//!   length u32 | CRC-32 u32 | index u64 | synced u64 | payload          (little endian)
+//! ```
+//!
+//! where the checksum covers all that follows it, and `synced` is the length to which this segment was known to be on
+//! disk when the frame was written. The latter tells a torn tail from damage: after a crash, anything that was not
+//! synced may be missing, also in the middle, but a readable frame whose `synced` lies behind the damaged place proves
+//! that the damaged place had been on disk, and perhaps had been acknowledged. The former is cut, the latter is an error.
+//! (Damage to the very last group of frames that was synced cannot be told from a torn tail.)
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File, OpenOptions},
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use super::{WalError, atomic_file::sync_directory};
+
+const HEADER: usize = 24;
+/// No single record is longer. A damaged length field is recognised by it.
+const MAX_PAYLOAD: usize = 1 << 30;
+
+/// Limits of the log.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// A segment is closed once it is this long.
+    pub segment_bytes: u64,
+    /// The log refuses to grow beyond this (as it does when the disk is full).
+    pub log_bytes: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { segment_bytes: 64 << 20, log_bytes: None }
+    }
+}
+
+/// Where a record lies; can be read without holding up the log.
+pub(super) struct Place {
+    pub(super) index: u64,
+    file: Arc<File>,
+    path: Arc<Path>,
+    offset: u64,
+    length: usize,
+}
+
+impl Place {
+    pub(super) fn read(&self) -> Result<Bytes, WalError> {
+        let mut frame = vec![0; self.length];
+        self.file.read_exact_at(&mut frame, self.offset)?;
+        match parse(&frame) {
+            Some(parsed) if parsed.index == self.index => Ok(Bytes::from(frame).slice(HEADER..)),
+            _ => Err(WalError::Damaged { path: self.path.to_path_buf(), offset: self.offset }),
+        }
+    }
+}
+
+struct Segment {
+    first: u64,
+    path: Arc<Path>,
+    file: Arc<File>,
+    /// Where each frame begins.
+    offsets: Vec<u64>,
+    length: u64,
+    synced: u64,
+}
+
+impl Segment {
+    fn end(&self) -> u64 {
+        self.first + self.offsets.len() as u64
+    }
+
+    fn frame(&self, index: u64) -> Range<u64> {
+        let i = (index - self.first) as usize;
+        self.offsets[i]..self.offsets.get(i + 1).copied().unwrap_or(self.length)
+    }
+}
+
+/// The log: records with consecutive indices.
+pub(super) struct Segments {
+    directory: PathBuf,
+    limits: Limits,
+    segments: VecDeque<Segment>,
+}
+
+struct Parsed {
+    index: u64,
+    length: usize,
+}
+
+fn parse(bytes: &[u8]) -> Option<Parsed> {
+    let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    let long = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+    let payload = word(0)? as usize;
+    let length = HEADER + payload;
+    if payload > MAX_PAYLOAD || bytes.len() < length || crc32fast::hash(&bytes[8..length]) != word(4)? {
+        return None;
+    }
+    Some(Parsed { index: long(8)?, length })
+}
+
+impl Segments {
+    /// Opens the log in a directory, cutting a torn tail.
+    pub(super) fn open(directory: &Path, limits: Limits) -> Result<Self, WalError> {
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "wal") {
+                let name = path.file_stem().and_then(|stem| stem.to_str());
+                let first = name.and_then(|name| name.parse::<u64>().ok());
+                paths.push((first.ok_or_else(|| WalError::Damaged { path: path.clone(), offset: 0 })?, path));
+            }
+        }
+        paths.sort();
+        let mut segments: VecDeque<Segment> = VecDeque::new();
+        let last = paths.len().saturating_sub(1);
+        for (i, (first, path)) in paths.into_iter().enumerate() {
+            if segments.back().is_some_and(|previous| previous.end() != first) {
+                return Err(WalError::Damaged { path, offset: 0 });
+            }
+            segments.push_back(open_segment(first, &path, i == last)?);
+        }
+        sync_directory(directory)?;
+        Ok(Segments { directory: directory.to_path_buf(), limits, segments })
+    }
+
+    /// Index of the first record and index after the last one; `None` when there is no record.
+    pub(super) fn range(&self) -> Option<Range<u64>> {
+        let range = self.segments.front()?.first..self.segments.back()?.end();
+        (!range.is_empty()).then_some(range)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.length).sum()
+    }
+
+    /// Writes records with consecutive indices behind the last one. They may be lost until [`Self::sync`].
+    pub(super) fn append(&mut self, records: &[(u64, Bytes)]) -> Result<(), WalError> {
+        let size: u64 = records.iter().map(|(_, payload)| (HEADER + payload.len()) as u64).sum();
+        if self.limits.log_bytes.is_some_and(|limit| self.bytes() + size > limit) {
+            return Err(WalError::Io(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the router's log has reached its size limit",
+            )));
+        }
+        let mut rest = records;
+        while let Some((first, _)) = rest.first() {
+            let expected = self.segments.back().map(|segment| segment.end());
+            if expected.is_some_and(|expected| expected != *first) {
+                return Err(WalError::Gap { expected: expected.unwrap_or_default(), found: *first });
+            }
+            let limit = self.limits.segment_bytes;
+            if self.segments.back().is_none_or(|segment| segment.length >= limit) {
+                self.begin_segment(*first)?;
+            }
+            let segment = self.segments.back_mut().expect("a segment was just begun");
+            let mut buffer = Vec::new();
+            let mut offsets = Vec::new();
+            let mut taken = 0;
+            for (index, payload) in rest {
+                let offset = segment.length + buffer.len() as u64;
+                if taken > 0 && offset >= limit {
+                    break;
+                }
+                let expected = segment.end() + taken as u64;
+                if *index != expected {
+                    return Err(WalError::Gap { expected, found: *index });
+                }
+                let length = u32::try_from(payload.len()).ok().filter(|l| *l as usize <= MAX_PAYLOAD);
+                let length = length.ok_or(WalError::TooLong { bytes: payload.len() })?;
+                let start = buffer.len();
+                buffer.extend_from_slice(&length.to_le_bytes());
+                buffer.extend_from_slice(&[0; 4]);
+                buffer.extend_from_slice(&index.to_le_bytes());
+                buffer.extend_from_slice(&segment.synced.to_le_bytes());
+                buffer.extend_from_slice(payload);
+                let checksum = crc32fast::hash(&buffer[start + 8..]);
+                buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+                offsets.push(offset);
+                taken += 1;
+            }
+            segment.file.write_all_at(&buffer, segment.length)?;
+            segment.length += buffer.len() as u64;
+            segment.offsets.extend(offsets);
+            rest = &rest[taken..];
+        }
+        Ok(())
+    }
+
+    /// Makes everything appended so far durable.
+    pub(super) fn sync(&mut self) -> Result<(), WalError> {
+        // All but the last segment were synced when the next one began.
+        if let Some(segment) = self.segments.back_mut()
+            && segment.synced < segment.length
+        {
+            segment.file.sync_data()?;
+            segment.synced = segment.length;
+        }
+        Ok(())
+    }
+
+    /// What [`Self::sync`] would do, for a caller that does not want to hold up readers meanwhile: the file to sync
+    /// and the length to report to [`Self::synced`] afterwards.
+    pub(super) fn unsynced(&self) -> Option<(Arc<File>, u64)> {
+        let segment = self.segments.back().filter(|segment| segment.synced < segment.length)?;
+        Some((segment.file.clone(), segment.length))
+    }
+
+    /// The last segment is on disk up to this length.
+    pub(super) fn synced(&mut self, length: u64) {
+        if let Some(segment) = self.segments.back_mut() {
+            assert!(length <= segment.length, "synced more than was written");
+            segment.synced = length;
+        }
+    }
+
+    fn begin_segment(&mut self, first: u64) -> Result<(), WalError> {
+        self.sync()?;
+        let path = self.directory.join(format!("{first:020}.wal"));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        sync_directory(&self.directory)?;
+        self.segments.push_back(Segment {
+            first,
+            path: path.into(),
+            file: Arc::new(file),
+            offsets: Vec::new(),
+            length: 0,
+            synced: 0,
+        });
+        Ok(())
+    }
+
+    /// Durably removes all records with index `from` or greater.
+    pub(super) fn truncate(&mut self, from: u64) -> Result<(), WalError> {
+        // From the back, so that a crash in between leaves a log without a hole.
+        while let Some(segment) = self.segments.back()
+            && segment.first >= from
+        {
+            fs::remove_file(&segment.path)?;
+            sync_directory(&self.directory)?;
+            self.segments.pop_back();
+        }
+        if let Some(segment) = self.segments.back_mut()
+            && segment.end() > from
+        {
+            let length = segment.frame(from).start;
+            segment.file.set_len(length)?;
+            segment.offsets.truncate((from - segment.first) as usize);
+            segment.length = length;
+            segment.file.sync_data()?;
+            segment.synced = length;
+        }
+        Ok(())
+    }
+
+    /// Removes the segments whose records all have index `to` or less. When no record is left, the log can begin
+    /// again anywhere.
+    pub(super) fn purge(&mut self, to: u64) -> Result<(), WalError> {
+        let mut removed = false;
+        while let Some(segment) = self.segments.front()
+            && segment.end() <= to + 1
+        {
+            fs::remove_file(&segment.path)?;
+            self.segments.pop_front();
+            removed = true;
+        }
+        if removed {
+            sync_directory(&self.directory)?;
+        }
+        Ok(())
+    }
+
+    /// Where the records of a range lie, as far as they exist; stops when `bytes` are exceeded, but not before the
+    /// first record.
+    pub(super) fn places(&self, range: Range<u64>, bytes: u64) -> Vec<Place> {
+        let mut places = Vec::new();
+        let mut taken = 0;
+        let mut number = self.segments.partition_point(|segment| segment.end() <= range.start);
+        let mut index = range.start;
+        while let Some(segment) = self.segments.get(number)
+            && index < range.end
+            && index >= segment.first
+            && (places.is_empty() || taken < bytes)
+        {
+            if index >= segment.end() {
+                number += 1;
+                continue;
+            }
+            let frame = segment.frame(index);
+            let length = frame.end - frame.start;
+            taken += length;
+            places.push(Place {
+                index,
+                file: segment.file.clone(),
+                path: segment.path.clone(),
+                offset: frame.start,
+                length: length as usize,
+            });
+            index += 1;
+        }
+        places
+    }
+
+    #[cfg(test)]
+    pub(super) fn last_segment(&self) -> Option<(PathBuf, u64, u64)> {
+        self.segments.back().map(|segment| (segment.path.to_path_buf(), segment.synced, segment.length))
+    }
+}
+
+fn open_segment(first: u64, path: &Path, last: bool) -> Result<Segment, WalError> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let bytes = fs::read(path)?;
+    let mut offsets = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        match parse(&bytes[at..]) {
+            Some(frame) if frame.index == first + offsets.len() as u64 => {
+                offsets.push(at as u64);
+                at += frame.length;
+            }
+            _ => break,
+        }
+    }
+    if at < bytes.len() {
+        let next = first + offsets.len() as u64;
+        if !last || synced_behind(&bytes, at, next) {
+            return Err(WalError::Damaged { path: path.to_path_buf(), offset: at as u64 });
+        }
+        tracing::warn!(path = %path.display(), kept = at, found = bytes.len(), "cut the log's torn tail");
+        file.set_len(at as u64)?;
+    }
+    // What was found may have been written by a process that was killed before it could sync.
+    file.sync_all()?;
+    let length = at as u64;
+    Ok(Segment { first, path: path.into(), file: Arc::new(file), offsets, length, synced: length })
+}
+
+/// Whether a frame behind `damaged` proves that the damaged place had been synced.
+fn synced_behind(bytes: &[u8], damaged: usize, next_index: u64) -> bool {
+    (damaged + 1..bytes.len().saturating_sub(HEADER)).any(|at| {
+        let synced = u64::from_le_bytes(bytes[at + 16..at + 24].try_into().expect("eight bytes"));
+        let index = u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("eight bytes"));
+        // Cheap tests before the checksum.
+        synced > damaged as u64
+            && synced <= at as u64
+            && index > next_index
+            && index - next_index <= (bytes.len() / HEADER) as u64
+            && parse(&bytes[at..]).is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Append(Vec<u8>),
+        Sync,
+        /// Fractions of what there is.
+        Truncate(u8),
+        Purge(u8),
+        Crash(u16),
+        Reopen,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => proptest::collection::vec(0u8..60, 1..5).prop_map(Step::Append),
+            4 => Just(Step::Sync),
+            1 => any::<u8>().prop_map(Step::Truncate),
+            1 => any::<u8>().prop_map(Step::Purge),
+            2 => any::<u16>().prop_map(Step::Crash),
+            1 => Just(Step::Reopen),
+        ]
+    }
+
+    fn limits() -> Limits {
+        Limits { segment_bytes: 200, log_bytes: None }
+    }
+
+    fn contents(log: &Segments) -> Vec<(u64, Bytes)> {
+        let Some(range) = log.range() else { return Vec::new() };
+        let places = log.places(range, u64::MAX);
+        places.iter().map(|place| (place.index, place.read().expect("readable"))).collect()
+    }
+
+    proptest! {
+        /// What was synced survives every crash; of what was not, a prefix does.
+        #[test]
+        fn behaves_like_a_list(steps in proptest::collection::vec(step(), 1..60)) {
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut log = Segments::open(directory.path(), limits()).expect("opens");
+            let mut model: Vec<(u64, Bytes)> = Vec::new();
+            let mut purged = 0;
+            let mut synced = 0; // index of the last record that must survive
+            let mut next = 1;
+            let mut fill = 0u8;
+            for step in steps {
+                match step {
+                    Step::Append(lengths) => {
+                        let records: Vec<_> = lengths.iter().map(|length| {
+                            fill = fill.wrapping_add(1);
+                            let record = (next, Bytes::from(vec![fill; *length as usize]));
+                            next += 1;
+                            record
+                        }).collect();
+                        log.append(&records).expect("appends");
+                        model.extend(records);
+                    }
+                    Step::Sync => {
+                        log.sync().expect("syncs");
+                        synced = next - 1;
+                    }
+                    Step::Truncate(fraction) => {
+                        // What is purged was committed: Raft never truncates it.
+                        let first = model.first().map_or(next, |(index, _)| *index).max(purged + 1);
+                        let from = first + next.saturating_sub(first) * u64::from(fraction) / 256;
+                        log.truncate(from).expect("truncates");
+                        model.retain(|(index, _)| *index < from);
+                        next = from;
+                        synced = synced.min(next - 1);
+                        if model.is_empty() {
+                            log.purge(next).expect("purges");
+                        }
+                    }
+                    Step::Purge(fraction) => {
+                        let first = model.first().map_or(next, |(index, _)| *index);
+                        let to = first + (synced + 1).saturating_sub(first) * u64::from(fraction) / 256;
+                        let to = to.saturating_sub(1);
+                        log.purge(to).expect("purges");
+                        purged = purged.max(to);
+                    }
+                    Step::Crash(at) => {
+                        if let Some((path, kept, length)) = log.last_segment() {
+                            let cut = kept + (length - kept) * u64::from(at) / u64::from(u16::MAX);
+                            drop(log);
+                            OpenOptions::new().write(true).open(path).expect("opens").set_len(cut).expect("cuts");
+                        } else {
+                            drop(log);
+                        }
+                        log = Segments::open(directory.path(), limits()).expect("recovers");
+                        let found = log.range().map_or(synced.max(purged), |range| range.end - 1);
+                        prop_assert!(found >= synced || model.is_empty(), "lost {found}..{synced}");
+                        model.retain(|(index, _)| *index <= found);
+                        next = model.last().map_or(next.min(found + 1), |(index, _)| index + 1);
+                        synced = next - 1;
+                    }
+                    Step::Reopen => {
+                        drop(log);
+                        log = Segments::open(directory.path(), limits()).expect("opens");
+                        synced = next - 1;
+                    }
+                }
+                let found = contents(&log);
+                let visible = |records: &[(u64, Bytes)]| {
+                    records.iter().filter(|(index, _)| *index > purged).cloned().collect::<Vec<_>>()
+                };
+                prop_assert_eq!(visible(&found), visible(&model));
+            }
+        }
+    }
+
+    fn write_groups(directory: &Path, groups: &[u64]) -> (PathBuf, Vec<u64>) {
+        let mut log = Segments::open(directory, Limits::default()).expect("opens");
+        let mut index = 1;
+        let mut ends = vec![0];
+        for group in groups {
+            let records: Vec<_> = (index..index + group).map(|i| (i, Bytes::from(vec![7; 40]))).collect();
+            log.append(&records).expect("appends");
+            log.sync().expect("syncs");
+            index += group;
+            ends.push(log.last_segment().expect("a segment").2);
+        }
+        (log.last_segment().expect("a segment").0, ends)
+    }
+
+    fn damage(path: &Path, offset: u64) {
+        let file = OpenOptions::new().read(true).write(true).open(path).expect("opens");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).expect("reads");
+        file.write_all_at(&[byte[0] ^ 0x40], offset).expect("writes");
+    }
+
+    #[test]
+    fn damage_to_what_was_synced_is_an_error_and_a_torn_tail_is_cut() {
+        for at in [0, 5, 20, 30] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let (path, ends) = write_groups(directory.path(), &[2, 3, 4]);
+            damage(&path, ends[1] + at);
+            let opened = Segments::open(directory.path(), Limits::default());
+            assert!(matches!(opened, Err(WalError::Damaged { .. })), "damage in the middle, at {at}");
+
+            let directory = tempfile::tempdir().expect("a directory");
+            let (path, ends) = write_groups(directory.path(), &[2, 3, 4]);
+            // The last group was written in one go: of it, any part may be missing, with readable frames behind.
+            damage(&path, ends[2] + at);
+            let log = Segments::open(directory.path(), Limits::default()).expect("recovers");
+            assert_eq!(log.range(), Some(1..6));
+        }
+    }
+
+    #[test]
+    fn a_full_log_is_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let limits = Limits { log_bytes: Some(100), ..Limits::default() };
+        let mut log = Segments::open(directory.path(), limits).expect("opens");
+        log.append(&[(1, Bytes::from(vec![0; 50]))]).expect("fits");
+        let error = log.append(&[(2, Bytes::from(vec![0; 50]))]).expect_err("does not fit");
+        assert!(matches!(error, WalError::Io(error) if error.kind() == io::ErrorKind::StorageFull));
+        assert_eq!(log.range(), Some(1..2));
+    }
+}
