@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows Carousel: everything speaks the Postgres protocol to an URL, so that every suite and the
 
+pub mod oracle;
 pub mod record;
 pub mod session;
 pub mod suite;
