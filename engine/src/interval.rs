@@ -149,12 +149,8 @@ impl Interval {
                 format!("invalid input syntax for type interval: \"{text}\""),
             )
         };
-        let overflow = || {
-            SqlError::new(
-                SqlState::DATETIME_OVERFLOW,
-                format!("interval field value out of range: \"{text}\""),
-            )
-        };
+        let overflow =
+            || SqlError::new(SqlState(*b"22015"), format!("interval field value out of range: \"{text}\""));
         let trimmed = text.trim();
         let parts = if let Some(iso) = trimmed.strip_prefix('P') {
             parse_iso(iso)

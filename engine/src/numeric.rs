@@ -445,8 +445,8 @@ impl Numeric {
             let Some(weight) = weight_of(estimate)? else {
                 return Ok(Numeric::finite(BigInt::zero(), MAX_SCALE));
             };
-            let scale =
-                (MIN_SIGNIFICANT_DIGITS - weight).max(base_scale).max(exp_scale).clamp(0, MAX_RESULT_SCALE);
+            // Unlike other inexact results, whole powers have this many digits whatever their size.
+            let scale = MIN_SIGNIFICANT_DIGITS.max(base_scale).min(MAX_RESULT_SCALE);
             return whole_power(&base, base_scale, n, scale, weight);
         }
         let magnitude = base.abs();

@@ -184,6 +184,8 @@ struct Reader<'a> {
     month: Option<u32>,
     before_christ: bool,
     afternoon: Option<bool>,
+    /// Whether a time of day is wanted, so that six digits are one.
+    time_only: bool,
 }
 
 fn take_while(text: &str, accept: impl Fn(u8) -> bool) -> (&str, &str) {
@@ -191,7 +193,7 @@ fn take_while(text: &str, accept: impl Fn(u8) -> bool) -> (&str, &str) {
 }
 
 impl<'a> Reader<'a> {
-    fn read(text: &'a str) -> Result<Fields, Failure> {
+    fn read(text: &'a str, time_only: bool) -> Result<Fields, Failure> {
         let mut reader = Reader {
             rest: text,
             fields: Fields::default(),
@@ -199,6 +201,7 @@ impl<'a> Reader<'a> {
             month: None,
             before_christ: false,
             afternoon: None,
+            time_only,
         };
         loop {
             reader.rest = reader.rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == ',');
@@ -330,6 +333,9 @@ impl<'a> Reader<'a> {
                 if digits.len() == 8 && self.fields.date.is_none() && self.numbers.is_empty() {
                     let month = digits[4..6].parse().map_err(|_| Failure::Format)?;
                     return self.set_date(&digits[..4], month, &digits[6..]);
+                }
+                if digits.len() == 6 && self.time_only && self.fields.time.is_none() {
+                    return self.set_compact_clock(digits, "");
                 }
                 if digits.len() == 6 && self.fields.date.is_none() && self.month.is_none() {
                     let month = digits[2..4].parse().map_err(|_| Failure::Format)?;
@@ -527,7 +533,8 @@ fn read(text: &str, type_name: &str) -> Result<Fields> {
     if let Some(fields) = read_fast(text) {
         return Ok(fields);
     }
-    Reader::read(&text.to_ascii_lowercase()).map_err(|failure| failure.into_error(type_name, text))
+    Reader::read(&text.to_ascii_lowercase(), type_name == "time")
+        .map_err(|failure| failure.into_error(type_name, text))
 }
 
 fn out_of_range(what: &str, text: &str) -> SqlError {

@@ -254,6 +254,9 @@ fn build(pattern: &str, case_insensitive: bool) -> Result<Regex> {
                 regex::Error::Syntax(text) if text.contains("unclosed character class") => {
                     "brackets [] not balanced".to_owned()
                 }
+                regex::Error::Syntax(text) if text.contains("unclosed counted repetition") => {
+                    "braces {} not balanced".to_owned()
+                }
                 regex::Error::Syntax(text) if text.contains("repetition operator missing expression") => {
                     "quantifier operand invalid".to_owned()
                 }
