@@ -212,14 +212,14 @@ impl Table {
 
     fn project(&self, projection: &Projection, matching: &[&Row], errors: &mut BTreeSet<State>) -> Outcome {
         match projection {
-            Projection::Rows { exprs, distinct, order } => {
+            Projection::Rows { exprs, distinct, order, limit } => {
                 let mut rows: Vec<Row> =
                     matching.iter().filter_map(|row| self.computed(row, exprs, errors)).collect();
                 if *distinct {
-                    rows.sort_by(|a, b| sort_rows(a, b));
+                    rows.sort_by(sort_rows);
                     rows.dedup_by(|a, b| sort_rows(a, b).is_eq());
                 }
-                let Some((descending, limit)) = order else { return Outcome::Rows { rows, ordered: false } };
+                let Some(descending) = order else { return Outcome::Rows { rows, ordered: false } };
                 rows.sort_by(|a, b| {
                     a.iter().zip(b).zip(descending).fold(Ordering::Equal, |so_far, ((a, b), descending)| {
                         let next = a.sort_order(b);
@@ -318,6 +318,7 @@ fn int(value: &Datum) -> i64 {
     }
 }
 
+#[allow(clippy::ptr_arg)] // as sort_by wants it
 fn sort_rows(a: &Row, b: &Row) -> Ordering {
     a.iter().zip(b).fold(Ordering::Equal, |so_far, (a, b)| so_far.then_with(|| a.sort_order(b)))
 }

@@ -286,12 +286,10 @@ impl Generator {
             true => (0..schema.columns.len()).map(Expr::Column).collect(),
             false => self.exprs(schema),
         };
-        let order = order.then(|| {
-            let descending = exprs.iter().map(|_| self.chance(40)).collect();
-            let limit = self.chance(60).then(|| (self.number(0, 10) as usize, self.number(0, 4) as usize));
-            (descending, limit)
-        });
-        Projection::Rows { exprs, distinct: self.chance(20), order }
+        let limit =
+            (order && self.chance(60)).then(|| (self.number(0, 10) as usize, self.number(0, 4) as usize));
+        let order = order.then(|| exprs.iter().map(|_| self.chance(40)).collect());
+        Projection::Rows { exprs, distinct: self.chance(20), order, limit }
     }
 
     fn insert(&mut self, schema: &Schema) -> Statement {

@@ -150,8 +150,10 @@ pub enum Projection {
         exprs: Vec<Expr>,
         /// `DISTINCT`
         distinct: bool,
-        /// `ORDER BY` all positions of the select list, `true` for descending, and then `LIMIT` and `OFFSET`.
-        order: Option<(Vec<bool>, Option<(usize, usize)>)>,
+        /// `ORDER BY` all positions of the select list, `true` for descending.
+        order: Option<Vec<bool>>,
+        /// `LIMIT` and `OFFSET`, of an ordered answer.
+        limit: Option<(usize, usize)>,
     },
     /// Aggregates by group; without group columns there is one group.
     Groups {
@@ -300,10 +302,10 @@ impl<'a> Writer<'a> {
 
     fn projection(&mut self, projection: &Projection) -> (String, String) {
         match projection {
-            Projection::Rows { exprs, distinct, order } => {
+            Projection::Rows { exprs, distinct, order, limit } => {
                 let list: Vec<String> = exprs.iter().map(|e| self.expr(e)).collect();
                 let mut tail = String::new();
-                if let Some((descending, limit)) = order {
+                if let Some(descending) = order {
                     let positions: Vec<String> = descending
                         .iter()
                         .enumerate()
