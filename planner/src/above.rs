@@ -1,19 +1,118 @@
 //! What runs above the scan, in the session's process: merging groups, HAVING, DISTINCT, ORDER BY, LIMIT, projection.
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
-use carousel_engine::{SqlError, aggregate::Group, error::Result};
+use std::{collections::HashSet, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, UInt32Array},
+    compute::{concat_batches, take},
+    datatypes::{Field, Schema, SchemaRef},
+    error::ArrowError,
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
+use carousel_engine::{
+    SqlError, Type, Value,
+    aggregate::{AggregateCall, Group, GroupTable},
+    array::{arrow_cell_to_value, values_to_array},
+    error::Result,
+    expr::{EvalContext, Expr, eval, qualifies},
+    operation::{Predicate, SortKey},
+};
+
+use crate::{plan::OutputColumn, sort::sorted};
+
+/// Rows that are kept for an order with a limit before those beyond the limit are dropped.
+const COMPACT_ROWS: usize = 16_384;
 
 /// What runs above the scan, before parameters are known.
 #[derive(Clone, Debug)]
-pub struct AbovePlan {}
+pub struct AbovePlan {
+    /// Types of the input: the scan's projection, or grouping keys and then results of aggregates.
+    pub(crate) input: Vec<Type>,
+    /// When groups come in: how many keys they have, and their aggregates.
+    pub(crate) groups: Option<(usize, Vec<AggregateCall>)>,
+    /// HAVING, over the input.
+    pub(crate) filter: Predicate,
+    /// Output columns over the input; those behind `output` only serve the order.
+    pub(crate) columns: Vec<Expr>,
+    /// Names and types of the visible output columns.
+    pub(crate) output: Vec<(String, Type)>,
+    /// DISTINCT over the visible output columns.
+    pub(crate) distinct: bool,
+    /// ORDER BY over `columns`.
+    pub(crate) sort: Vec<SortKey>,
+    /// LIMIT
+    pub(crate) limit: Option<Expr>,
+    /// OFFSET
+    pub(crate) offset: Option<Expr>,
+    /// The first input column is an ordinal that gives the order and is not put out.
+    pub(crate) ordinal: bool,
+}
+
+impl AbovePlan {
+    /// For an answer without rows.
+    pub(crate) fn nothing() -> AbovePlan {
+        AbovePlan::returning(&[], false)
+    }
+
+    /// For the rows of RETURNING.
+    pub(crate) fn returning(columns: &[OutputColumn], ordinal: bool) -> AbovePlan {
+        let mut input: Vec<Type> = columns.iter().map(|c| c.ty.clone()).collect();
+        let mut sort = Vec::new();
+        if ordinal {
+            input.insert(0, Type::Int8);
+            sort.push(SortKey { column: 0, descending: false, nulls_first: false });
+        }
+        AbovePlan {
+            columns: input.iter().enumerate().map(|(i, ty)| Expr::column(i, ty.clone())).collect(),
+            input,
+            groups: None,
+            filter: Vec::new(),
+            output: columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect(),
+            distinct: false,
+            sort,
+            limit: None,
+            offset: None,
+            ordinal,
+        }
+    }
+
+    /// Whether the outputs are the inputs as they are.
+    fn is_identity(&self) -> bool {
+        self.filter.is_empty()
+            && self.columns.len() == self.input.len()
+            && self
+                .columns
+                .iter()
+                .enumerate()
+                .all(|(i, e)| matches!(e, Expr::Column { index, .. } if *index == i))
+    }
+}
 
 /// What runs above the scan. Parts of the answer go in as they arrive, rows of the result come out as early as they are
 /// known. For a write it passes RETURNING rows through, in the statement's order.
 ///
-/// When a message turns out to have had no effect and is submitted again, start from a fresh one ([`Above::reset`]).
-#[derive(Debug)]
+/// When a message turns out to have had no effect and is submitted again, start afresh with [`Above::reset`].
 pub struct Above {
+    plan: AbovePlan,
+    context: EvalContext,
     schema: SchemaRef,
+    wide: SchemaRef,
+    identity: bool,
+    limit: Option<u64>,
+    offset: u64,
+    groups: Option<GroupTable>,
+    seen: HashSet<Vec<Value>>,
+    buffered: Vec<RecordBatch>,
+    buffered_rows: usize,
+    /// Rows that have passed OFFSET's gate, and those that were let out.
+    skipped: u64,
+    emitted: u64,
+}
+
+impl std::fmt::Debug for Above {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Above").field("plan", &self.plan).field("limit", &self.limit).finish_non_exhaustive()
+    }
 }
 
 /// What the pipeline has to say after it was given something.
@@ -25,7 +124,55 @@ pub struct Progress {
     pub done: bool,
 }
 
+fn arrow_error(error: ArrowError) -> SqlError {
+    SqlError::internal(format!("above the scan: {error}"))
+}
+
+fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema.clone(), columns, &options).map_err(arrow_error)
+}
+
+fn schema_of<'a>(columns: impl Iterator<Item = (&'a str, &'a Type)>) -> SchemaRef {
+    let fields: Vec<Field> = columns.map(|(name, ty)| Field::new(name, ty.arrow(), true)).collect();
+    Arc::new(Schema::new(fields))
+}
+
 impl Above {
+    /// A pipeline for a bound plan: its expressions have no parameters any more.
+    pub(crate) fn new(plan: AbovePlan, limit: Option<u64>, offset: u64, context: EvalContext) -> Above {
+        let schema = schema_of(plan.output.iter().map(|(name, ty)| (name.as_str(), ty)));
+        let types: Vec<Type> = plan.columns.iter().map(Expr::ty).collect();
+        let wide = schema_of(types.iter().map(|ty| ("", ty)));
+        let identity = plan.is_identity();
+        let groups = Above::group_table(&plan);
+        Above {
+            plan,
+            context,
+            schema,
+            wide,
+            identity,
+            limit,
+            offset,
+            groups,
+            seen: HashSet::new(),
+            buffered: Vec::new(),
+            buffered_rows: 0,
+            skipped: 0,
+            emitted: 0,
+        }
+    }
+
+    /// A pipeline for an answer without rows.
+    pub(crate) fn nothing() -> Above {
+        Above::new(AbovePlan::nothing(), None, 0, EvalContext::default())
+    }
+
+    fn group_table(plan: &AbovePlan) -> Option<GroupTable> {
+        let (keys, aggregates) = plan.groups.as_ref()?;
+        Some(GroupTable::new(plan.input[..*keys].to_vec(), aggregates.clone()))
+    }
+
     /// Arrow schema of the batches that come out: the output columns' names and Arrow types.
     pub fn schema(&self) -> SchemaRef {
         self.schema.clone()
@@ -33,26 +180,177 @@ impl Above {
 
     /// Whether rows may come out before [`Above::finish`].
     pub fn is_streaming(&self) -> bool {
-        false
+        self.groups.is_none() && self.plan.sort.is_empty()
+    }
+
+    /// Whether groups are expected rather than rows.
+    pub fn takes_groups(&self) -> bool {
+        self.groups.is_some()
+    }
+
+    pub(crate) fn plan(&self) -> &AbovePlan {
+        &self.plan
+    }
+
+    pub(crate) fn limit_and_offset(&self) -> (Option<u64>, u64) {
+        (self.limit, self.offset)
     }
 
     /// Takes rows of an answer.
     pub fn rows(&mut self, batch: RecordBatch) -> Result<Progress> {
-        let _ = batch;
-        Err(SqlError::unsupported("this query"))
+        if self.groups.is_some() {
+            return Err(SqlError::internal("rows came where groups were asked for"));
+        }
+        if self.is_full() {
+            return Ok(Progress { output: None, done: true });
+        }
+        let rows = batch.num_rows();
+        if batch.num_columns() != self.plan.input.len() {
+            return Err(SqlError::internal(format!(
+                "{} columns came where {} were asked for",
+                batch.num_columns(),
+                self.plan.input.len()
+            )));
+        }
+        let batch = if self.identity {
+            batch_of(&self.wide, batch.columns().to_vec(), rows)?
+        } else {
+            let types = self.plan.input.clone();
+            let inputs = (0..rows).map(|row| {
+                let cell = |(column, ty): (&ArrayRef, &Type)| arrow_cell_to_value(column, row, ty);
+                batch.columns().iter().zip(&types).map(cell).collect()
+            });
+            self.compute(inputs.collect())?
+        };
+        self.take(batch)
     }
 
     /// Takes groups of an answer.
     pub fn groups(&mut self, groups: Vec<Group>) -> Result<()> {
-        let _ = groups;
-        Err(SqlError::unsupported("this query"))
+        match &mut self.groups {
+            Some(table) => table.merge(groups),
+            None => Err(SqlError::internal("groups came where rows were asked for")),
+        }
     }
 
     /// Everything has arrived: the rest of the result.
     pub fn finish(&mut self) -> Result<Vec<RecordBatch>> {
-        Err(SqlError::unsupported("this query"))
+        let mut output = Vec::new();
+        if let Some(table) = self.groups.take() {
+            let rows = table.finish()?.into_iter().map(|(mut key, results)| {
+                key.extend(results);
+                key
+            });
+            let batch = self.compute(rows.collect())?;
+            output.extend(self.take(batch)?.output);
+        }
+        if !self.buffered.is_empty() {
+            let batch = self.sort_buffered()?;
+            output.extend(self.pass(batch)?);
+        }
+        Ok(output)
     }
 
     /// Forgets everything that was poured in.
-    pub fn reset(&mut self) {}
+    pub fn reset(&mut self) {
+        self.groups = Above::group_table(&self.plan);
+        self.seen.clear();
+        self.buffered.clear();
+        self.buffered_rows = 0;
+        self.skipped = 0;
+        self.emitted = 0;
+    }
+
+    /// HAVING and the output columns over input rows.
+    fn compute(&self, rows: Vec<Vec<Value>>) -> Result<RecordBatch> {
+        let mut columns: Vec<Vec<Value>> = vec![Vec::with_capacity(rows.len()); self.plan.columns.len()];
+        let mut kept = 0;
+        for row in &rows {
+            if !qualifies(&self.plan.filter, row, &self.context)? {
+                continue;
+            }
+            kept += 1;
+            for (column, expr) in columns.iter_mut().zip(&self.plan.columns) {
+                column.push(eval(expr, row, &self.context)?);
+            }
+        }
+        let arrays =
+            columns.iter().zip(&self.plan.columns).map(|(values, e)| values_to_array(values, &e.ty()));
+        batch_of(&self.wide, arrays.collect::<Result<Vec<_>>>()?, kept)
+    }
+
+    /// DISTINCT, ORDER BY and LIMIT over output rows.
+    fn take(&mut self, batch: RecordBatch) -> Result<Progress> {
+        let batch = if self.plan.distinct { self.remove_duplicates(batch)? } else { batch };
+        if self.plan.sort.is_empty() {
+            let output = self.pass(batch)?;
+            return Ok(Progress { output, done: self.is_full() });
+        }
+        self.buffered_rows += batch.num_rows();
+        self.buffered.push(batch);
+        if let Some(limit) = self.limit {
+            let wanted = usize::try_from(limit.saturating_add(self.offset)).unwrap_or(usize::MAX);
+            if self.buffered_rows > wanted.saturating_mul(4).max(COMPACT_ROWS) {
+                let sorted = self.sort_buffered()?;
+                let kept = sorted.slice(0, wanted.min(sorted.num_rows()));
+                self.buffered_rows = kept.num_rows();
+                self.buffered = vec![kept];
+            }
+        }
+        Ok(Progress { output: None, done: self.limit == Some(0) })
+    }
+
+    fn remove_duplicates(&mut self, batch: RecordBatch) -> Result<RecordBatch> {
+        let mut kept = Vec::new();
+        for row in 0..batch.num_rows() {
+            let values = self.plan.output.iter().zip(batch.columns()).map(|((_, ty), column)| {
+                match (arrow_cell_to_value(column, row, ty), ty) {
+                    // Trailing blanks of char(n) do not tell values apart.
+                    (Value::Text(text), Type::Char(_)) => Value::text(text.trim_end_matches(' ')),
+                    (value, _) => value,
+                }
+            });
+            if self.seen.insert(values.collect()) {
+                kept.push(row as u32);
+            }
+        }
+        select(&batch, kept)
+    }
+
+    fn sort_buffered(&mut self) -> Result<RecordBatch> {
+        let all = concat_batches(&self.wide, &self.buffered).map_err(arrow_error)?;
+        self.buffered.clear();
+        let types: Vec<Type> = self.plan.columns.iter().map(Expr::ty).collect();
+        let order = sorted(&all, &types, &self.plan.sort);
+        select(&all, order)
+    }
+
+    /// OFFSET and LIMIT, and the visible columns of what remains.
+    fn pass(&mut self, batch: RecordBatch) -> Result<Option<RecordBatch>> {
+        let rows = batch.num_rows() as u64;
+        let skip = rows.min(self.offset - self.skipped);
+        self.skipped += skip;
+        let left = self.limit.map_or(u64::MAX, |limit| limit - self.emitted);
+        let kept = (rows - skip).min(left);
+        self.emitted += kept;
+        if kept == 0 {
+            return Ok(None);
+        }
+        let batch = batch.slice(skip as usize, kept as usize);
+        let first = usize::from(self.plan.ordinal);
+        let visible = batch.columns()[first..first + self.plan.output.len()].to_vec();
+        batch_of(&self.schema, visible, kept as usize).map(Some)
+    }
+
+    /// Whether LIMIT has been reached.
+    fn is_full(&self) -> bool {
+        self.limit.is_some_and(|limit| self.emitted >= limit)
+    }
+}
+
+fn select(batch: &RecordBatch, rows: Vec<u32>) -> Result<RecordBatch> {
+    let count = rows.len();
+    let rows = UInt32Array::from(rows);
+    let columns = batch.columns().iter().map(|c| take(c, &rows, None).map_err(arrow_error));
+    batch_of(&batch.schema(), columns.collect::<Result<Vec<_>>>()?, count)
 }

@@ -11,19 +11,30 @@
 //!
 //! A single-table statement is lowered straight from the syntax tree (DESIGN, decision 9).
 
-#![allow(dead_code, unused_imports)]
-
 pub mod above;
 pub mod bind;
 pub mod copy;
+mod ddl;
+mod display;
+mod dml;
 pub mod explain;
+mod expression;
+mod fit;
+mod functions;
+mod names;
 pub mod parse;
 mod parse_session;
 pub mod plan;
+mod rewrite;
+mod select;
 pub mod settings;
+mod sort;
+mod titles;
+mod types;
 
 pub use above::{Above, Progress};
 pub use bind::{Execution, Request, bind};
+pub use explain::explain;
 pub use parse::{Statement, parse};
 pub use plan::{OutputColumn, Plan, Planned, plan};
 pub use settings::{IdSource, Settings};

@@ -175,19 +175,6 @@ impl Source {
             .or_else(|| position_of(span))
     }
 
-    /// The text between two 1-based positions of characters.
-    pub(crate) fn between(&self, span: Span) -> &str {
-        let (first, last) = (span.start.column as u32, span.end.column as u32);
-        let start = self.tokens.partition_point(|t| t.position < first);
-        let end = self.tokens.partition_point(|t| t.position < last);
-        match (self.tokens.get(start), self.tokens.get(end.wrapping_sub(1))) {
-            (Some(a), Some(b)) if a.bytes.0 < b.bytes.1 => {
-                self.text.get(a.bytes.0 as usize..b.bytes.1 as usize).unwrap_or_default()
-            }
-            _ => "",
-        }
-    }
-
     fn token_text(&self, place: &Place) -> &str {
         self.text.get(place.bytes.0 as usize..place.bytes.1 as usize).unwrap_or_default()
     }

@@ -4,13 +4,23 @@ use std::sync::Arc;
 
 use carousel_cluster::{catalog::Catalog, message::Ddl};
 use carousel_engine::{
-    SqlError, TableId, TableSchema, Ts, Type, Value,
+    SqlError, SqlState, TableId, TableSchema, Ts, Type,
     error::Result,
     expr::Expr,
     operation::{OnConflict, Predicate, ReadOutput},
 };
 
-use crate::{above::AbovePlan, parse::Statement, settings::Settings};
+use sqlparser::ast;
+
+use crate::{
+    above::AbovePlan,
+    ddl::drop_tables,
+    expression::Shared,
+    parse::{Ast, Statement, with_stack},
+    select::Planner,
+    settings::Settings,
+    types,
+};
 
 /// A planned statement.
 #[derive(Clone, Debug)]
@@ -102,7 +112,7 @@ pub enum Plan {
         /// The statement: plan it with these types.
         statement: Box<Statement>,
     },
-    /// EXECUTE: parameters are expressions without columns, see [`crate::bind::evaluate_arguments`].
+    /// EXECUTE: its parameters go through [`crate::bind::evaluate_arguments`].
     Execute {
         /// Name of the prepared statement.
         name: String,
@@ -183,7 +193,14 @@ pub struct QueryPlan {
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Nothing: rows of expressions over nothing (SELECT without FROM is one row; VALUES).
-    Rows(Vec<Vec<Expr>>),
+    Rows {
+        /// The rows; each has the same types.
+        rows: Vec<Vec<Expr>>,
+        /// WHERE; not true: no row at all.
+        predicate: Predicate,
+        /// Grouping expressions, when the rows are grouped.
+        group_by: Option<Vec<Expr>>,
+    },
     /// One table.
     Table {
         /// Its definition.
@@ -202,6 +219,8 @@ pub enum SessionValue {
     User,
     /// `current_database()`, `current_catalog`
     Database,
+    /// `now()`
+    TransactionTimestamp,
     /// `statement_timestamp()`
     StatementTimestamp,
     /// `clock_timestamp()`
@@ -221,6 +240,26 @@ pub enum SessionValue {
     Random,
 }
 
+impl SessionValue {
+    /// Its type.
+    pub fn ty(&self) -> Type {
+        match self {
+            SessionValue::User | SessionValue::Database | SessionValue::Setting { .. } => Type::Text,
+            SessionValue::TransactionTimestamp
+            | SessionValue::StatementTimestamp
+            | SessionValue::ClockTimestamp => Type::TimestampTz,
+            SessionValue::BackendPid => Type::Int4,
+            SessionValue::RandomUuid => Type::Uuid,
+            SessionValue::Random => Type::Float8,
+        }
+    }
+
+    /// Whether it is new at every use.
+    pub fn is_volatile(&self) -> bool {
+        matches!(self, SessionValue::RandomUuid | SessionValue::Random)
+    }
+}
+
 /// Parameters from this index on stand for a plan's session values.
 pub const SESSION_VALUES: usize = 1 << 20;
 
@@ -235,6 +274,8 @@ pub struct InsertPlan {
     pub on_conflict: OnConflict,
     /// RETURNING.
     pub returning: Option<Vec<Expr>>,
+    /// What runs above it.
+    pub above: AbovePlan,
     /// Session values that the expressions refer to.
     pub session_values: Vec<SessionValue>,
 }
@@ -250,6 +291,8 @@ pub struct UpdatePlan {
     pub assignments: Vec<(usize, Expr)>,
     /// RETURNING.
     pub returning: Option<Vec<Expr>>,
+    /// What runs above it.
+    pub above: AbovePlan,
     /// Session values that the expressions refer to.
     pub session_values: Vec<SessionValue>,
 }
@@ -263,11 +306,27 @@ pub struct DeletePlan {
     pub predicate: Predicate,
     /// RETURNING.
     pub returning: Option<Vec<Expr>>,
+    /// What runs above it.
+    pub above: AbovePlan,
     /// Session values that the expressions refer to.
     pub session_values: Vec<SessionValue>,
 }
 
 impl Plan {
+    /// Whether [`crate::bind()`] makes an execution of it.
+    pub fn is_bindable(&self) -> bool {
+        matches!(
+            self,
+            Plan::Query(_)
+                | Plan::Insert(_)
+                | Plan::Update(_)
+                | Plan::Delete(_)
+                | Plan::Truncate(_)
+                | Plan::Ddl(_)
+                | Plan::CopyOut(_)
+        )
+    }
+
     /// Whether the plan changes tables or the catalog.
     pub fn is_write(&self) -> bool {
         matches!(
@@ -319,9 +378,116 @@ impl Plan {
 /// with positions in the text that was given to [`crate::parse()`].
 pub fn plan(
     statement: &Statement,
-    _catalog: &Catalog,
-    _settings: &Settings,
-    _parameter_types: &[Option<Type>],
+    catalog: &Catalog,
+    settings: &Settings,
+    parameter_types: &[Option<Type>],
 ) -> Result<Planned> {
-    Err(SqlError::unsupported(statement.text()))
+    with_stack(statement.is_deep(), || plan_statement(statement, catalog, settings, parameter_types))
+}
+
+fn plan_statement(
+    statement: &Statement,
+    catalog: &Catalog,
+    settings: &Settings,
+    parameter_types: &[Option<Type>],
+) -> Result<Planned> {
+    let mut planner = Planner {
+        source: &statement.source,
+        catalog,
+        settings,
+        shared: Shared { parameters: parameter_types.to_vec(), session_values: Vec::new() },
+        tables: Vec::new(),
+    };
+    let (plan, output) = match statement.tree.root() {
+        Ast::Sql(statement) => planner.statement(statement)?,
+        Ast::CreateTable { create, split_at } => {
+            (Plan::Ddl(planner.create_table(create, split_at.as_deref())?), None)
+        }
+        Ast::Copy(copy) => planner.copy(copy)?,
+        Ast::Session(plan) => {
+            let output = match plan {
+                Plan::Show(name) => Some(vec![text_column(name)]),
+                Plan::ShowAll => {
+                    Some(["name", "setting", "description"].into_iter().map(text_column).collect())
+                }
+                _ => None,
+            };
+            (plan.clone(), output)
+        }
+        Ast::Prepare { name, types, statement } => {
+            let parameter_types =
+                types.iter().map(|ty| types::resolve(ty).map(Some)).collect::<Result<Vec<_>>>()?;
+            let plan = Plan::Prepare { name: name.clone(), parameter_types, statement: statement.clone() };
+            (plan, None)
+        }
+        Ast::Explain(inner) => {
+            let planned = plan(inner, catalog, settings, parameter_types)?;
+            if !planned.plan.is_bindable() {
+                return Err(SqlError::unsupported(format!("EXPLAIN of {}", planned.plan.tag(0))));
+            }
+            return Ok(Planned {
+                plan: Plan::Explain(Box::new(planned.plan)),
+                output: Some(vec![text_column("QUERY PLAN")]),
+                ..planned
+            });
+        }
+    };
+    let parameters = std::mem::take(&mut planner.shared.parameters);
+    let mut parameter_types = Vec::with_capacity(parameters.len());
+    for (index, ty) in parameters.into_iter().enumerate() {
+        parameter_types.push(ty.ok_or_else(|| {
+            SqlError::new(
+                SqlState::INDETERMINATE_TYPE,
+                format!("could not determine data type of parameter ${}", index + 1),
+            )
+        })?);
+    }
+    Ok(Planned { plan, parameter_types, output, tables: planner.tables })
+}
+
+fn text_column(name: &str) -> OutputColumn {
+    OutputColumn { name: name.to_owned(), ty: Type::Text, origin: None }
+}
+
+impl Planner<'_> {
+    fn statement(&mut self, statement: &ast::Statement) -> Result<(Plan, Option<Vec<OutputColumn>>)> {
+        use ast::Statement as S;
+        match statement {
+            S::Query(query) => match query.body.as_ref() {
+                // A WITH in front of INSERT, UPDATE or DELETE puts them inside a query.
+                ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_) => {
+                    Err(SqlError::unsupported("WITH (a common table expression)"))
+                }
+                _ => {
+                    let (plan, output) = self.query(query)?;
+                    Ok((Plan::Query(Box::new(plan)), Some(output)))
+                }
+            },
+            S::Insert(insert) => self.insert(insert),
+            S::Update(update) => self.update(update),
+            S::Delete(delete) => self.delete(delete),
+            S::Truncate(truncate) => Ok((self.truncate(truncate)?, None)),
+            S::Drop { object_type, if_exists, names, cascade: _, restrict: _, purge, temporary, table } => {
+                if *object_type != ast::ObjectType::Table {
+                    return Err(SqlError::unsupported(format!("DROP {object_type}")));
+                }
+                if *purge || *temporary || table.is_some() {
+                    return Err(SqlError::unsupported("this form of DROP TABLE"));
+                }
+                Ok((Plan::Ddl(drop_tables(names, *if_exists)?), None))
+            }
+            other => {
+                let text = other.to_string();
+                let words: Vec<&str> = text.split_whitespace().take(2).collect();
+                let first = words.first().copied().unwrap_or_default().to_uppercase();
+                let what = match (first.as_str(), words.get(1)) {
+                    ("CREATE" | "ALTER" | "DROP" | "COMMENT", Some(second)) => {
+                        format!("{first} {}", second.to_uppercase())
+                    }
+                    _ => first,
+                };
+                Err(SqlError::unsupported(what))
+            }
+        }
+    }
 }

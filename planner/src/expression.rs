@@ -1,0 +1,991 @@
+//! Expressions: from syntax to the engine's typed form.
+//!
+//! What PostgreSQL calls an unknown literal - a quoted string, NULL or a parameter without a type - stays a [`Term`]
+//! until the place where it stands gives it a type.
+
+use std::sync::Arc;
+
+use carousel_engine::{
+    SqlError, SqlState, Type, Value,
+    aggregate::AggregateCall,
+    error::Result,
+    expr::{
+        ArgType, CastContext, CastKind, CompareOp, Expr, Function, cast_allowed, comparison_type, resolve,
+        select_common_type,
+    },
+    numeric::Numeric,
+    text::parse_value,
+};
+use sqlparser::ast::{self, BinaryOperator, Spanned, UnaryOperator};
+
+use crate::{
+    names::{Scope, at},
+    parse::{Source, position_of, too_deep},
+    plan::{SESSION_VALUES, SessionValue},
+    settings::Settings,
+    types::{self, plain_name},
+};
+
+/// How deep an expression may nest.
+const MAX_DEPTH: usize = 300;
+/// Columns from this index on stand for aggregates.
+pub(crate) const AGGREGATES: usize = 1 << 24;
+
+/// The clause that an expression stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clause {
+    SelectList,
+    Where,
+    GroupBy,
+    Having,
+    OrderBy,
+    Limit,
+    Values,
+    Update,
+    Returning,
+    Default,
+    Filter,
+    AggregateArgument,
+    Execute,
+    Partition,
+}
+
+impl Clause {
+    /// Whether aggregates may stand here.
+    fn has_aggregates(self) -> bool {
+        matches!(self, Clause::SelectList | Clause::Having | Clause::OrderBy)
+    }
+
+    /// Whether the expression is evaluated once for the statement or for each row that is written in it.
+    fn is_once(self) -> bool {
+        matches!(self, Clause::Values | Clause::Default | Clause::Limit | Clause::Execute | Clause::Partition)
+    }
+
+    /// As PostgreSQL's errors name it.
+    fn name(self) -> &'static str {
+        match self {
+            Clause::SelectList => "SELECT",
+            Clause::Where => "WHERE",
+            Clause::GroupBy => "GROUP BY",
+            Clause::Having => "HAVING",
+            Clause::OrderBy => "ORDER BY",
+            Clause::Limit => "LIMIT",
+            Clause::Values => "VALUES",
+            Clause::Update => "UPDATE",
+            Clause::Returning => "RETURNING",
+            Clause::Default => "DEFAULT expressions",
+            Clause::Filter => "FILTER",
+            Clause::AggregateArgument => "aggregate arguments",
+            Clause::Execute => "EXECUTE parameters",
+            Clause::Partition => "partition bound",
+        }
+    }
+}
+
+/// What is shared by all expressions of a statement.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Types of the parameters, as declared or inferred so far.
+    pub(crate) parameters: Vec<Option<Type>>,
+    /// Session values that expressions refer to.
+    pub(crate) session_values: Vec<SessionValue>,
+}
+
+/// An expression whose type may still be unknown.
+#[derive(Clone, Debug)]
+pub(crate) struct Term {
+    pub(crate) kind: TermKind,
+    pub(crate) position: Option<u32>,
+}
+
+/// See [`Term`].
+#[derive(Clone, Debug)]
+pub(crate) enum TermKind {
+    Known(Expr),
+    Text(Arc<str>),
+    Null,
+    Parameter(usize),
+}
+
+impl Term {
+    fn known(expr: Expr, position: Option<u32>) -> Term {
+        Term { kind: TermKind::Known(expr), position }
+    }
+
+    pub(crate) fn arg_type(&self) -> ArgType {
+        match &self.kind {
+            TermKind::Known(expr) => ArgType::Known(expr.ty()),
+            _ => ArgType::Unknown,
+        }
+    }
+}
+
+/// Resolves the expressions of one clause.
+pub(crate) struct Resolver<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) scope: &'a Scope,
+    pub(crate) settings: &'a Settings,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) clause: Clause,
+    /// Aggregates found so far; they stand in expressions as columns from [`AGGREGATES`] on.
+    pub(crate) aggregates: &'a mut Vec<AggregateCall>,
+    /// Columns referred to outside of aggregates, with their positions.
+    pub(crate) references: Vec<(usize, Option<u32>)>,
+    depth: usize,
+}
+
+/// Folds numbers, strings and so on: what has a value already.
+pub(crate) fn literal(value: Value, ty: Type) -> Expr {
+    Expr::literal(value, ty)
+}
+
+impl<'a> Resolver<'a> {
+    pub(crate) fn new(
+        source: &'a Source,
+        scope: &'a Scope,
+        settings: &'a Settings,
+        shared: &'a mut Shared,
+        aggregates: &'a mut Vec<AggregateCall>,
+        clause: Clause,
+    ) -> Resolver<'a> {
+        Resolver { source, scope, settings, shared, clause, aggregates, references: Vec::new(), depth: 0 }
+    }
+
+    /// An expression of whatever type; an unknown literal is text.
+    pub(crate) fn expression(&mut self, expr: &ast::Expr) -> Result<Expr> {
+        let term = self.term(expr)?;
+        self.settle(term)
+    }
+
+    /// Gives a term a type: text when it is unknown.
+    pub(crate) fn settle(&mut self, term: Term) -> Result<Expr> {
+        match term.kind {
+            TermKind::Known(expr) => Ok(expr),
+            _ => self.coerce(term, &Type::Text),
+        }
+    }
+
+    /// An expression that must be boolean; `what` names the clause in the error (42804).
+    pub(crate) fn boolean(&mut self, expr: &ast::Expr, what: &str) -> Result<Expr> {
+        let term = self.term(expr)?;
+        self.boolean_term(term, what)
+    }
+
+    fn boolean_term(&mut self, term: Term, what: &str) -> Result<Expr> {
+        match &term.kind {
+            TermKind::Known(expr) if expr.ty() != Type::Bool => Err(at(
+                SqlError::new(
+                    SqlState::DATATYPE_MISMATCH,
+                    format!("argument of {what} must be type boolean, not type {}", plain_name(&expr.ty())),
+                ),
+                term.position,
+            )),
+            _ => self.coerce(term, &Type::Bool),
+        }
+    }
+
+    /// The value of a term as `ty`, for an operator or function that wants it; the cast is known to exist.
+    pub(crate) fn coerce(&mut self, term: Term, ty: &Type) -> Result<Expr> {
+        let Term { kind, position } = term;
+        match kind {
+            TermKind::Known(expr) => {
+                let from = expr.ty();
+                let relabelled = matches!((&from, ty), (Type::Varchar(_), Type::Text | Type::Varchar(None)));
+                if from == *ty || relabelled || from.without_modifiers() == *ty {
+                    return Ok(expr);
+                }
+                let kind = match cast_allowed(&from, ty) {
+                    Some(CastContext::Implicit) => CastKind::Implicit,
+                    Some(_) => CastKind::Explicit,
+                    None => return Err(at(cannot_cast(&from, ty), position)),
+                };
+                Ok(Expr::Cast { expr: Box::new(expr), to: ty.clone(), kind })
+            }
+            TermKind::Null => Ok(literal(Value::Null, ty.without_modifiers())),
+            TermKind::Text(text) => self.parse_text(&text, ty, position),
+            TermKind::Parameter(index) => self.parameter(index, ty),
+        }
+    }
+
+    /// A quoted literal as a value. What depends on the session is read when the plan is bound, and now for its errors.
+    fn parse_text(&mut self, text: &Arc<str>, ty: &Type, position: Option<u32>) -> Result<Expr> {
+        let plain = ty.without_modifiers();
+        let value = parse_value(text, &plain, &self.settings.eval_context()).map_err(|e| at(e, position))?;
+        let of_session = matches!(ty, Type::Date | Type::Time | Type::Timestamp | Type::TimestampTz);
+        let is_word = text.trim_start().starts_with(|c: char| c.is_alphabetic());
+        if of_session && (*ty == Type::TimestampTz || is_word) {
+            let text = Box::new(literal(Value::Text(text.clone()), Type::Text));
+            return Ok(Expr::Cast { expr: text, to: plain, kind: CastKind::Explicit });
+        }
+        Ok(literal(value, plain))
+    }
+
+    fn parameter(&mut self, index: usize, ty: &Type) -> Result<Expr> {
+        let ty = ty.without_modifiers();
+        let slot = self
+            .shared
+            .parameters
+            .get_mut(index - 1)
+            .ok_or_else(|| SqlError::internal("a parameter that was not counted"))?;
+        *slot = Some(ty.clone());
+        Ok(Expr::Parameter { index, ty })
+    }
+
+    /// The value of a term as it is stored in a column of type `ty`: 42804 naming the column when there is no such
+    /// cast.
+    pub(crate) fn assign(&mut self, term: Term, ty: &Type, column: &str) -> Result<Expr> {
+        let position = term.position;
+        let expr = match term.kind {
+            TermKind::Known(expr) => expr,
+            _ => {
+                let plain = if ty.is_string() { Type::Text } else { ty.without_modifiers() };
+                let plain =
+                    if matches!(term.kind, TermKind::Parameter(_)) { ty.without_modifiers() } else { plain };
+                self.coerce(term, &plain)?
+            }
+        };
+        let from = expr.ty();
+        if from == *ty {
+            return Ok(expr);
+        }
+        match cast_allowed(&from, ty) {
+            Some(CastContext::Implicit | CastContext::Assignment) => {
+                Ok(Expr::Cast { expr: Box::new(expr), to: ty.clone(), kind: CastKind::Assignment })
+            }
+            _ => Err(at(
+                SqlError::new(
+                    SqlState::DATATYPE_MISMATCH,
+                    format!(
+                        "column \"{column}\" is of type {} but expression is of type {}",
+                        plain_name(ty),
+                        plain_name(&from)
+                    ),
+                )
+                .with_hint("You will need to rewrite or cast the expression."),
+                position,
+            )),
+        }
+    }
+
+    /// `CAST (term AS ty)`
+    fn cast(&mut self, term: Term, ty: &Type) -> Result<Expr> {
+        let position = term.position;
+        let expr = match term.kind {
+            TermKind::Known(expr) => expr,
+            TermKind::Parameter(index) => self.parameter(index, ty)?,
+            TermKind::Null => return Ok(literal(Value::Null, ty.clone())),
+            TermKind::Text(_) if ty.is_string() => self.coerce(term, &Type::Text)?,
+            TermKind::Text(_) => self.coerce(term, &ty.without_modifiers())?,
+        };
+        let from = expr.ty();
+        if from == *ty {
+            return Ok(expr);
+        }
+        if cast_allowed(&from, ty).is_none() {
+            return Err(at(cannot_cast(&from, ty), position));
+        }
+        Ok(Expr::Cast { expr: Box::new(expr), to: ty.clone(), kind: CastKind::Explicit })
+    }
+
+    /// Resolves an expression.
+    pub(crate) fn term(&mut self, expr: &ast::Expr) -> Result<Term> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(too_deep());
+        }
+        let term = stacker::maybe_grow(256 << 10, 4 << 20, || self.term_inner(expr));
+        self.depth -= 1;
+        term
+    }
+
+    fn term_inner(&mut self, expr: &ast::Expr) -> Result<Term> {
+        use ast::Expr as E;
+        let position = || position_of(expr.span());
+        let unsupported = |what: &str| Err(at(SqlError::unsupported(what), position_of(expr.span())));
+        match expr {
+            E::Identifier(ident) => self.column(std::slice::from_ref(ident)),
+            E::CompoundIdentifier(idents) => self.column(idents),
+            E::Nested(inner) => self.term(inner),
+            E::Value(value) => self.value(value),
+            E::BinaryOp { left, op, right } => self.binary(expr, left, op, right),
+            E::UnaryOp { op, expr: operand } => self.unary(op, operand),
+            E::IsTrue(operand) => self.is_truth(operand, Some(true), false, "IS TRUE"),
+            E::IsNotTrue(operand) => self.is_truth(operand, Some(true), true, "IS NOT TRUE"),
+            E::IsFalse(operand) => self.is_truth(operand, Some(false), false, "IS FALSE"),
+            E::IsNotFalse(operand) => self.is_truth(operand, Some(false), true, "IS NOT FALSE"),
+            E::IsUnknown(operand) => self.is_truth(operand, None, false, "IS UNKNOWN"),
+            E::IsNotUnknown(operand) => self.is_truth(operand, None, true, "IS NOT UNKNOWN"),
+            E::IsNull(operand) | E::IsNotNull(operand) => {
+                let negated = matches!(expr, E::IsNotNull(_));
+                let operand = Box::new(self.expression(operand)?);
+                Ok(Term::known(Expr::IsNull { expr: operand, negated }, position()))
+            }
+            E::IsDistinctFrom(left, right) | E::IsNotDistinctFrom(left, right) => {
+                let negated = matches!(expr, E::IsNotDistinctFrom(..));
+                let (l, r) = (self.term(left)?, self.term(right)?);
+                let operator = self.source.operator_after(left.span(), "is");
+                let (l, r) = self.same_type("=", l, r, operator)?;
+                let expr = Expr::IsDistinct { left: Box::new(l), right: Box::new(r), negated };
+                Ok(Term::known(expr, position()))
+            }
+            E::Between { expr: operand, negated, low, high } => {
+                let operand_term = self.term(operand)?;
+                let low = self.term(low)?;
+                let high = self.term(high)?;
+                let operator = self.source.operator_after(operand.span(), "between");
+                let (low_op, high_op) = if *negated {
+                    (("<", CompareOp::Lt), (">", CompareOp::Gt))
+                } else {
+                    ((">=", CompareOp::Ge), ("<=", CompareOp::Le))
+                };
+                let first = self.compare(low_op, operand_term.clone(), low, operator)?;
+                let second = self.compare(high_op, operand_term, high, operator)?;
+                let sides = vec![first, second];
+                let both = if *negated { Expr::Or(sides) } else { Expr::And(sides) };
+                Ok(Term::known(both, position()))
+            }
+            E::InList { expr: operand, list, negated } => self.in_list(operand, list, *negated, position()),
+            E::Like { negated, any, expr: operand, pattern, escape_char } => {
+                if *any {
+                    return unsupported("LIKE ANY");
+                }
+                self.like(operand, pattern, escape_char.as_ref(), false, *negated, position())
+            }
+            E::ILike { negated, any, expr: operand, pattern, escape_char } => {
+                if *any {
+                    return unsupported("ILIKE ANY");
+                }
+                self.like(operand, pattern, escape_char.as_ref(), true, *negated, position())
+            }
+            E::AnyOp { left, compare_op: BinaryOperator::Eq, right, is_some: _ } => match right.as_ref() {
+                E::Array(array) => self.in_list(left, &array.elem, false, position()),
+                _ => unsupported("ANY over anything but an ARRAY[…]"),
+            },
+            E::AllOp { left, compare_op: BinaryOperator::NotEq, right } => match right.as_ref() {
+                E::Array(array) => self.in_list(left, &array.elem, true, position()),
+                _ => unsupported("ALL over anything but an ARRAY[…]"),
+            },
+            E::Cast { kind, expr: operand, data_type, array, format } => {
+                if *array
+                    || format.is_some()
+                    || !matches!(kind, ast::CastKind::Cast | ast::CastKind::DoubleColon)
+                {
+                    return unsupported("this form of CAST");
+                }
+                let ty = types::resolve(data_type).map_err(|e| at(e, position()))?;
+                let term = self.term(operand)?;
+                let position = term.position;
+                Ok(Term::known(self.cast(term, &ty)?, position))
+            }
+            E::TypedString(ast::TypedString { data_type, value, uses_odbc_syntax: _ }) => {
+                let ty = types::resolve(data_type).map_err(|e| at(e, position()))?;
+                let term = self.value(value)?;
+                Ok(Term::known(self.cast(term, &ty)?, position()))
+            }
+            E::Interval(interval) => self.interval(interval, position()),
+            E::Case { case_token: _, end_token: _, operand, conditions, else_result } => {
+                self.case(operand.as_deref(), conditions, else_result.as_deref(), position())
+            }
+            E::Function(function) => self.function(function),
+            E::AtTimeZone { timestamp, time_zone } => {
+                let operator = self.source.operator_after(timestamp.span(), "at");
+                self.special("timezone", &[time_zone, timestamp], operator)
+            }
+            E::Extract { field, syntax: _, expr: operand } => {
+                let field = field.to_string().trim_matches(['\'', '"']).to_lowercase();
+                let field = Term::known(literal(Value::text(field), Type::Text), position());
+                let operand = self.term(operand)?;
+                let call = self.source.operator_before(expr.span(), "extract");
+                self.call("extract", vec![field, operand], call)
+            }
+            E::Ceil { expr: operand, field } | E::Floor { expr: operand, field } => {
+                let name = if matches!(expr, E::Ceil { .. }) { "ceil" } else { "floor" };
+                if !matches!(field, ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime)) {
+                    return unsupported("CEIL or FLOOR to a unit");
+                }
+                self.special(name, &[operand], self.source.operator_before(operand.span(), name))
+            }
+            E::Position { expr: part, r#in } => {
+                self.special("position", &[r#in, part], self.source.operator_before(part.span(), "position"))
+            }
+            E::Substring { expr: operand, substring_from, substring_for, special: _, shorthand: _ } => {
+                let call = self.source.operator_before(operand.span(), "substring");
+                let mut arguments = vec![self.term(operand)?];
+                match (substring_from, substring_for) {
+                    (Some(from), _) => arguments.push(self.term(from)?),
+                    (None, _) => arguments.push(Term::known(literal(Value::Int4(1), Type::Int4), None)),
+                }
+                if let Some(length) = substring_for {
+                    arguments.push(self.term(length)?);
+                }
+                self.call("substring", arguments, call)
+            }
+            E::Trim { trim_where, trim_what, expr: operand, trim_characters } => {
+                let name = match trim_where {
+                    None | Some(ast::TrimWhereField::Both) => "btrim",
+                    Some(ast::TrimWhereField::Leading) => "ltrim",
+                    Some(ast::TrimWhereField::Trailing) => "rtrim",
+                };
+                let call = self.source.operator_before(expr.span(), "trim");
+                let mut arguments = vec![self.term(operand)?];
+                for argument in trim_what.iter().map(Box::as_ref).chain(trim_characters.iter().flatten()) {
+                    arguments.push(self.term(argument)?);
+                }
+                self.call(name, arguments, call)
+            }
+            E::Overlay { .. } => unsupported("OVERLAY"),
+            E::Collate { expr: operand, collation } => {
+                let name = collation.to_string().trim_matches('"').to_owned();
+                if !matches!(
+                    name.as_str(),
+                    "C" | "POSIX" | "default" | "pg_catalog.\"C\"" | "pg_catalog.\"default"
+                ) {
+                    return unsupported(&format!("COLLATE {collation}"));
+                }
+                self.term(operand)
+            }
+            E::Tuple(_) => unsupported("a row constructor here"),
+            E::Subquery(_) | E::InSubquery { .. } | E::Exists { .. } => unsupported("a subquery"),
+            E::SimilarTo { .. } => unsupported("SIMILAR TO"),
+            E::Array(_) => unsupported("ARRAY[…]"),
+            E::AnyOp { .. } => unsupported("ANY"),
+            E::AllOp { .. } => unsupported("ALL"),
+            E::CompoundFieldAccess { .. } | E::JsonAccess { .. } => {
+                unsupported("access to elements of a value")
+            }
+            E::IsNormalized { .. } => unsupported("IS NORMALIZED"),
+            E::GroupingSets(_) => unsupported("GROUPING SETS"),
+            E::Cube(_) => unsupported("CUBE"),
+            E::Rollup(_) => unsupported("ROLLUP"),
+            E::InUnnest { .. }
+            | E::RLike { .. }
+            | E::Convert { .. }
+            | E::Prefixed { .. }
+            | E::Struct { .. }
+            | E::Named { .. }
+            | E::Dictionary(_)
+            | E::Map(_)
+            | E::MatchAgainst { .. }
+            | E::Wildcard(_)
+            | E::QualifiedWildcard(..)
+            | E::OuterJoin(_)
+            | E::Prior(_)
+            | E::Lambda(_)
+            | E::MemberOf(_) => unsupported("this form of expression"),
+        }
+    }
+
+    fn column(&mut self, idents: &[ast::Ident]) -> Result<Term> {
+        let position = idents.first().and_then(|i| position_of(i.span));
+        if self.scope.relations.is_empty()
+            && let [ident] = idents
+            && ident.value.eq_ignore_ascii_case("default")
+            && ident.quote_style.is_none()
+        {
+            return Err(at(
+                SqlError::new(SqlState::SYNTAX_ERROR, "DEFAULT is not allowed in this context"),
+                position,
+            ));
+        }
+        if self.clause == Clause::Default {
+            return Err(at(
+                SqlError::new(
+                    SqlState::FEATURE_NOT_SUPPORTED,
+                    "cannot use column reference in DEFAULT expression",
+                ),
+                position,
+            ));
+        }
+        let found = self.scope.column(idents)?;
+        self.references.push((found.index, position));
+        Ok(Term::known(Expr::column(found.index, found.ty), position))
+    }
+
+    fn value(&mut self, value: &ast::ValueWithSpan) -> Result<Term> {
+        use ast::Value as V;
+        let position = position_of(value.span);
+        let text = |text: &str| Ok(Term { kind: TermKind::Text(text.into()), position });
+        match &value.value {
+            V::Number(number, false) => Ok(Term::known(number_literal(number)?, position)),
+            V::SingleQuotedString(s)
+            | V::EscapedStringLiteral(s)
+            | V::UnicodeStringLiteral(s)
+            | V::NationalStringLiteral(s) => text(s),
+            V::DollarQuotedString(s) => text(&s.value),
+            V::Boolean(b) => Ok(Term::known(literal(Value::Bool(*b), Type::Bool), position)),
+            V::Null => Ok(Term { kind: TermKind::Null, position }),
+            V::Placeholder(name) => {
+                let index = name.strip_prefix('$').and_then(|n| n.parse::<usize>().ok());
+                let Some(index) = index.filter(|i| (1..=65_535).contains(i)) else {
+                    return Err(at(
+                        SqlError::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter {name}")),
+                        position,
+                    ));
+                };
+                if matches!(self.clause, Clause::Default | Clause::Partition | Clause::Execute) {
+                    return Err(at(
+                        SqlError::new(
+                            SqlState::UNDEFINED_PARAMETER,
+                            format!("there is no parameter ${index}"),
+                        ),
+                        position,
+                    ));
+                }
+                if self.shared.parameters.len() < index {
+                    self.shared.parameters.resize(index, None);
+                }
+                let kind = match &self.shared.parameters[index - 1] {
+                    Some(ty) => TermKind::Known(Expr::Parameter { index, ty: ty.clone() }),
+                    None => TermKind::Parameter(index),
+                };
+                Ok(Term { kind, position })
+            }
+            other => Err(at(SqlError::unsupported(format!("the literal {other}")), position)),
+        }
+    }
+
+    fn interval(&mut self, interval: &ast::Interval, position: Option<u32>) -> Result<Term> {
+        let ast::Interval {
+            value,
+            leading_field,
+            leading_precision,
+            last_field,
+            fractional_seconds_precision,
+        } = interval;
+        if leading_precision.is_some() || last_field.is_some() || fractional_seconds_precision.is_some() {
+            return Err(at(SqlError::unsupported("INTERVAL with several fields or a precision"), position));
+        }
+        let term = self.term(value)?;
+        let text = match (&term.kind, leading_field) {
+            (TermKind::Text(text), None) => text.clone(),
+            // A bare number counts the field's unit.
+            (TermKind::Text(text), Some(field)) if text.trim().parse::<f64>().is_ok() => {
+                format!("{text} {field}").into()
+            }
+            (TermKind::Text(_), Some(_)) => {
+                return Err(at(SqlError::unsupported("INTERVAL with a field"), position));
+            }
+            _ => return Err(self.source.syntax_error(term.position)),
+        };
+        let expr = self.coerce(Term { kind: TermKind::Text(text), position }, &Type::Interval)?;
+        Ok(Term::known(expr, position))
+    }
+
+    fn is_truth(
+        &mut self,
+        operand: &ast::Expr,
+        truth: Option<bool>,
+        negated: bool,
+        what: &str,
+    ) -> Result<Term> {
+        let position = position_of(operand.span());
+        let expr = Box::new(self.boolean(operand, what)?);
+        Ok(Term::known(Expr::IsTruth { expr, truth, negated }, position))
+    }
+
+    fn unary(&mut self, op: &UnaryOperator, operand: &ast::Expr) -> Result<Term> {
+        let symbol = match op {
+            UnaryOperator::Not => {
+                let position = self.source.operator_before(operand.span(), "not");
+                let expr = self.boolean(operand, "NOT")?;
+                return Ok(Term::known(Expr::Not(Box::new(expr)), position));
+            }
+            UnaryOperator::Minus => {
+                // The sign belongs to the number: -2147483648 is an integer.
+                if let ast::Expr::Value(value) = operand
+                    && let ast::Value::Number(number, false) = &value.value
+                {
+                    let position = self.source.operator_before(value.span, "-");
+                    return Ok(Term::known(number_literal(&format!("-{number}"))?, position));
+                }
+                "-"
+            }
+            UnaryOperator::Plus => "+",
+            UnaryOperator::BitwiseNot => "~",
+            UnaryOperator::PGAbs => "@",
+            other => return Err(SqlError::unsupported(format!("operator {other}"))),
+        };
+        let position = self.source.operator_before(operand.span(), symbol);
+        let term = self.term(operand)?;
+        self.call(symbol, vec![term], position)
+    }
+
+    fn binary(
+        &mut self,
+        whole: &ast::Expr,
+        left: &ast::Expr,
+        op: &BinaryOperator,
+        right: &ast::Expr,
+    ) -> Result<Term> {
+        let position = position_of(left.span());
+        match op {
+            BinaryOperator::And | BinaryOperator::Or => {
+                let what = if *op == BinaryOperator::And { "AND" } else { "OR" };
+                let mut operands = Vec::new();
+                for operand in chain(whole, op) {
+                    match self.boolean(operand, what)? {
+                        Expr::And(inner) if *op == BinaryOperator::And => operands.extend(inner),
+                        Expr::Or(inner) if *op == BinaryOperator::Or => operands.extend(inner),
+                        other => operands.push(other),
+                    }
+                }
+                let expr = if *op == BinaryOperator::And { Expr::And(operands) } else { Expr::Or(operands) };
+                return Ok(Term::known(expr, position));
+            }
+            _ => {}
+        }
+        let comparison = match op {
+            BinaryOperator::Eq => Some(("=", CompareOp::Eq)),
+            BinaryOperator::NotEq => Some(("<>", CompareOp::Ne)),
+            BinaryOperator::Lt => Some(("<", CompareOp::Lt)),
+            BinaryOperator::LtEq => Some(("<=", CompareOp::Le)),
+            BinaryOperator::Gt => Some((">", CompareOp::Gt)),
+            BinaryOperator::GtEq => Some((">=", CompareOp::Ge)),
+            _ => None,
+        };
+        if let Some(comparison) = comparison {
+            if let (ast::Expr::Tuple(l), ast::Expr::Tuple(r)) = (left, right) {
+                return self.compare_rows(comparison, l, r, position);
+            }
+            let operator = self.source.operator_after(left.span(), &op.to_string());
+            let (l, r) = (self.term(left)?, self.term(right)?);
+            return Ok(Term::known(self.compare(comparison, l, r, operator)?, position));
+        }
+        let like = match op {
+            BinaryOperator::PGLikeMatch => Some((false, false)),
+            BinaryOperator::PGILikeMatch => Some((true, false)),
+            BinaryOperator::PGNotLikeMatch => Some((false, true)),
+            BinaryOperator::PGNotILikeMatch => Some((true, true)),
+            _ => None,
+        };
+        if let Some((insensitive, negated)) = like {
+            return self.like(left, right, None, insensitive, negated, position);
+        }
+        let symbol = match op {
+            BinaryOperator::Plus => "+",
+            BinaryOperator::Minus => "-",
+            BinaryOperator::Multiply => "*",
+            BinaryOperator::Divide => "/",
+            BinaryOperator::Modulo => "%",
+            BinaryOperator::PGExp => "^",
+            BinaryOperator::StringConcat => "||",
+            BinaryOperator::BitwiseAnd => "&",
+            BinaryOperator::BitwiseOr => "|",
+            BinaryOperator::PGBitwiseXor => "#",
+            BinaryOperator::PGBitwiseShiftLeft => "<<",
+            BinaryOperator::PGBitwiseShiftRight => ">>",
+            BinaryOperator::PGRegexMatch => "~",
+            BinaryOperator::PGRegexIMatch => "~*",
+            BinaryOperator::PGRegexNotMatch => "!~",
+            BinaryOperator::PGRegexNotIMatch => "!~*",
+            BinaryOperator::PGStartsWith => "^@",
+            other => return Err(at(SqlError::unsupported(format!("operator {other}")), position)),
+        };
+        let operator = self.source.operator_after(left.span(), symbol);
+        let (l, r) = (self.term(left)?, self.term(right)?);
+        let mut term = self.call(symbol, vec![l, r], operator)?;
+        term.position = position;
+        Ok(term)
+    }
+
+    /// `(a, b) = (c, d)` and `<>`: by their members.
+    fn compare_rows(
+        &mut self,
+        comparison: (&str, CompareOp),
+        left: &[ast::Expr],
+        right: &[ast::Expr],
+        position: Option<u32>,
+    ) -> Result<Term> {
+        if !matches!(comparison.1, CompareOp::Eq | CompareOp::Ne) {
+            return Err(at(SqlError::unsupported("an order of rows"), position));
+        }
+        if left.len() != right.len() {
+            return Err(at(
+                SqlError::new(SqlState::SYNTAX_ERROR, "unequal number of entries in row expressions"),
+                position,
+            ));
+        }
+        let mut members = Vec::new();
+        for (l, r) in left.iter().zip(right) {
+            let (l, r) = (self.term(l)?, self.term(r)?);
+            members.push(self.compare(comparison, l, r, position)?);
+        }
+        let joined = if comparison.1 == CompareOp::Eq { Expr::And(members) } else { Expr::Or(members) };
+        Ok(Term::known(joined, position))
+    }
+
+    /// Both sides in the type in which they are compared.
+    fn same_type(
+        &mut self,
+        symbol: &str,
+        left: Term,
+        right: Term,
+        position: Option<u32>,
+    ) -> Result<(Expr, Expr)> {
+        let ty = comparison_type(symbol, &left.arg_type(), &right.arg_type()).map_err(|e| at(e, position))?;
+        Ok((self.coerce(left, &ty)?, self.coerce(right, &ty)?))
+    }
+
+    fn compare(
+        &mut self,
+        (symbol, op): (&str, CompareOp),
+        left: Term,
+        right: Term,
+        position: Option<u32>,
+    ) -> Result<Expr> {
+        let (left, right) = self.same_type(symbol, left, right, position)?;
+        Ok(Expr::Compare { op, left: Box::new(left), right: Box::new(right) })
+    }
+
+    fn in_list(
+        &mut self,
+        operand: &ast::Expr,
+        list: &[ast::Expr],
+        negated: bool,
+        position: Option<u32>,
+    ) -> Result<Term> {
+        if let ast::Expr::Tuple(members) = operand {
+            let mut any = Vec::new();
+            for row in list {
+                let ast::Expr::Tuple(row) = row else {
+                    return Err(at(
+                        SqlError::unsupported("IN of a row and a scalar"),
+                        position_of(row.span()),
+                    ));
+                };
+                let term = self.compare_rows(("=", CompareOp::Eq), members, row, position)?;
+                any.push(self.settle(term)?);
+            }
+            let expr = Expr::Or(any);
+            let expr = if negated { Expr::Not(Box::new(expr)) } else { expr };
+            return Ok(Term::known(expr, position));
+        }
+        let operator = self.source.operator_after(operand.span(), "in").or(position);
+        let symbol = if negated { "<>" } else { "=" };
+        let operand = self.term(operand)?;
+        let mut common = operand.arg_type();
+        let mut members = Vec::with_capacity(list.len());
+        for member in list {
+            let member = self.term(member)?;
+            if matches!(member.kind, TermKind::Known(_)) {
+                let ty = comparison_type(symbol, &common, &member.arg_type()).map_err(|e| at(e, operator))?;
+                common = ArgType::Known(ty);
+            }
+            members.push(member);
+        }
+        let ty = match common {
+            ArgType::Known(ty) => comparison_type(symbol, &ArgType::Known(ty), &ArgType::Unknown)?,
+            ArgType::Unknown => Type::Text,
+        };
+        let expr = Box::new(self.coerce(operand, &ty)?);
+        let list = members.into_iter().map(|m| self.coerce(m, &ty)).collect::<Result<Vec<_>>>()?;
+        Ok(Term::known(Expr::InList { expr, list, negated }, position))
+    }
+
+    fn like(
+        &mut self,
+        operand: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&ast::ValueWithSpan>,
+        case_insensitive: bool,
+        negated: bool,
+        position: Option<u32>,
+    ) -> Result<Term> {
+        let symbol = match (case_insensitive, negated) {
+            (false, false) => "~~",
+            (false, true) => "!~~",
+            (true, false) => "~~*",
+            (true, true) => "!~~*",
+        };
+        let keyword = if case_insensitive { "ilike" } else { "like" };
+        let operator = self.source.operator_after(operand.span(), if negated { "not" } else { keyword });
+        let operand = self.term(operand)?;
+        let pattern = self.term(pattern)?;
+        for side in [&operand, &pattern] {
+            if let ArgType::Known(ty) = side.arg_type()
+                && !ty.is_string()
+            {
+                let message = format!(
+                    "operator does not exist: {} {symbol} {}",
+                    operand.arg_type(),
+                    pattern.arg_type()
+                );
+                return Err(at(
+                    SqlError::new(SqlState::UNDEFINED_FUNCTION, message).with_hint(
+                        "No operator matches the given name and argument types. You might need to add explicit type casts.",
+                    ),
+                    operator,
+                ));
+            }
+        }
+        let escape = match escape.map(|e| &e.value) {
+            None => Some('\\'),
+            Some(ast::Value::SingleQuotedString(text)) => {
+                let mut characters = text.chars();
+                match (characters.next(), characters.next()) {
+                    (character, None) => character,
+                    _ => {
+                        return Err(SqlError::new(SqlState::INVALID_ESCAPE, "invalid escape string")
+                            .with_hint("Escape string must be empty or one character."));
+                    }
+                }
+            }
+            Some(other) => return Err(SqlError::unsupported(format!("ESCAPE {other}"))),
+        };
+        let expr = Box::new(self.settle(operand)?);
+        let pattern = Box::new(self.settle(pattern)?);
+        Ok(Term::known(Expr::Like { expr, pattern, escape, case_insensitive, negated }, position))
+    }
+
+    fn case(
+        &mut self,
+        operand: Option<&ast::Expr>,
+        conditions: &[ast::CaseWhen],
+        otherwise: Option<&ast::Expr>,
+        position: Option<u32>,
+    ) -> Result<Term> {
+        let operand = operand.map(|o| self.term(o)).transpose()?;
+        // An unknown operand is text, as in PostgreSQL.
+        let operand = match operand {
+            Some(term) => {
+                let position = term.position;
+                Some(Term::known(self.settle(term)?, position))
+            }
+            None => None,
+        };
+        let mut tests = Vec::new();
+        let mut results = Vec::new();
+        for ast::CaseWhen { condition, result } in conditions {
+            tests.push(match &operand {
+                None => self.boolean(condition, "CASE/WHEN")?,
+                Some(operand) => {
+                    let value = self.term(condition)?;
+                    let position = value.position;
+                    self.compare(("=", CompareOp::Eq), operand.clone(), value, position)?
+                }
+            });
+            results.push(self.term(result)?);
+        }
+        let otherwise = otherwise.map(|e| self.term(e)).transpose()?;
+        // PostgreSQL looks at the ELSE first.
+        let arguments: Vec<ArgType> = otherwise.iter().chain(&results).map(Term::arg_type).collect();
+        let ty = self.common_type("CASE", &arguments, otherwise.iter().chain(&results))?;
+        let results = results.into_iter().map(|r| self.convert(r, &ty)).collect::<Result<Vec<_>>>()?;
+        let otherwise = otherwise.map(|e| self.convert(e, &ty)).transpose()?.map(Box::new);
+        let branches = tests.into_iter().zip(results).collect();
+        Ok(Term::known(Expr::Case { branches, otherwise, ty }, position))
+    }
+
+    /// The common type; an error is placed at the first term that does not fit those before it.
+    pub(crate) fn common_type<'t>(
+        &mut self,
+        construct: &str,
+        arguments: &[ArgType],
+        terms: impl Iterator<Item = &'t Term>,
+    ) -> Result<Type> {
+        select_common_type(construct, arguments).map_err(|error| {
+            let positions: Vec<Option<u32>> = terms.map(|t| t.position).collect();
+            let misfit =
+                (1..=arguments.len()).find(|n| select_common_type(construct, &arguments[..*n]).is_err());
+            at(error, misfit.and_then(|n| positions.get(n - 1).copied().flatten()))
+        })
+    }
+
+    /// A term as exactly `ty`, which is the common type of it and others.
+    pub(crate) fn convert(&mut self, term: Term, ty: &Type) -> Result<Expr> {
+        let expr = self.coerce(term, ty)?;
+        let from = expr.ty();
+        if from == *ty
+            || (from.without_modifiers() == ty.without_modifiers() && *ty == ty.without_modifiers())
+        {
+            return Ok(expr);
+        }
+        Ok(Expr::Cast { expr: Box::new(expr), to: ty.clone(), kind: CastKind::Implicit })
+    }
+
+    fn special(&mut self, name: &str, arguments: &[&ast::Expr], position: Option<u32>) -> Result<Term> {
+        let arguments = arguments.iter().map(|a| self.term(a)).collect::<Result<Vec<_>>>()?;
+        self.call(name, arguments, position)
+    }
+
+    /// A call of an operator or function of the engine's catalogue.
+    pub(crate) fn call(&mut self, name: &str, arguments: Vec<Term>, position: Option<u32>) -> Result<Term> {
+        let types: Vec<ArgType> = arguments.iter().map(Term::arg_type).collect();
+        let resolved = resolve(name, &types).map_err(|e| at(e, position))?;
+        let args = arguments
+            .into_iter()
+            .zip(&resolved.arg_types)
+            .map(|(argument, ty)| self.coerce(argument, ty))
+            .collect::<Result<Vec<_>>>()?;
+        let function: Function = resolved.function;
+        Ok(Term::known(Expr::Call { function, args, ty: resolved.return_type }, position))
+    }
+
+    /// A value that is fixed when the plan is bound.
+    pub(crate) fn session_value(
+        &mut self,
+        value: SessionValue,
+        ty: Type,
+        position: Option<u32>,
+    ) -> Result<Term> {
+        if value.is_volatile() && !self.scope.relations.is_empty() && !self.clause.is_once() {
+            return Err(at(SqlError::unsupported("a random value for each row of a table"), position));
+        }
+        let known = if value.is_volatile() {
+            None
+        } else {
+            self.shared.session_values.iter().position(|v| *v == value)
+        };
+        let place = known.unwrap_or_else(|| {
+            self.shared.session_values.push(value);
+            self.shared.session_values.len() - 1
+        });
+        Ok(Term::known(Expr::Parameter { index: SESSION_VALUES + place, ty }, position))
+    }
+
+    /// 42803 when aggregates may not stand in this clause.
+    pub(crate) fn check_aggregates(&self, position: Option<u32>) -> Result<()> {
+        if self.clause.has_aggregates() {
+            return Ok(());
+        }
+        let message = match self.clause {
+            Clause::AggregateArgument => "aggregate function calls cannot be nested".into(),
+            clause => format!("aggregate functions are not allowed in {}", clause.name()),
+        };
+        Err(at(SqlError::new(SqlState::GROUPING_ERROR, message), position))
+    }
+}
+
+fn cannot_cast(from: &Type, to: &Type) -> SqlError {
+    SqlError::new(
+        SqlState::CANNOT_COERCE,
+        format!("cannot cast type {} to {}", plain_name(from), plain_name(to)),
+    )
+}
+
+/// The operands of a chain of one associative operator, which hangs to the left: found without recursion.
+fn chain<'e>(expr: &'e ast::Expr, op: &BinaryOperator) -> Vec<&'e ast::Expr> {
+    let mut operands = Vec::new();
+    let mut rest = expr;
+    while let ast::Expr::BinaryOp { left, op: here, right } = rest {
+        if here != op {
+            break;
+        }
+        operands.push(right.as_ref());
+        rest = left;
+    }
+    operands.push(rest);
+    operands.reverse();
+    operands
+}
+
+/// A number as PostgreSQL types it: integer, bigint or numeric, whatever is enough.
+fn number_literal(number: &str) -> Result<Expr> {
+    if let Ok(value) = number.parse::<i32>() {
+        return Ok(literal(Value::Int4(value), Type::Int4));
+    }
+    if let Ok(value) = number.parse::<i64>() {
+        return Ok(literal(Value::Int8(value), Type::Int8));
+    }
+    Ok(literal(Value::Numeric(Numeric::parse(number)?), Type::Numeric(None)))
+}

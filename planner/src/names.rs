@@ -1,0 +1,289 @@
+//! Names: identifiers, tables, and the columns that an expression may refer to.
+
+use std::sync::Arc;
+
+use carousel_cluster::catalog::Catalog;
+use carousel_engine::{SqlError, SqlState, TableSchema, Type, error::Result};
+use sqlparser::ast::{self, Ident, ObjectName, ObjectNamePart, Spanned};
+
+use crate::parse::position_of;
+
+/// The schema that every table is in.
+const SCHEMA: &str = "public";
+/// PostgreSQL cuts identifiers to this many bytes.
+const MAX_IDENTIFIER: usize = 63;
+
+/// An identifier as PostgreSQL folds it: lower case unless quoted, cut to 63 bytes.
+pub(crate) fn fold(ident: &Ident) -> String {
+    let mut name = if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+    let mut end = name.len().min(MAX_IDENTIFIER);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    name
+}
+
+/// The parts of a name, folded.
+pub(crate) fn parts(name: &ObjectName) -> Result<Vec<String>> {
+    name.0
+        .iter()
+        .map(|part| match part {
+            ObjectNamePart::Identifier(ident) => Ok(fold(ident)),
+            ObjectNamePart::Function(_) => Err(SqlError::unsupported(format!("the name {name}"))),
+        })
+        .collect()
+}
+
+/// Adds a position if there is one.
+pub(crate) fn at(error: SqlError, position: Option<u32>) -> SqlError {
+    match position {
+        Some(position) if error.position.is_none() => error.at(position),
+        _ => error,
+    }
+}
+
+/// A table's name with its schema checked. `Err` holds the name to complain about.
+pub(crate) fn table_name(name: &ObjectName) -> Result<Result<String, String>> {
+    let parts = parts(name)?;
+    match parts.as_slice() {
+        [table] => Ok(Ok(table.clone())),
+        [schema, table] if schema == SCHEMA => Ok(Ok(table.clone())),
+        [schema, table] => Ok(Err(format!("{schema}.{table}"))),
+        [_, schema, table] if schema == SCHEMA => Ok(Ok(table.clone())),
+        _ => Ok(Err(parts.join("."))),
+    }
+}
+
+/// The table with this name; 42P01 at the name.
+pub(crate) fn table<'a>(catalog: &'a Catalog, name: &ObjectName) -> Result<&'a Arc<TableSchema>> {
+    let missing = match table_name(name)? {
+        Ok(known) => match catalog.table(&known) {
+            Some(table) => return Ok(table),
+            None => parts(name)?.join("."),
+        },
+        Err(missing) => missing,
+    };
+    Err(at(
+        SqlError::new(SqlState::UNDEFINED_TABLE, format!("relation \"{missing}\" does not exist")),
+        position_of(name.span()),
+    ))
+}
+
+/// A table that expressions may refer to.
+#[derive(Clone, Debug)]
+pub(crate) struct Relation {
+    /// Its name or alias.
+    pub(crate) name: String,
+    /// Whether `name` is the table's own, so that `public.name` means it, too.
+    pub(crate) is_table_name: bool,
+    /// Its definition.
+    pub(crate) table: Arc<TableSchema>,
+    /// Names of the visible columns (an alias may rename them).
+    pub(crate) columns: Vec<String>,
+    /// Index of its first column in the input row.
+    pub(crate) offset: usize,
+}
+
+impl Relation {
+    /// A table under its alias, if it has one.
+    pub(crate) fn new(table: &Arc<TableSchema>, alias: Option<&ast::TableAlias>) -> Result<Relation> {
+        let mut columns: Vec<String> = table.visible_columns().iter().map(|c| c.name.clone()).collect();
+        let mut name = table.name.clone();
+        if let Some(ast::TableAlias { explicit: _, name: alias, columns: renamed, at }) = alias {
+            if at.is_some() {
+                return Err(SqlError::unsupported("AT in a table alias"));
+            }
+            name = fold(alias);
+            if renamed.len() > columns.len() {
+                return Err(SqlError::new(
+                    SqlState::INVALID_COLUMN_REFERENCE,
+                    format!(
+                        "table \"{name}\" has {} columns available but {} columns specified",
+                        columns.len(),
+                        renamed.len()
+                    ),
+                ));
+            }
+            for (column, ast::TableAliasColumnDef { name, data_type }) in columns.iter_mut().zip(renamed) {
+                if data_type.is_some() {
+                    return Err(SqlError::unsupported("a column definition list for a table"));
+                }
+                *column = fold(name);
+            }
+        }
+        Ok(Relation { name, is_table_name: alias.is_none(), table: table.clone(), columns, offset: 0 })
+    }
+}
+
+/// A column that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Index in the input row.
+    pub(crate) index: usize,
+    pub(crate) ty: Type,
+}
+
+/// The tables that expressions may refer to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope {
+    pub(crate) relations: Vec<Relation>,
+}
+
+impl Scope {
+    /// No tables.
+    pub(crate) fn empty() -> Scope {
+        Scope::default()
+    }
+
+    /// One table.
+    pub(crate) fn table(table: &Arc<TableSchema>, alias: Option<&ast::TableAlias>) -> Result<Scope> {
+        Ok(Scope { relations: vec![Relation::new(table, alias)?] })
+    }
+
+    /// The table that a qualifier names; `None` when there is none of that name.
+    pub(crate) fn relation(&self, qualifier: &[String]) -> Option<&Relation> {
+        self.relations.iter().find(|r| match qualifier {
+            [name] => *name == r.name,
+            [schema, name] | [_, schema, name] => schema == SCHEMA && r.is_table_name && *name == r.name,
+            _ => false,
+        })
+    }
+
+    /// The error for a qualifier that names no table: 42P01.
+    pub(crate) fn missing_relation(&self, qualifier: &[String], position: Option<u32>) -> SqlError {
+        let name = qualifier.join(".");
+        let aliased = self
+            .relations
+            .iter()
+            .find(|r| !r.is_table_name && qualifier.last() == Some(&r.table.name) && r.name != r.table.name);
+        let error = match aliased {
+            Some(relation) => SqlError::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("invalid reference to FROM-clause entry for table \"{name}\""),
+            )
+            .with_hint(format!("Perhaps you meant to reference the table alias \"{}\".", relation.name)),
+            None => SqlError::new(
+                SqlState::UNDEFINED_TABLE,
+                format!("missing FROM-clause entry for table \"{name}\""),
+            ),
+        };
+        at(error, position)
+    }
+
+    /// Finds `column` or `table.column`. Errors: 42703, 42702, 42P01.
+    pub(crate) fn column(&self, idents: &[Ident]) -> Result<Found> {
+        let names: Vec<String> = idents.iter().map(fold).collect();
+        let position = idents.first().and_then(|i| position_of(i.span));
+        let Some((name, qualifier)) = names.split_last() else {
+            return Err(SqlError::internal("a column reference without a name"));
+        };
+        let candidates: Vec<&Relation> = if qualifier.is_empty() {
+            self.relations.iter().collect()
+        } else {
+            match self.relation(qualifier) {
+                Some(relation) => vec![relation],
+                None => return Err(self.missing_relation(qualifier, position)),
+            }
+        };
+        let mut found = Vec::new();
+        for relation in &candidates {
+            for (index, column) in relation.columns.iter().enumerate() {
+                if column == name {
+                    let ty = relation.table.columns[index].ty.clone();
+                    found.push(Found { index: relation.offset + index, ty });
+                }
+            }
+        }
+        match found.len() {
+            1 => Ok(found.swap_remove(0)),
+            0 if qualifier.is_empty() && self.relations.iter().any(|r| r.name == *name) => {
+                Err(at(SqlError::unsupported(format!("a reference to the whole row \"{name}\"")), position))
+            }
+            0 => {
+                let message = if qualifier.is_empty() {
+                    format!("column \"{name}\" does not exist")
+                } else {
+                    format!("column {}.{name} does not exist", qualifier.join("."))
+                };
+                let mut error = SqlError::new(SqlState::UNDEFINED_COLUMN, message);
+                error.hint = similar_columns(name, &candidates);
+                Err(at(error, position))
+            }
+            _ => Err(at(
+                SqlError::new(
+                    SqlState::AMBIGUOUS_COLUMN,
+                    format!("column reference \"{name}\" is ambiguous"),
+                ),
+                position,
+            )),
+        }
+    }
+
+    /// The name of an input column as PostgreSQL writes it in errors: `table.column`.
+    pub(crate) fn describe(&self, index: usize) -> String {
+        for relation in &self.relations {
+            if let Some(name) = index.checked_sub(relation.offset).and_then(|i| relation.columns.get(i)) {
+                return format!("{}.{name}", relation.name);
+            }
+        }
+        format!("column {index}")
+    }
+}
+
+/// PostgreSQL's HINT for a misspelt column: those at the smallest edit distance, if there are at most two.
+fn similar_columns(name: &str, relations: &[&Relation]) -> Option<String> {
+    const FARTHEST: usize = 3;
+    let mut best = FARTHEST + 1;
+    let mut found: Vec<String> = Vec::new();
+    for relation in relations {
+        for column in &relation.columns {
+            let distance = edit_distance(name, column);
+            if distance > name.len() / 2 || distance > best {
+                continue;
+            }
+            if distance < best {
+                best = distance;
+                found.clear();
+            }
+            if best <= FARTHEST {
+                found.push(format!("\"{}.{column}\"", relation.name));
+            }
+        }
+    }
+    match found.as_slice() {
+        [one] => Some(format!("Perhaps you meant to reference the column {one}.")),
+        [one, two] => Some(format!("Perhaps you meant to reference the column {one} or the column {two}.")),
+        _ => None,
+    }
+}
+
+/// Levenshtein distance in characters.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edit_distances() {
+        for (a, b, distance) in
+            [("", "abc", 3), ("nope", "nope", 0), ("naem", "name", 2), ("carier", "carrier", 1)]
+        {
+            assert_eq!(edit_distance(a, b), distance, "{a} {b}");
+        }
+    }
+}
