@@ -346,3 +346,140 @@ fn primary_ranges(ring: &[(Position, ProcessId)]) -> Vec<(KeyRange, usize)> {
     }
     ranges
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::router::testing::{read_ranges, write};
+
+    const CLIENT: ProcessId = ProcessId::client(1);
+
+    /// A ring with irregular identifiers, some suspected processes, and ranges to read or write.
+    fn scenario() -> impl Strategy<Value = (Config, Vec<KeyRange>, u32)> {
+        let ring = proptest::collection::btree_set(any::<u64>(), 1..8);
+        (
+            ring,
+            any::<bool>(),
+            1u32..5,
+            any::<u8>(),
+            proptest::collection::btree_set(any::<u64>(), 1..9),
+            0u32..20,
+        )
+            .prop_map(|(mut ring, zero, replication, suspected, bounds, offset)| {
+                if zero {
+                    ring.insert(0);
+                }
+                let replication = replication.min(ring.len() as u32);
+                let ring = ring.into_iter().zip(1..).map(|(id, number)| (id, ProcessId::storage(number)));
+                let mut config = Config::new(ring, replication).expect("a valid ring");
+                let failed =
+                    config.storage_processes().enumerate().filter(|(i, _)| suspected >> i & 0b101 == 0b101);
+                config.suspected = failed.map(|(_, process)| process).collect();
+                let bounds: Vec<u64> = bounds.into_iter().collect();
+                let ranges =
+                    bounds.chunks(2).map(|c| KeyRange::new(c[0], *c.last().expect("not empty"))).collect();
+                (config, ranges, offset)
+            })
+    }
+
+    fn live_holders(config: &Config, range: KeyRange) -> BTreeSet<ProcessId> {
+        config.holders(range).into_iter().filter(|p| !config.is_suspected(*p)).collect()
+    }
+
+    fn touched(config: &Config, ranges: &[KeyRange]) -> Vec<KeyRange> {
+        config.primary_ranges().filter(|primary| ranges.iter().any(|range| primary.overlaps(range))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn primary_ranges_tile_the_ring((config, _, _) in scenario()) {
+            let ranges: Vec<_> = config.primary_ranges().collect();
+            prop_assert_eq!(ranges[0].first, 0);
+            prop_assert_eq!(ranges[ranges.len() - 1].last, u64::MAX);
+            for pair in ranges.windows(2) {
+                prop_assert_eq!(pair[0].last + 1, pair[1].first);
+            }
+            for range in ranges {
+                let holders = config.holders(range);
+                prop_assert_eq!(holders.len(), config.replication() as usize);
+                prop_assert_eq!(config.range_of(range.last), range);
+                for process in config.storage_processes() {
+                    prop_assert_eq!(holders.contains(&process), config.held(process).contains(&range));
+                }
+            }
+        }
+
+        #[test]
+        fn writes_go_to_all_holders((config, ranges, _) in scenario()) {
+            let mut message = write(CLIENT, 1, 1, KeyRange::FULL);
+            message.ranges = ranges.clone();
+            let mut expected: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+            for range in touched(&config, &ranges) {
+                for process in live_holders(&config, range) {
+                    expected.entry(process).or_default().push(range);
+                }
+            }
+            prop_assert_eq!(config.destset(&message), expected.into_iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn reads_go_to_a_smallest_cover((config, ranges, offset) in scenario()) {
+            let destinations = config.destset(&read_ranges(CLIENT, 1, 1, ranges.clone(), offset));
+            let wanted: Vec<_> = touched(&config, &ranges).into_iter()
+                .filter(|range| !live_holders(&config, *range).is_empty()).collect();
+            let mut answered: Vec<_> = destinations.iter().flat_map(|(_, ranges)| ranges.clone()).collect();
+            answered.sort();
+            prop_assert_eq!(&answered, &wanted);
+            for (process, ranges) in &destinations {
+                prop_assert!(ranges.iter().all(|range| live_holders(&config, *range).contains(process)));
+            }
+            let processes: Vec<_> = config.storage_processes().collect();
+            let smallest = (0u32..1 << processes.len()).filter(|set| {
+                wanted.iter().all(|range| {
+                    let holders = live_holders(&config, *range);
+                    processes.iter().enumerate().any(|(i, p)| set >> i & 1 == 1 && holders.contains(p))
+                })
+            }).map(u32::count_ones).min();
+            prop_assert_eq!(Some(destinations.len() as u32), smallest);
+        }
+    }
+
+    #[test]
+    fn replica_offsets_spread_reads() {
+        let config = Config::evenly(6, 3).expect("a valid ring");
+        let point = KeyRange::point(42);
+        let holders = config.holders(config.range_of(42));
+        for (offset, holder) in (0..3).zip(&holders) {
+            let destinations = config.destset(&read_ranges(CLIENT, 1, 1, vec![point], offset));
+            assert_eq!(destinations, vec![(*holder, vec![config.range_of(42)])]);
+        }
+        let mut load: BTreeMap<ProcessId, u32> = BTreeMap::new();
+        for offset in 0..60 {
+            for (process, ranges) in config.destset(&read_ranges(CLIENT, 1, 1, vec![KeyRange::FULL], offset))
+            {
+                assert_eq!(ranges.len(), 3, "two processes answer for three ranges each");
+                *load.entry(process).or_default() += 1;
+            }
+        }
+        assert!(load.len() == 6 && load.values().all(|reads| *reads == 20), "{load:?}");
+    }
+
+    #[test]
+    fn a_ring_must_make_sense() {
+        assert_eq!(Config::evenly(0, 1), Err(ConfigError::Empty));
+        assert_eq!(Config::evenly(2, 3), Err(ConfigError::Replication { factor: 3, processes: 2 }));
+        let twice = [(0, ProcessId::storage(1)), (5, ProcessId::storage(1))];
+        assert_eq!(Config::new(twice, 1), Err(ConfigError::Duplicate));
+    }
+
+    #[test]
+    fn clients_come_and_go() {
+        let config = Config::evenly(2, 1).expect("a valid ring");
+        let joined = config.with_client(CLIENT).expect("it was not there");
+        assert!(joined.contains(CLIENT) && joined.with_client(CLIENT).is_none());
+        assert_eq!(joined.version(), config.version());
+        assert_eq!(joined.without_client(CLIENT), Some(config));
+    }
+}

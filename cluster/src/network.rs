@@ -54,19 +54,19 @@ impl Wire {
             | Wire::Ordered { .. }
             | Wire::Resend { .. }
             | Wire::NotLeader { .. }
+            | Wire::SubscribeRefused { .. }
             | Wire::Votes(_)
             | Wire::AskVotes(_)
             | Wire::Staged { .. }
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
             | Wire::Cancel(_) => Lane::Control,
-            // Subscribe and Leave stay behind the routes sent before them; State, Refused and Restarted must not
-            // overtake, or be overtaken by, the deliveries and answers around them.
+            // Subscribe and Leave stay behind the routes sent before them; State and Restarted must neither overtake
+            // nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)
             | Wire::Subscribe { .. }
             | Wire::Leave { .. }
             | Wire::State { .. }
-            | Wire::SubscribeRefused { .. }
             | Wire::Deliver { .. }
             | Wire::Answers(_)
             | Wire::Restarted(_)

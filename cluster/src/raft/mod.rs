@@ -118,6 +118,7 @@ impl Default for Timing {
 /// One router's share in the consensus.
 pub(crate) struct Consensus {
     id: u64,
+    life: u64,
     raft: RouterRaft,
     log: LogStore,
     marks: Arc<marks::Marks>,
@@ -153,6 +154,7 @@ impl Consensus {
             election_timeout_max: timing.election_ms.end,
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: 0,
+            install_snapshot_timeout: 2_000,
             enable_pre_vote: Some(true),
             ..Config::default()
         };
@@ -161,7 +163,7 @@ impl Consensus {
         let raft = Raft::new(id, Arc::new(raft_config), factory, log.clone(), machine)
             .await
             .map_err(|error| ConsensusError::Raft(error.to_string()))?;
-        registry.insert(id, raft.clone());
+        let life = registry.insert(id, raft.clone());
         let nodes: BTreeMap<u64, openraft::EmptyNode> =
             members.iter().map(|member| (u64::from(member.number), openraft::EmptyNode {})).collect();
         match raft.is_initialized().await {
@@ -177,7 +179,7 @@ impl Consensus {
             Err(error) => return Err(ConsensusError::Raft(error.to_string())),
         }
         let watcher = tokio::spawn(watch_leadership(id, raft.clone(), events));
-        Ok(Consensus { id, raft, log, marks, first, registry, watcher })
+        Ok(Consensus { id, life, raft, log, marks, first, registry, watcher })
     }
 
     /// The m-seq at the beginning of the log; what is behind it comes as events.
@@ -214,7 +216,7 @@ impl Consensus {
 
     /// Stops. With `abandon`, what was not yet written to the log never will be, as in a crash.
     pub(crate) async fn stop(self, abandon: bool) {
-        self.registry.remove(self.id);
+        self.registry.remove_life(self.id, self.life);
         if abandon {
             self.log.abandon();
         }
@@ -277,7 +279,9 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
             continue;
         }
         if metrics.changed().await.is_err() {
-            let _ = events.send(Event::Failed("the consensus has stopped".into())).await;
+            let running = metrics.borrow_watched().running_state.clone();
+            let reason = running.err().map_or("the consensus has stopped".into(), |error| error.to_string());
+            let _ = events.send(Event::Failed(reason)).await;
             return;
         }
     }

@@ -19,21 +19,41 @@ use parking_lot::RwLock;
 
 use super::{RouterRaft, Snapshot, TypeConfig, Vote};
 
+#[derive(Default)]
+struct Routers {
+    lives: u64,
+    reachable: HashMap<u64, (u64, RouterRaft)>,
+}
+
 /// The routers that can be reached.
 #[derive(Clone, Default)]
-pub(crate) struct Registry(Arc<RwLock<HashMap<u64, RouterRaft>>>);
+pub(crate) struct Registry(Arc<RwLock<Routers>>);
 
 impl Registry {
-    pub(super) fn insert(&self, id: u64, raft: RouterRaft) {
-        self.0.write().insert(id, raft);
+    /// Makes a router reachable; returns the number of this life of it.
+    pub(super) fn insert(&self, id: u64, raft: RouterRaft) -> u64 {
+        let mut routers = self.0.write();
+        routers.lives += 1;
+        let life = routers.lives;
+        routers.reachable.insert(id, (life, raft));
+        life
     }
 
+    /// Makes a router unreachable.
     pub(crate) fn remove(&self, id: u64) {
-        self.0.write().remove(&id);
+        self.0.write().reachable.remove(&id);
+    }
+
+    /// Makes a life of a router unreachable.
+    pub(super) fn remove_life(&self, id: u64, life: u64) {
+        let mut routers = self.0.write();
+        if routers.reachable.get(&id).is_some_and(|(found, _)| *found == life) {
+            routers.reachable.remove(&id);
+        }
     }
 
     fn get(&self, id: u64) -> Result<RouterRaft, Unreachable<TypeConfig>> {
-        let raft = self.0.read().get(&id).cloned();
+        let raft = self.0.read().reachable.get(&id).map(|(_, raft)| raft.clone());
         raft.ok_or_else(|| Unreachable::from_string(format!("router {id} is not there")))
     }
 }

@@ -10,6 +10,8 @@ mod stream;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trace;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -181,11 +183,12 @@ impl Router {
         if !members.contains(&id) {
             return Err(Error::NotAMember(id));
         }
-        let endpoint = network.join(id);
         let (event_sender, events) = mpsc::channel(EVENTS);
         let routers = network.routers.clone();
         let consensus =
             Consensus::start(id, &members, config, durability, &timing, routers, event_sender).await?;
+        // Only now that the directory is known to be free: joining replaces another life of this router.
+        let endpoint = network.join(id);
         let core = Core::new(id, consensus.first().clone(), limits);
         let (reports, reported) = mpsc::unbounded_channel();
         let (state_sender, state) = watch::channel(State::Following(None));
@@ -270,7 +273,11 @@ impl Router {
             Some(Report::Proposed(proposal, outcome)) => match outcome {
                 Ok(()) => Some(Input::Proposed { proposal, accepted: true }),
                 Err(ProposeError::NotLeader) => Some(Input::Proposed { proposal, accepted: false }),
-                Err(ProposeError::Stopped(reason)) => return Err(reason),
+                // The consensus itself reports why.
+                Err(ProposeError::Stopped(reason)) => {
+                    tracing::debug!(router = %self.sender.id(), %reason, "a proposal failed");
+                    None
+                }
             },
             Some(Report::Stream(to, stream, report)) => Some(match report {
                 StreamReport::Sent => Input::Sent { to, stream },

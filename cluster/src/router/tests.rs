@@ -59,10 +59,12 @@ impl Cluster {
         Router::start(options, &self.network).await.expect("starts")
     }
 
+    /// Waits until one of the running routers leads.
     async fn leader(&self) -> usize {
-        let waits =
-            self.routers.iter().map(|router| Box::pin(router.wait_for(|state| *state == State::Leading)));
-        futures::future::select_all(waits).await.1
+        let running = |router: &RouterHandle| !matches!(router.state(), State::Stopped | State::Failed(_));
+        let running: Vec<usize> = (0..self.routers.len()).filter(|i| running(&self.routers[*i])).collect();
+        let lead = |i: &usize| Box::pin(self.routers[*i].wait_for(|state| *state == State::Leading));
+        running[futures::future::select_all(running.iter().map(lead)).await.1]
     }
 }
 
@@ -71,14 +73,14 @@ fn directory_of(cluster: &Cluster, id: ProcessId) -> std::path::PathBuf {
 }
 
 /// Follows the leader from router to router.
-struct Router1 {
+struct RouterChoice {
     members: Vec<ProcessId>,
     current: usize,
 }
 
-impl Router1 {
+impl RouterChoice {
     fn new(members: &BTreeSet<ProcessId>) -> Self {
-        Router1 { members: members.iter().copied().collect(), current: 0 }
+        RouterChoice { members: members.iter().copied().collect(), current: 0 }
     }
 
     fn current(&self) -> ProcessId {
@@ -95,7 +97,7 @@ impl Router1 {
 async fn submit(network: Network, members: BTreeSet<ProcessId>, id: ProcessId, messages: Vec<Message>) {
     let mut endpoint = network.join(id);
     let sender = endpoint.sender();
-    let mut router = Router1::new(&members);
+    let mut router = RouterChoice::new(&members);
     let mut window: VecDeque<Arc<Message>> = messages.into_iter().map(Arc::new).collect();
     let mut sent = 0;
     while !window.is_empty() {
@@ -152,7 +154,7 @@ async fn follow(
     let incarnation = 1;
     let mut endpoint = network.join(id);
     let sender = endpoint.sender();
-    let mut router = Router1::new(&members);
+    let mut router = RouterChoice::new(&members);
     let mut received = Vec::new();
     let mut last = after;
     let mut subscribed = false;
@@ -340,6 +342,51 @@ async fn the_log_is_cut_below_what_all_storage_has_durable() {
         assert_eq!(
             received.iter().map(|(ts, _)| ts.0).collect::<Vec<_>>(),
             (purged.0 + 1..=300).collect::<Vec<_>>()
+        );
+    })
+    .await;
+}
+
+/// Confirms that all storage is durable up to `durable`, to the current leader.
+async fn confirm_all(cluster: &Cluster, durable: u64) {
+    let leader = cluster.routers[cluster.leader().await].id();
+    for process in cluster.config.storage_processes() {
+        let endpoint = cluster.network.join(process);
+        let watermarks = Watermarks { durable: Ts(durable), ..Watermarks::default() };
+        endpoint.sender().send(leader, Wire::Confirm(watermarks)).await.expect("the leader is there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_that_missed_what_was_cut_gets_a_snapshot() {
+    within(async {
+        let mut cluster = Cluster::start(3, 1, 1).await;
+        let (network, members) = (cluster.network.clone(), cluster.members.clone());
+        let (client, storage) = (ProcessId::client(1), ProcessId::storage(1));
+        let leader = cluster.leader().await;
+        let absent = (leader + 1) % 3;
+        cluster.routers[absent].kill().await;
+        submit(network.clone(), members.clone(), client, writes(client, 200)).await;
+        let (_until, stop) = watch::channel(Some(Ts(200)));
+        let purged = loop {
+            confirm_all(&cluster, 150).await;
+            if let Err(purged) =
+                follow(network.clone(), members.clone(), storage, Ts::ZERO, stop.clone()).await
+            {
+                break purged;
+            }
+        };
+        // The absent router comes back; together they are a quorum only with it.
+        cluster.routers[absent] = cluster.router(cluster.routers[absent].id()).await;
+        let leader = cluster.leader().await;
+        cluster.routers[leader].kill().await;
+        let client = ProcessId::client(2);
+        submit(network.clone(), members.clone(), client, writes(client, 50)).await;
+        let (_until, stop) = watch::channel(Some(Ts(250)));
+        let received = follow(network, members, storage, purged, stop).await.expect("streams");
+        assert_eq!(
+            received.iter().map(|(ts, _)| ts.0).collect::<Vec<_>>(),
+            (purged.0 + 1..=250).collect::<Vec<_>>()
         );
     })
     .await;

@@ -1,0 +1,317 @@
+//! Golden traces: what routers say to one another and to application processes, as text. The consensus is replaced by
+//! a list of batches that every router learns when the scenario says so.
+
+use std::{collections::BTreeMap, fmt::Write, sync::Arc};
+
+use carousel_engine::{
+    Ts,
+    position::{KeyRange, Position},
+};
+
+use super::{
+    core::{Core, Effect, Input, Limits, delivery},
+    mseq::{Batch, Command, Learned, MSeq},
+    testing,
+};
+use crate::{
+    config::Config,
+    message::{Incarnation, Message, MessageId, ProcessId},
+    wire::{Delivery, Watermarks, Wire},
+};
+
+const R1: ProcessId = ProcessId::router(1);
+const R2: ProcessId = ProcessId::router(2);
+const S1: ProcessId = ProcessId::storage(1);
+const S2: ProcessId = ProcessId::storage(2);
+const S3: ProcessId = ProcessId::storage(3);
+const C1: ProcessId = ProcessId::client(1);
+const C2: ProcessId = ProcessId::client(2);
+
+struct Router {
+    core: Core,
+    mseq: MSeq,
+    learned: usize,
+    proposed: Option<(u64, Batch)>,
+}
+
+struct Scenario {
+    config: Config,
+    log: Vec<Batch>,
+    routers: BTreeMap<ProcessId, Router>,
+    trace: String,
+}
+
+fn name(id: MessageId) -> String {
+    format!("{}.{}#{}", id.submitter, id.incarnation, id.sequence)
+}
+
+impl Scenario {
+    fn new(config: Config, limits: Limits) -> Self {
+        let mseq = MSeq::new(config.clone());
+        let router = |id| {
+            let core = Core::new(id, mseq.clone(), limits.clone());
+            (id, Router { core, mseq: mseq.clone(), learned: 0, proposed: None })
+        };
+        let routers = [R1, R2].into_iter().map(router).collect();
+        Scenario { config, log: Vec::new(), routers, trace: String::new() }
+    }
+
+    fn note(&mut self, text: &str) {
+        writeln!(self.trace, "-- {text}").expect("text");
+    }
+
+    /// Primary ranges by letters.
+    fn ranges(&self, ranges: &[KeyRange]) -> String {
+        let letter = |range| self.config.primary_ranges().position(|r| r == range).expect("a primary range");
+        ranges.iter().map(|range| char::from(b'a' + letter(*range) as u8)).collect()
+    }
+
+    fn show(&self, wire: &Wire) -> String {
+        match wire {
+            Wire::Route(messages) => {
+                let names: Vec<_> = messages.iter().map(|message| name(message.id)).collect();
+                format!("route {}", names.join(" "))
+            }
+            Wire::Subscribe { incarnation, after } => {
+                format!("subscribe incarnation={incarnation} after={after}")
+            }
+            Wire::State { ts, catalog, .. } => {
+                format!("state ts={ts}{}", if catalog.is_some() { " with catalog" } else { "" })
+            }
+            Wire::Deliver { deliveries, frontier, incarnation } => {
+                let mut text = format!("deliver to incarnation {incarnation}");
+                for delivery in deliveries {
+                    let ranges = self.ranges(&delivery.ranges);
+                    write!(text, " {}={}[{ranges}]", delivery.ts, name(delivery.message.id)).expect("text");
+                }
+                format!("{text} frontier={frontier}")
+            }
+            Wire::Ordered { incarnation, sequence, ts } => {
+                format!("ordered incarnation={incarnation} up to #{sequence} ts={ts}")
+            }
+            Wire::Resend { incarnation, expected } => {
+                format!("resend incarnation={incarnation} from #{expected}")
+            }
+            Wire::NotLeader { leader: Some(leader) } => format!("not leader, {leader} is"),
+            Wire::NotLeader { leader: None } => "not leader, nobody is".into(),
+            Wire::Confirm(watermarks) => format!("confirm durable={}", watermarks.durable),
+            Wire::SubscribeRefused { purged, .. } => format!("refused, the log begins after {purged}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn input(&mut self, at: ProcessId, input: Input) {
+        let router = self.routers.get_mut(&at).expect("a router");
+        for effect in router.core.handle(input) {
+            self.effect(at, effect);
+        }
+    }
+
+    fn effect(&mut self, at: ProcessId, effect: Effect) {
+        match effect {
+            Effect::Propose { proposal, batch } => {
+                let names = batch.0.iter().map(|command| match command {
+                    Command::Message(message) => name(message.id),
+                    Command::Join(client, incarnation) => format!("join {client}.{incarnation}"),
+                    Command::Leave(client, incarnation) => format!("leave {client}.{incarnation}"),
+                    Command::Truncate(ts) => format!("truncate {ts}"),
+                });
+                let names: Vec<_> = names.collect();
+                writeln!(self.trace, "{at} proposes {}", names.join(", ")).expect("text");
+                self.routers.get_mut(&at).expect("a router").proposed = Some((proposal, batch));
+            }
+            Effect::Send { to, wire } => {
+                let text = self.show(&wire);
+                writeln!(self.trace, "{at} -> {to} {text}").expect("text");
+            }
+            Effect::Stream { to, stream, wires } => {
+                for wire in wires {
+                    let text = self.show(&wire);
+                    writeln!(self.trace, "{at} -> {to} {text}").expect("text");
+                }
+                self.input(at, Input::Sent { to, stream });
+            }
+            Effect::Read { to, stream, after } => {
+                writeln!(self.trace, "{at} reads its log after {after} for {to}").expect("text");
+                let (deliveries, through) = self.read(at, to, after);
+                self.input(at, Input::Read { to, stream, deliveries, through });
+            }
+            Effect::Close { to, .. } => writeln!(self.trace, "{at} closes the stream of {to}").expect("text"),
+            Effect::Truncate(ts) => writeln!(self.trace, "{at} lets go of its log up to {ts}").expect("text"),
+        }
+    }
+
+    fn read(&self, at: ProcessId, to: ProcessId, after: Ts) -> (Vec<Delivery>, Ts) {
+        let mut mseq = MSeq::new(self.config.clone());
+        let mut deliveries = Vec::new();
+        for batch in &self.log[..self.routers[&at].learned] {
+            for learned in mseq.learn(batch) {
+                if let Learned::Message(routed) = learned
+                    && routed.ts > after
+                {
+                    deliveries.extend(delivery(&routed, to));
+                }
+            }
+        }
+        (deliveries, mseq.ts())
+    }
+
+    /// A process sends something to a router.
+    fn send(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
+        let text = self.show(&wire);
+        writeln!(self.trace, "{from} -> {to} {text}").expect("text");
+        self.input(to, Input::Received { from, wire });
+    }
+
+    /// A router's proposal is agreed on; only the given routers learn it now.
+    fn agree(&mut self, proposer: ProcessId, learners: &[ProcessId]) {
+        let (proposal, batch) =
+            self.routers.get_mut(&proposer).and_then(|r| r.proposed.take()).expect("a proposal");
+        self.log.push(batch);
+        writeln!(self.trace, "[agreed: entry {}]", self.log.len()).expect("text");
+        learners.iter().for_each(|router| self.learn(*router));
+        if learners.contains(&proposer) {
+            self.input(proposer, Input::Proposed { proposal, accepted: true });
+        }
+    }
+
+    /// A router learns all that was agreed on.
+    fn learn(&mut self, at: ProcessId) {
+        loop {
+            let router = self.routers.get_mut(&at).expect("a router");
+            let Some(batch) = self.log.get(router.learned) else { return };
+            router.learned += 1;
+            let learned = router.mseq.learn(batch);
+            let mseq = router.mseq.clone();
+            self.input(at, Input::Learned { mseq, learned });
+        }
+    }
+
+    fn leads(&mut self, at: ProcessId) {
+        writeln!(self.trace, "[{at} leads]").expect("text");
+        self.input(at, Input::Leader);
+    }
+
+    fn subscribe(&mut self, from: ProcessId, to: ProcessId, incarnation: Incarnation, after: u64) {
+        self.send(from, to, Wire::Subscribe { incarnation, after: Ts(after) });
+    }
+}
+
+fn route(messages: impl IntoIterator<Item = Message>) -> Wire {
+    Wire::Route(messages.into_iter().map(Arc::new).collect())
+}
+
+fn write_at(client: ProcessId, sequence: u64, position: Position) -> Message {
+    testing::write(client, 1, sequence, KeyRange::point(position))
+}
+
+fn three_storage() -> Config {
+    let third = u64::MAX / 3;
+    Config::new([(0, S1), (third, S2), (2 * third, S3)], 2).expect("a valid ring")
+}
+
+#[test]
+fn a_write_goes_to_two_of_three_storage_processes() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.subscribe(S2, R1, 1, 0);
+    scenario.subscribe(S3, R1, 1, 0);
+    scenario.subscribe(C1, R1, 1, 0);
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("a write of range a, held by s1 and s2");
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.note(
+        "while it is being agreed on, more comes and is gathered: a write and a read of the whole ring",
+    );
+    scenario.send(C1, R1, route([testing::truncate_table(C1, 1, 2), testing::read(C1, 1, 3, 0)]));
+    scenario.send(C2, R1, route([write_at(C2, 1, u64::MAX)]));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("all storage processes are durable: the log can go");
+    for storage in [S1, S2, S3] {
+        let watermarks = Watermarks { durable: Ts(3), ..Watermarks::default() };
+        scenario.send(storage, R1, Wire::Confirm(watermarks));
+    }
+    scenario.agree(R1, &[R1, R2]);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn duplicates_are_suppressed_after_a_change_of_the_leader() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.send(C1, R1, route([write_at(C1, 1, 7), write_at(C1, 2, 7)]));
+    scenario.note("r1 is cut off: what it proposed is agreed on, but only r2 learns it");
+    scenario.agree(R1, &[R2]);
+    scenario.input(R1, Input::Follower(Some(R2)));
+    scenario.leads(R2);
+    scenario.subscribe(S1, R2, 1, 0);
+    scenario.note("c1 has no answer and sends again, with a new message");
+    scenario.send(C1, R2, route([write_at(C1, 1, 7), write_at(C1, 2, 7), write_at(C1, 3, 7)]));
+    scenario.agree(R2, &[R2]);
+    scenario.note("r1 is back and learns; asked again, it names the leader");
+    scenario.learn(R1);
+    scenario.send(C1, R1, route([write_at(C1, 4, 7)]));
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_gap_is_not_learned() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.note("#2 is lost on the way");
+    scenario.send(C1, R1, route([write_at(C1, 3, 7), write_at(C1, 4, 7)]));
+    scenario.send(C1, R1, route([write_at(C1, 2, 7), write_at(C1, 3, 7), write_at(C1, 4, 7)]));
+    scenario.agree(R1, &[R1]);
+    scenario.agree(R1, &[R1]);
+    scenario.note("a new incarnation begins with 1, and the old one is over");
+    scenario.send(C1, R1, route([testing::write(C1, 2, 1, KeyRange::point(7))]));
+    scenario.send(C1, R1, route([write_at(C1, 5, 7)]));
+    scenario.agree(R1, &[R1]);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_restarted_storage_process_continues_its_stream() {
+    // A window of one message: older ones come from the log.
+    let limits = Limits { window_bytes: 1, ..Limits::default() };
+    let mut scenario = Scenario::new(three_storage(), limits);
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.send(C1, R1, route((1..=4).map(|sequence| write_at(C1, sequence, 7))));
+    scenario.agree(R1, &[R1]);
+    scenario.note("s1 restarts from a checkpoint at 2");
+    scenario.subscribe(S1, R1, 2, 2);
+    scenario.note("a late subscription of its earlier life has no effect");
+    scenario.subscribe(S1, R1, 1, 4);
+    scenario.send(C1, R1, route([write_at(C1, 5, 7)]));
+    scenario.agree(R1, &[R1]);
+    scenario.note("s3 does not hold range a: only the frontier moves");
+    scenario.subscribe(S3, R1, 1, 4);
+    scenario.note("a subscriber from the future is refused");
+    scenario.subscribe(S2, R1, 1, 9);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_client_begins_with_the_state_or_misses_nothing() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.note("before there is a leader, requests wait");
+    scenario.subscribe(C1, R1, 1, 0);
+    scenario.leads(R1);
+    scenario.agree(R1, &[R1, R2]);
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("c2 is new: it gets the state as of 1");
+    scenario.subscribe(C2, R1, 1, 0);
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("r1 steps down; c1 has joined at 0 and continues from there, c2 begins anew");
+    scenario.input(R1, Input::Follower(Some(R2)));
+    scenario.leads(R2);
+    scenario.subscribe(C1, R2, 1, 0);
+    scenario.subscribe(C2, R2, 1, 0);
+    insta::assert_snapshot!(scenario.trace);
+}
