@@ -4,6 +4,7 @@
 //! cuts what the client sends into messages (`protocol::frames`), the other is the session, which runs statements one
 //! after the other (`session`).
 
+pub mod bench;
 pub mod cli;
 pub mod load;
 pub mod ticket;

@@ -1,9 +1,11 @@
-//! The command line: `carousel start`, `load`, `generate`.
+//! The command line: `carousel start`, `load`, `generate`, `bench`.
 
 pub mod config;
 mod failure;
 pub mod progress;
+pub mod server;
 mod size;
+mod start;
 
 use std::{ffi::OsString, io::IsTerminal, process::ExitCode};
 
@@ -13,7 +15,10 @@ use tracing_subscriber::EnvFilter;
 pub use failure::{Failure, one_line};
 pub use size::{MemorySize, machine_memory};
 
-use crate::load::{GenerateCommand, LoadCommand};
+use crate::{
+    bench::BenchCommand,
+    load::{GenerateCommand, LoadCommand},
+};
 
 /// PostgreSQL-compatible, elastic, highly available, in-memory store for operational business intelligence.
 #[derive(Parser, Debug)]
@@ -25,12 +30,20 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Run a server: routers, storage processes and a front end in one process
+    ///
+    /// Each option can also be given by an environment variable or in a TOML file. A flag overrides the variable, which
+    /// overrides the file, which overrides the default.
+    Start(config::StartArgs),
     /// Fill a table of a running server
     #[command(subcommand)]
     Load(LoadCommand),
     /// Print generated rows
     #[command(subcommand)]
     Generate(GenerateCommand),
+    /// Measure Carousel beside other systems, in the same run and on the same rows
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// What the binary does: parses the command line, runs the command, and tells on one line of stderr why it failed.
@@ -52,11 +65,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Start(args) => {
+            let settings = config::Settings::resolve(&args, cores())?;
+            log_to_stderr(settings.log.as_deref())?;
+            runtime()?.block_on(start::start(settings))
+        }
         Command::Load(load) => {
             log_to_stderr(None)?;
             runtime()?.block_on(load.run())
         }
         Command::Generate(generate) => generate.run(),
+        Command::Bench(bench) => {
+            log_to_stderr(None)?;
+            runtime()?.block_on(bench.run())
+        }
     }
 }
 
@@ -78,6 +100,11 @@ fn usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
 /// The runtime for connections and messages. Scan threads are not its business.

@@ -261,7 +261,7 @@ impl Booking {
         agency_office.push_digits(office % 10_000, 4);
         let mut id = [0; 16];
         id[..8].copy_from_slice(&mix(seed ^ mix(number ^ 0xb00c)).to_be_bytes());
-        id[8..].copy_from_slice(&mix(number.wrapping_add(seed << 32)).to_be_bytes());
+        id[8..].copy_from_slice(&mix(number ^ mix(seed ^ 0x1d)).to_be_bytes());
         id[6] = id[6] & 0x0f | 0x40;
         id[8] = id[8] & 0x3f | 0x80;
         Booking {

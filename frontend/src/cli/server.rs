@@ -1,0 +1,92 @@
+//! A whole Carousel in this process: an embedded cluster with a front end.
+
+use carousel_cluster::embedded::{Cluster, Durability as ClusterDurability, EmbeddedOptions};
+use tokio_postgres::Config;
+
+use super::{
+    config::{Durability, Settings},
+    failure::Failure,
+};
+use crate::{
+    FrontEnd, Handle, Options,
+    load::{connect, reason},
+};
+
+/// A running server.
+pub struct Server {
+    cluster: Cluster,
+    front_end: Handle,
+}
+
+impl Server {
+    /// Starts the cluster and the front end; returns when a query has been answered over the wire.
+    ///
+    /// # Errors
+    /// A setup failure: the port is taken, the directory cannot be used, and so on.
+    pub async fn start(settings: &Settings) -> Result<Server, Failure> {
+        // A taken port is told before the directory is touched; the front end finds out again if it loses a race.
+        drop(std::net::TcpListener::bind(settings.listen).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                Failure::setup(format!("cannot listen on {}: the port is already in use", settings.listen))
+            }
+            _ => Failure::setup(format!("cannot listen on {}: {error}", settings.listen)),
+        })?);
+        let cluster = Cluster::start(EmbeddedOptions {
+            routers: settings.routers,
+            storage: settings.storage,
+            replication_factor: settings.replication_factor,
+            threads: settings.threads_per_storage as usize,
+            memory_limit: settings.memory_limit,
+            durability: match settings.durability {
+                Durability::Disk => ClusterDurability::Disk,
+                Durability::Memory => ClusterDurability::Memory,
+            },
+            ..EmbeddedOptions::new(&settings.data_dir)
+        })
+        .await
+        .map_err(Failure::setup)?;
+        cluster
+            .ready()
+            .await
+            .map_err(|error| Failure::job(format!("the cluster did not start: {}", error.message)))?;
+        let front_end =
+            FrontEnd::start(Options::new(settings.listen), cluster.client()).await.map_err(Failure::setup)?;
+        let server = Server { cluster, front_end };
+        let client = connect(&server.config()).await?;
+        client
+            .simple_query("SELECT 1")
+            .await
+            .map_err(|error| Failure::job(format!("the server does not answer: {}", reason(&error))))?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.front_end.local_addr()
+    }
+
+    /// How a client of this process connects.
+    pub fn config(&self) -> Config {
+        let mut config = Config::new();
+        config.host(self.address().ip().to_string()).port(self.address().port());
+        config.user("carousel").dbname("carousel").application_name("carousel");
+        config
+    }
+
+    /// Bytes that the rows of the fullest storage process take, as it last told.
+    pub fn memory_used(&self) -> u64 {
+        self.cluster.client().memory().used
+    }
+
+    /// Ends all sessions, makes a checkpoint and stops.
+    ///
+    /// # Errors
+    /// When the checkpoint could not be made; nothing acknowledged is lost then either.
+    pub async fn stop(self) -> Result<(), Failure> {
+        self.front_end.stop().await;
+        self.cluster
+            .shutdown()
+            .await
+            .map_err(|error| Failure::job(format!("no checkpoint at the end: {}", error.message)))
+    }
+}

@@ -1,0 +1,109 @@
+//! `carousel start`.
+
+use std::{io::Write, process};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_postgres::error::SqlState;
+
+use super::{
+    config::Settings,
+    failure::Failure,
+    progress::{Progress, Unit, thousands},
+    server::Server,
+};
+use crate::{
+    load::{TicketArgs, connect, create_ticket, load_ticket, reason},
+    ticket::TABLE,
+};
+
+/// The signals that stop a server.
+struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    fn new() -> Result<StopSignals, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::setup(format!("cannot listen for signals: {error}")))
+        };
+        Ok(StopSignals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Runs a server until Ctrl-C or SIGTERM; a second one ends the process at once.
+///
+/// # Errors
+/// A setup failure when the server cannot start, a job's when the demo cannot be loaded or the stop is not clean.
+pub async fn start(settings: Settings) -> Result<(), Failure> {
+    let mut signals = StopSignals::new()?;
+    let server = tokio::select! {
+        server = Server::start(&settings) => server?,
+        // Whatever has been started ends like in a crash, which loses nothing.
+        () = signals.next() => return Ok(()),
+    };
+    let served = tokio::select! {
+        result = serve(&server, &settings) => result,
+        () = signals.next() => Ok(()),
+    };
+    tokio::spawn(async move {
+        signals.next().await;
+        eprintln!("carousel: stopped at once; the next start replays the log");
+        process::exit(1);
+    });
+    let stopped = server.stop().await;
+    served.and(stopped)
+}
+
+/// Fills the demo's table, tells where to connect, and goes on for ever.
+async fn serve(server: &Server, settings: &Settings) -> Result<(), Failure> {
+    if let Some(rows) = settings.demo_rows {
+        fill_demo(server, rows).await?;
+    }
+    let address = server.address();
+    let data_dir = std::fs::canonicalize(&settings.data_dir).unwrap_or_else(|_| settings.data_dir.clone());
+    let text = format!(
+        "Carousel is listening on {address}\nData directory: {}\nConnect with: psql -h {} -p {}\n",
+        data_dir.display(),
+        address.ip(),
+        address.port()
+    );
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))?;
+    drop(out);
+    std::future::pending().await
+}
+
+async fn fill_demo(server: &Server, rows: u64) -> Result<(), Failure> {
+    let client = connect(&server.config()).await?;
+    match client.query(&format!("SELECT count(*) FROM {TABLE}"), &[]).await {
+        Ok(found) => {
+            let count: i64 = found
+                .first()
+                .and_then(|row| row.try_get(0).ok())
+                .ok_or_else(|| Failure::job(format!("cannot count the rows of {TABLE}")))?;
+            if count > 0 {
+                eprintln!("{TABLE}: has {} rows already", thousands(count.unsigned_abs()));
+                return Ok(());
+            }
+        }
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+            create_ticket(&client, true).await?
+        }
+        Err(error) => return Err(Failure::job(format!("cannot look at {TABLE}: {}", reason(&error)))),
+    }
+    let progress = Progress::new(format!("loading {TABLE}"), Unit::Rows, Some(rows));
+    load_ticket(&client, &TicketArgs { rows, seed: 0 }, progress).await
+}

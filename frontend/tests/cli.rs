@@ -1,0 +1,393 @@
+//! The `carousel` binary as its users meet it: options, messages, exit codes, and a server's life and death.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+};
+
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// The binary without the settings of whoever runs the tests.
+fn carousel(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_carousel"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CAROUSEL_") || name == "RUST_LOG" {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    carousel(arguments).output().expect("the binary runs")
+}
+
+/// The one line on stderr of a command that could not begin.
+fn refusal(command: &mut Command) -> String {
+    let output = command.output().expect("the binary runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{command:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{command:?} printed something");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("carousel: "), "{command:?}: {stderr}");
+    lines[0].to_owned()
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("there is room for temporary files")
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
+
+#[test]
+fn an_unusable_option_is_one_line_and_exit_code_2() {
+    for (arguments, part) in [
+        (&["start", "--routers", "0"][..], "--routers"),
+        (&["start", "--routers", "many"], "--routers"),
+        (&["start", "--storage", "0"], "--storage"),
+        (&["start", "--storage", "-1"], "--storage"),
+        (&["start", "--replication-factor", "0"], "--replication-factor"),
+        (&["start", "--storage", "2", "--replication-factor", "3"], "--replication-factor 3"),
+        (&["start", "--threads", "0"], "--threads"),
+        (&["start", "--storage", "2", "--threads", "3"], "--threads 3"),
+        (&["start", "--memory-limit", "4 apples"], "4 apples"),
+        (&["start", "--memory-limit", "0"], "--memory-limit"),
+        (&["start", "--durability", "paper"], "paper"),
+        (&["start", "--demo-rows", "0"], "--demo-rows"),
+        (&["start", "--listen", "0.0.0.0:5433"], "loopback"),
+        (&["start", "--listen", "[::]:5433"], "loopback"),
+        (&["start", "--listen", "here"], "--listen"),
+        (&["start", "--listen", "127.0.0.1:70000"], "--listen"),
+        (&["start", "--log", "a=b=c"], "--log"),
+        (&["start", "--data-dir", ""], "--data-dir"),
+        (&["start", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["start", "--no-such-option"], "--no-such-option"),
+        (&["stop"], "stop"),
+        (&["load", "ticket", "--rows", "0"], "--rows"),
+        (&["load", "ticket", "--rows", "5", "--url", "nonsense"], "nonsense"),
+        (&["load", "csv", "/nonexistent.csv", "--table", "t"], "/nonexistent.csv"),
+        (&["load", "csv", "/", "--table", "t"], "directory"),
+        (&["load", "csv", "f", "--table", "t", "--delimiter", "ab"], "--delimiter"),
+        (&["load", "csv", "f"], "--table"),
+        (&["load", "parquet", "/nonexistent.parquet", "--table", "t"], "/nonexistent.parquet"),
+        (&["bench", "select", "--clients", "0"], "--clients"),
+    ] {
+        let line = refusal(&mut carousel(arguments));
+        assert!(line.contains(part), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_one_line_and_exit_code_2() {
+    let directory = scratch();
+    let file = directory.path().join("carousel.toml");
+    for (text, part) in [
+        ("routrs = 3\n", "routrs"),
+        ("routers = \"three\"\n", "routers"),
+        ("routers = 0\n", "routers"),
+        ("memory-limit = \"much\"\n", "much"),
+        ("routers 3\n", "line 1"),
+        ("listen = \"0.0.0.0:1\"\n", "loopback"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let line = refusal(&mut carousel(&["start", "--config", path(&file)]));
+        assert!(line.contains(part), "{text}: {line}");
+    }
+}
+
+#[test]
+fn flags_override_variables_which_override_the_file() {
+    let directory = scratch();
+    let file = directory.path().join("carousel.toml");
+    std::fs::write(&file, "replication-factor = 7\nstorage = 2\n").unwrap();
+    // A factor that is too high is told, so the message shows which one was taken.
+    let taken = |variable: Option<&str>, flag: &[&str]| {
+        let mut command = carousel(&["start"]);
+        command.args(flag).env("CAROUSEL_CONFIG", &file);
+        if let Some(value) = variable {
+            command.env("CAROUSEL_REPLICATION_FACTOR", value);
+        }
+        refusal(&mut command)
+    };
+    assert!(taken(None, &[]).contains("--replication-factor 7"));
+    assert!(taken(Some("8"), &[]).contains("--replication-factor 8"));
+    assert!(taken(Some("8"), &["--replication-factor", "9"]).contains("--replication-factor 9"));
+    assert!(taken(Some("x"), &[]).contains("--replication-factor"));
+}
+
+#[test]
+fn help_documents_every_option() {
+    let output = run(&["start", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = String::from_utf8(output.stdout).unwrap();
+    for option in [
+        "listen",
+        "data-dir",
+        "routers",
+        "storage",
+        "replication-factor",
+        "threads",
+        "memory-limit",
+        "durability",
+        "demo",
+        "demo-rows",
+        "log",
+        "config",
+    ] {
+        let variable = format!("CAROUSEL_{}", option.replace('-', "_").to_uppercase());
+        assert!(help.contains(&format!("--{option}")) && help.contains(&variable), "{option}");
+    }
+    for default in ["127.0.0.1:5433", "./carousel-data", "60%", "disk"] {
+        assert!(help.contains(default), "{default}");
+    }
+    assert_eq!(run(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn generated_rows_go_to_standard_output() {
+    let output = run(&["generate", "ticket", "--rows", "5000", "--header"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 5001);
+    assert!(text.lines().all(|line| line.split(',').count() == 47));
+    assert!(text.starts_with("rloc,passenger,segment,"));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let line = refusal(&mut carousel(&["load", "ticket", "--rows", "5", "--port", &port]));
+    assert!(line.contains("cannot connect to 127.0.0.1"), "{line}");
+}
+
+#[test]
+fn a_taken_port_is_told() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let address = taken.local_addr().unwrap().to_string();
+    let line = refusal(&mut carousel(&["start", "--listen", &address, "--data-dir", path(&data)]));
+    assert!(line.contains(&address) && line.contains("in use"), "{line}");
+    assert!(!data.exists(), "the data directory was touched");
+}
+
+#[test]
+fn an_unusable_data_directory_is_told() {
+    let directory = scratch();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "not a directory").unwrap();
+    for data in [file.clone(), file.join("below")] {
+        let line = refusal(&mut carousel(&["start", "--listen", "127.0.0.1:0", "--data-dir", path(&data)]));
+        assert!(line.contains(path(&file)), "{line}");
+    }
+}
+
+/// A running server.
+struct Server {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server on a directory and waits until it has printed where to connect.
+    fn start(data: &Path, options: &[&str]) -> Server {
+        let mut command = carousel(&["start", "--listen", "127.0.0.1:0", "--data-dir", path(data)]);
+        command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the binary runs");
+        let mut output = BufReader::new(process.stdout.take().expect("the output is piped"));
+        let mut printed = String::new();
+        let port = loop {
+            let mut line = String::new();
+            if output.read_line(&mut line).expect("the output is text") == 0 {
+                let mut stderr = String::new();
+                process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+                panic!("the server ended: {printed}{stderr}");
+            }
+            printed.push_str(&line);
+            if let Some((_, port)) = line.split_once("psql -h 127.0.0.1 -p ") {
+                break port.trim().parse().expect("the line ends with a port");
+            }
+        };
+        assert!(printed.contains(&format!("127.0.0.1:{port}")), "{printed}");
+        let data = data.canonicalize().unwrap();
+        assert!(printed.contains(path(&data)), "{printed}");
+        // Nobody reads stderr from here on; a full pipe must not stop the server.
+        let mut stderr = process.stderr.take().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        Server { process, output, port }
+    }
+
+    fn signal(&self, signal: i32) {
+        let id = i32::try_from(self.process.id()).unwrap();
+        // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
+        assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+    }
+
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Stops it with a signal; gives its exit code.
+    fn stop(mut self, signal: i32) -> Option<i32> {
+        self.signal(signal);
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        self.process.wait().unwrap().code()
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://anybody@127.0.0.1:{}/anything", self.port)
+    }
+
+    async fn connect(&self) -> Client {
+        let (client, connection) =
+            tokio_postgres::connect(&self.url(), NoTls).await.expect("the server answers");
+        tokio::spawn(connection);
+        client
+    }
+
+    fn query(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = self.connect().await;
+            let messages = client.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+            let rows = messages.iter().filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => {
+                    Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
+                }
+                _ => None,
+            });
+            rows.collect()
+        })
+    }
+
+    fn value(&self, sql: &str) -> String {
+        self.query(sql).concat().concat_options()
+    }
+
+    fn load(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = carousel(&["load"]).args(arguments).args(["--url", &self.url()]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing behind; one that stopped the server has nothing left to kill.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+trait ConcatOptions {
+    fn concat_options(self) -> String;
+}
+
+impl ConcatOptions for Vec<Option<String>> {
+    fn concat_options(self) -> String {
+        self.into_iter().map(|value| value.unwrap_or_else(|| "NULL".to_owned())).collect::<Vec<_>>().join("|")
+    }
+}
+
+#[test]
+fn what_was_loaded_survives_a_kill_and_a_stop() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &["--demo", "--demo-rows=5000"]);
+    let sums = "SELECT count(*), count(DISTINCT rloc), sum(fare), min(booked_at), max(surname) FROM ticket";
+    let loaded = server.value(sums);
+    assert!(loaded.starts_with("5000|"), "{loaded}");
+    server.query("CREATE TABLE note (id integer PRIMARY KEY, body text)");
+    server.query("INSERT INTO note VALUES (1, 'one'), (2, NULL)");
+    server.kill();
+
+    let server = Server::start(&data, &["--demo", "--demo-rows=7000"]);
+    assert_eq!(server.value(sums), loaded, "the demo fills a table only once");
+    assert_eq!(server.value("SELECT id, body FROM note ORDER BY id"), "1|one|2|NULL");
+    server.query("UPDATE note SET body = 'two' WHERE id = 2");
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+
+    let server = Server::start(&data, &[]);
+    assert_eq!(server.value(sums), loaded);
+    assert_eq!(server.value("SELECT id, body FROM note ORDER BY id"), "1|one|2|two");
+    assert_eq!(server.stop(libc::SIGINT), Some(0));
+}
+
+#[test]
+fn a_data_directory_has_one_owner_and_one_version() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &[]);
+    let again = &["start", "--listen", "127.0.0.1:0", "--data-dir", path(&data)];
+    let line = refusal(&mut carousel(again));
+    assert!(line.contains("in use"), "{line}");
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+    let line = refusal(carousel(again).args(["--storage", "7"]));
+    assert!(line.contains('7'), "{line}");
+}
+
+#[test]
+fn files_are_loaded_or_their_mistakes_named() {
+    let directory = scratch();
+    let server = Server::start(&directory.path().join("data"), &[]);
+
+    let (code, message) = server.load(&["ticket", "--rows", "10"]);
+    assert!(code == Some(1) && message.contains("--create"), "{message}");
+    let (code, message) = server.load(&["ticket", "--rows", "10", "--create", "--seed", "3"]);
+    assert!(code == Some(0) && message.contains("10 rows"), "{message}");
+    assert_eq!(server.value("SELECT count(*) FROM ticket"), "10");
+
+    server.query("CREATE TABLE pair (a integer PRIMARY KEY, b text)");
+    let file = directory.path().join("pair.csv");
+    std::fs::write(&file, "a,b\n1,x\n2,\"y\nz\"\nthree,w\n").unwrap();
+    let (code, message) = server.load(&["csv", path(&file), "--table", "pair", "--header"]);
+    let last = message.lines().last().unwrap_or_default();
+    // The quoted line break counts: the mistake is in the file's fifth line.
+    assert!(code == Some(1) && last.contains("line 5, column a") && last.contains("three"), "{message}");
+    assert_eq!(server.value("SELECT count(*) FROM pair"), "0", "a bad row loads nothing");
+
+    std::fs::write(&file, "1;x\n2;NA\n").unwrap();
+    let options = ["--delimiter", ";", "--null", "NA"];
+    let (code, message) = server.load(&[&["csv", path(&file), "--table", "pair"][..], &options].concat());
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(server.value("SELECT a, b FROM pair ORDER BY a"), "1|x|2|NULL");
+
+    let mut piped = carousel(&["load", "csv", "-", "--table", "pair", "--url", &server.url()]);
+    let mut piped = piped.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    piped.stdin.take().unwrap().write_all(b"3,z\n").unwrap();
+    assert!(piped.wait().unwrap().success());
+    assert_eq!(server.value("SELECT b FROM pair WHERE a = 3"), "z");
+
+    let (code, message) = server.load(&["csv", path(&file), "--table", "nothing"]);
+    assert!(code == Some(1) && message.contains("\"nothing\" does not exist"), "{message}");
+
+    let parquet = directory.path().join("pair.parquet");
+    write_parquet(&parquet);
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "pair"]);
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(server.value("SELECT a, b FROM pair WHERE a >= 10 ORDER BY a"), "10|a\tb\\|11|NULL");
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "pair"]);
+    assert!(code == Some(1) && message.contains("already exists"), "{message}");
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "ticket"]);
+    assert!(code == Some(1) && message.contains("column \"a\""), "{message}");
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "nothing"]);
+    assert!(code == Some(1) && message.contains("no table \"nothing\""), "{message}");
+}
+
+fn write_parquet(file: &Path) {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+    use std::sync::Arc;
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![10, 11]));
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("a\tb\\"), None]));
+    let batch = RecordBatch::try_from_iter([("a", numbers), ("b", texts)]).unwrap();
+    let file = std::fs::File::create(file).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
