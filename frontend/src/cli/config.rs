@@ -47,23 +47,47 @@ pub struct StartArgs {
     pub data_dir: Option<PathBuf>,
 
     /// Router processes, which order and log all messages; an odd number makes sense [default: 1]
-    #[arg(long, value_name = "N", env = "CAROUSEL_ROUTERS", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_ROUTERS",
+        hide_env_values = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routers: Option<u32>,
 
     /// Storage processes, which hold the rows [default: one for each core, at least 2]
-    #[arg(long, value_name = "N", env = "CAROUSEL_STORAGE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_STORAGE",
+        hide_env_values = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<u32>,
 
     /// How many storage processes hold each row; copies inside one process protect nothing [default: 1]
-    #[arg(long, value_name = "N", env = "CAROUSEL_REPLICATION_FACTOR", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_REPLICATION_FACTOR",
+        hide_env_values = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replication_factor: Option<u32>,
 
     /// Scan threads of all storage processes together, as many for each [default: one for each core, at least one for
     /// each storage process]
-    #[arg(long, value_name = "N", env = "CAROUSEL_THREADS", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_THREADS",
+        hide_env_values = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
 
@@ -85,7 +109,13 @@ pub struct StartArgs {
     pub demo: Option<bool>,
 
     /// Rows of the demo's table [default: 100000]
-    #[arg(long, value_name = "N", env = "CAROUSEL_DEMO_ROWS", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_DEMO_ROWS",
+        hide_env_values = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demo_rows: Option<u64>,
 
