@@ -3,7 +3,10 @@
 use chrono::{DateTime, LocalResult, NaiveDateTime, Offset, TimeZone};
 use chrono_tz::{OffsetComponents, Tz};
 
-use super::{MICROS_PER_DAY, MICROS_PER_SECOND, checked_timestamp, is_finite};
+use super::{
+    MICROS_PER_DAY, MICROS_PER_SECOND, checked_timestamp, civil_from_days, days_from_civil, is_finite,
+    is_leap,
+};
 use crate::error::{Result, SqlError, SqlState};
 
 /// A time zone.
@@ -189,8 +192,23 @@ impl Zone {
     }
 }
 
-/// Chrono's form of a timestamp, moved into the years that it knows (no zone changes outside of them).
+/// Years up to which the bundled database lists its rules' changes one by one.
+const LAST_LISTED_YEAR: i64 = 2037;
+
+/// Chrono's form of a timestamp. One beyond the years that the database lists is moved into a listed year with the same
+/// calendar, whose rules hold for ever; one before them lies in a time without changes.
 fn naive(micros: i64) -> NaiveDateTime {
-    let limit = 200_000 * 365 * MICROS_PER_DAY / 10;
-    DateTime::from_timestamp_micros(micros.clamp(-limit, limit)).unwrap_or_default().naive_utc()
+    let days = micros.div_euclid(MICROS_PER_DAY);
+    let (year, month, day) = civil_from_days(days);
+    let moved = if year > LAST_LISTED_YEAR {
+        let new_year = |year: i64| days_from_civil(year, 1, 1).rem_euclid(7);
+        // Within 28 years every calendar occurs.
+        let same = (LAST_LISTED_YEAR - 28..LAST_LISTED_YEAR)
+            .find(|listed| is_leap(*listed) == is_leap(year) && new_year(*listed) == new_year(year));
+        let days = days_from_civil(same.unwrap_or(LAST_LISTED_YEAR), month, day);
+        days * MICROS_PER_DAY + micros.rem_euclid(MICROS_PER_DAY)
+    } else {
+        micros.max(-20_000 * 365 * MICROS_PER_DAY)
+    };
+    DateTime::from_timestamp_micros(moved).unwrap_or_default().naive_utc()
 }
