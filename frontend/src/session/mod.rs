@@ -71,6 +71,10 @@ pub struct Session<'c> {
 impl Session<'_> {
     /// Answers messages until the session ends, and says how it ended.
     pub async fn run(mut self) -> Failed {
+        // The greeting.
+        if let Err(ended) = self.connection.flush().await {
+            return ended;
+        }
         loop {
             match self.next_message().await {
                 Ok(()) => {}
