@@ -8,10 +8,12 @@ pub mod catalog;
 pub mod client;
 pub mod config;
 pub mod embedded;
+mod link;
 pub mod message;
 pub mod network;
+mod outbox;
+mod raft;
 pub mod router;
+pub mod storage;
 pub mod wal;
 pub mod wire;
-
-mod raft;

@@ -38,7 +38,7 @@ const CONTROL_CAPACITY: usize = 16 * 1024;
 const DATA_CAPACITY: usize = 64;
 
 /// Which queue of a mailbox a message goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Small messages on which others wait.
     Control,
@@ -58,6 +58,9 @@ impl Wire {
             | Wire::Votes(_)
             | Wire::AskVotes(_)
             | Wire::Staged { .. }
+            | Wire::Durable { .. }
+            | Wire::Hello
+            | Wire::Memory { .. }
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
             | Wire::Cancel(_) => Lane::Control,
@@ -71,6 +74,7 @@ impl Wire {
             | Wire::Answers(_)
             | Wire::Restarted(_)
             | Wire::Stage(_)
+            | Wire::Abandon(_)
             | Wire::FetchPart { .. }
             | Wire::Part { .. } => Lane::Data,
         }

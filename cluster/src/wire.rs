@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use carousel_engine::{
-    SqlError, Ts,
+    SqlError, TableId, Ts,
     aggregate::Group,
     operation::{Decision, PayloadId},
     position::KeyRange,
@@ -138,6 +138,27 @@ pub enum Wire {
         /// The chunks, or `None` when there is no such part.
         chunks: Option<Vec<Bytes>>,
     },
+    /// Storage process to storage process: how far the sender is durable, with the content hashes of the tables in
+    /// its primary ranges at that `Ts`, to be compared by replicas that have the same checkpoint.
+    Durable {
+        /// Its durable watermark.
+        ts: Ts,
+        /// Content hashes at `ts`.
+        hashes: Vec<(TableId, KeyRange, u64)>,
+        /// The sender asks for the receiver's.
+        reply: bool,
+    },
+    /// Client to storage process: are you there, and how much memory do you use?
+    Hello,
+    /// Storage process to client: its memory.
+    Memory {
+        /// Bytes that its rows take.
+        used: u64,
+        /// The most they may take.
+        limit: Option<u64>,
+    },
+    /// Client to storage process: this payload will not be ordered.
+    Abandon(PayloadId),
     /// Client to storage process: the pin at this `Ts` lives on.
     RenewPin(Ts),
     /// Client to storage process: the pin at this `Ts` is not needed any more.

@@ -4,10 +4,11 @@
 //! [`Client`] is a cheap handle. The protocol is a pure state machine in its own task; what a statement sees of it is a
 //! [`Submission`], a stream of [`Part`]s.
 
-#![allow(dead_code, reason = "the process behind the handles follows")]
-
+mod core;
 mod pin;
+mod process;
 mod stage;
+mod staging;
 
 use std::{
     sync::{
@@ -25,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 pub use self::{
     pin::Pin,
+    process::ClientOptions,
     stage::{Stager, staged_ranges},
 };
 use crate::{

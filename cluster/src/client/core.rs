@@ -1,0 +1,534 @@
+//! The client process as a pure state machine (Crescando/RB paper, section 5.4, algorithm 1).
+//!
+//! Messages are numbered as they are submitted and stay in the send window until a router says that they are ordered.
+//! Their answers come from the storage processes, part by part; a message is done when every primary range that it
+//! touches has been answered for.
+//!
+//! Departures from algorithm 1: *ordered* (in the m-seq, on a quorum of routers) takes a message out of the window, not
+//! *stable*; the user is answered by storage processes (DESIGN, decision 4). A read that a restarted or absent storage
+//! process owes is submitted again as a new message.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use arrow::record_batch::RecordBatch;
+use carousel_engine::{SqlError, SqlState, Ts, aggregate::Group, position::KeyRange};
+
+use super::{Failure, Memory, Part, Request};
+use crate::{
+    catalog::Catalog,
+    config::Config,
+    link::RouterLink,
+    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    wire::{Answer, AnswerPart, Delivery, Wire},
+};
+
+/// Messages in one `Route`.
+const MESSAGES_IN_A_ROUTE: usize = 1024;
+/// A read that is not answered for this long makes the client look whether those who owe the answer are there.
+const PROBE_AFTER_MS: u64 = 500;
+
+/// What the client process is.
+#[derive(Clone, Debug)]
+pub(crate) struct CoreOptions {
+    pub(crate) id: ProcessId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) routers: Vec<ProcessId>,
+    pub(crate) config: Arc<Config>,
+}
+
+/// What happens to the client process.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Submit { submission: u64, request: Request },
+    Cancel { submission: u64 },
+    Received { from: ProcessId, wire: Wire },
+    Unreachable(ProcessId),
+    Tick(u64),
+}
+
+/// What the client process does.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    Send(ProcessId, Wire),
+    /// A part for a submission; `Done`, `Ddl` and failures are the last.
+    Part(u64, Result<Part, Failure>),
+    /// The submission's place in the window is free again.
+    Release(u64),
+    /// Catalog, config, frontier or memory have changed.
+    ViewChanged,
+}
+
+/// A message that is not answered in full.
+#[derive(Debug)]
+struct Open {
+    submission: u64,
+    message: Arc<Message>,
+    submitted_ms: u64,
+    /// Rows by range that has been answered for.
+    answered: BTreeMap<KeyRange, u64>,
+    /// RETURNING rows by replica, until the replica says for which ranges they count.
+    returned: HashMap<ProcessId, Vec<(KeyRange, RecordBatch)>>,
+    /// Groups of a read, kept until all have come.
+    groups: Vec<Group>,
+    has_groups: bool,
+    /// Rows have been handed out: the read cannot be repeated.
+    handed_out: bool,
+}
+
+/// The state of a client process.
+#[derive(Debug)]
+pub(crate) struct Core {
+    options: CoreOptions,
+    link: RouterLink,
+    config: Arc<Config>,
+    catalog: Arc<Catalog>,
+    frontier: Ts,
+    /// The last sequence number given.
+    sequence: u64,
+    /// Messages that are not known to be ordered: the send window.
+    window: VecDeque<Arc<Message>>,
+    /// The last sequence number that was sent to the router in use.
+    sent: u64,
+    open: HashMap<u64, Open>,
+    /// Sequence numbers of submissions.
+    by_submission: HashMap<u64, u64>,
+    /// Submissions that have ended, by sequence number, until they are ordered.
+    ended: HashMap<u64, u64>,
+    absent: BTreeSet<ProcessId>,
+    incarnations: HashMap<ProcessId, Incarnation>,
+    memory: HashMap<ProcessId, (u64, Option<u64>)>,
+    reads: u32,
+    now_ms: u64,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    pub(crate) fn new(options: CoreOptions) -> Core {
+        Core {
+            link: RouterLink::new(options.routers.clone()),
+            config: options.config.clone(),
+            catalog: Arc::default(),
+            frontier: Ts::ZERO,
+            sequence: 0,
+            window: VecDeque::new(),
+            sent: 0,
+            open: HashMap::new(),
+            by_submission: HashMap::new(),
+            ended: HashMap::new(),
+            absent: BTreeSet::new(),
+            incarnations: HashMap::new(),
+            memory: HashMap::new(),
+            reads: 0,
+            now_ms: 0,
+            effects: Vec::new(),
+            options,
+        }
+    }
+
+    pub(crate) fn view(&self) -> super::View {
+        let used = self.memory.values().map(|(used, _)| *used).max().unwrap_or(0);
+        let limit = self.memory.values().filter_map(|(_, limit)| *limit).min();
+        super::View {
+            catalog: self.catalog.clone(),
+            config: self.config.clone(),
+            frontier: self.frontier,
+            memory: Memory { used, limit },
+        }
+    }
+
+    /// The router in use.
+    pub(crate) fn router(&self) -> ProcessId {
+        self.link.router()
+    }
+
+    pub(crate) fn handle(&mut self, event: Event) {
+        match event {
+            Event::Submit { submission, request } => self.submit(submission, request),
+            Event::Cancel { submission } => self.cancel(submission),
+            Event::Received { from, wire } => self.received(from, wire),
+            Event::Unreachable(process) => self.unreachable(process),
+            Event::Tick(now_ms) => self.tick(now_ms),
+        }
+    }
+
+    /// What is to be done, after some events: their messages travel together.
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
+        if self.link.must_subscribe() {
+            self.sent = 0;
+            let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, after: self.frontier };
+            self.effects.push(Effect::Send(self.link.router(), subscribe));
+        }
+        if self.link.is_open(self.link.router()) {
+            let unsent: Vec<Arc<Message>> =
+                self.window.iter().filter(|message| message.id.sequence > self.sent).cloned().collect();
+            for messages in unsent.chunks(MESSAGES_IN_A_ROUTE) {
+                self.sent = messages.last().map_or(self.sent, |message| message.id.sequence);
+                self.effects.push(Effect::Send(self.link.router(), Wire::Route(messages.to_vec())));
+            }
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn submit(&mut self, submission: u64, request: Request) {
+        if matches!(request.body, Body::Data(_)) && request.ranges.is_empty() {
+            // It concerns no row.
+            self.effects.push(Effect::Part(submission, Ok(Part::Done { ts: self.frontier, rows: 0 })));
+            self.effects.push(Effect::Release(submission));
+            return;
+        }
+        let Request { tables, ranges, body } = request;
+        self.submit_message(submission, tables, ranges, body);
+    }
+
+    fn submit_message(
+        &mut self,
+        submission: u64,
+        tables: Vec<(carousel_engine::TableId, Ts)>,
+        ranges: Vec<KeyRange>,
+        body: Body,
+    ) {
+        self.sequence += 1;
+        let id = MessageId {
+            submitter: self.options.id,
+            incarnation: self.options.incarnation,
+            sequence: self.sequence,
+        };
+        let mut message = Message { id, tables, ranges, body };
+        self.choose_replicas(&mut message);
+        let message = Arc::new(message);
+        self.window.push_back(message.clone());
+        self.by_submission.insert(submission, self.sequence);
+        let open = Open {
+            submission,
+            message,
+            submitted_ms: self.now_ms,
+            answered: BTreeMap::new(),
+            returned: HashMap::new(),
+            groups: Vec::new(),
+            has_groups: false,
+            handed_out: false,
+        };
+        self.open.insert(self.sequence, open);
+    }
+
+    /// Spreads reads over the replicas, and away from processes that are known to be absent.
+    fn choose_replicas(&mut self, message: &mut Message) {
+        let Body::Data(data) = &message.body else { return };
+        if data.operation.kind.is_write() {
+            return;
+        }
+        self.reads = self.reads.wrapping_add(1);
+        let first = self.reads;
+        let attempts = if self.absent.is_empty() { 1 } else { 4 * self.config.replication().max(1) };
+        for attempt in 0..attempts {
+            if let Body::Data(data) = &mut message.body {
+                data.replica_offset = first.wrapping_add(attempt);
+            }
+            if attempts == 1 || self.config.destset(message).iter().all(|(process, _)| !self.absent.contains(process)) {
+                return;
+            }
+        }
+    }
+
+    fn received(&mut self, from: ProcessId, wire: Wire) {
+        let own = self.options.incarnation;
+        if from.kind == ProcessKind::Router {
+            self.link.heard(from);
+        } else {
+            self.absent.remove(&from);
+        }
+        match wire {
+            Wire::State { incarnation, ts, config, catalog } if incarnation == own => {
+                if !self.link.accepted(from) {
+                    return;
+                }
+                self.config = config;
+                if let Some(catalog) = catalog
+                    && ts >= self.frontier
+                {
+                    self.catalog = catalog;
+                    self.frontier = ts;
+                }
+                self.effects.push(Effect::ViewChanged);
+            }
+            Wire::SubscribeRefused { incarnation, .. } if incarnation == own => {
+                // The log has been cut past what this client has seen; begin again with the routers' catalog. Whether
+                // changes of the catalog that are under way succeeded can no longer be known.
+                self.frontier = Ts::ZERO;
+                self.link.ask_again(from);
+                self.fail_ddl();
+            }
+            Wire::Deliver { incarnation, deliveries, frontier } if incarnation == own => {
+                if self.link.is_open(from) {
+                    self.delivered(deliveries, frontier);
+                }
+            }
+            Wire::Ordered { incarnation, sequence, .. } if incarnation == own => self.ordered(sequence),
+            Wire::Resend { incarnation, expected } if incarnation == own => {
+                if from == self.link.router() {
+                    self.sent = self.sent.min(expected.saturating_sub(1));
+                }
+            }
+            Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::Answers(answers) => {
+                for answer in answers {
+                    self.answered(from, answer);
+                }
+            }
+            Wire::Restarted(incarnation) => {
+                let known = self.incarnations.entry(from).or_insert(incarnation);
+                if *known <= incarnation {
+                    *known = incarnation;
+                    self.ask_again(from);
+                }
+            }
+            Wire::Memory { used, limit } => {
+                if self.memory.insert(from, (used, limit)) != Some((used, limit)) {
+                    self.effects.push(Effect::ViewChanged);
+                }
+            }
+            // Everything else is for another kind of process or for an earlier life of this one.
+            _ => {}
+        }
+    }
+
+    fn delivered(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
+        for delivery in deliveries {
+            if delivery.ts <= self.frontier {
+                continue;
+            }
+            let Body::Ddl(ddl) = &delivery.message.body else { continue };
+            let id = delivery.message.id;
+            let outcome = Arc::make_mut(&mut self.catalog).apply(delivery.ts, ddl);
+            if id.submitter == self.options.id && id.incarnation == self.options.incarnation {
+                self.ordered(id.sequence);
+                // The view must show the change before the submitter hears of it.
+                self.frontier = delivery.ts;
+                self.effects.push(Effect::ViewChanged);
+                let part = match outcome {
+                    Ok(effect) => Ok(Part::Ddl { ts: delivery.ts, effect }),
+                    Err(error) => Err(Failure::Sql(error)),
+                };
+                self.end(id.sequence, part);
+            }
+        }
+        if frontier > self.frontier {
+            self.frontier = frontier;
+            self.effects.push(Effect::ViewChanged);
+        }
+    }
+
+    /// Messages up to `sequence` are in the m-seq.
+    fn ordered(&mut self, sequence: u64) {
+        while let Some(message) = self.window.front()
+            && message.id.sequence <= sequence
+        {
+            if let Some(submission) = self.ended.remove(&message.id.sequence) {
+                self.effects.push(Effect::Release(submission));
+            }
+            self.window.pop_front();
+        }
+    }
+
+    fn is_ordered(&self, sequence: u64) -> bool {
+        self.window.front().is_none_or(|first| first.id.sequence > sequence)
+    }
+
+    fn answered(&mut self, from: ProcessId, answer: Answer) {
+        let Answer { id, ts, part } = answer;
+        if id.submitter != self.options.id || id.incarnation != self.options.incarnation {
+            return;
+        }
+        // What is answered has been ordered, even if the router's word is still on its way.
+        self.ordered(id.sequence);
+        let Some(open) = self.open.get_mut(&id.sequence) else { return };
+        let is_write = match &open.message.body {
+            Body::Data(data) => data.operation.kind.is_write(),
+            _ => false,
+        };
+        match part {
+            AnswerPart::Rows { range, batch } if is_write => {
+                open.returned.entry(from).or_default().push((range, batch));
+            }
+            AnswerPart::Rows { batch, .. } => {
+                open.handed_out = true;
+                self.effects.push(Effect::Part(open.submission, Ok(Part::Rows(batch))));
+            }
+            AnswerPart::Groups(groups) => {
+                open.has_groups = true;
+                open.groups.extend(groups);
+            }
+            AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
+            AnswerPart::Done { outcomes } => {
+                let returned = open.returned.remove(&from).unwrap_or_default();
+                let mut counted: HashSet<KeyRange> = HashSet::new();
+                let mut failure = None;
+                for (range, outcome) in outcomes {
+                    match outcome {
+                        Ok(rows) => {
+                            if let std::collections::btree_map::Entry::Vacant(first) = open.answered.entry(range) {
+                                first.insert(rows);
+                                counted.insert(range);
+                            }
+                        }
+                        Err(error) => failure = failure.or(Some(error)),
+                    }
+                }
+                if let Some(error) = failure {
+                    return self.end(id.sequence, Err(Failure::Sql(error)));
+                }
+                for (range, batch) in returned {
+                    if counted.contains(&range) {
+                        self.effects.push(Effect::Part(open.submission, Ok(Part::Rows(batch))));
+                    }
+                }
+                let complete = match &open.message.body {
+                    Body::Data(_) => covered(&open.message.ranges, &open.answered),
+                    Body::Pin { .. } | Body::Checkpoint => true,
+                    // This client's own catalog tells.
+                    Body::Ddl(_) => false,
+                };
+                if complete {
+                    let rows = open.answered.values().sum();
+                    if open.has_groups {
+                        let groups = std::mem::take(&mut open.groups);
+                        self.effects.push(Effect::Part(open.submission, Ok(Part::Groups(groups))));
+                    }
+                    self.end(id.sequence, Ok(Part::Done { ts, rows }));
+                }
+            }
+        }
+    }
+
+    /// The last part of a submission.
+    fn end(&mut self, sequence: u64, part: Result<Part, Failure>) {
+        if let Some(open) = self.open.remove(&sequence) {
+            self.effects.push(Effect::Part(open.submission, part));
+            self.close(sequence, open.submission);
+        }
+    }
+
+    fn close(&mut self, sequence: u64, submission: u64) {
+        self.by_submission.remove(&submission);
+        if self.is_ordered(sequence) {
+            self.effects.push(Effect::Release(submission));
+        } else {
+            self.ended.insert(sequence, submission);
+        }
+    }
+
+    fn cancel(&mut self, submission: u64) {
+        let Some(sequence) = self.by_submission.get(&submission).copied() else { return };
+        let Some(open) = self.open.remove(&sequence) else { return };
+        for (process, _) in self.config.destset(&open.message) {
+            if process.kind == ProcessKind::Storage {
+                self.effects.push(Effect::Send(process, Wire::Cancel(open.message.id)));
+            }
+        }
+        self.close(sequence, submission);
+    }
+
+    fn unreachable(&mut self, process: ProcessId) {
+        match process.kind {
+            ProcessKind::Router => self.link.unreachable(process),
+            _ => {
+                if self.absent.insert(process) {
+                    self.ask_again(process);
+                }
+            }
+        }
+    }
+
+    /// Submits reads again that a storage process owes and will not answer any more.
+    fn ask_again(&mut self, process: ProcessId) {
+        let owed: Vec<u64> = self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
+        for sequence in owed {
+            let Some(open) = self.open.remove(&sequence) else { continue };
+            if open.handed_out {
+                let error = SqlError::new(
+                    SqlState::SERIALIZATION_FAILURE,
+                    format!("storage process {process} was lost while it answered the statement"),
+                )
+                .with_hint("Run the statement again.");
+                self.open.insert(sequence, open);
+                self.end(sequence, Err(Failure::Sql(error)));
+                continue;
+            }
+            let Open { submission, message, .. } = open;
+            let Message { tables, ranges, body, .. } = Message::clone(&message);
+            // The submission keeps its place in the window: one of its messages is open at a time.
+            self.submit_message(submission, tables, ranges, body);
+        }
+    }
+
+    /// Reads that some storage process owes an answer, in the order of submission, with those processes.
+    fn owed(&self, concerns: impl Fn(ProcessId) -> bool, older_than_ms: u64) -> Vec<(u64, Vec<ProcessId>)> {
+        let mut owed = Vec::new();
+        for (sequence, open) in &self.open {
+            let is_read = matches!(&open.message.body, Body::Data(data) if !data.operation.kind.is_write());
+            if !is_read || open.submitted_ms + older_than_ms > self.now_ms {
+                continue;
+            }
+            let processes: Vec<ProcessId> = self
+                .config
+                .destset(&open.message)
+                .into_iter()
+                .filter(|(_, ranges)| ranges.iter().any(|range| !open.answered.contains_key(range)))
+                .map(|(process, _)| process)
+                .filter(|process| concerns(*process))
+                .collect();
+            if !processes.is_empty() {
+                owed.push((*sequence, processes));
+            }
+        }
+        owed.sort_unstable();
+        owed
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.link.tick(now_ms);
+        let mut probed: BTreeSet<ProcessId> =
+            self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
+        // Who is absent may be back.
+        probed.extend(&self.absent);
+        probed.extend(self.config.storage_processes().filter(|process| !self.memory.contains_key(process)));
+        self.absent.clear();
+        self.effects.extend(probed.into_iter().map(|process| Effect::Send(process, Wire::Hello)));
+    }
+
+    fn fail_ddl(&mut self) {
+        let changes: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, open)| matches!(open.message.body, Body::Ddl(_)))
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in changes {
+            let error = SqlError::new(
+                SqlState::OUTCOME_UNKNOWN,
+                "it is not known whether the change of the catalog took effect",
+            );
+            self.end(sequence, Err(Failure::Sql(error)));
+        }
+    }
+}
+
+/// Whether the answered ranges contain all positions of the message's.
+fn covered(wanted: &[KeyRange], answered: &BTreeMap<KeyRange, u64>) -> bool {
+    wanted.iter().all(|range| {
+        let mut next = range.first;
+        for part in answered.keys() {
+            if part.first <= next && next <= part.last {
+                if part.last >= range.last {
+                    return true;
+                }
+                next = part.last + 1;
+            }
+        }
+        false
+    })
+}

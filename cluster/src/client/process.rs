@@ -1,0 +1,197 @@
+//! The client process's shell: a task around the pure core.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use carousel_engine::{SqlError, SqlState};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+
+use super::{
+    Answers, Client, Command, Failure, Part, View,
+    core::{Core, CoreOptions, Effect, Event},
+    stage::StageCommand,
+    staging::Staging,
+};
+use crate::{
+    config::Config,
+    message::{Incarnation, ProcessId},
+    network::{Endpoint, Network},
+    outbox::Outbox,
+    wire::Wire,
+};
+
+/// How often time passes for the core.
+const TICK: Duration = Duration::from_millis(100);
+/// Messages of one client that are not answered in full.
+const WINDOW: usize = 8192;
+/// Bytes of rows that a submission may have waiting for its reader.
+const RESULT_BUFFER: u64 = 1 << 30;
+/// Events that are handled before their messages are sent.
+const BATCH: usize = 1024;
+
+/// What a client process needs to know.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Identity; of kind client or super.
+    pub id: ProcessId,
+    /// Greater than that of all earlier lives.
+    pub incarnation: Incarnation,
+    /// All routers.
+    pub routers: Vec<ProcessId>,
+    /// The config at the beginning; routers tell newer ones.
+    pub config: Arc<Config>,
+}
+
+impl Client {
+    /// Starts a client process. It ends when the last handle on it is dropped.
+    pub fn start(options: ClientOptions, network: &Network) -> Client {
+        let endpoint = network.join(options.id);
+        let core = Core::new(CoreOptions {
+            id: options.id,
+            incarnation: options.incarnation,
+            routers: options.routers,
+            config: options.config,
+        });
+        let (view, viewed) = watch::channel(core.view());
+        let (commands, received) = mpsc::unbounded_channel();
+        let (outbox, unreachable) = Outbox::new(endpoint.sender());
+        let process = Process {
+            core,
+            outbox,
+            view,
+            submissions: HashMap::new(),
+            staging: Staging::new(),
+            incarnation: options.incarnation,
+        };
+        tokio::spawn(process.run(endpoint, received, unreachable));
+        Client::new(options.id, options.incarnation, WINDOW, commands, viewed)
+    }
+}
+
+struct Process {
+    core: Core,
+    outbox: Outbox,
+    view: watch::Sender<View>,
+    submissions: HashMap<u64, (Answers, Option<OwnedSemaphorePermit>)>,
+    staging: Staging<oneshot::Sender<Result<(), SqlError>>>,
+    incarnation: Incarnation,
+}
+
+impl Process {
+    async fn run(
+        mut self,
+        mut endpoint: Endpoint,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut unreachable: mpsc::UnboundedReceiver<ProcessId>,
+    ) {
+        let started = Instant::now();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            tokio::select! {
+                received = endpoint.recv() => match received {
+                    Some((from, wire)) => self.received(from, wire),
+                    None => break,
+                },
+                count = commands.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        let leave = Wire::Leave { incarnation: self.incarnation };
+                        let _ = endpoint.sender().try_send(self.core.router(), leave);
+                        break;
+                    }
+                    for command in batch.drain(..) {
+                        self.command(command);
+                    }
+                }
+                Some(process) = unreachable.recv() => self.core.handle(Event::Unreachable(process)),
+                _ = ticks.tick() => {
+                    let now_ms = started.elapsed().as_millis() as u64;
+                    self.core.handle(Event::Tick(now_ms));
+                    for (to, wire) in self.staging.tick(now_ms) {
+                        self.outbox.send(to, wire);
+                    }
+                }
+            }
+            self.apply();
+        }
+    }
+
+    fn received(&mut self, from: ProcessId, wire: Wire) {
+        match wire {
+            Wire::Staged { payload, range, chunk, outcome } => {
+                if let Some((done, outcome)) = self.staging.receipt(from, (payload, range, chunk), outcome) {
+                    // The stager may have been dropped.
+                    let _ = done.send(outcome);
+                }
+            }
+            wire => self.core.handle(Event::Received { from, wire }),
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Submit { request, answers, place } => {
+                let submission = answers.submission;
+                self.submissions.insert(submission, (answers, Some(place)));
+                self.core.handle(Event::Submit { submission, request });
+            }
+            Command::Cancel { submission } => self.core.handle(Event::Cancel { submission }),
+            Command::Stage(StageCommand::Chunk { chunk, holders, done }) => {
+                for (to, wire) in self.staging.send(chunk, holders, done) {
+                    self.outbox.send(to, wire);
+                }
+            }
+            Command::Stage(StageCommand::Abandon { payload, holders }) => {
+                self.staging.abandon(payload);
+                for holder in holders {
+                    self.outbox.send(holder, Wire::Abandon(payload));
+                }
+            }
+            Command::RenewPin(ts) => self.to_storage(|| Wire::RenewPin(ts)),
+            Command::ReleasePin(ts) => self.to_storage(|| Wire::ReleasePin(ts)),
+        }
+    }
+
+    fn to_storage(&mut self, wire: impl Fn() -> Wire) {
+        for process in self.core.view().config.storage_processes() {
+            self.outbox.send(process, wire());
+        }
+    }
+
+    fn apply(&mut self) {
+        for effect in self.core.take_effects() {
+            match effect {
+                Effect::Send(to, wire) => self.outbox.send(to, wire),
+                Effect::Part(submission, part) => self.hand_out(submission, part),
+                Effect::Release(submission) => {
+                    self.submissions.remove(&submission);
+                }
+                Effect::ViewChanged => {
+                    self.view.send_replace(self.core.view());
+                }
+            }
+        }
+    }
+
+    fn hand_out(&mut self, submission: u64, part: Result<Part, Failure>) {
+        let Some((answers, _)) = self.submissions.get(&submission) else { return };
+        if let Ok(Part::Rows(batch)) = &part {
+            let bytes = batch.get_array_memory_size() as u64;
+            let waiting = answers.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            if waiting > RESULT_BUFFER {
+                let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+                    .with_detail(format!("The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."))
+                    .with_hint("Read the result faster, or ask for fewer rows.");
+                let _ = answers.parts.send(Err(Failure::Sql(error)));
+                self.core.handle(Event::Cancel { submission });
+                return;
+            }
+        }
+        // The submission may have been dropped: then its cancellation is on its way.
+        let _ = answers.parts.send(part);
+    }
+}

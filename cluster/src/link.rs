@@ -1,0 +1,169 @@
+//! Which router an application process talks to (Crescando/RB paper, section 5.4: "choose some router believed to be
+//! correct"). Pure: time comes in as milliseconds.
+//!
+//! A process subscribes at one router at a time. When that is not the leader, cannot be reached or falls silent, it goes
+//! on to the next, subscribes there after what it has received, and submits again what is not known to be ordered.
+
+use crate::message::ProcessId;
+
+/// A leader that sends nothing, not even its frontier, for this long is given up.
+const SILENCE_MS: u64 = 1_500;
+/// A router that does not answer a subscription for this long is given up.
+const NO_ANSWER_MS: u64 = 500;
+/// Hints that are followed between two ticks: two routers that name one another must not keep us busy.
+const HINTS_PER_TICK: u32 = 3;
+
+/// The choice of a router.
+#[derive(Debug)]
+pub struct RouterLink {
+    routers: Vec<ProcessId>,
+    current: usize,
+    /// The current router has answered the subscription.
+    open: bool,
+    /// A subscription has to be sent to the current router.
+    asking: bool,
+    since_ms: u64,
+    hints: u32,
+    now_ms: u64,
+}
+
+impl RouterLink {
+    /// A link that begins with the first router.
+    pub fn new(routers: Vec<ProcessId>) -> RouterLink {
+        assert!(!routers.is_empty(), "a cluster has a router");
+        RouterLink { routers, current: 0, open: false, asking: true, since_ms: 0, hints: 0, now_ms: 0 }
+    }
+
+    /// The router in use.
+    pub fn router(&self) -> ProcessId {
+        self.routers[self.current]
+    }
+
+    /// Whether the router in use has accepted the subscription, so that its deliveries count.
+    pub fn is_open(&self, from: ProcessId) -> bool {
+        self.open && from == self.router()
+    }
+
+    /// Whether a subscription is to be sent now; if so, it is taken as sent.
+    pub fn must_subscribe(&mut self) -> bool {
+        std::mem::take(&mut self.asking)
+    }
+
+    /// A router has accepted a subscription. False when it is not the one in use.
+    pub fn accepted(&mut self, from: ProcessId) -> bool {
+        let current = from == self.router();
+        if current {
+            self.open = true;
+            self.since_ms = self.now_ms;
+        }
+        current
+    }
+
+    /// A router has refused the subscription as it was: ask again.
+    pub fn ask_again(&mut self, from: ProcessId) {
+        if from == self.router() {
+            self.open = false;
+            self.asking = true;
+        }
+    }
+
+    /// Something came from a router.
+    pub fn heard(&mut self, from: ProcessId) {
+        if from == self.router() && self.open {
+            self.since_ms = self.now_ms;
+        }
+    }
+
+    /// A router says that it is not the leader.
+    pub fn not_leader(&mut self, from: ProcessId, leader: Option<ProcessId>) {
+        if from != self.router() {
+            return;
+        }
+        self.open = false;
+        match leader.and_then(|leader| self.routers.iter().position(|router| *router == leader)) {
+            Some(leader) if leader != self.current && self.hints < HINTS_PER_TICK => {
+                self.hints += 1;
+                self.go_to(leader);
+            }
+            // There is no leader at the moment. Time will choose.
+            _ => {}
+        }
+    }
+
+    /// Nothing can be sent to a router.
+    pub fn unreachable(&mut self, router: ProcessId) {
+        if router == self.router() && self.hints < HINTS_PER_TICK {
+            self.hints += 1;
+            self.go_to((self.current + 1) % self.routers.len());
+        }
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.hints = 0;
+        let patience = if self.open { SILENCE_MS } else { NO_ANSWER_MS };
+        if now_ms >= self.since_ms + patience {
+            self.go_to((self.current + 1) % self.routers.len());
+        }
+    }
+
+    fn go_to(&mut self, router: usize) {
+        self.current = router;
+        self.open = false;
+        self.asking = true;
+        self.since_ms = self.now_ms;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routers() -> Vec<ProcessId> {
+        (1..=3).map(ProcessId::router).collect()
+    }
+
+    #[test]
+    fn it_follows_hints_and_ends_up_at_the_leader() {
+        let mut link = RouterLink::new(routers());
+        assert!(link.must_subscribe());
+        link.not_leader(ProcessId::router(1), Some(ProcessId::router(3)));
+        assert_eq!(link.router(), ProcessId::router(3));
+        assert!(link.must_subscribe() && !link.must_subscribe());
+        assert!(!link.is_open(ProcessId::router(3)));
+        assert!(link.accepted(ProcessId::router(3)));
+        assert!(link.is_open(ProcessId::router(3)) && !link.is_open(ProcessId::router(1)));
+        link.not_leader(ProcessId::router(1), Some(ProcessId::router(2)));
+        assert!(link.is_open(ProcessId::router(3)), "what another router says does not matter");
+    }
+
+    #[test]
+    fn routers_that_name_one_another_do_not_keep_it_busy() {
+        let mut link = RouterLink::new(routers());
+        let mut moves = 0;
+        for _ in 0..100 {
+            let (from, to) = if link.router() == ProcessId::router(1) { (1, 2) } else { (2, 1) };
+            link.not_leader(ProcessId::router(from), Some(ProcessId::router(to)));
+            moves += u32::from(link.must_subscribe());
+        }
+        assert!(moves <= HINTS_PER_TICK + 1);
+    }
+
+    #[test]
+    fn silence_and_absence_lead_on() {
+        let mut link = RouterLink::new(routers());
+        link.must_subscribe();
+        link.unreachable(ProcessId::router(1));
+        assert_eq!(link.router(), ProcessId::router(2));
+        link.accepted(ProcessId::router(2));
+        link.tick(SILENCE_MS - 1);
+        link.heard(ProcessId::router(2));
+        link.tick(SILENCE_MS + 1);
+        assert_eq!(link.router(), ProcessId::router(2));
+        link.tick(3 * SILENCE_MS);
+        assert_eq!(link.router(), ProcessId::router(3));
+        link.tick(3 * SILENCE_MS + NO_ANSWER_MS);
+        assert_eq!(link.router(), ProcessId::router(1), "a subscription that is not answered is given up");
+    }
+}

@@ -1,0 +1,117 @@
+//! Votes about undecided writes (DESIGN, decision 5).
+//!
+//! A write that can fail and touches several ranges is executed as undecided. Each range votes `Commit` if the write
+//! did not fail in it; any replica's vote is the range's, for replicas that execute the same prefix of the m-seq vote
+//! the same. The write commits when all affected ranges voted `Commit` and aborts on the first `Abort`.
+
+use std::collections::BTreeMap;
+
+use carousel_engine::{Ts, operation::Decision, position::KeyRange};
+use serde::{Deserialize, Serialize};
+
+use crate::{message::ProcessId, wire::Vote};
+
+/// The votes about one write.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ballot {
+    /// Primary ranges that the write affects; empty as long as the message has not been delivered here.
+    affected: Vec<KeyRange>,
+    /// The processes that hold them: they need the votes until they are durable past the write.
+    holders: Vec<ProcessId>,
+    votes: BTreeMap<KeyRange, Decision>,
+}
+
+impl Ballot {
+    /// How the write ends, if that is known.
+    pub fn decision(&self) -> Option<Decision> {
+        if self.votes.values().any(|vote| *vote == Decision::Abort) {
+            return Some(Decision::Abort);
+        }
+        let complete = !self.affected.is_empty() && self.affected.iter().all(|range| self.votes.contains_key(range));
+        complete.then_some(Decision::Commit)
+    }
+
+    /// Ranges that have not voted.
+    pub fn missing(&self) -> impl Iterator<Item = KeyRange> {
+        self.affected.iter().copied().filter(|range| !self.votes.contains_key(range))
+    }
+
+    /// The processes that hold affected ranges.
+    pub fn holders(&self) -> &[ProcessId] {
+        &self.holders
+    }
+}
+
+/// The votes that this process knows and may still be asked for.
+#[derive(Debug, Default)]
+pub struct Ballots {
+    by_ts: BTreeMap<Ts, Ballot>,
+}
+
+impl Ballots {
+    /// Those that a checkpoint kept.
+    pub fn restore(kept: Vec<(Ts, Ballot)>) -> Ballots {
+        Ballots { by_ts: kept.into_iter().collect() }
+    }
+
+    /// Those about writes up to `ts`, for a checkpoint.
+    pub fn up_to(&self, ts: Ts) -> Vec<(Ts, Ballot)> {
+        self.by_ts.range(..=ts).map(|(ts, ballot)| (*ts, ballot.clone())).collect()
+    }
+
+    /// The write has been delivered here.
+    pub fn open(&mut self, ts: Ts, affected: Vec<KeyRange>, holders: Vec<ProcessId>) {
+        let ballot = self.by_ts.entry(ts).or_default();
+        ballot.affected = affected;
+        ballot.holders = holders;
+    }
+
+    /// The votes about a write.
+    pub fn get(&self, ts: Ts) -> Option<&Ballot> {
+        self.by_ts.get(&ts)
+    }
+
+    /// Records a vote.
+    ///
+    /// # Errors
+    /// When the range has already voted otherwise: two replicas of it differ.
+    pub fn cast(&mut self, vote: &Vote) -> Result<(), String> {
+        let ballot = self.by_ts.entry(vote.ts).or_default();
+        match ballot.votes.insert(vote.range, vote.vote) {
+            Some(earlier) if earlier != vote.vote => {
+                Err(format!("replicas of range {} voted differently about the write at {}", vote.range, vote.ts))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All known votes about a write.
+    pub fn votes(&self, ts: Ts) -> impl Iterator<Item = Vote> {
+        let votes = self.by_ts.get(&ts).into_iter().flat_map(|ballot| &ballot.votes);
+        votes.map(move |(range, vote)| Vote { ts, range: *range, vote: *vote })
+    }
+
+    /// Forgets the votes about writes up to `own`, as far as every other holder's durable watermark, given by
+    /// `durable`, has passed them too: nobody will replay such a write.
+    pub fn forget(&mut self, own: Ts, durable: impl Fn(ProcessId) -> Ts) {
+        let passed: Vec<Ts> = self
+            .by_ts
+            .range(..=own)
+            .filter(|(ts, ballot)| ballot.holders.iter().all(|holder| durable(*holder) >= **ts))
+            .map(|(ts, _)| *ts)
+            .collect();
+        for ts in passed {
+            self.by_ts.remove(&ts);
+        }
+    }
+
+    /// How many writes there are votes about.
+    pub fn len(&self) -> usize {
+        self.by_ts.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_ts.is_empty()
+    }
+}

@@ -1,0 +1,836 @@
+//! The storage process as a pure state machine: deliveries, effects of shards, votes and ticks in; operations for
+//! shards, decisions, votes and answers out (Crescando/RB paper, sections 5.4 and 6; DESIGN, decisions 3 to 6 and 11
+//! to 13).
+//!
+//! ```text
+//!                deliver          submit             executed            decide
+//!   lead router ---------> core ----------> shards ------------> core -----------> shards
+//!                          |  ^                                  |  ^
+//!                   load   v  | rows                       votes v  | votes
+//!                      payload store                   other storage processes
+//! ```
+//!
+//! Deliveries are taken in `Ts` order; one that waits for its payload holds up those behind it, one that waits for votes
+//! does not. Three watermarks: *delivered* (given to the shards), *executed* (executed and decided) and *durable*
+//! (contained in a checkpoint).
+//!
+//! Departures from the paper: it knows neither votes nor pins nor checkpoints; there, a delivered write cannot fail.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use carousel_engine::{
+    SqlError, SqlState, TableId, Ts,
+    operation::{
+        Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, RowBatch,
+    },
+    position::KeyRange,
+};
+
+use super::ballot::{Ballot, Ballots};
+use crate::{
+    catalog::Catalog,
+    config::Config,
+    message::{Body, Data, Ddl, MessageId, ProcessId, StagedPayload},
+    wire::{Answer, AnswerPart, Delivery, Vote, Watermarks, Wire},
+};
+
+/// Cancellations that are remembered until their message is delivered.
+const REMEMBERED_CANCELLATIONS: usize = 4096;
+
+/// Content hash of the rows of a table in a primary range, see [`Wire::Durable`].
+pub type ContentHash = (TableId, KeyRange, u64);
+
+/// What the process is.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// Identity.
+    pub id: ProcessId,
+    /// Placement.
+    pub config: Arc<Config>,
+    /// Number of shards; every held primary range is divided evenly among them.
+    pub shards: usize,
+    /// Operations that may run at a time; further ones wait.
+    pub running: usize,
+}
+
+/// What a checkpoint says of the process, apart from its rows.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// The checkpoint's `Ts`.
+    pub ts: Ts,
+    /// The catalog at that `Ts`.
+    pub catalog: Catalog,
+    /// Votes that others may still ask for.
+    pub ballots: Vec<(Ts, Ballot)>,
+    /// Content hashes at that `Ts`.
+    pub hashes: Vec<ContentHash>,
+}
+
+/// What happens to the process.
+#[derive(Debug)]
+pub enum Event {
+    /// Deliveries in `Ts` order; everything up to the frontier has been delivered.
+    Delivered {
+        /// In `Ts` order.
+        deliveries: Vec<Delivery>,
+        /// Everything for this process up to here is contained in them or in earlier ones.
+        frontier: Ts,
+    },
+    /// Reads up to here are asked again by their clients, which have been told of this incarnation.
+    SkipReads(Ts),
+    /// What a shard did.
+    Shard {
+        /// Which.
+        shard: usize,
+        /// Its effects.
+        effects: Vec<ShardEffect>,
+    },
+    /// A payload that [`Effect::Load`] asked for.
+    Loaded {
+        /// The message that names it.
+        ts: Ts,
+        /// Its rows in the ranges that are held here, or why the process cannot go on without them.
+        rows: Result<Option<RowBatch>, String>,
+    },
+    /// From another storage process.
+    Votes(Vec<Vote>),
+    /// From another storage process.
+    AskVotes {
+        /// Who asks.
+        from: ProcessId,
+        /// About which writes.
+        writes: Vec<Ts>,
+    },
+    /// Another storage process has a durable checkpoint.
+    PeerDurable {
+        /// Who.
+        from: ProcessId,
+        /// Its `Ts`.
+        ts: Ts,
+        /// Content hashes of its ranges at that `Ts`.
+        hashes: Vec<ContentHash>,
+        /// It wants to know about ours.
+        reply: bool,
+    },
+    /// The checkpoint that [`Effect::Checkpoint`] began is durable.
+    CheckpointDone {
+        /// Its `Ts`.
+        ts: Ts,
+        /// Content hashes at that `Ts`.
+        hashes: Vec<ContentHash>,
+    },
+    /// From a client.
+    RenewPin(Ts),
+    /// From a client.
+    ReleasePin(Ts),
+    /// From a client.
+    Cancel(MessageId),
+    /// Time passes: milliseconds since some beginning.
+    Tick(u64),
+}
+
+/// What the process does.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Give an operation to a shard.
+    Submit {
+        /// Which.
+        shard: usize,
+        /// The operation.
+        operation: OrderedOperation,
+    },
+    /// Tell a shard how an undecided write ended.
+    Decide {
+        /// Which.
+        shard: usize,
+        /// The write.
+        ts: Ts,
+        /// Its end.
+        decision: Decision,
+    },
+    /// Get the rows of a staged payload that lie in these ranges.
+    Load {
+        /// The message that names it.
+        ts: Ts,
+        /// The payload.
+        payload: StagedPayload,
+        /// Which of its parts.
+        ranges: Vec<KeyRange>,
+    },
+    /// No replica needs this payload any more.
+    Forget(PayloadId),
+    /// Send to another storage process.
+    Send(ProcessId, Wire),
+    /// Send to a client.
+    Answer(ProcessId, Answer),
+    /// Make a checkpoint: everything before its `Ts` has been executed and decided.
+    Checkpoint {
+        /// Its `Ts`: rows visible to a read with this `Ts` belong to it.
+        ts: Ts,
+        /// The catalog at that `Ts`.
+        catalog: Arc<Catalog>,
+        /// Votes to keep with it.
+        ballots: Vec<(Ts, Ballot)>,
+    },
+    /// This process cannot go on without diverging from its peers.
+    Stop(String),
+}
+
+/// A delivery that has not been given to the shards.
+#[derive(Debug)]
+struct Pending {
+    delivery: Delivery,
+    payload: Payload,
+}
+
+#[derive(Debug, PartialEq)]
+enum PayloadState {
+    Unneeded,
+    Loading,
+}
+
+#[derive(Debug)]
+enum Payload {
+    State(PayloadState),
+    Loaded(Option<RowBatch>),
+}
+
+/// An operation that shards work on.
+#[derive(Debug)]
+struct Running {
+    /// Who waits for the answer; none when it was cancelled or nobody is answered.
+    answer: Option<MessageId>,
+    read_ts: Ts,
+    is_write: bool,
+    undecided: bool,
+    /// The primary ranges it acts on here.
+    ranges: Vec<KeyRange>,
+    /// All shards that have it.
+    shards: Vec<usize>,
+    /// Those that have not executed it.
+    executing: BTreeSet<usize>,
+    /// Outcomes of parts of ranges.
+    outcomes: BTreeMap<KeyRange, Result<u64, SqlError>>,
+    /// Rows of a write, held back until its end.
+    rows: Vec<AnswerPart>,
+}
+
+#[derive(Debug)]
+struct PinLease {
+    lease_ms: u64,
+    deadline_ms: u64,
+}
+
+/// The state of a storage process.
+#[derive(Debug)]
+pub struct Core {
+    options: CoreOptions,
+    /// For each shard the parts of held primary ranges that it has: (part, primary range).
+    parts: Vec<Vec<(KeyRange, KeyRange)>>,
+    catalog: Arc<Catalog>,
+    pending: VecDeque<Pending>,
+    /// Everything up to here has been received.
+    frontier: Ts,
+    /// Everything up to here has been given to the shards.
+    delivered: Ts,
+    durable: Ts,
+    skip_reads: Ts,
+    running: BTreeMap<Ts, Running>,
+    by_message: HashMap<MessageId, Ts>,
+    cancelled: HashSet<MessageId>,
+    ballots: Ballots,
+    pins: BTreeMap<Ts, PinLease>,
+    /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
+    requested: Option<(Ts, Arc<Catalog>)>,
+    writing: Option<Ts>,
+    hashes: Vec<ContentHash>,
+    /// Durable watermarks of other storage processes, with their content hashes.
+    peers: BTreeMap<ProcessId, (Ts, Vec<ContentHash>)>,
+    /// Payloads by the message that names them.
+    payloads: BTreeMap<Ts, (PayloadId, Vec<ProcessId>)>,
+    now_ms: u64,
+    effects: Vec<Effect>,
+}
+
+/// Divides a range into `count` even parts, fewer when it has fewer positions.
+pub fn divide(range: KeyRange, count: usize) -> Vec<KeyRange> {
+    let size = u128::from(range.last - range.first) + 1;
+    let count = (count.max(1) as u128).min(size);
+    let boundary = |i: u128| u128::from(range.first) + size * i / count;
+    (0..count).map(|i| KeyRange::new(boundary(i) as u64, (boundary(i + 1) - 1) as u64)).collect()
+}
+
+impl Core {
+    /// The process after it has recovered a checkpoint (or nothing), to be subscribed after [`Recovered::ts`].
+    pub fn new(options: CoreOptions, recovered: Recovered) -> Core {
+        let held = options.config.held(options.id);
+        let mut parts = vec![Vec::new(); options.shards.max(1)];
+        for range in held {
+            for (shard, part) in divide(range, options.shards).into_iter().enumerate() {
+                parts[shard].push((part, range));
+            }
+        }
+        Core {
+            options,
+            parts,
+            catalog: Arc::new(recovered.catalog),
+            pending: VecDeque::new(),
+            frontier: recovered.ts,
+            delivered: recovered.ts,
+            durable: recovered.ts,
+            skip_reads: Ts::ZERO,
+            running: BTreeMap::new(),
+            by_message: HashMap::new(),
+            cancelled: HashSet::new(),
+            ballots: Ballots::restore(recovered.ballots),
+            pins: BTreeMap::new(),
+            requested: None,
+            writing: None,
+            hashes: recovered.hashes,
+            peers: BTreeMap::new(),
+            payloads: BTreeMap::new(),
+            now_ms: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    /// The parts of held primary ranges that a shard has.
+    pub fn shard_ranges(&self, shard: usize) -> Vec<KeyRange> {
+        self.parts[shard].iter().map(|(part, _)| *part).collect()
+    }
+
+    /// What to say to other storage processes after a start: how far this one is durable, and the question how far
+    /// they are.
+    pub fn greetings(&self) -> Vec<(ProcessId, Wire)> {
+        self.peers_of_ring().map(|peer| (peer, self.durable_wire(true))).collect()
+    }
+
+    /// Everything up to here has been received: a new subscription begins after it.
+    pub fn frontier(&self) -> Ts {
+        self.frontier
+    }
+
+    /// How far the process is.
+    pub fn watermarks(&self, memory: u64) -> Watermarks {
+        Watermarks { delivered: self.delivered, executed: self.executed(), durable: self.durable, memory }
+    }
+
+    /// The oldest `read_ts` that may still be read: versions that ended before it can be collected.
+    pub fn horizon(&self) -> Ts {
+        let next = Ts(self.delivered.0 + 1);
+        let running = self.running.values().map(|running| running.read_ts);
+        let checkpoints = self.writing.into_iter().chain(self.requested.as_ref().map(|(ts, _)| *ts));
+        running.chain(checkpoints).chain(self.pins.keys().next().copied()).fold(next, Ts::min)
+    }
+
+    /// Whether a checkpoint waits or is being written.
+    pub fn is_checkpointing(&self) -> bool {
+        self.writing.is_some() || self.requested.is_some()
+    }
+
+    /// Takes an event and returns what is to be done, in order.
+    ///
+    /// # Panics
+    /// When deliveries do not arrive in `Ts` order, or a shard reports what it was not asked for.
+    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+        match event {
+            Event::Delivered { deliveries, frontier } => self.receive(deliveries, frontier),
+            Event::SkipReads(ts) => self.skip_reads = self.skip_reads.max(ts),
+            Event::Shard { shard, effects } => {
+                for effect in effects {
+                    self.shard_effect(shard, effect);
+                }
+            }
+            Event::Loaded { ts, rows } => self.loaded(ts, rows),
+            Event::Votes(votes) => {
+                for vote in votes {
+                    // What is not kept any more has been decided and is durable here.
+                    if vote.ts > self.delivered || self.ballots.get(vote.ts).is_some() {
+                        self.cast(&vote);
+                    }
+                }
+            }
+            Event::AskVotes { from, writes } => {
+                let votes: Vec<Vote> = writes.into_iter().flat_map(|ts| self.ballots.votes(ts)).collect();
+                if !votes.is_empty() {
+                    self.effects.push(Effect::Send(from, Wire::Votes(votes)));
+                }
+            }
+            Event::PeerDurable { from, ts, hashes, reply } => self.peer_durable(from, ts, hashes, reply),
+            Event::CheckpointDone { ts, hashes } => self.checkpoint_done(ts, hashes),
+            Event::RenewPin(ts) => {
+                if let Some(pin) = self.pins.get_mut(&ts) {
+                    pin.deadline_ms = self.now_ms + pin.lease_ms;
+                }
+            }
+            Event::ReleasePin(ts) => {
+                self.pins.remove(&ts);
+            }
+            Event::Cancel(id) => self.cancel(id),
+            Event::Tick(now_ms) => self.tick(now_ms),
+        }
+        self.advance();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn receive(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
+        let mut last = Ts::ZERO;
+        for delivery in deliveries {
+            assert!(delivery.ts > last, "delivery {} after {last}", delivery.ts);
+            assert!(delivery.ts <= frontier, "delivery {} beyond the frontier {frontier}", delivery.ts);
+            last = delivery.ts;
+            if delivery.ts <= self.frontier {
+                continue;
+            }
+            let mut payload = Payload::State(PayloadState::Unneeded);
+            if let Some(staged) = staged_insert(&delivery) {
+                // The conditions are functions of the m-seq, so every replica decides alike, except for the catalog's:
+                // it is known only when the message's turn comes.
+                if staged_in_time(&delivery, staged) {
+                    let ranges = delivery.ranges.clone();
+                    self.effects.push(Effect::Load { ts: delivery.ts, payload: staged.clone(), ranges });
+                    payload = Payload::State(PayloadState::Loading);
+                }
+                let holders: BTreeSet<ProcessId> =
+                    staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
+                self.payloads.insert(delivery.ts, (staged.id, holders.into_iter().collect()));
+            }
+            self.pending.push_back(Pending { delivery, payload });
+        }
+        self.frontier = self.frontier.max(frontier);
+    }
+
+    fn loaded(&mut self, ts: Ts, rows: Result<Option<RowBatch>, String>) {
+        match rows {
+            Ok(rows) => {
+                if let Some(pending) = self.pending.iter_mut().find(|pending| pending.delivery.ts == ts) {
+                    pending.payload = Payload::Loaded(rows);
+                }
+            }
+            Err(reason) => self.effects.push(Effect::Stop(reason)),
+        }
+    }
+
+    /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
+    fn advance(&mut self) {
+        while let Some(pending) = self.pending.front() {
+            let loading = matches!(pending.payload, Payload::State(PayloadState::Loading));
+            if loading || self.running.len() >= self.options.running {
+                break;
+            }
+            if let Some(Pending { delivery, payload }) = self.pending.pop_front() {
+                self.delivered = delivery.ts;
+                self.process(delivery, payload);
+            }
+        }
+        if self.pending.is_empty() {
+            self.delivered = self.frontier;
+        }
+        if self.writing.is_none()
+            && let Some((ts, catalog)) = self.requested.take_if(|(ts, _)| !runs_before(&self.running, *ts))
+        {
+            self.writing = Some(ts);
+            self.effects.push(Effect::Checkpoint { ts, catalog, ballots: self.ballots.up_to(ts) });
+        }
+    }
+
+    fn process(&mut self, delivery: Delivery, payload: Payload) {
+        let ts = delivery.ts;
+        let message = delivery.message.clone();
+        match &message.body {
+            Body::Data(data) => self.process_data(&delivery, data, payload),
+            Body::Ddl(ddl) => self.process_ddl(ts, ddl),
+            Body::Pin { lease_ms } => {
+                let lease_ms = u64::from(*lease_ms);
+                self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });
+                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
+            }
+            Body::Checkpoint => {
+                // A newer checkpoint makes one that has not begun unnecessary.
+                self.requested = Some((ts, self.catalog.clone()));
+                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
+            }
+        }
+    }
+
+    fn process_ddl(&mut self, ts: Ts, ddl: &Ddl) {
+        // A failure is the outcome of the message: the client finds it in its own catalog.
+        let Ok(effect) = Arc::make_mut(&mut self.catalog).apply(ts, ddl) else { return };
+        let created = effect.created.into_iter().map(|schema| (schema.id, OperationKind::CreateTable(schema)));
+        let dropped = effect.dropped.into_iter().map(|id| (id, OperationKind::DropTable));
+        let operations: Vec<_> = created.chain(dropped).collect();
+        if operations.is_empty() {
+            return;
+        }
+        let shards: Vec<usize> = (0..self.parts.len()).collect();
+        for (table, kind) in operations {
+            let operation = Arc::new(Operation { table, context: Default::default(), kind });
+            for shard in &shards {
+                let ranges = self.shard_ranges(*shard);
+                let operation =
+                    OrderedOperation { ts, read_ts: ts, operation: operation.clone(), ranges, undecided: false };
+                self.effects.push(Effect::Submit { shard: *shard, operation });
+            }
+        }
+    }
+
+    fn process_data(&mut self, delivery: &Delivery, data: &Data, payload: Payload) {
+        let (ts, message) = (delivery.ts, &delivery.message);
+        let is_write = data.operation.kind.is_write();
+        let read_ts = data.read_ts.unwrap_or(ts);
+        if !is_write && ts <= self.skip_reads {
+            return;
+        }
+        let in_time = staged_insert(delivery).is_none_or(|staged| staged_in_time(delivery, staged));
+        if !in_time || !self.catalog.is_current(&message.tables) {
+            return self.answer(message.id, ts, AnswerPart::Stale);
+        }
+        if read_ts != ts && !self.pins.contains_key(&read_ts) {
+            let error = SqlError::new(SqlState::SERIALIZATION_FAILURE, "snapshot too old")
+                .with_detail("The rows that the statement began to read are not kept any more.")
+                .with_hint("Run the statement again.");
+            return self.fail(delivery, error);
+        }
+        let mut operation = data.operation.clone();
+        if let OperationKind::Insert(insert) = &operation.kind
+            && let InsertRows::Staged(id) = insert.rows
+        {
+            if data.staged.as_ref().is_none_or(|staged| staged.id != id) {
+                return self.fail(delivery, SqlError::internal("an INSERT does not describe its payload"));
+            }
+            let Payload::Loaded(rows) = payload else {
+                return self.effects.push(Effect::Stop(format!("the payload of the INSERT at {ts} was not loaded")));
+            };
+            let Some(rows) = rows else {
+                // No row of the payload lies in the ranges that are held here.
+                let outcomes = delivery.ranges.iter().map(|range| (*range, Ok(0))).collect();
+                return self.answer(message.id, ts, AnswerPart::Done { outcomes });
+            };
+            let mut insert = insert.clone();
+            insert.rows = InsertRows::Inline(rows);
+            operation = Arc::new(Operation {
+                table: operation.table,
+                context: operation.context.clone(),
+                kind: OperationKind::Insert(insert),
+            });
+        }
+
+        let mut submissions = Vec::new();
+        for (shard, parts) in self.parts.iter().enumerate() {
+            let touched = |part: &KeyRange, range: &KeyRange| {
+                delivery.ranges.contains(range) && message.ranges.iter().any(|r| r.overlaps(part))
+            };
+            let ranges: Vec<KeyRange> =
+                parts.iter().filter(|(part, range)| touched(part, range)).map(|(part, _)| *part).collect();
+            if !ranges.is_empty() {
+                submissions.push((shard, ranges));
+            }
+        }
+        if submissions.is_empty() {
+            return self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
+        }
+        let affected = self.affected(&message.ranges);
+        let undecided = is_write && data.fallible && (affected.len() > 1 || submissions.len() > 1);
+        if undecided {
+            let holders: BTreeSet<ProcessId> =
+                affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
+            let others = holders.into_iter().filter(|holder| *holder != self.options.id).collect();
+            self.ballots.open(ts, affected, others);
+        }
+        let shards: Vec<usize> = submissions.iter().map(|(shard, _)| *shard).collect();
+        let cancelled = self.cancelled.remove(&message.id);
+        let answer = (!cancelled).then_some(message.id);
+        let running = Running {
+            answer,
+            read_ts,
+            is_write,
+            undecided,
+            ranges: delivery.ranges.clone(),
+            executing: shards.iter().copied().collect(),
+            shards,
+            outcomes: BTreeMap::new(),
+            rows: Vec::new(),
+        };
+        if cancelled && !is_write {
+            return;
+        }
+        self.by_message.insert(message.id, ts);
+        self.running.insert(ts, running);
+        for (shard, ranges) in submissions {
+            let operation = OrderedOperation { ts, read_ts, operation: operation.clone(), ranges, undecided };
+            self.effects.push(Effect::Submit { shard, operation });
+        }
+    }
+
+    /// The primary ranges that a message's key ranges touch.
+    fn affected(&self, ranges: &[KeyRange]) -> Vec<KeyRange> {
+        self.options.config.primary_ranges().filter(|primary| ranges.iter().any(|r| r.overlaps(primary))).collect()
+    }
+
+    fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
+        match effect {
+            ShardEffect::Rows { ts, range, batch } => {
+                let range = self.primary_of(shard, range);
+                let Some(running) = self.running.get_mut(&ts) else { return };
+                let part = AnswerPart::Rows { range, batch };
+                match running.answer {
+                    Some(_) if running.is_write => running.rows.push(part),
+                    Some(id) => self.answer(id, ts, part),
+                    None => {}
+                }
+            }
+            ShardEffect::Groups { ts, groups } => {
+                if let Some(Running { answer: Some(id), .. }) = self.running.get(&ts) {
+                    self.answer(*id, ts, AnswerPart::Groups(groups));
+                }
+            }
+            ShardEffect::Executed { ts, outcomes } => self.executed_by(shard, ts, outcomes),
+        }
+    }
+
+    fn primary_of(&self, shard: usize, part: KeyRange) -> KeyRange {
+        let found = self.parts[shard].iter().find(|(own, _)| own.contains(part.first));
+        found.expect("a shard reports its own ranges").1
+    }
+
+    fn executed_by(&mut self, shard: usize, ts: Ts, outcomes: Vec<(KeyRange, Result<u64, SqlError>)>) {
+        // Changes of the catalog are not tracked: they cannot fail.
+        let Some(running) = self.running.get_mut(&ts) else { return };
+        assert!(running.executing.remove(&shard), "shard {shard} executed {ts} twice");
+        for (part, outcome) in outcomes {
+            if let Err(error) = &outcome
+                && !error.is_deterministic()
+            {
+                self.effects.push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
+            }
+            running.outcomes.insert(part, outcome);
+        }
+        if !running.executing.is_empty() {
+            return;
+        }
+        if !running.undecided {
+            return self.end(ts, None);
+        }
+        let votes: Vec<Vote> = self
+            .outcomes(ts)
+            .into_iter()
+            .map(|(range, outcome)| Vote {
+                ts,
+                range,
+                vote: if outcome.is_ok() { Decision::Commit } else { Decision::Abort },
+            })
+            .collect();
+        let holders = self.ballots.get(ts).map(|ballot| ballot.holders().to_vec()).unwrap_or_default();
+        for holder in holders {
+            self.effects.push(Effect::Send(holder, Wire::Votes(votes.clone())));
+        }
+        for vote in votes {
+            self.cast(&vote);
+        }
+        self.decide(ts);
+    }
+
+    fn cast(&mut self, vote: &Vote) {
+        match self.ballots.cast(vote) {
+            Ok(()) => self.decide(vote.ts),
+            Err(reason) => self.effects.push(Effect::Stop(reason)),
+        }
+    }
+
+    /// Ends an undecided write that has been executed here, if its votes allow.
+    fn decide(&mut self, ts: Ts) {
+        let executed = self.running.get(&ts).is_some_and(|r| r.undecided && r.executing.is_empty());
+        if executed && let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) {
+            self.end(ts, Some(decision));
+        }
+    }
+
+    /// Outcomes by primary range; the error of a range is that of its first failing part.
+    fn outcomes(&self, ts: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
+        let Some(running) = self.running.get(&ts) else { return Vec::new() };
+        let of_range = |range: &KeyRange| {
+            let parts = running.outcomes.range(KeyRange::point(range.first)..);
+            let parts = parts.take_while(|(part, _)| part.first <= range.last).map(|(_, outcome)| outcome);
+            parts.fold(Ok(0), |sum, outcome| match (sum, outcome) {
+                (Ok(sum), Ok(rows)) => Ok(sum + rows),
+                (Ok(_), Err(error)) => Err(error.clone()),
+                (failed, _) => failed,
+            })
+        };
+        running.ranges.iter().map(|range| (*range, of_range(range))).collect()
+    }
+
+    /// Everything about an operation is known: the shards hear the decision, the client is answered.
+    fn end(&mut self, ts: Ts, decision: Option<Decision>) {
+        let mut outcomes = self.outcomes(ts);
+        let Some(running) = self.running.remove(&ts) else { return };
+        if let Some(decision) = decision {
+            for shard in &running.shards {
+                self.effects.push(Effect::Decide { shard: *shard, ts, decision });
+            }
+        }
+        let failed = decision == Some(Decision::Abort) || outcomes.iter().any(|(_, outcome)| outcome.is_err());
+        if running.is_write && failed {
+            // Nothing was changed anywhere. The ranges that did not fail say so; the error is that of one that did.
+            for (_, outcome) in &mut outcomes {
+                if let Ok(rows) = outcome {
+                    *rows = 0;
+                }
+            }
+        }
+        if let Some(id) = running.answer {
+            self.by_message.remove(&id);
+            if !failed {
+                for rows in running.rows {
+                    self.answer(id, ts, rows);
+                }
+            }
+            self.answer(id, ts, AnswerPart::Done { outcomes });
+        }
+    }
+
+    fn fail(&mut self, delivery: &Delivery, error: SqlError) {
+        let outcomes = delivery.ranges.iter().map(|range| (*range, Err(error.clone()))).collect();
+        self.answer(delivery.message.id, delivery.ts, AnswerPart::Done { outcomes });
+    }
+
+    fn answer(&mut self, id: MessageId, ts: Ts, part: AnswerPart) {
+        self.effects.push(Effect::Answer(id.submitter, Answer { id, ts, part }));
+    }
+
+    fn cancel(&mut self, id: MessageId) {
+        match self.by_message.remove(&id) {
+            Some(ts) => {
+                if let Some(running) = self.running.get_mut(&ts) {
+                    running.answer = None;
+                    running.rows.clear();
+                }
+            }
+            None => {
+                // Cancellations overtake deliveries. Forgetting one costs only an answer that nobody reads.
+                if self.cancelled.len() >= REMEMBERED_CANCELLATIONS {
+                    self.cancelled.clear();
+                }
+                self.cancelled.insert(id);
+            }
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.pins.retain(|_, pin| pin.deadline_ms >= now_ms);
+        // Votes can be lost when either side restarts.
+        let mut questions: BTreeMap<ProcessId, Vec<Ts>> = BTreeMap::new();
+        for (ts, running) in self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty()) {
+            let Some(ballot) = self.ballots.get(*ts) else { continue };
+            let asked: BTreeSet<ProcessId> =
+                ballot.missing().flat_map(|range| self.options.config.holders(range)).collect();
+            debug_assert!(running.is_write, "only writes are undecided");
+            for process in asked.into_iter().filter(|process| *process != self.options.id) {
+                questions.entry(process).or_default().push(*ts);
+            }
+        }
+        for (process, writes) in questions {
+            self.effects.push(Effect::Send(process, Wire::AskVotes(writes)));
+        }
+    }
+
+    fn executed(&self) -> Ts {
+        match self.running.keys().next() {
+            Some(oldest) => Ts(oldest.0 - 1),
+            None => self.delivered,
+        }
+    }
+
+    fn checkpoint_done(&mut self, ts: Ts, hashes: Vec<ContentHash>) {
+        assert_eq!(self.writing.take(), Some(ts), "checkpoint {ts} was not being written");
+        self.durable = ts;
+        self.hashes = hashes;
+        for peer in self.peers_of_ring().collect::<Vec<_>>() {
+            self.effects.push(Effect::Send(peer, self.durable_wire(false)));
+        }
+        let peers: Vec<ProcessId> = self.peers.keys().copied().collect();
+        for peer in peers {
+            self.compare(peer);
+        }
+        self.forget();
+    }
+
+    fn peer_durable(&mut self, from: ProcessId, ts: Ts, hashes: Vec<ContentHash>, reply: bool) {
+        self.peers.insert(from, (ts, hashes));
+        if reply {
+            self.effects.push(Effect::Send(from, self.durable_wire(false)));
+        }
+        self.compare(from);
+        self.forget();
+    }
+
+    /// Replicas at the same checkpoint must hold the same rows.
+    fn compare(&mut self, peer: ProcessId) {
+        let Some((ts, hashes)) = self.peers.get(&peer) else { return };
+        if *ts != self.durable {
+            return;
+        }
+        let theirs: HashMap<(TableId, KeyRange), u64> =
+            hashes.iter().map(|(table, range, hash)| ((*table, *range), *hash)).collect();
+        for (table, range, hash) in &self.hashes {
+            if theirs.get(&(*table, *range)).is_some_and(|other| other != hash) {
+                self.effects.push(Effect::Stop(format!(
+                    "table {} differs from the replica at {peer} in range {range} at checkpoint {ts}",
+                    table.0
+                )));
+                return;
+            }
+        }
+    }
+
+    /// Forgets votes and payloads that nobody will replay.
+    fn forget(&mut self) {
+        let peers = &self.peers;
+        let durable = |process: ProcessId| peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts);
+        self.ballots.forget(self.durable, durable);
+        let own = self.options.id;
+        let passed: Vec<Ts> = self
+            .payloads
+            .range(..=self.durable)
+            .filter(|(ts, (_, holders))| holders.iter().all(|holder| *holder == own || durable(*holder) >= **ts))
+            .map(|(ts, _)| *ts)
+            .collect();
+        for ts in passed {
+            if let Some((payload, _)) = self.payloads.remove(&ts) {
+                self.effects.push(Effect::Forget(payload));
+            }
+        }
+    }
+
+    fn peers_of_ring(&self) -> impl Iterator<Item = ProcessId> {
+        self.options.config.storage_processes().filter(|process| *process != self.options.id)
+    }
+
+    fn durable_wire(&self, reply: bool) -> Wire {
+        Wire::Durable { ts: self.durable, hashes: self.hashes.clone(), reply }
+    }
+}
+
+fn runs_before(running: &BTreeMap<Ts, Running>, ts: Ts) -> bool {
+    running.range(..ts).next().is_some()
+}
+
+/// The staged payload of a delivery that is an INSERT of one.
+fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
+    match &delivery.message.body {
+        Body::Data(data) => match &data.operation.kind {
+            OperationKind::Insert(insert) if matches!(insert.rows, InsertRows::Staged(_)) => data.staged.as_ref(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether a staged payload lies where it is needed and the message came in time.
+fn staged_in_time(delivery: &Delivery, staged: &StagedPayload) -> bool {
+    staged.config_version == delivery.config_version && delivery.ts <= staged.latest
+}
