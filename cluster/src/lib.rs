@@ -5,6 +5,7 @@
 //! deterministic state machines; threads, channels, disks and timers live in small shells around them.
 
 pub mod catalog;
+pub mod checkpoint;
 pub mod client;
 pub mod config;
 pub mod embedded;
@@ -12,6 +13,7 @@ mod link;
 pub mod message;
 pub mod network;
 mod outbox;
+pub mod payload;
 mod raft;
 pub mod router;
 pub mod storage;

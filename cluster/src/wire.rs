@@ -144,7 +144,7 @@ pub enum Wire {
         /// Its durable watermark.
         ts: Ts,
         /// Content hashes at `ts`.
-        hashes: Vec<(TableId, KeyRange, u64)>,
+        hashes: Vec<(TableId, KeyRange, u128)>,
         /// The sender asks for the receiver's.
         reply: bool,
     },

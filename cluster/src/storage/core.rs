@@ -14,6 +14,9 @@
 //! does not. Three watermarks: *delivered* (given to the shards), *executed* (executed and decided) and *durable*
 //! (contained in a checkpoint).
 //!
+//! Shards count in a time of their own, [`local`]: a message's `Ts` with room for operations that the process adds
+//! between two messages (the reads of a checkpoint, the second table of a DROP).
+//!
 //! Departures from the paper: it knows neither votes nor pins nor checkpoints; there, a delivered write cannot fail.
 
 use std::{
@@ -21,10 +24,13 @@ use std::{
     sync::Arc,
 };
 
+use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts,
+    SqlError, SqlState, TableId, TableSchema, Ts,
+    expr::Expr,
     operation::{
-        Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, RowBatch,
+        Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
+        ReadOutput, RowBatch,
     },
     position::KeyRange,
 };
@@ -41,7 +47,7 @@ use crate::{
 const REMEMBERED_CANCELLATIONS: usize = 4096;
 
 /// Content hash of the rows of a table in a primary range, see [`Wire::Durable`].
-pub type ContentHash = (TableId, KeyRange, u64);
+pub type ContentHash = (TableId, KeyRange, u128);
 
 /// What the process is.
 #[derive(Clone, Debug)]
@@ -50,7 +56,7 @@ pub struct CoreOptions {
     pub id: ProcessId,
     /// Placement.
     pub config: Arc<Config>,
-    /// Number of shards; every held primary range is divided evenly among them.
+    /// Number of shards; the rows of every held primary range are divided among them.
     pub shards: usize,
     /// Operations that may run at a time; further ones wait.
     pub running: usize,
@@ -79,8 +85,6 @@ pub enum Event {
         /// Everything for this process up to here is contained in them or in earlier ones.
         frontier: Ts,
     },
-    /// Reads up to here are asked again by their clients, which have been told of this incarnation.
-    SkipReads(Ts),
     /// What a shard did.
     Shard {
         /// Which.
@@ -115,12 +119,15 @@ pub enum Event {
         /// It wants to know about ours.
         reply: bool,
     },
-    /// The checkpoint that [`Effect::Checkpoint`] began is durable.
+    /// The checkpoint that [`Effect::EndCheckpoint`] completed is durable.
     CheckpointDone {
         /// Its `Ts`.
         ts: Ts,
-        /// Content hashes at that `Ts`.
-        hashes: Vec<ContentHash>,
+    },
+    /// The checkpoint could not be written.
+    CheckpointFailed {
+        /// Its `Ts`.
+        ts: Ts,
     },
     /// From a client.
     RenewPin(Ts),
@@ -166,14 +173,30 @@ pub enum Effect {
     Send(ProcessId, Wire),
     /// Send to a client.
     Answer(ProcessId, Answer),
-    /// Make a checkpoint: everything before its `Ts` has been executed and decided.
-    Checkpoint {
+    /// Begin to write a checkpoint: everything before its `Ts` has been executed and decided.
+    BeginCheckpoint {
         /// Its `Ts`: rows visible to a read with this `Ts` belong to it.
         ts: Ts,
         /// The catalog at that `Ts`.
         catalog: Arc<Catalog>,
         /// Votes to keep with it.
         ballots: Vec<(Ts, Ballot)>,
+    },
+    /// Rows of the checkpoint that has begun.
+    CheckpointRows {
+        /// Of this table.
+        table: Arc<TableSchema>,
+        /// In this primary range.
+        range: KeyRange,
+        /// In the table's Arrow schema.
+        batch: RecordBatch,
+    },
+    /// The checkpoint has all its rows.
+    EndCheckpoint {
+        /// Its `Ts`.
+        ts: Ts,
+        /// Content hashes at that `Ts`.
+        hashes: Vec<ContentHash>,
     },
     /// This process cannot go on without diverging from its peers.
     Stop(String),
@@ -186,15 +209,10 @@ struct Pending {
     payload: Payload,
 }
 
-#[derive(Debug, PartialEq)]
-enum PayloadState {
-    Unneeded,
-    Loading,
-}
-
 #[derive(Debug)]
 enum Payload {
-    State(PayloadState),
+    Unneeded,
+    Loading,
     Loaded(Option<RowBatch>),
 }
 
@@ -206,14 +224,10 @@ struct Running {
     read_ts: Ts,
     is_write: bool,
     undecided: bool,
-    /// The primary ranges it acts on here.
-    ranges: Vec<KeyRange>,
-    /// All shards that have it.
-    shards: Vec<usize>,
-    /// Those that have not executed it.
+    /// Shards that have not executed it.
     executing: BTreeSet<usize>,
-    /// Outcomes of parts of ranges.
-    outcomes: BTreeMap<KeyRange, Result<u64, SqlError>>,
+    /// Outcomes of the primary ranges it acts on here, with the shard that failed.
+    outcomes: BTreeMap<KeyRange, Result<u64, (usize, SqlError)>>,
     /// Rows of a write, held back until its end.
     rows: Vec<AnswerPart>,
 }
@@ -228,8 +242,10 @@ struct PinLease {
 #[derive(Debug)]
 pub struct Core {
     options: CoreOptions,
-    /// For each shard the parts of held primary ranges that it has: (part, primary range).
-    parts: Vec<Vec<(KeyRange, KeyRange)>>,
+    /// The primary ranges that are held here.
+    held: Vec<KeyRange>,
+    /// The local time of the last operation.
+    submitted: Ts,
     catalog: Arc<Catalog>,
     pending: VecDeque<Pending>,
     /// Everything up to here has been received.
@@ -237,7 +253,6 @@ pub struct Core {
     /// Everything up to here has been given to the shards.
     delivered: Ts,
     durable: Ts,
-    skip_reads: Ts,
     running: BTreeMap<Ts, Running>,
     by_message: HashMap<MessageId, Ts>,
     cancelled: HashSet<MessageId>,
@@ -245,8 +260,12 @@ pub struct Core {
     pins: BTreeMap<Ts, PinLease>,
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
     requested: Option<(Ts, Arc<Catalog>)>,
-    writing: Option<Ts>,
+    writing: Option<Writing>,
+    /// Dropped tables whose rows a checkpoint still needs.
+    drops: Vec<TableId>,
     hashes: Vec<ContentHash>,
+    /// Content hashes of the checkpoint that is not durable yet.
+    hashes_at: (Ts, Vec<ContentHash>),
     /// Durable watermarks of other storage processes, with their content hashes.
     peers: BTreeMap<ProcessId, (Ts, Vec<ContentHash>)>,
     /// Payloads by the message that names them.
@@ -255,33 +274,56 @@ pub struct Core {
     effects: Vec<Effect>,
 }
 
-/// Divides a range into `count` even parts, fewer when it has fewer positions.
-pub fn divide(range: KeyRange, count: usize) -> Vec<KeyRange> {
-    let size = u128::from(range.last - range.first) + 1;
-    let count = (count.max(1) as u128).min(size);
-    let boundary = |i: u128| u128::from(range.first) + size * i / count;
-    (0..count).map(|i| KeyRange::new(boundary(i) as u64, (boundary(i + 1) - 1) as u64)).collect()
+/// A read of a checkpoint.
+#[derive(Debug)]
+struct CheckpointRead {
+    table: Arc<TableSchema>,
+    executing: BTreeSet<usize>,
+}
+
+/// The checkpoint that is being written.
+#[derive(Debug)]
+struct Writing {
+    ts: Ts,
+    /// Tables that have not been read.
+    tables: VecDeque<Arc<TableSchema>>,
+    /// Reads of the present table, by their local time.
+    reads: BTreeMap<Ts, CheckpointRead>,
+    hashes: BTreeMap<(TableId, KeyRange), u128>,
+    /// All rows have been read; the files are not durable yet.
+    complete: bool,
+}
+
+/// Bits of local time below a message's `Ts`.
+const LOCAL_BITS: u32 = 16;
+
+/// The time of a shard at a message: later than everything between it and the message before.
+///
+/// # Panics
+/// When the m-seq has more than 2^48 messages.
+pub fn local(ts: Ts) -> Ts {
+    assert!(ts.0 < 1 << (64 - LOCAL_BITS), "the m-seq is exhausted");
+    Ts(ts.0 << LOCAL_BITS)
+}
+
+/// The message at or before a shard's time.
+fn global(local: Ts) -> Ts {
+    Ts(local.0 >> LOCAL_BITS)
 }
 
 impl Core {
     /// The process after it has recovered a checkpoint (or nothing), to be subscribed after [`Recovered::ts`].
     pub fn new(options: CoreOptions, recovered: Recovered) -> Core {
         let held = options.config.held(options.id);
-        let mut parts = vec![Vec::new(); options.shards.max(1)];
-        for range in held {
-            for (shard, part) in divide(range, options.shards).into_iter().enumerate() {
-                parts[shard].push((part, range));
-            }
-        }
         Core {
             options,
-            parts,
+            held,
+            submitted: local(recovered.ts),
             catalog: Arc::new(recovered.catalog),
             pending: VecDeque::new(),
             frontier: recovered.ts,
             delivered: recovered.ts,
             durable: recovered.ts,
-            skip_reads: Ts::ZERO,
             running: BTreeMap::new(),
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
@@ -289,7 +331,9 @@ impl Core {
             pins: BTreeMap::new(),
             requested: None,
             writing: None,
+            drops: Vec::new(),
             hashes: recovered.hashes,
+            hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
             payloads: BTreeMap::new(),
             now_ms: 0,
@@ -297,9 +341,9 @@ impl Core {
         }
     }
 
-    /// The parts of held primary ranges that a shard has.
-    pub fn shard_ranges(&self, shard: usize) -> Vec<KeyRange> {
-        self.parts[shard].iter().map(|(part, _)| *part).collect()
+    /// The primary ranges that are held here.
+    pub fn held(&self) -> &[KeyRange] {
+        &self.held
     }
 
     /// What to say to other storage processes after a start: how far this one is durable, and the question how far
@@ -318,12 +362,14 @@ impl Core {
         Watermarks { delivered: self.delivered, executed: self.executed(), durable: self.durable, memory }
     }
 
-    /// The oldest `read_ts` that may still be read: versions that ended before it can be collected.
+    /// The oldest local time that may still be read: versions that ended before it can be collected.
     pub fn horizon(&self) -> Ts {
         let next = Ts(self.delivered.0 + 1);
         let running = self.running.values().map(|running| running.read_ts);
-        let checkpoints = self.writing.into_iter().chain(self.requested.as_ref().map(|(ts, _)| *ts));
-        running.chain(checkpoints).chain(self.pins.keys().next().copied()).fold(next, Ts::min)
+        let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(|writing| writing.ts);
+        let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|(ts, _)| *ts));
+        let oldest = running.chain(checkpoints).chain(self.pins.keys().next().copied()).fold(next, Ts::min);
+        local(oldest)
     }
 
     /// Whether a checkpoint waits or is being written.
@@ -338,7 +384,6 @@ impl Core {
     pub fn handle(&mut self, event: Event) -> Vec<Effect> {
         match event {
             Event::Delivered { deliveries, frontier } => self.receive(deliveries, frontier),
-            Event::SkipReads(ts) => self.skip_reads = self.skip_reads.max(ts),
             Event::Shard { shard, effects } => {
                 for effect in effects {
                     self.shard_effect(shard, effect);
@@ -360,7 +405,10 @@ impl Core {
                 }
             }
             Event::PeerDurable { from, ts, hashes, reply } => self.peer_durable(from, ts, hashes, reply),
-            Event::CheckpointDone { ts, hashes } => self.checkpoint_done(ts, hashes),
+            Event::CheckpointDone { ts } => self.checkpoint_done(ts),
+            Event::CheckpointFailed { ts } => {
+                self.writing.take_if(|writing| writing.ts == ts);
+            }
             Event::RenewPin(ts) => {
                 if let Some(pin) = self.pins.get_mut(&ts) {
                     pin.deadline_ms = self.now_ms + pin.lease_ms;
@@ -385,14 +433,14 @@ impl Core {
             if delivery.ts <= self.frontier {
                 continue;
             }
-            let mut payload = Payload::State(PayloadState::Unneeded);
+            let mut payload = Payload::Unneeded;
             if let Some(staged) = staged_insert(&delivery) {
                 // The conditions are functions of the m-seq, so every replica decides alike, except for the catalog's:
                 // it is known only when the message's turn comes.
                 if staged_in_time(&delivery, staged) {
                     let ranges = delivery.ranges.clone();
                     self.effects.push(Effect::Load { ts: delivery.ts, payload: staged.clone(), ranges });
-                    payload = Payload::State(PayloadState::Loading);
+                    payload = Payload::Loading;
                 }
                 let holders: BTreeSet<ProcessId> =
                     staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
@@ -417,7 +465,7 @@ impl Core {
     /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
     fn advance(&mut self) {
         while let Some(pending) = self.pending.front() {
-            let loading = matches!(pending.payload, Payload::State(PayloadState::Loading));
+            let loading = matches!(pending.payload, Payload::Loading);
             if loading || self.running.len() >= self.options.running {
                 break;
             }
@@ -432,9 +480,106 @@ impl Core {
         if self.writing.is_none()
             && let Some((ts, catalog)) = self.requested.take_if(|(ts, _)| !runs_before(&self.running, *ts))
         {
-            self.writing = Some(ts);
-            self.effects.push(Effect::Checkpoint { ts, catalog, ballots: self.ballots.up_to(ts) });
+            let tables = catalog.tables().cloned().collect();
+            let reads = BTreeMap::new();
+            self.writing = Some(Writing { ts, tables, reads, hashes: BTreeMap::new(), complete: false });
+            self.effects.push(Effect::BeginCheckpoint { ts, catalog, ballots: self.ballots.up_to(ts) });
+            self.read_next_table();
         }
+        if !self.drops.is_empty() && !self.is_reading_checkpoint() {
+            for table in std::mem::take(&mut self.drops) {
+                let time = self.next_local();
+                self.submit_to_all(time, time, table, OperationKind::DropTable);
+            }
+        }
+    }
+
+    /// Whether some checkpoint needs rows that are no longer in the catalog.
+    fn is_reading_checkpoint(&self) -> bool {
+        self.requested.is_some() || self.writing.as_ref().is_some_and(|writing| !writing.complete)
+    }
+
+    /// A local time for an operation of the process's own, after everything that has been submitted.
+    fn next_local(&mut self) -> Ts {
+        let time = Ts(self.submitted.0.max(local(self.delivered).0) + 1);
+        assert_eq!(global(time), self.delivered.max(global(self.submitted)), "too many operations between two messages");
+        time
+    }
+
+    fn submit_to_all(&mut self, time: Ts, read_ts: Ts, table: TableId, kind: OperationKind) {
+        let operation = Arc::new(Operation { table, context: Default::default(), kind });
+        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges: self.held.clone(), undecided: false });
+    }
+
+    fn submit(&mut self, operation: OrderedOperation) {
+        assert!(operation.ts > self.submitted, "operations are submitted in the order of their time");
+        self.submitted = operation.ts;
+        for shard in 0..self.options.shards {
+            self.effects.push(Effect::Submit { shard, operation: operation.clone() });
+        }
+    }
+
+    /// Reads rows and content hashes of the next table of a checkpoint; without one, its files can be completed.
+    fn read_next_table(&mut self) {
+        let Some(writing) = &mut self.writing else { return };
+        let ts = writing.ts;
+        let Some(table) = writing.tables.pop_front() else {
+            writing.complete = true;
+            let hashes: Vec<ContentHash> =
+                std::mem::take(&mut writing.hashes).into_iter().map(|((table, range), hash)| (table, range, hash)).collect();
+            self.hashes_at = (ts, hashes.clone());
+            self.effects.push(Effect::EndCheckpoint { ts, hashes });
+            return;
+        };
+        let column = |(index, column): (usize, &carousel_engine::schema::Column)| Expr::column(index, column.ty.clone());
+        let projection = table.columns.iter().enumerate().map(column).collect();
+        for output in [ReadOutput::Rows { projection, top: None }, ReadOutput::ContentHash] {
+            let time = self.next_local();
+            let executing = (0..self.options.shards).collect();
+            if let Some(writing) = &mut self.writing {
+                writing.reads.insert(time, CheckpointRead { table: table.clone(), executing });
+            }
+            let read = OperationKind::Read(Read { predicate: Vec::new(), output });
+            self.submit_to_all(time, local(ts), table.id, read);
+        }
+    }
+
+    /// Takes the effect of a checkpoint's read; gives back any other.
+    fn checkpoint_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
+        let Some(writing) = &mut self.writing else { return Some(effect) };
+        match effect {
+            ShardEffect::Rows { ts, range, batch } if writing.reads.contains_key(&ts) => {
+                let table = writing.reads[&ts].table.clone();
+                match RecordBatch::try_new(table.arrow(), batch.columns().to_vec()) {
+                    Ok(batch) => self.effects.push(Effect::CheckpointRows { table, range, batch }),
+                    Err(e) => self.effects.push(Effect::Stop(format!("table {} has other columns: {e}", table.name))),
+                }
+            }
+            ShardEffect::ContentHash { ts, range, hash } => {
+                if let Some(read) = writing.reads.get(&ts) {
+                    let sum = writing.hashes.entry((read.table.id, range)).or_default();
+                    *sum = sum.wrapping_add(hash);
+                }
+            }
+            ShardEffect::Executed { ts, outcomes } if writing.reads.contains_key(&ts) => {
+                if let Some(error) = outcomes.into_iter().find_map(|(_, outcome)| outcome.err()) {
+                    self.effects.push(Effect::Stop(format!("a checkpoint cannot read a table: {error}")));
+                    return None;
+                }
+                let done = writing.reads.get_mut(&ts).is_some_and(|read| {
+                    read.executing.remove(&shard);
+                    read.executing.is_empty()
+                });
+                if done {
+                    writing.reads.remove(&ts);
+                }
+                if writing.reads.is_empty() {
+                    self.read_next_table();
+                }
+            }
+            other => return Some(other),
+        }
+        None
     }
 
     fn process(&mut self, delivery: Delivery, payload: Payload) {
@@ -459,31 +604,18 @@ impl Core {
     fn process_ddl(&mut self, ts: Ts, ddl: &Ddl) {
         // A failure is the outcome of the message: the client finds it in its own catalog.
         let Ok(effect) = Arc::make_mut(&mut self.catalog).apply(ts, ddl) else { return };
-        let created = effect.created.into_iter().map(|schema| (schema.id, OperationKind::CreateTable(schema)));
-        let dropped = effect.dropped.into_iter().map(|id| (id, OperationKind::DropTable));
-        let operations: Vec<_> = created.chain(dropped).collect();
-        if operations.is_empty() {
-            return;
+        for schema in effect.created {
+            let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
+            self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema));
         }
-        let shards: Vec<usize> = (0..self.parts.len()).collect();
-        for (table, kind) in operations {
-            let operation = Arc::new(Operation { table, context: Default::default(), kind });
-            for shard in &shards {
-                let ranges = self.shard_ranges(*shard);
-                let operation =
-                    OrderedOperation { ts, read_ts: ts, operation: operation.clone(), ranges, undecided: false };
-                self.effects.push(Effect::Submit { shard: *shard, operation });
-            }
-        }
+        // Nothing can name the table any more, except a checkpoint of an earlier `Ts`.
+        self.drops.extend(effect.dropped);
     }
 
     fn process_data(&mut self, delivery: &Delivery, data: &Data, payload: Payload) {
         let (ts, message) = (delivery.ts, &delivery.message);
         let is_write = data.operation.kind.is_write();
         let read_ts = data.read_ts.unwrap_or(ts);
-        if !is_write && ts <= self.skip_reads {
-            return;
-        }
         let in_time = staged_insert(delivery).is_none_or(|staged| staged_in_time(delivery, staged));
         if !in_time || !self.catalog.is_current(&message.tables) {
             return self.answer(message.id, ts, AnswerPart::Stale);
@@ -518,51 +650,36 @@ impl Core {
             });
         }
 
-        let mut submissions = Vec::new();
-        for (shard, parts) in self.parts.iter().enumerate() {
-            let touched = |part: &KeyRange, range: &KeyRange| {
-                delivery.ranges.contains(range) && message.ranges.iter().any(|r| r.overlaps(part))
-            };
-            let ranges: Vec<KeyRange> =
-                parts.iter().filter(|(part, range)| touched(part, range)).map(|(part, _)| *part).collect();
-            if !ranges.is_empty() {
-                submissions.push((shard, ranges));
-            }
-        }
-        if submissions.is_empty() {
+        if delivery.ranges.is_empty() {
             return self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
         }
+        let cancelled = self.cancelled.remove(&message.id);
+        if cancelled && !is_write {
+            return;
+        }
         let affected = self.affected(&message.ranges);
-        let undecided = is_write && data.fallible && (affected.len() > 1 || submissions.len() > 1);
+        let undecided = is_write && data.fallible && (affected.len() > 1 || self.options.shards > 1);
         if undecided {
             let holders: BTreeSet<ProcessId> =
                 affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
             let others = holders.into_iter().filter(|holder| *holder != self.options.id).collect();
             self.ballots.open(ts, affected, others);
         }
-        let shards: Vec<usize> = submissions.iter().map(|(shard, _)| *shard).collect();
-        let cancelled = self.cancelled.remove(&message.id);
-        let answer = (!cancelled).then_some(message.id);
         let running = Running {
-            answer,
+            answer: (!cancelled).then_some(message.id),
             read_ts,
             is_write,
             undecided,
-            ranges: delivery.ranges.clone(),
-            executing: shards.iter().copied().collect(),
-            shards,
-            outcomes: BTreeMap::new(),
+            executing: (0..self.options.shards).collect(),
+            outcomes: delivery.ranges.iter().map(|range| (*range, Ok(0))).collect(),
             rows: Vec::new(),
         };
-        if cancelled && !is_write {
-            return;
+        if !cancelled {
+            self.by_message.insert(message.id, ts);
         }
-        self.by_message.insert(message.id, ts);
         self.running.insert(ts, running);
-        for (shard, ranges) in submissions {
-            let operation = OrderedOperation { ts, read_ts, operation: operation.clone(), ranges, undecided };
-            self.effects.push(Effect::Submit { shard, operation });
-        }
+        let (time, ranges) = (local(ts), delivery.ranges.clone());
+        self.submit(OrderedOperation { ts: time, read_ts: local(read_ts), operation, ranges, undecided });
     }
 
     /// The primary ranges that a message's key ranges touch.
@@ -571,9 +688,10 @@ impl Core {
     }
 
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
+        let Some(effect) = self.checkpoint_effect(shard, effect) else { return };
         match effect {
             ShardEffect::Rows { ts, range, batch } => {
-                let range = self.primary_of(shard, range);
+                let ts = global(ts);
                 let Some(running) = self.running.get_mut(&ts) else { return };
                 let part = AnswerPart::Rows { range, batch };
                 match running.answer {
@@ -583,30 +701,38 @@ impl Core {
                 }
             }
             ShardEffect::Groups { ts, groups } => {
+                let ts = global(ts);
                 if let Some(Running { answer: Some(id), .. }) = self.running.get(&ts) {
                     self.answer(*id, ts, AnswerPart::Groups(groups));
                 }
             }
-            ShardEffect::Executed { ts, outcomes } => self.executed_by(shard, ts, outcomes),
+            // Changes of the catalog are not tracked: they cannot fail. They have local times between messages, or
+            // that of their own message.
+            ShardEffect::Executed { ts, outcomes } if local(global(ts)) == ts => {
+                self.executed_by(shard, global(ts), outcomes);
+            }
+            ShardEffect::Executed { .. } | ShardEffect::ContentHash { .. } => {}
         }
     }
 
-    fn primary_of(&self, shard: usize, part: KeyRange) -> KeyRange {
-        let found = self.parts[shard].iter().find(|(own, _)| own.contains(part.first));
-        found.expect("a shard reports its own ranges").1
-    }
-
     fn executed_by(&mut self, shard: usize, ts: Ts, outcomes: Vec<(KeyRange, Result<u64, SqlError>)>) {
-        // Changes of the catalog are not tracked: they cannot fail.
         let Some(running) = self.running.get_mut(&ts) else { return };
         assert!(running.executing.remove(&shard), "shard {shard} executed {ts} twice");
-        for (part, outcome) in outcomes {
-            if let Err(error) = &outcome
-                && !error.is_deterministic()
-            {
-                self.effects.push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
+        for (range, outcome) in outcomes {
+            let known = running.outcomes.entry(range).or_insert(Ok(0));
+            match (outcome, &mut *known) {
+                (Ok(rows), Ok(sum)) => *sum += rows,
+                (Ok(_), Err(_)) => {}
+                (Err(error), known) => {
+                    if !error.is_deterministic() {
+                        self.effects.push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
+                    }
+                    // Shards finish in any order; the error that counts is that of the first one.
+                    if known.as_ref().err().is_none_or(|(first, _)| shard < *first) {
+                        *known = Err((shard, error));
+                    }
+                }
             }
-            running.outcomes.insert(part, outcome);
         }
         if !running.executing.is_empty() {
             return;
@@ -648,19 +774,10 @@ impl Core {
         }
     }
 
-    /// Outcomes by primary range; the error of a range is that of its first failing part.
+    /// Outcomes by primary range.
     fn outcomes(&self, ts: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
-        let Some(running) = self.running.get(&ts) else { return Vec::new() };
-        let of_range = |range: &KeyRange| {
-            let parts = running.outcomes.range(KeyRange::point(range.first)..);
-            let parts = parts.take_while(|(part, _)| part.first <= range.last).map(|(_, outcome)| outcome);
-            parts.fold(Ok(0), |sum, outcome| match (sum, outcome) {
-                (Ok(sum), Ok(rows)) => Ok(sum + rows),
-                (Ok(_), Err(error)) => Err(error.clone()),
-                (failed, _) => failed,
-            })
-        };
-        running.ranges.iter().map(|range| (*range, of_range(range))).collect()
+        let outcomes = self.running.get(&ts).into_iter().flat_map(|running| &running.outcomes);
+        outcomes.map(|(range, outcome)| (*range, outcome.clone().map_err(|(_, error)| error))).collect()
     }
 
     /// Everything about an operation is known: the shards hear the decision, the client is answered.
@@ -668,8 +785,8 @@ impl Core {
         let mut outcomes = self.outcomes(ts);
         let Some(running) = self.running.remove(&ts) else { return };
         if let Some(decision) = decision {
-            for shard in &running.shards {
-                self.effects.push(Effect::Decide { shard: *shard, ts, decision });
+            for shard in 0..self.options.shards {
+                self.effects.push(Effect::Decide { shard, ts: local(ts), decision });
             }
         }
         let failed = decision == Some(Decision::Abort) || outcomes.iter().any(|(_, outcome)| outcome.is_err());
@@ -745,10 +862,11 @@ impl Core {
         }
     }
 
-    fn checkpoint_done(&mut self, ts: Ts, hashes: Vec<ContentHash>) {
-        assert_eq!(self.writing.take(), Some(ts), "checkpoint {ts} was not being written");
+    fn checkpoint_done(&mut self, ts: Ts) {
+        let written = self.writing.take().filter(|writing| writing.complete).map(|writing| writing.ts);
+        assert_eq!(written, Some(ts), "checkpoint {ts} was not being written");
         self.durable = ts;
-        self.hashes = hashes;
+        self.hashes = std::mem::take(&mut self.hashes_at.1);
         for peer in self.peers_of_ring().collect::<Vec<_>>() {
             self.effects.push(Effect::Send(peer, self.durable_wire(false)));
         }
@@ -774,7 +892,7 @@ impl Core {
         if *ts != self.durable {
             return;
         }
-        let theirs: HashMap<(TableId, KeyRange), u64> =
+        let theirs: HashMap<(TableId, KeyRange), u128> =
             hashes.iter().map(|(table, range, hash)| ((*table, *range), *hash)).collect();
         for (table, range, hash) in &self.hashes {
             if theirs.get(&(*table, *range)).is_some_and(|other| other != hash) {

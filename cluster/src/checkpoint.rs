@@ -1,0 +1,300 @@
+//! Checkpoints on disk (DESIGN, decision 13): the rows of every table and primary range as Arrow IPC files, and a
+//! manifest.
+//!
+//! A checkpoint is written to `checkpoint-<ts>.part`, everything in it is synced, and only then it is renamed to
+//! `checkpoint-<ts>`: so one that bears its final name is complete. The manifest is `CRSLCKPT`, the format version, the
+//! CRC-32 of the rest, and the rest in postcard; it has the CRC-32 of every other file.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, BufReader, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arrow::{
+    ipc::{reader::FileReader, writer::FileWriter},
+    record_batch::RecordBatch,
+};
+use carousel_engine::{TableId, TableSchema, Ts, position::KeyRange};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    catalog::Catalog,
+    payload::sync_dir,
+    storage::{
+        ballot::Ballot,
+        core::{ContentHash, Recovered},
+    },
+};
+
+const MAGIC: &[u8; 8] = b"CRSLCKPT";
+/// Format of the manifest and of the files it names.
+const FORMAT: u32 = 1;
+const MANIFEST: &str = "MANIFEST";
+const PREFIX: &str = "checkpoint-";
+const UNFINISHED: &str = ".part";
+
+/// What is wrong with a checkpoint on disk.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file is not what was written.
+    #[error("{path} is damaged: {reason}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    ts: Ts,
+    config_version: u64,
+    catalog: Catalog,
+    ballots: Vec<(Ts, Ballot)>,
+    hashes: Vec<ContentHash>,
+    files: Vec<FileEntry>,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileEntry {
+    name: String,
+    /// Whose rows.
+    pub table: TableId,
+    /// Which rows.
+    pub range: KeyRange,
+    bytes: u64,
+    checksum: u32,
+}
+
+/// Counts and sums what goes through.
+struct Summing<W> {
+    inner: W,
+    bytes: u64,
+    checksum: crc32fast::Hasher,
+}
+
+impl<W: Write> Write for Summing<W> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(data)?;
+        self.checksum.update(&data[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+type RowFile = FileWriter<Summing<BufWriter<File>>>;
+
+/// Writes one checkpoint.
+pub struct Writer {
+    root: PathBuf,
+    dir: PathBuf,
+    manifest: Manifest,
+    /// Files of the table whose rows arrive at present.
+    open: BTreeMap<KeyRange, RowFile>,
+    table: Option<TableId>,
+}
+
+impl Writer {
+    /// Begins a checkpoint in `root`.
+    ///
+    /// # Errors
+    /// When its directory cannot be created.
+    pub fn begin(
+        root: &Path,
+        ts: Ts,
+        config_version: u64,
+        catalog: &Catalog,
+        ballots: Vec<(Ts, Ballot)>,
+    ) -> io::Result<Writer> {
+        let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        fs::create_dir_all(&dir)?;
+        let (hashes, files) = (Vec::new(), Vec::new());
+        let manifest = Manifest { ts, config_version, catalog: catalog.clone(), ballots, hashes, files };
+        Ok(Writer { root: root.to_path_buf(), dir, manifest, open: BTreeMap::new(), table: None })
+    }
+
+    /// Adds rows. Those of one table come together.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn rows(&mut self, table: &TableSchema, range: KeyRange, batch: &RecordBatch) -> io::Result<()> {
+        if self.table != Some(table.id) {
+            self.close_table()?;
+            self.table = Some(table.id);
+        }
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.open.entry(range) {
+            let file = File::create(self.dir.join(file_name(table.id, range)))?;
+            let summing = Summing { inner: BufWriter::new(file), bytes: 0, checksum: crc32fast::Hasher::new() };
+            vacant.insert(FileWriter::try_new(summing, &table.arrow()).map_err(io::Error::other)?);
+        }
+        match self.open.get_mut(&range) {
+            Some(file) => file.write(batch).map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+
+    fn close_table(&mut self) -> io::Result<()> {
+        let Some(table) = self.table.take() else { return Ok(()) };
+        for (range, mut file) in std::mem::take(&mut self.open) {
+            file.finish().map_err(io::Error::other)?;
+            let Summing { inner, bytes, checksum } = file.into_inner().map_err(io::Error::other)?;
+            inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+            let checksum = checksum.finalize();
+            self.manifest.files.push(FileEntry { name: file_name(table, range), table, range, bytes, checksum });
+        }
+        Ok(())
+    }
+
+    /// Completes the checkpoint, makes it durable, and removes older ones.
+    ///
+    /// # Errors
+    /// When that is not possible; the older ones are still there.
+    pub fn finish(mut self, hashes: Vec<ContentHash>) -> io::Result<()> {
+        self.close_table()?;
+        self.manifest.hashes = hashes;
+        let content = postcard::to_stdvec(&self.manifest).map_err(io::Error::other)?;
+        let mut file = File::create(self.dir.join(MANIFEST))?;
+        file.write_all(MAGIC)?;
+        file.write_all(&FORMAT.to_le_bytes())?;
+        file.write_all(&crc32fast::hash(&content).to_le_bytes())?;
+        file.write_all(&content)?;
+        file.sync_all()?;
+        sync_dir(&self.dir)?;
+        let complete = self.root.join(format!("{PREFIX}{}", self.manifest.ts.0));
+        if complete.exists() {
+            // The same checkpoint was written before: a replay has come to it again.
+            fs::remove_dir_all(&complete)?;
+        }
+        fs::rename(&self.dir, &complete)?;
+        sync_dir(&self.root)?;
+        for (ts, path) in complete_checkpoints(&self.root)? {
+            if ts < self.manifest.ts {
+                fs::remove_dir_all(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file_name(table: TableId, range: KeyRange) -> String {
+    format!("table-{}-{:016x}.arrow", table.0, range.first)
+}
+
+fn complete_checkpoints(root: &Path) -> io::Result<Vec<(Ts, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let ts = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+        found.extend(ts.map(|ts| (Ts(ts), entry.path())));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// A checkpoint on disk.
+#[derive(Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    /// What it says apart from the rows.
+    pub recovered: Recovered,
+    /// The files with the rows.
+    pub files: Vec<FileEntry>,
+}
+
+impl Checkpoint {
+    /// The newest complete checkpoint in `root`, if there is one. Unfinished ones are removed.
+    ///
+    /// # Errors
+    /// When it cannot be read or its manifest is damaged.
+    pub fn newest(root: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| CheckpointError::Io { path, source }
+        };
+        for entry in fs::read_dir(root).map_err(io(root))? {
+            let entry = entry.map_err(io(root))?;
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
+                fs::remove_dir_all(entry.path()).map_err(io(&entry.path()))?;
+            }
+        }
+        let Some((ts, dir)) = complete_checkpoints(root).map_err(io(root))?.pop() else { return Ok(None) };
+        let path = dir.join(MANIFEST);
+        let bytes = fs::read(&path).map_err(io(&path))?;
+        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
+        let (header, content) = bytes.split_first_chunk::<16>().ok_or_else(|| damaged("it is too short".into()))?;
+        let [magic @ .., f0, f1, f2, f3, c0, c1, c2, c3] = header;
+        if magic != MAGIC {
+            return Err(damaged("it is not the manifest of a checkpoint".into()));
+        }
+        let format = u32::from_le_bytes([*f0, *f1, *f2, *f3]);
+        if format != FORMAT {
+            return Err(damaged(format!("it has format {format}, this release reads format {FORMAT}")));
+        }
+        if crc32fast::hash(content) != u32::from_le_bytes([*c0, *c1, *c2, *c3]) {
+            return Err(damaged("its checksum does not match".into()));
+        }
+        let manifest: Manifest = postcard::from_bytes(content).map_err(|e| damaged(e.to_string()))?;
+        if manifest.ts != ts {
+            return Err(damaged(format!("it is the manifest of checkpoint {}", manifest.ts)));
+        }
+        let Manifest { ts, catalog, ballots, hashes, files, .. } = manifest;
+        Ok(Some(Checkpoint { dir, recovered: Recovered { ts, catalog, ballots, hashes }, files }))
+    }
+
+    /// Reads one file, batch by batch.
+    ///
+    /// # Errors
+    /// When it is absent or damaged.
+    pub fn read(
+        &self,
+        entry: &FileEntry,
+        mut each: impl FnMut(&Arc<TableSchema>, RecordBatch) -> Result<(), String>,
+    ) -> Result<(), CheckpointError> {
+        let path = self.dir.join(&entry.name);
+        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
+        let table = self.recovered.catalog.table_by_id(entry.table);
+        let table = table.ok_or_else(|| damaged("the catalog does not have its table".into()))?;
+        let mut file = File::open(&path).map_err(io)?;
+        let mut checksum = crc32fast::Hasher::new();
+        let mut bytes = 0;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = file.read(&mut buffer).map_err(io)?;
+            if read == 0 {
+                break;
+            }
+            checksum.update(&buffer[..read]);
+            bytes += read as u64;
+        }
+        if bytes != entry.bytes || checksum.finalize() != entry.checksum {
+            return Err(damaged("its checksum does not match".into()));
+        }
+        let reader = BufReader::new(File::open(&path).map_err(io)?);
+        for batch in FileReader::try_new(reader, None).map_err(|e| damaged(e.to_string()))? {
+            each(table, batch.map_err(|e| damaged(e.to_string()))?).map_err(damaged)?;
+        }
+        Ok(())
+    }
+}
