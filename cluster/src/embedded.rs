@@ -1,11 +1,44 @@
 //! A whole cluster in one process, over in-process channels and with the same code paths as many processes (DESIGN,
 //! decision 18). Its data lives in a directory.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, TryLockError},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use carousel_engine::SqlError;
+use carousel_engine::{SqlError, SqlState, Ts};
+use parking_lot::Mutex;
+use tokio::{sync::watch, task::AbortHandle};
 
-use crate::client::Client;
+use crate::{
+    checkpoint::CheckpointError,
+    client::{Client, ClientOptions, Failure, Part, Request},
+    config::Config,
+    message::{Body, Incarnation, ProcessId},
+    network::Network,
+    payload::sync_dir,
+    router::{self, Router, RouterHandle},
+    storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
+    wal,
+};
+
+/// Format of the data directory.
+const FORMAT: u32 = 1;
+const MANIFEST: &str = "CAROUSEL";
+const NEW_MANIFEST: &str = "CAROUSEL.new";
+const LOCK: &str = "LOCK";
+const CLIENTS: &str = "clients";
+/// How often it is looked whether a checkpoint is due.
+const CHECKPOINT_CHECK: Duration = Duration::from_millis(250);
+/// How long a clean end waits for its checkpoint.
+const LAST_CHECKPOINT: Duration = Duration::from_secs(600);
 
 /// Whether what was acknowledged survives the end of all processes (DESIGN, decision 13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,13 +139,48 @@ pub enum StartError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A router cannot start.
+    #[error("router {id} cannot start: {reason}")]
+    Router {
+        /// Which.
+        id: ProcessId,
+        /// Why not.
+        reason: String,
+    },
+    /// There is no such process, or it runs already.
+    #[error("{0}")]
+    Process(String),
+}
+
+impl From<StorageError> for StartError {
+    fn from(error: StorageError) -> StartError {
+        match error {
+            StorageError::Io { path, source }
+            | StorageError::Checkpoint(CheckpointError::Io { path, source }) => StartError::DataDir { path, source },
+            StorageError::Checkpoint(CheckpointError::Damaged { path, reason }) => StartError::Damaged { path, reason },
+        }
+    }
 }
 
 /// A running cluster. Dropping it ends all its processes as if they had crashed; [`Cluster::shutdown`] is the clean
 /// way.
-#[derive(Debug)]
 pub struct Cluster {
+    options: EmbeddedOptions,
+    network: Network,
+    config: Config,
+    routers: Mutex<BTreeMap<u32, RouterHandle>>,
+    storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
     client: Client,
+    clients: AtomicU32,
+    checkpoints: AbortHandle,
+    /// Held as long as the cluster lives.
+    _lock: File,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl Cluster {
@@ -122,8 +190,40 @@ impl Cluster {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(options: EmbeddedOptions) -> Result<Cluster, StartError> {
-        let EmbeddedOptions { data_dir, .. } = options;
-        Err(StartError::Options(format!("{} cannot be started by this build", data_dir.display())))
+        let config = Config::evenly(options.storage, options.replication_factor)
+            .map_err(|error| StartError::Options(error.to_string()))?;
+        if options.routers == 0 {
+            return Err(StartError::Options("a cluster needs at least one router".into()));
+        }
+        let lock = lay_out(&options)?;
+        let network = Network::new();
+        let mut routers = BTreeMap::new();
+        for number in 1..=options.routers {
+            routers.insert(number, start_router(&options, &config, &network, number).await?);
+        }
+        let mut storage = BTreeMap::new();
+        for number in 1..=options.storage {
+            storage.insert(number, start_storage(&options, &config, &network, number).await?);
+        }
+        let storage = Arc::new(Mutex::new(storage));
+        let client = start_client(&options, &config, &network, 1)?;
+        let checkpoints = tokio::spawn(trigger_checkpoints(
+            client.clone(),
+            storage.clone(),
+            options.checkpoint_bytes,
+            options.checkpoint_interval,
+        ));
+        Ok(Cluster {
+            options,
+            network,
+            config,
+            routers: Mutex::new(routers),
+            storage,
+            client,
+            clients: AtomicU32::new(1),
+            checkpoints: checkpoints.abort_handle(),
+            _lock: lock,
+        })
     }
 
     /// A handle on the front end's client process.
@@ -135,16 +235,22 @@ impl Cluster {
     ///
     /// # Errors
     /// When its incarnation cannot be recorded in the data directory.
-    pub async fn add_client(&self) -> Result<Client, StartError> {
-        Ok(self.client.clone())
+    pub fn add_client(&self) -> Result<Client, StartError> {
+        let number = self.clients.fetch_add(1, Ordering::Relaxed) + 1;
+        start_client(&self.options, &self.config, &self.network, number)
     }
 
-    /// Waits until a lead router is known and every storage process has executed what was ordered before.
+    /// Waits until a lead router orders messages and every running storage process has executed what was ordered
+    /// before.
     ///
     /// # Errors
-    /// 57P01 when the cluster is stopped meanwhile.
+    /// 57P01 when the cluster is stopped meanwhile, 58000 when a storage process has stopped itself.
     pub async fn ready(&self) -> Result<(), SqlError> {
-        self.client.catalog_at(carousel_engine::Ts::ZERO).await.map(drop)
+        let pin = self.client.pin(Duration::from_secs(1)).await.map_err(|failure| match failure {
+            Failure::Sql(error) => error,
+            Failure::Stale { .. } => SqlError::internal("a pin names no table"),
+        })?;
+        self.wait_for_storage(|progress| progress.watermarks.executed >= pin.ts()).await
     }
 
     /// Ends the cluster cleanly: makes a checkpoint, so that the next start need not replay the log, and stops all
@@ -153,6 +259,301 @@ impl Cluster {
     /// # Errors
     /// When the checkpoint could not be made; the processes are stopped all the same, and nothing acknowledged is lost.
     pub async fn shutdown(self) -> Result<(), SqlError> {
+        self.checkpoints.abort();
+        let changed = self.storage.lock().values().any(|handle| handle.progress().borrow().logged > 0);
+        let outcome = match changed {
+            true => tokio::time::timeout(LAST_CHECKPOINT, self.checkpoint()).await.unwrap_or_else(|_| {
+                Err(SqlError::new(SqlState::UNAVAILABLE, "the last checkpoint took too long"))
+            }),
+            false => Ok(()),
+        };
+        self.network.leave(self.client.id());
+        self.end_storage().await;
+        let routers = std::mem::take(&mut *self.routers.lock());
+        for router in routers.values() {
+            router.stop().await;
+        }
+        outcome
+    }
+
+    /// Ends all processes as if they had crashed, and waits until the data directory can be used again.
+    pub async fn kill(self) {
+        self.checkpoints.abort();
+        self.network.leave(self.client.id());
+        let routers = std::mem::take(&mut *self.routers.lock());
+        for router in routers.values() {
+            router.kill().await;
+        }
+        self.end_storage().await;
+    }
+
+    /// Makes every running storage process write a checkpoint of this moment, and waits until it is durable; returns
+    /// its `Ts`.
+    ///
+    /// # Errors
+    /// When a checkpoint cannot be written.
+    pub async fn checkpoint(&self) -> Result<(), SqlError> {
+        let failed: u64 = self.failed_checkpoints();
+        let ts = submit_checkpoint(&self.client).await?;
+        let durable = |progress: &Progress| progress.watermarks.durable >= ts || self.failed_checkpoints() > failed;
+        self.wait_for_storage(durable).await?;
+        if self.failed_checkpoints() > failed {
+            return Err(SqlError::new(SqlState::INSUFFICIENT_RESOURCES, "a checkpoint could not be written")
+                .with_hint("See the log of the storage processes."));
+        }
         Ok(())
     }
+
+    /// How far a running storage process is.
+    pub fn storage_progress(&self, number: u32) -> Option<watch::Receiver<Progress>> {
+        self.storage.lock().get(&number).map(StorageHandle::progress)
+    }
+
+    /// What a running router is doing.
+    pub fn router(&self, number: u32) -> Option<RouterHandle> {
+        self.routers.lock().get(&number).cloned()
+    }
+
+    /// Ends a router as a crash would.
+    pub async fn kill_router(&self, number: u32) {
+        let router = self.routers.lock().remove(&number);
+        if let Some(router) = router {
+            router.kill().await;
+        }
+    }
+
+    /// Starts a router again.
+    ///
+    /// # Errors
+    /// When it runs, or cannot start.
+    pub async fn restart_router(&self, number: u32) -> Result<(), StartError> {
+        if number == 0 || number > self.options.routers || self.routers.lock().contains_key(&number) {
+            return Err(StartError::Process(format!("router {number} cannot be restarted")));
+        }
+        let router = start_router(&self.options, &self.config, &self.network, number).await?;
+        self.routers.lock().insert(number, router);
+        Ok(())
+    }
+
+    /// Ends a storage process as a crash would.
+    pub async fn kill_storage(&self, number: u32) {
+        let storage = self.storage.lock().remove(&number);
+        if let Some(storage) = storage {
+            storage.kill().await;
+        }
+    }
+
+    /// Starts a storage process again.
+    ///
+    /// # Errors
+    /// When it runs, or cannot start.
+    pub async fn restart_storage(&self, number: u32) -> Result<(), StartError> {
+        if number == 0 || number > self.options.storage || self.storage.lock().contains_key(&number) {
+            return Err(StartError::Process(format!("storage process {number} cannot be restarted")));
+        }
+        let storage = start_storage(&self.options, &self.config, &self.network, number).await?;
+        self.storage.lock().insert(number, storage);
+        Ok(())
+    }
+
+    fn failed_checkpoints(&self) -> u64 {
+        self.storage.lock().values().map(|handle| handle.progress().borrow().failed_checkpoints).sum()
+    }
+
+    async fn wait_for_storage(&self, mut done: impl FnMut(&Progress) -> bool) -> Result<(), SqlError> {
+        let progress: Vec<watch::Receiver<Progress>> =
+            self.storage.lock().values().map(StorageHandle::progress).collect();
+        for mut progress in progress {
+            // One that is killed meanwhile is not waited for.
+            if let Ok(reached) = progress.wait_for(|p| p.stopped.is_some() || done(p)).await
+                && let Some(reason) = &reached.stopped
+            {
+                let message = format!("a storage process has stopped: {reason}");
+                return Err(SqlError::new(SqlState::UNAVAILABLE, message));
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_storage(&self) {
+        let storage = std::mem::take(&mut *self.storage.lock());
+        for (_, handle) in storage {
+            handle.kill().await;
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.checkpoints.abort();
+        self.network.leave(self.client.id());
+        for number in self.routers.lock().keys() {
+            self.network.leave(ProcessId::router(*number));
+        }
+    }
+}
+
+async fn submit_checkpoint(client: &Client) -> Result<Ts, SqlError> {
+    let request = Request { tables: Vec::new(), ranges: Vec::new(), body: Body::Checkpoint };
+    match client.submit(request).await?.finish().await {
+        Ok(Part::Done { ts, .. }) => Ok(ts),
+        Err(Failure::Sql(error)) => Err(error),
+        other => Err(SqlError::internal(format!("a checkpoint was answered by {other:?}"))),
+    }
+}
+
+/// The super process's part for now: submits checkpoints as the log grows.
+async fn trigger_checkpoints(
+    client: Client,
+    storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
+    bytes: u64,
+    interval: Duration,
+) {
+    let mut ticks = tokio::time::interval(CHECKPOINT_CHECK);
+    let mut last = Instant::now();
+    loop {
+        ticks.tick().await;
+        let progress: Vec<Progress> =
+            storage.lock().values().map(|handle| handle.progress().borrow().clone()).collect();
+        let logged = progress.iter().map(|progress| progress.logged).max().unwrap_or(0);
+        let busy = progress.iter().any(|progress| progress.checkpointing);
+        let due = logged >= bytes.max(1) || (logged > 0 && last.elapsed() >= interval);
+        if due && !busy {
+            match submit_checkpoint(&client).await {
+                Ok(ts) => tracing::info!(%ts, logged, "checkpoint"),
+                Err(error) => tracing::warn!("a checkpoint was not ordered: {error}"),
+            }
+            last = Instant::now();
+        }
+    }
+}
+
+async fn start_router(
+    options: &EmbeddedOptions,
+    config: &Config,
+    network: &Network,
+    number: u32,
+) -> Result<RouterHandle, StartError> {
+    let id = ProcessId::router(number);
+    let members: BTreeSet<ProcessId> = (1..=options.routers).map(ProcessId::router).collect();
+    let durability = match options.durability {
+        Durability::Disk => wal::Durability::Disk {
+            directory: options.data_dir.join("routers").join(id.to_string()),
+            limits: wal::Limits::default(),
+        },
+        Durability::Memory => wal::Durability::Memory,
+    };
+    let options = router::Options::member(id, members, config.clone(), durability);
+    let started = Router::start(options, network).await;
+    started.map_err(|error| StartError::Router { id, reason: error.to_string() })
+}
+
+async fn start_storage(
+    options: &EmbeddedOptions,
+    config: &Config,
+    network: &Network,
+    number: u32,
+) -> Result<StorageHandle, StartError> {
+    let id = ProcessId::storage(number);
+    let storage = StorageOptions {
+        id,
+        dir: options.data_dir.join("storage").join(id.to_string()),
+        config: Arc::new(config.clone()),
+        routers: (1..=options.routers).map(ProcessId::router).collect(),
+        threads: options.threads,
+        memory_limit: options.memory_limit.map(|limit| limit / u64::from(options.storage.max(1))),
+        running: storage::RUNNING,
+    };
+    Ok(Storage::start(storage, network).await?)
+}
+
+fn start_client(
+    options: &EmbeddedOptions,
+    config: &Config,
+    network: &Network,
+    number: u32,
+) -> Result<Client, StartError> {
+    // One count for all client processes: row identifiers rest on it.
+    let path = options.data_dir.join(CLIENTS);
+    let incarnation: Incarnation =
+        next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+    let client = ClientOptions {
+        id: ProcessId::client(number),
+        incarnation,
+        routers: (1..=options.routers).map(ProcessId::router).collect(),
+        config: Arc::new(config.clone()),
+    };
+    Ok(Client::start(client, network))
+}
+
+/// What a data directory was created for.
+fn shape(options: &EmbeddedOptions) -> String {
+    let durability = match options.durability {
+        Durability::Disk => "disk",
+        Durability::Memory => "memory",
+    };
+    format!(
+        "{} routers, {} storage processes, replication factor {}, durability {durability}",
+        options.routers, options.storage, options.replication_factor
+    )
+}
+
+/// Creates the data directory or checks that it is ours; returns its lock.
+fn lay_out(options: &EmbeddedOptions) -> Result<File, StartError> {
+    let dir = &options.data_dir;
+    let unusable = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source: io::Error| StartError::DataDir { path, source }
+    };
+    fs::create_dir_all(dir).map_err(unusable(dir))?;
+    let path = dir.join(LOCK);
+    let lock = File::create(&path).map_err(unusable(&path))?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => StartError::Locked { path: dir.clone() },
+        TryLockError::Error(source) => StartError::DataDir { path: path.clone(), source },
+    })?;
+    let asked = shape(options);
+    let path = dir.join(MANIFEST);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let format = text.lines().next().and_then(|line| line.strip_prefix("format "));
+            let found = text.lines().nth(1);
+            let (Some(format), Some(found)) = (format, found) else {
+                return Err(StartError::Damaged { path, reason: "it has no format and shape".into() });
+            };
+            if format.parse() != Ok(FORMAT) {
+                let (path, found) = (dir.clone(), format.to_string());
+                return Err(StartError::Format { path, found, expected: FORMAT });
+            }
+            if found != asked {
+                return Err(StartError::Shape { path: dir.clone(), found: found.to_string(), asked });
+            }
+            if options.durability == Durability::Memory {
+                // Checkpoints without the m-seq that goes on from them are of no use.
+                let storage = dir.join("storage");
+                if storage.exists() {
+                    fs::remove_dir_all(&storage).map_err(unusable(&storage))?;
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let foreign = fs::read_dir(dir).map_err(unusable(dir))?.filter_map(Result::ok);
+            let foreign = foreign.map(|entry| entry.file_name()).find(|name| name != LOCK && name != NEW_MANIFEST);
+            if let Some(name) = foreign {
+                let reason = format!("it has no file {MANIFEST} but other contents ({})", name.display());
+                return Err(StartError::Damaged { path: dir.clone(), reason });
+            }
+            let new = dir.join(NEW_MANIFEST);
+            let create = || {
+                let mut file = File::create(&new)?;
+                file.write_all(format!("format {FORMAT}\n{asked}\n").as_bytes())?;
+                file.sync_all()?;
+                fs::rename(&new, &path)?;
+                sync_dir(dir)
+            };
+            create().map_err(unusable(&path))?;
+        }
+        Err(source) => return Err(StartError::DataDir { path, source }),
+    }
+    Ok(lock)
 }

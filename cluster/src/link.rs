@@ -1,13 +1,15 @@
 //! Which router an application process talks to (Crescando/RB paper, section 5.4: "choose some router believed to be
 //! correct"). Pure: time comes in as milliseconds.
 //!
-//! A process subscribes at one router at a time. When that is not the leader, cannot be reached or falls silent, it goes
-//! on to the next, subscribes there after what it has received, and submits again what is not known to be ordered.
+//! A process subscribes at one router at a time. When that is not the leader or cannot be reached, it goes on to the
+//! next, subscribes there after what it has received, and submits again what is not known to be ordered. A leader
+//! without news says nothing; so after a silence the process subscribes again where it is, for the router may have been
+//! restarted, and goes on to the next when it gets no answer.
 
 use crate::message::ProcessId;
 
-/// A leader that sends nothing, not even its frontier, for this long is given up.
-const SILENCE_MS: u64 = 1_500;
+/// When a leader sends nothing for this long, the subscription is renewed.
+const SILENCE_MS: u64 = 1_000;
 /// A router that does not answer a subscription for this long is given up.
 const NO_ANSWER_MS: u64 = 500;
 /// Hints that are followed between two ticks: two routers that name one another must not keep us busy.
@@ -102,8 +104,9 @@ impl RouterLink {
     pub fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.hints = 0;
-        let patience = if self.open { SILENCE_MS } else { NO_ANSWER_MS };
-        if now_ms >= self.since_ms + patience {
+        if self.open && now_ms >= self.since_ms + SILENCE_MS {
+            self.go_to(self.current);
+        } else if !self.open && now_ms >= self.since_ms + NO_ANSWER_MS {
             self.go_to((self.current + 1) % self.routers.len());
         }
     }
@@ -161,9 +164,11 @@ mod tests {
         link.heard(ProcessId::router(2));
         link.tick(SILENCE_MS + 1);
         assert_eq!(link.router(), ProcessId::router(2));
+        link.must_subscribe();
         link.tick(3 * SILENCE_MS);
-        assert_eq!(link.router(), ProcessId::router(3));
+        assert_eq!(link.router(), ProcessId::router(2), "the leader may have nothing to say");
+        assert!(link.must_subscribe());
         link.tick(3 * SILENCE_MS + NO_ANSWER_MS);
-        assert_eq!(link.router(), ProcessId::router(1), "a subscription that is not answered is given up");
+        assert_eq!(link.router(), ProcessId::router(3), "a subscription that is not answered is given up");
     }
 }

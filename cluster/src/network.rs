@@ -60,6 +60,9 @@ impl Wire {
             | Wire::Staged { .. }
             | Wire::Durable { .. }
             | Wire::Hello
+            // A process whose data lane is held up by a part that it lacks must be able to get it.
+            | Wire::FetchPart { .. }
+            | Wire::Part { .. }
             | Wire::Memory { .. }
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
@@ -75,8 +78,7 @@ impl Wire {
             | Wire::Restarted(_)
             | Wire::Stage(_)
             | Wire::Abandon(_)
-            | Wire::FetchPart { .. }
-            | Wire::Part { .. } => Lane::Data,
+            => Lane::Data,
         }
     }
 }

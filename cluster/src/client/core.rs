@@ -279,9 +279,8 @@ impl Core {
                 }
             }
             Wire::Restarted(incarnation) => {
-                let known = self.incarnations.entry(from).or_insert(incarnation);
-                if *known <= incarnation {
-                    *known = incarnation;
+                if self.incarnations.get(&from).is_none_or(|known| *known < incarnation) {
+                    self.incarnations.insert(from, incarnation);
                     self.ask_again(from);
                 }
             }

@@ -1,6 +1,6 @@
 //! The thread that writes a checkpoint's files.
 
-use std::{io, path::PathBuf, sync::mpsc};
+use std::{io, path::PathBuf, sync::mpsc, thread::JoinHandle};
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{TableSchema, Ts, position::KeyRange};
@@ -25,9 +25,9 @@ pub(super) fn start(
     root: PathBuf,
     config_version: u64,
     outcomes: tokio::sync::mpsc::UnboundedSender<CheckpointOutcome>,
-) -> io::Result<mpsc::Sender<CheckpointCommand>> {
+) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
     let (commands, received) = mpsc::channel();
-    std::thread::Builder::new().name(name).spawn(move || {
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
         let mut writing: Option<(Ts, io::Result<Writer>)> = None;
         for command in received {
             match command {
@@ -54,5 +54,5 @@ pub(super) fn start(
             }
         }
     })?;
-    Ok(commands)
+    Ok((commands, thread))
 }

@@ -270,6 +270,7 @@ pub struct Core {
     peers: BTreeMap<ProcessId, (Ts, Vec<ContentHash>)>,
     /// Payloads by the message that names them.
     payloads: BTreeMap<Ts, (PayloadId, Vec<ProcessId>)>,
+    logged: u64,
     now_ms: u64,
     effects: Vec<Effect>,
 }
@@ -336,6 +337,7 @@ impl Core {
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
             payloads: BTreeMap::new(),
+            logged: 0,
             now_ms: 0,
             effects: Vec::new(),
         }
@@ -355,6 +357,16 @@ impl Core {
     /// Everything up to here has been received: a new subscription begins after it.
     pub fn frontier(&self) -> Ts {
         self.frontier
+    }
+
+    /// Deliveries that wait for their turn.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Approximate bytes of the messages that were given to the shards since the last checkpoint message.
+    pub fn logged(&self) -> u64 {
+        self.logged
     }
 
     /// How far the process is.
@@ -585,6 +597,7 @@ impl Core {
     fn process(&mut self, delivery: Delivery, payload: Payload) {
         let ts = delivery.ts;
         let message = delivery.message.clone();
+        self.logged += weight(&message.body);
         match &message.body {
             Body::Data(data) => self.process_data(&delivery, data, payload),
             Body::Ddl(ddl) => self.process_ddl(ts, ddl),
@@ -596,6 +609,7 @@ impl Core {
             Body::Checkpoint => {
                 // A newer checkpoint makes one that has not begun unnecessary.
                 self.requested = Some((ts, self.catalog.clone()));
+                self.logged = 0;
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
             }
         }
@@ -930,6 +944,21 @@ impl Core {
 
     fn durable_wire(&self, reply: bool) -> Wire {
         Wire::Durable { ts: self.durable, hashes: self.hashes.clone(), reply }
+    }
+}
+
+/// Approximate bytes of a message in the log and in a replay.
+fn weight(body: &Body) -> u64 {
+    match body {
+        Body::Data(data) => match &data.operation.kind {
+            OperationKind::Insert(insert) => match &insert.rows {
+                InsertRows::Inline(batch) => 512 + batch.rows.get_array_memory_size() as u64,
+                InsertRows::Staged(_) => 4096,
+            },
+            _ => 512,
+        },
+        Body::Ddl(_) => 1024,
+        Body::Pin { .. } | Body::Checkpoint => 0,
     }
 }
 

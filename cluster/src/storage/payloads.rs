@@ -1,6 +1,6 @@
 //! The thread that owns a storage process's payload store: its disk must not hold up the process's task.
 
-use std::sync::mpsc;
+use std::{sync::mpsc, thread::JoinHandle};
 
 use bytes::Bytes;
 use carousel_engine::{
@@ -53,10 +53,10 @@ pub(super) fn start(
     name: String,
     store: PayloadStore,
     events: tokio::sync::mpsc::UnboundedSender<PayloadEvent>,
-) -> std::io::Result<mpsc::Sender<PayloadCommand>> {
+) -> std::io::Result<(mpsc::Sender<PayloadCommand>, JoinHandle<()>)> {
     let (commands, received) = mpsc::channel();
-    std::thread::Builder::new().name(name).spawn(move || run(store, &received, &events))?;
-    Ok(commands)
+    let thread = std::thread::Builder::new().name(name).spawn(move || run(store, &received, &events))?;
+    Ok((commands, thread))
 }
 
 fn run(

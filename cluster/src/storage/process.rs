@@ -41,6 +41,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Batches of effects that may be on their way from the shards.
 const EFFECTS_ON_THEIR_WAY: usize = 64;
+/// Deliveries that may wait for their turn before no more are taken.
+const PENDING: usize = 4096;
 /// Operations that may run at a time, unless the options say otherwise.
 pub const RUNNING: usize = 4096;
 
@@ -88,6 +90,8 @@ pub struct Progress {
     pub subscribed: bool,
     /// A checkpoint waits or is being written.
     pub checkpointing: bool,
+    /// Approximate bytes of the messages that have been delivered since the last checkpoint was ordered.
+    pub logged: u64,
     /// How many checkpoints could not be written.
     pub failed_checkpoints: u64,
     /// Why it has stopped itself.
@@ -95,7 +99,6 @@ pub struct Progress {
 }
 
 /// A running storage process. Dropping the handle ends it as a crash would.
-#[derive(Debug)]
 pub struct StorageHandle {
     id: ProcessId,
     network: Network,
@@ -141,6 +144,8 @@ pub struct Storage {
     confirmed: Watermarks,
     /// Clients with the memory they have been told of.
     clients: BTreeMap<ProcessId, Option<u64>>,
+    /// Clients have been told of this life.
+    announced: bool,
     failed_checkpoints: u64,
     stopped: Option<String>,
 }
@@ -185,10 +190,11 @@ impl Storage {
             scans.push(ScanThread::start(name, index, shard, effects_in.clone()).map_err(io)?);
         }
         let (payload_events_in, payload_events) = mpsc::unbounded_channel();
-        let payloads = payloads::start(format!("{id} payloads"), store, payload_events_in).map_err(io)?;
+        let (payloads, payload_thread) =
+            payloads::start(format!("{id} payloads"), store, payload_events_in).map_err(io)?;
         let (outcomes_in, outcomes) = mpsc::unbounded_channel();
         let version = options.config.version();
-        let checkpoints =
+        let (checkpoints, checkpoint_thread) =
             checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), version, outcomes_in).map_err(io)?;
 
         let endpoint = network.join(id);
@@ -209,10 +215,12 @@ impl Storage {
             horizon: Ts::ZERO,
             confirmed: Watermarks::default(),
             clients: BTreeMap::new(),
+            announced: false,
             failed_checkpoints: 0,
             stopped: None,
         };
-        let inputs = Inputs { endpoint, effects, payload_events, outcomes, unreachable, stopping };
+        let threads = vec![payload_thread, checkpoint_thread];
+        let inputs = Inputs { threads, endpoint, effects, payload_events, outcomes, unreachable, stopping };
         let task = tokio::spawn(storage.run(inputs, progress_in));
         Ok(StorageHandle { id, network: network.clone(), stop: Some(stop), task, progress })
     }
@@ -229,7 +237,7 @@ impl Storage {
             tokio::select! {
                 biased;
                 _ = &mut inputs.stopping => break,
-                received = inputs.endpoint.recv() => match received {
+                received = receive(&mut inputs.endpoint, self.core.pending() > PENDING) => match received {
                     Some((from, wire)) => self.received(from, wire),
                     None => break,
                 },
@@ -246,6 +254,17 @@ impl Storage {
             tracing::error!(process = %self.id, "storage process stops itself: {reason}");
             self.follow_up(&progress);
         }
+        let Inputs { threads, endpoint, effects, .. } = inputs;
+        drop((endpoint, effects, self));
+        // They end when nobody can tell them anything.
+        let joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("a thread of a storage process has panicked");
+                }
+            }
+        });
+        let _ = joined.await;
     }
 
     fn subscribe(&mut self) {
@@ -275,6 +294,7 @@ impl Storage {
             watermarks,
             subscribed,
             checkpointing: self.core.is_checkpointing(),
+            logged: self.core.logged(),
             failed_checkpoints: self.failed_checkpoints,
             stopped: self.stopped.clone(),
         };
@@ -300,11 +320,13 @@ impl Storage {
         match wire {
             Wire::State { incarnation, config, .. } if incarnation == self.incarnation => {
                 if self.link.accepted(from) {
-                    // Whoever waits for an answer of an earlier life must ask again.
-                    for client in config.clients() {
+                    // Whoever waits for an answer of an earlier life must ask again. Once is enough: a client whose
+                    // messages have been ordered is in the config, and nothing sent to one that is there gets lost.
+                    for client in config.clients().filter(|_| !self.announced) {
                         self.outbox.send(client, Wire::Restarted(self.incarnation));
                         self.clients.entry(client).or_insert(None);
                     }
+                    self.announced = true;
                 }
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
@@ -492,7 +514,15 @@ fn ask_holders(
     }
 }
 
+/// The next message; while deliveries wait for their turn, further data stays in the mailbox and holds up the router's
+/// stream.
+async fn receive(endpoint: &mut Endpoint, full: bool) -> Option<(ProcessId, Wire)> {
+    if full { endpoint.recv_control().await } else { endpoint.recv().await }
+}
+
 struct Inputs {
+    /// They have files open.
+    threads: Vec<std::thread::JoinHandle<()>>,
     endpoint: Endpoint,
     effects: mpsc::Receiver<ShardEffects>,
     payload_events: mpsc::UnboundedReceiver<PayloadEvent>,
