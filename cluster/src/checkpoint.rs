@@ -144,7 +144,8 @@ impl Writer {
         }
         if let std::collections::btree_map::Entry::Vacant(vacant) = self.open.entry(range) {
             let file = File::create(self.dir.join(file_name(table.id, range)))?;
-            let summing = Summing { inner: BufWriter::new(file), bytes: 0, checksum: crc32fast::Hasher::new() };
+            let summing =
+                Summing { inner: BufWriter::new(file), bytes: 0, checksum: crc32fast::Hasher::new() };
             vacant.insert(FileWriter::try_new(summing, &table.arrow()).map_err(io::Error::other)?);
         }
         match self.open.get_mut(&range) {
@@ -160,7 +161,13 @@ impl Writer {
             let Summing { inner, bytes, checksum } = file.into_inner().map_err(io::Error::other)?;
             inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
             let checksum = checksum.finalize();
-            self.manifest.files.push(FileEntry { name: file_name(table, range), table, range, bytes, checksum });
+            self.manifest.files.push(FileEntry {
+                name: file_name(table, range),
+                table,
+                range,
+                bytes,
+                checksum,
+            });
         }
         Ok(())
     }
@@ -242,7 +249,8 @@ impl Checkpoint {
         let path = dir.join(MANIFEST);
         let bytes = fs::read(&path).map_err(io(&path))?;
         let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
-        let (header, content) = bytes.split_first_chunk::<16>().ok_or_else(|| damaged("it is too short".into()))?;
+        let (header, content) =
+            bytes.split_first_chunk::<16>().ok_or_else(|| damaged("it is too short".into()))?;
         let [magic @ .., f0, f1, f2, f3, c0, c1, c2, c3] = header;
         if magic != MAGIC {
             return Err(damaged("it is not the manifest of a checkpoint".into()));

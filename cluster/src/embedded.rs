@@ -156,8 +156,12 @@ impl From<StorageError> for StartError {
     fn from(error: StorageError) -> StartError {
         match error {
             StorageError::Io { path, source }
-            | StorageError::Checkpoint(CheckpointError::Io { path, source }) => StartError::DataDir { path, source },
-            StorageError::Checkpoint(CheckpointError::Damaged { path, reason }) => StartError::Damaged { path, reason },
+            | StorageError::Checkpoint(CheckpointError::Io { path, source }) => {
+                StartError::DataDir { path, source }
+            }
+            StorageError::Checkpoint(CheckpointError::Damaged { path, reason }) => {
+                StartError::Damaged { path, reason }
+            }
         }
     }
 }
@@ -295,7 +299,8 @@ impl Cluster {
     pub async fn checkpoint(&self) -> Result<(), SqlError> {
         let failed: u64 = self.failed_checkpoints();
         let ts = submit_checkpoint(&self.client).await?;
-        let durable = |progress: &Progress| progress.watermarks.durable >= ts || self.failed_checkpoints() > failed;
+        let durable =
+            |progress: &Progress| progress.watermarks.durable >= ts || self.failed_checkpoints() > failed;
         self.wait_for_storage(durable).await?;
         if self.failed_checkpoints() > failed {
             return Err(SqlError::new(SqlState::INSUFFICIENT_RESOURCES, "a checkpoint could not be written")
@@ -538,7 +543,8 @@ fn lay_out(options: &EmbeddedOptions) -> Result<File, StartError> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let foreign = fs::read_dir(dir).map_err(unusable(dir))?.filter_map(Result::ok);
-            let foreign = foreign.map(|entry| entry.file_name()).find(|name| name != LOCK && name != NEW_MANIFEST);
+            let foreign =
+                foreign.map(|entry| entry.file_name()).find(|name| name != LOCK && name != NEW_MANIFEST);
             if let Some(name) = foreign {
                 let reason = format!("it has no file {MANIFEST} but other contents ({})", name.display());
                 return Err(StartError::Damaged { path: dir.clone(), reason });

@@ -40,7 +40,8 @@ impl Outbox {
     pub(crate) fn send(&mut self, to: ProcessId, wire: Wire) {
         let lane = wire.lane();
         let mut wire = wire;
-        let idle = self.queues.get(&(to, lane)).is_none_or(|queue| queue.waiting.load(Ordering::Acquire) == 0);
+        let idle =
+            self.queues.get(&(to, lane)).is_none_or(|queue| queue.waiting.load(Ordering::Acquire) == 0);
         if idle {
             match self.sender.try_send(to, wire) {
                 Ok(()) => return,
@@ -55,7 +56,8 @@ impl Outbox {
         let queue = self.queues.entry((to, lane)).or_insert_with(|| {
             let (wires, waiting_wires) = mpsc::unbounded_channel();
             let waiting = Arc::new(AtomicUsize::new(0));
-            let task = drain(self.sender.clone(), to, waiting_wires, waiting.clone(), self.unreachable.clone());
+            let task =
+                drain(self.sender.clone(), to, waiting_wires, waiting.clone(), self.unreachable.clone());
             tokio::spawn(task);
             Queue { waiting, wires }
         });

@@ -70,19 +70,25 @@ impl PayloadStore {
     /// is written again.
     pub fn stage(&mut self, chunks: &[StageChunk]) -> Vec<Result<(), SqlError>> {
         let mut outcomes: Vec<Result<(), SqlError>> = chunks.iter().map(|chunk| self.write(chunk)).collect();
-        let mut directories: Vec<PathBuf> = chunks.iter().map(|chunk| self.dir_of(chunk.payload)).collect();
+        let written = chunks.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
+        let mut directories: Vec<PathBuf> = written.map(|(chunk, _)| self.dir_of(chunk.payload)).collect();
         directories.push(self.dir.clone());
         directories.sort_unstable();
         directories.dedup();
         if let Some(error) = directories.iter().find_map(|dir| sync_dir(dir).err()) {
-            outcomes.fill(Err(disk_error(&error)));
+            for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
+                *outcome = Err(disk_error(&error));
+            }
         }
         outcomes
     }
 
     fn write(&mut self, chunk: &StageChunk) -> Result<(), SqlError> {
         if crc32fast::hash(&chunk.rows) != chunk.checksum {
-            return Err(SqlError::new(SqlState::DATA_CORRUPTED, "a chunk of staged rows was damaged on its way"));
+            return Err(SqlError::new(
+                SqlState::DATA_CORRUPTED,
+                "a chunk of staged rows was damaged on its way",
+            ));
         }
         let path = self.path(chunk.payload, chunk.range, chunk.chunk);
         let write = || {
@@ -135,9 +141,17 @@ impl PayloadStore {
     }
 
     /// Stores a part that another holder has sent, if it is as its message describes it.
-    pub fn adopt(&mut self, payload: &StagedPayload, part: &StagedPart, chunks: &[Bytes]) -> Result<bool, SqlError> {
+    pub fn adopt(
+        &mut self,
+        payload: &StagedPayload,
+        part: &StagedPart,
+        chunks: &[Bytes],
+    ) -> Result<bool, SqlError> {
         let fits = chunks.len() == part.checksums.len()
-            && chunks.iter().zip(&part.checksums).all(|(chunk, checksum)| crc32fast::hash(chunk) == *checksum);
+            && chunks
+                .iter()
+                .zip(&part.checksums)
+                .all(|(chunk, checksum)| crc32fast::hash(chunk) == *checksum);
         if !fits {
             return Ok(false);
         }
@@ -224,7 +238,8 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 
 fn parse_id(name: &str) -> Option<PayloadId> {
     let mut numbers = name.split('-').map(|number| number.parse().ok());
-    let id = PayloadId { process: numbers.next()??, incarnation: numbers.next()??, sequence: numbers.next()?? };
+    let id =
+        PayloadId { process: numbers.next()??, incarnation: numbers.next()??, sequence: numbers.next()?? };
     numbers.next().is_none().then_some(id)
 }
 

@@ -227,7 +227,9 @@ impl Core {
             if let Body::Data(data) = &mut message.body {
                 data.replica_offset = first.wrapping_add(attempt);
             }
-            if attempts == 1 || self.config.destset(message).iter().all(|(process, _)| !self.absent.contains(process)) {
+            if attempts == 1
+                || self.config.destset(message).iter().all(|(process, _)| !self.absent.contains(process))
+            {
                 return;
             }
         }
@@ -368,7 +370,9 @@ impl Core {
                 for (range, outcome) in outcomes {
                     match outcome {
                         Ok(rows) => {
-                            if let std::collections::btree_map::Entry::Vacant(first) = open.answered.entry(range) {
+                            if let std::collections::btree_map::Entry::Vacant(first) =
+                                open.answered.entry(range)
+                            {
                                 first.insert(rows);
                                 counted.insert(range);
                             }
@@ -443,7 +447,8 @@ impl Core {
 
     /// Submits reads again that a storage process owes and will not answer any more.
     fn ask_again(&mut self, process: ProcessId) {
-        let owed: Vec<u64> = self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
+        let owed: Vec<u64> =
+            self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
         for sequence in owed {
             let Some(open) = self.open.remove(&sequence) else { continue };
             if open.handed_out {

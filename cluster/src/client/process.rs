@@ -184,7 +184,9 @@ impl Process {
             let waiting = answers.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes;
             if waiting > RESULT_BUFFER {
                 let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
-                    .with_detail(format!("The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."))
+                    .with_detail(format!(
+                        "The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."
+                    ))
                     .with_hint("Read the result faster, or ask for fewer rows.");
                 let _ = answers.parts.send(Err(Failure::Sql(error)));
                 self.core.handle(Event::Cancel { submission });

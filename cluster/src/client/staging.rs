@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carousel_engine::{SqlError, operation::PayloadId, position::KeyRange};
 
-use crate::{message::ProcessId, wire::{StageChunk, Wire}};
+use crate::{
+    message::ProcessId,
+    wire::{StageChunk, Wire},
+};
 
 /// A chunk without a receipt is sent again after this long: its holder may have been restarted.
 const RESEND_AFTER_MS: u64 = 2_000;
@@ -32,7 +35,12 @@ impl<D> Staging<D> {
     }
 
     /// A chunk is to be sent; returns what to send.
-    pub(super) fn send(&mut self, chunk: StageChunk, holders: Vec<ProcessId>, done: D) -> Vec<(ProcessId, Wire)> {
+    pub(super) fn send(
+        &mut self,
+        chunk: StageChunk,
+        holders: Vec<ProcessId>,
+        done: D,
+    ) -> Vec<(ProcessId, Wire)> {
         let wires = holders.iter().map(|holder| (*holder, Wire::Stage(chunk.clone()))).collect();
         let key = (chunk.payload, chunk.range, chunk.chunk);
         let waiting = holders.into_iter().collect();

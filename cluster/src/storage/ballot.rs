@@ -27,7 +27,8 @@ impl Ballot {
         if self.votes.values().any(|vote| *vote == Decision::Abort) {
             return Some(Decision::Abort);
         }
-        let complete = !self.affected.is_empty() && self.affected.iter().all(|range| self.votes.contains_key(range));
+        let complete =
+            !self.affected.is_empty() && self.affected.iter().all(|range| self.votes.contains_key(range));
         complete.then_some(Decision::Commit)
     }
 
@@ -78,9 +79,10 @@ impl Ballots {
     pub fn cast(&mut self, vote: &Vote) -> Result<(), String> {
         let ballot = self.by_ts.entry(vote.ts).or_default();
         match ballot.votes.insert(vote.range, vote.vote) {
-            Some(earlier) if earlier != vote.vote => {
-                Err(format!("replicas of range {} voted differently about the write at {}", vote.range, vote.ts))
-            }
+            Some(earlier) if earlier != vote.vote => Err(format!(
+                "replicas of range {} voted differently about the write at {}",
+                vote.range, vote.ts
+            )),
             _ => Ok(()),
         }
     }

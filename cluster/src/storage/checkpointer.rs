@@ -45,7 +45,8 @@ pub(super) fn start(
                 }
                 CheckpointCommand::End { hashes } => {
                     if let Some((ts, writer)) = writing.take() {
-                        let outcome = writer.and_then(|writer| writer.finish(hashes)).map_err(|e| e.to_string());
+                        let outcome =
+                            writer.and_then(|writer| writer.finish(hashes)).map_err(|e| e.to_string());
                         if outcomes.send((ts, outcome)).is_err() {
                             return;
                         }

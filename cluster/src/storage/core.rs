@@ -29,8 +29,8 @@ use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts,
     expr::Expr,
     operation::{
-        Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
-        ReadOutput, RowBatch,
+        Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId,
+        Read, ReadOutput, RowBatch,
     },
     position::KeyRange,
 };
@@ -514,13 +514,23 @@ impl Core {
     /// A local time for an operation of the process's own, after everything that has been submitted.
     fn next_local(&mut self) -> Ts {
         let time = Ts(self.submitted.0.max(local(self.delivered).0) + 1);
-        assert_eq!(global(time), self.delivered.max(global(self.submitted)), "too many operations between two messages");
+        assert_eq!(
+            global(time),
+            self.delivered.max(global(self.submitted)),
+            "too many operations between two messages"
+        );
         time
     }
 
     fn submit_to_all(&mut self, time: Ts, read_ts: Ts, table: TableId, kind: OperationKind) {
         let operation = Arc::new(Operation { table, context: Default::default(), kind });
-        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges: self.held.clone(), undecided: false });
+        self.submit(OrderedOperation {
+            ts: time,
+            read_ts,
+            operation,
+            ranges: self.held.clone(),
+            undecided: false,
+        });
     }
 
     fn submit(&mut self, operation: OrderedOperation) {
@@ -537,13 +547,17 @@ impl Core {
         let ts = writing.ts;
         let Some(table) = writing.tables.pop_front() else {
             writing.complete = true;
-            let hashes: Vec<ContentHash> =
-                std::mem::take(&mut writing.hashes).into_iter().map(|((table, range), hash)| (table, range, hash)).collect();
+            let hashes: Vec<ContentHash> = std::mem::take(&mut writing.hashes)
+                .into_iter()
+                .map(|((table, range), hash)| (table, range, hash))
+                .collect();
             self.hashes_at = (ts, hashes.clone());
             self.effects.push(Effect::EndCheckpoint { ts, hashes });
             return;
         };
-        let column = |(index, column): (usize, &carousel_engine::schema::Column)| Expr::column(index, column.ty.clone());
+        let column = |(index, column): (usize, &carousel_engine::schema::Column)| {
+            Expr::column(index, column.ty.clone())
+        };
         let projection = table.columns.iter().enumerate().map(column).collect();
         for output in [ReadOutput::Rows { projection, top: None }, ReadOutput::ContentHash] {
             let time = self.next_local();
@@ -564,7 +578,9 @@ impl Core {
                 let table = writing.reads[&ts].table.clone();
                 match RecordBatch::try_new(table.arrow(), batch.columns().to_vec()) {
                     Ok(batch) => self.effects.push(Effect::CheckpointRows { table, range, batch }),
-                    Err(e) => self.effects.push(Effect::Stop(format!("table {} has other columns: {e}", table.name))),
+                    Err(e) => self
+                        .effects
+                        .push(Effect::Stop(format!("table {} has other columns: {e}", table.name))),
                 }
             }
             ShardEffect::ContentHash { ts, range, hash } => {
@@ -648,7 +664,9 @@ impl Core {
                 return self.fail(delivery, SqlError::internal("an INSERT does not describe its payload"));
             }
             let Payload::Loaded(rows) = payload else {
-                return self.effects.push(Effect::Stop(format!("the payload of the INSERT at {ts} was not loaded")));
+                return self
+                    .effects
+                    .push(Effect::Stop(format!("the payload of the INSERT at {ts} was not loaded")));
             };
             let Some(rows) = rows else {
                 // No row of the payload lies in the ranges that are held here.
@@ -698,7 +716,11 @@ impl Core {
 
     /// The primary ranges that a message's key ranges touch.
     fn affected(&self, ranges: &[KeyRange]) -> Vec<KeyRange> {
-        self.options.config.primary_ranges().filter(|primary| ranges.iter().any(|r| r.overlaps(primary))).collect()
+        self.options
+            .config
+            .primary_ranges()
+            .filter(|primary| ranges.iter().any(|r| r.overlaps(primary)))
+            .collect()
     }
 
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
@@ -739,7 +761,8 @@ impl Core {
                 (Ok(_), Err(_)) => {}
                 (Err(error), known) => {
                     if !error.is_deterministic() {
-                        self.effects.push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
+                        self.effects
+                            .push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
                     }
                     // Shards finish in any order; the error that counts is that of the first one.
                     if known.as_ref().err().is_none_or(|(first, _)| shard < *first) {
@@ -803,7 +826,8 @@ impl Core {
                 self.effects.push(Effect::Decide { shard, ts: local(ts), decision });
             }
         }
-        let failed = decision == Some(Decision::Abort) || outcomes.iter().any(|(_, outcome)| outcome.is_err());
+        let failed =
+            decision == Some(Decision::Abort) || outcomes.iter().any(|(_, outcome)| outcome.is_err());
         if running.is_write && failed {
             // Nothing was changed anywhere. The ranges that did not fail say so; the error is that of one that did.
             for (_, outcome) in &mut outcomes {
@@ -928,7 +952,9 @@ impl Core {
         let passed: Vec<Ts> = self
             .payloads
             .range(..=self.durable)
-            .filter(|(ts, (_, holders))| holders.iter().all(|holder| *holder == own || durable(*holder) >= **ts))
+            .filter(|(ts, (_, holders))| {
+                holders.iter().all(|holder| *holder == own || durable(*holder) >= **ts)
+            })
             .map(|(ts, _)| *ts)
             .collect();
         for ts in passed {
@@ -970,7 +996,9 @@ fn runs_before(running: &BTreeMap<Ts, Running>, ts: Ts) -> bool {
 fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
     match &delivery.message.body {
         Body::Data(data) => match &data.operation.kind {
-            OperationKind::Insert(insert) if matches!(insert.rows, InsertRows::Staged(_)) => data.staged.as_ref(),
+            OperationKind::Insert(insert) if matches!(insert.rows, InsertRows::Staged(_)) => {
+                data.staged.as_ref()
+            }
             _ => None,
         },
         _ => None,

@@ -11,6 +11,8 @@ pub mod core;
 mod payloads;
 mod process;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::process::next_incarnation;
 pub use self::process::{Progress, RUNNING, Storage, StorageError, StorageHandle, StorageOptions};

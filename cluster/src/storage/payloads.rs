@@ -101,11 +101,13 @@ fn run(
                 store.mark_ordered(payload.id);
                 load(&store, ts, payload, ranges)
             }
-            PayloadCommand::Adopt { ts, payload, ranges, part, chunks } => match store.adopt(&payload, &part, &chunks) {
-                Ok(true) => load(&store, ts, payload, ranges),
-                Ok(false) => PayloadEvent::Missing { ts, payload, ranges, part },
-                Err(error) => PayloadEvent::Loaded { ts, rows: Err(error.message) },
-            },
+            PayloadCommand::Adopt { ts, payload, ranges, part, chunks } => {
+                match store.adopt(&payload, &part, &chunks) {
+                    Ok(true) => load(&store, ts, payload, ranges),
+                    Ok(false) => PayloadEvent::Missing { ts, payload, ranges, part },
+                    Err(error) => PayloadEvent::Loaded { ts, rows: Err(error.message) },
+                }
+            }
             PayloadCommand::Fetch { from, payload, range } => {
                 let chunks = store.part(payload, range);
                 PayloadEvent::Send(from, Wire::Part { payload, range, chunks })

@@ -195,7 +195,8 @@ impl Storage {
         let (outcomes_in, outcomes) = mpsc::unbounded_channel();
         let version = options.config.version();
         let (checkpoints, checkpoint_thread) =
-            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), version, outcomes_in).map_err(io)?;
+            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), version, outcomes_in)
+                .map_err(io)?;
 
         let endpoint = network.join(id);
         let (outbox, unreachable) = Outbox::new(endpoint.sender());
@@ -343,7 +344,9 @@ impl Storage {
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Votes(votes) => self.handle(Event::Votes(votes)),
             Wire::AskVotes(writes) => self.handle(Event::AskVotes { from, writes }),
-            Wire::Durable { ts, hashes, reply } => self.handle(Event::PeerDurable { from, ts, hashes, reply }),
+            Wire::Durable { ts, hashes, reply } => {
+                self.handle(Event::PeerDurable { from, ts, hashes, reply })
+            }
             Wire::RenewPin(ts) => self.handle(Event::RenewPin(ts)),
             Wire::ReleasePin(ts) => self.handle(Event::ReleasePin(ts)),
             Wire::Cancel(id) => self.handle(Event::Cancel(id)),
@@ -364,8 +367,12 @@ impl Storage {
         let mut answers: Vec<(ProcessId, Vec<Answer>)> = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Submit { shard, operation } => self.scans[shard].tell(ShardCommand::Submit(operation)),
-                Effect::Decide { shard, ts, decision } => self.scans[shard].tell(ShardCommand::Decide(ts, decision)),
+                Effect::Submit { shard, operation } => {
+                    self.scans[shard].tell(ShardCommand::Submit(operation))
+                }
+                Effect::Decide { shard, ts, decision } => {
+                    self.scans[shard].tell(ShardCommand::Decide(ts, decision))
+                }
                 Effect::Load { ts, payload, ranges } => {
                     self.tell_payloads(PayloadCommand::Load { ts, payload, ranges });
                 }
@@ -381,7 +388,9 @@ impl Storage {
                 Effect::CheckpointRows { table, range, batch } => {
                     self.tell_checkpoints(CheckpointCommand::Rows { table, range, batch });
                 }
-                Effect::EndCheckpoint { hashes, .. } => self.tell_checkpoints(CheckpointCommand::End { hashes }),
+                Effect::EndCheckpoint { hashes, .. } => {
+                    self.tell_checkpoints(CheckpointCommand::End { hashes })
+                }
                 Effect::Stop(reason) => self.stopped = Some(reason),
             }
         }
@@ -508,8 +517,10 @@ fn ask_holders(
     match fetching.candidates.first() {
         Some(holder) => outbox.send(*holder, Wire::FetchPart { payload: key.0, range: key.1 }),
         None => {
-            *stopped =
-                Some(format!("no holder has an undamaged copy of the payload of the INSERT at {}", fetching.ts));
+            *stopped = Some(format!(
+                "no holder has an undamaged copy of the payload of the INSERT at {}",
+                fetching.ts
+            ));
         }
     }
 }
@@ -578,9 +589,10 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
 /// When the file cannot be read or written, or does not hold a number.
 pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
     let last: Incarnation = match fs::read_to_string(path) {
-        Ok(text) => {
-            text.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {e}")))?
-        }
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {e}")))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };

@@ -114,7 +114,13 @@ fn run(
     }
 }
 
-fn tell(shard: &mut Shard, command: ShardCommand, horizon: &mut Ts, garbage: &mut bool, effects: &mut Vec<Effect>) {
+fn tell(
+    shard: &mut Shard,
+    command: ShardCommand,
+    horizon: &mut Ts,
+    garbage: &mut bool,
+    effects: &mut Vec<Effect>,
+) {
     match command {
         ShardCommand::Submit(operation) => shard.submit(operation),
         ShardCommand::Decide(ts, decision) => shard.decide(ts, decision, effects),

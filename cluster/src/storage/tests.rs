@@ -1,0 +1,336 @@
+//! Golden traces of the vote protocol: what storage processes say and do, one line each.
+
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+
+use carousel_engine::{
+    SqlError, SqlState, TableSchema, Ts,
+    expr::EvalContext,
+    operation::{Effect as ShardEffect, Operation, OperationKind, Update},
+    position::KeyRange,
+    schema::{Column, Partitioning, TableId},
+    types::Type,
+};
+
+use super::core::{Core, CoreOptions, Effect, Event, Recovered, local};
+use crate::{
+    catalog::Catalog,
+    config::Config,
+    message::{Body, Data, Ddl, Message, MessageId, ProcessId},
+    wire::{AnswerPart, Delivery, Wire},
+};
+
+fn schema() -> TableSchema {
+    TableSchema {
+        id: TableId(0),
+        version: Ts::ZERO,
+        name: "t".into(),
+        columns: vec![Column { name: "k".into(), ty: Type::Int8, not_null: true, default: None }],
+        primary_key: vec![0],
+        primary_key_name: "t_pkey".into(),
+        partitioning: Partitioning::Hash { columns: vec![0] },
+    }
+}
+
+/// Storage processes whose shards do as the test says.
+struct Scene {
+    config: Arc<Config>,
+    cores: BTreeMap<u32, Core>,
+    /// Between storage processes, not yet arrived.
+    wires: Vec<(ProcessId, ProcessId, Wire)>,
+    trace: String,
+}
+
+impl Scene {
+    fn new(processes: u32) -> Scene {
+        let config = Arc::new(Config::evenly(processes, 1).expect("a ring"));
+        let mut scene = Scene { config, cores: BTreeMap::new(), wires: Vec::new(), trace: String::new() };
+        for number in 1..=processes {
+            scene.start(number, Recovered::default());
+            scene.deliver(
+                number,
+                1,
+                Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false }),
+            );
+        }
+        scene.trace.clear();
+        scene
+    }
+
+    fn start(&mut self, number: u32, recovered: Recovered) {
+        let id = ProcessId::storage(number);
+        let options = CoreOptions { id, config: self.config.clone(), shards: 1, running: 16 };
+        let core = Core::new(options, recovered);
+        self.wires.extend(core.greetings().into_iter().map(|(to, wire)| (id, to, wire)));
+        self.cores.insert(number, core);
+    }
+
+    fn range(&self, number: u32) -> KeyRange {
+        self.config.held(ProcessId::storage(number))[0]
+    }
+
+    fn name(&self, range: KeyRange) -> String {
+        let index =
+            self.config.primary_ranges().position(|primary| primary == range).expect("a primary range");
+        char::from(b'a' + index as u8).to_string()
+    }
+
+    fn handle(&mut self, number: u32, event: Event) {
+        let me = ProcessId::storage(number);
+        let effects = self.cores.get_mut(&number).expect("it runs").handle(event);
+        for effect in effects {
+            let line = match effect {
+                Effect::Submit { operation, .. } => {
+                    let undecided = if operation.undecided { " undecided" } else { "" };
+                    format!("{me} submits ts={}{undecided}", operation.ts.0 >> 16)
+                }
+                Effect::Decide { ts, decision, .. } => format!("{me} decides ts={} {decision:?}", ts.0 >> 16),
+                Effect::Send(to, wire) => {
+                    let line = match &wire {
+                        Wire::Votes(votes) => {
+                            let votes: Vec<String> = votes
+                                .iter()
+                                .map(|v| format!("ts={} {}={:?}", v.ts, self.name(v.range), v.vote))
+                                .collect();
+                            format!("{me} -> {to} votes {}", votes.join(", "))
+                        }
+                        Wire::AskVotes(writes) => format!("{me} -> {to} asks for votes {writes:?}"),
+                        Wire::Durable { ts, .. } => format!("{me} -> {to} durable ts={ts}"),
+                        other => panic!("{other:?}"),
+                    };
+                    self.wires.push((me, to, wire));
+                    line
+                }
+                Effect::Answer(to, answer) => {
+                    let part = match answer.part {
+                        AnswerPart::Done { outcomes } => {
+                            let outcomes: Vec<String> = outcomes
+                                .into_iter()
+                                .map(|(range, outcome)| match outcome {
+                                    Ok(rows) => format!("{}={rows}", self.name(range)),
+                                    Err(error) => format!("{}={}", self.name(range), error.code.as_str()),
+                                })
+                                .collect();
+                            format!("done {}", outcomes.join(", "))
+                        }
+                        other => format!("{other:?}"),
+                    };
+                    format!("{me} -> {to} ts={} {part}", answer.ts)
+                }
+                Effect::BeginCheckpoint { ts, ballots, .. } => {
+                    format!("{me} begins checkpoint ts={ts} with {} ballots", ballots.len())
+                }
+                Effect::EndCheckpoint { ts, .. } => format!("{me} completes checkpoint ts={ts}"),
+                other => format!("{me} {other:?}"),
+            };
+            writeln!(self.trace, "{line}").expect("a string takes everything");
+        }
+    }
+
+    fn deliver(&mut self, number: u32, ts: u64, body: Body) {
+        let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: ts };
+        let ranges = match &body {
+            Body::Data(_) => vec![KeyRange::FULL],
+            _ => Vec::new(),
+        };
+        let message = Arc::new(Message { id, tables: Vec::new(), ranges, body });
+        let ranges = vec![self.range(number)];
+        let delivery = Delivery { ts: Ts(ts), message, ranges, config_version: self.config.version() };
+        self.handle(number, Event::Delivered { deliveries: vec![delivery], frontier: Ts(ts) });
+    }
+
+    /// A write that touches all ranges and can fail.
+    fn write(&mut self, number: u32, ts: u64) {
+        let kind =
+            OperationKind::Update(Update { predicate: Vec::new(), assignments: Vec::new(), returning: None });
+        let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+        let data = Data { operation, read_ts: None, replica_offset: 0, fallible: true, staged: None };
+        self.deliver(number, ts, Body::Data(data));
+    }
+
+    /// The process's only shard has executed an operation.
+    fn executed(&mut self, number: u32, ts: u64, outcome: Result<u64, SqlState>) {
+        let outcome = outcome.map_err(|code| SqlError::new(code, "it fails"));
+        let outcomes = vec![(self.range(number), outcome)];
+        let effects = vec![ShardEffect::Executed { ts: local(Ts(ts)), outcomes }];
+        self.handle(number, Event::Shard { shard: 0, effects });
+    }
+
+    /// All wires between storage processes arrive.
+    fn arrive(&mut self) {
+        while !self.wires.is_empty() {
+            for (from, to, wire) in std::mem::take(&mut self.wires) {
+                let event = match wire {
+                    Wire::Votes(votes) => Event::Votes(votes),
+                    Wire::AskVotes(writes) => Event::AskVotes { from, writes },
+                    Wire::Durable { ts, hashes, reply } => Event::PeerDurable { from, ts, hashes, reply },
+                    other => panic!("{other:?}"),
+                };
+                if self.cores.contains_key(&to.number) {
+                    self.handle(to.number, event);
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, expected: &str) {
+        let expected: String = expected.trim().lines().map(|line| format!("{}\n", line.trim())).collect();
+        assert_eq!(std::mem::take(&mut self.trace), expected);
+    }
+}
+
+#[test]
+fn a_write_commits_when_all_ranges_vote_for_it() {
+    let mut scene = Scene::new(2);
+    scene.arrive();
+    scene.trace.clear();
+    scene.write(1, 2);
+    scene.write(2, 2);
+    scene.executed(1, 2, Ok(3));
+    scene.check(
+        "s1 submits ts=2 undecided
+         s2 submits ts=2 undecided
+         s1 -> s2 votes ts=2 a=Commit",
+    );
+    // The vote arrives before the shards there are done.
+    scene.arrive();
+    scene.check("");
+    scene.executed(2, 2, Ok(4));
+    scene.check(
+        "s2 -> s1 votes ts=2 b=Commit
+         s2 decides ts=2 Commit
+         s2 -> c1 ts=2 done b=4",
+    );
+    scene.arrive();
+    scene.check(
+        "s1 decides ts=2 Commit
+         s1 -> c1 ts=2 done a=3",
+    );
+}
+
+#[test]
+fn a_write_aborts_everywhere_when_one_range_fails() {
+    let mut scene = Scene::new(3);
+    scene.arrive();
+    scene.trace.clear();
+    for number in 1..=3 {
+        scene.write(number, 2);
+    }
+    scene.trace.clear();
+    scene.executed(1, 2, Ok(3));
+    scene.executed(2, 2, Err(SqlState::DIVISION_BY_ZERO));
+    scene.check(
+        "s1 -> s2 votes ts=2 a=Commit
+         s1 -> s3 votes ts=2 a=Commit
+         s2 -> s1 votes ts=2 b=Abort
+         s2 -> s3 votes ts=2 b=Abort
+         s2 decides ts=2 Abort
+         s2 -> c1 ts=2 done b=22012",
+    );
+    // s1 need not wait for s3.
+    scene.arrive();
+    scene.check(
+        "s1 decides ts=2 Abort
+         s1 -> c1 ts=2 done a=0",
+    );
+    scene.executed(3, 2, Ok(1));
+    scene.check(
+        "s3 -> s1 votes ts=2 c=Commit
+         s3 -> s2 votes ts=2 c=Commit
+         s3 decides ts=2 Abort
+         s3 -> c1 ts=2 done c=0",
+    );
+    scene.arrive();
+    scene.check("");
+}
+
+#[test]
+fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
+    let mut scene = Scene::new(2);
+    scene.arrive();
+    for number in 1..=2 {
+        scene.write(number, 2);
+        scene.executed(number, 2, Ok(1));
+    }
+    scene.arrive();
+    // s2 is durable past the write, s1 is not, so s2 keeps its votes, also in the checkpoint.
+    scene.deliver(2, 3, Body::Checkpoint);
+    scene.trace.clear();
+    let effects = vec![
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Vec::new() },
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Vec::new() },
+    ];
+    scene.handle(2, Event::Shard { shard: 0, effects });
+    scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
+    scene.check(
+        "s2 completes checkpoint ts=3
+         s2 -> s1 durable ts=3",
+    );
+    // s1 loses everything and replays; what it says to s2 while s2 is away is lost.
+    scene.start(1, Recovered::default());
+    scene.wires.clear();
+    scene.deliver(1, 1, Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false }));
+    scene.write(1, 2);
+    scene.executed(1, 2, Ok(1));
+    scene.wires.clear();
+    scene.check(
+        "s1 submits ts=1
+         s1 submits ts=2 undecided
+         s1 -> s2 votes ts=2 a=Commit",
+    );
+    scene.handle(1, Event::Tick(1000));
+    scene.arrive();
+    scene.check(
+        "s1 -> s2 asks for votes [Ts(2)]
+         s2 -> s1 votes ts=2 a=Commit, ts=2 b=Commit
+         s1 decides ts=2 Commit
+         s1 -> c1 ts=2 done a=1",
+    );
+}
+
+#[test]
+fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
+    let mut catalog = Catalog::default();
+    let ddl = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
+    catalog.apply(Ts(1), &ddl).expect("the name is free");
+    let mut scene = Scene::new(2);
+    scene.arrive();
+    for number in 1..=2 {
+        scene.write(number, 2);
+        scene.executed(number, 2, Ok(1));
+    }
+    scene.arrive();
+    scene.deliver(2, 3, Body::Checkpoint);
+    let effects = vec![
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Vec::new() },
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Vec::new() },
+    ];
+    scene.handle(2, Event::Shard { shard: 0, effects });
+    scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
+    let ask = || Event::AskVotes { from: ProcessId::storage(1), writes: vec![Ts(2)] };
+    scene.trace.clear();
+    scene.handle(2, ask());
+    scene.check("s2 -> s1 votes ts=2 a=Commit, ts=2 b=Commit");
+    let hashes = Vec::new();
+    scene.handle(2, Event::PeerDurable { from: ProcessId::storage(1), ts: Ts(2), hashes, reply: false });
+    scene.handle(2, ask());
+    scene.check("");
+}
+
+#[test]
+fn replicas_that_differ_at_a_checkpoint_stop() {
+    let config = Arc::new(Config::evenly(2, 2).expect("a ring"));
+    let range = config.held(ProcessId::storage(1))[0];
+    let options = CoreOptions { id: ProcessId::storage(1), config, shards: 1, running: 16 };
+    let hashes = |hash: u128| vec![(TableId(1), range, hash)];
+    let recovered = Recovered { ts: Ts(9), hashes: hashes(7), ..Recovered::default() };
+    let mut core = Core::new(options, recovered);
+    let peer = |ts, hash| Event::PeerDurable {
+        from: ProcessId::storage(2),
+        ts: Ts(ts),
+        hashes: hashes(hash),
+        reply: false,
+    };
+    assert!(core.handle(peer(8, 1)).is_empty(), "another checkpoint");
+    assert!(core.handle(peer(9, 7)).is_empty(), "the same rows");
+    assert!(matches!(core.handle(peer(9, 8))[..], [Effect::Stop(_)]), "other rows");
+}

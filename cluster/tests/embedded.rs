@@ -1,0 +1,468 @@
+//! Whole clusters in one process: clients against a model, while processes are killed and started again.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use arrow::{
+    array::{Array, ArrayRef, Int64Array},
+    record_batch::RecordBatch,
+};
+use carousel_cluster::{
+    client::{Client, Failure, Part, Request, staged_ranges},
+    embedded::{Cluster, EmbeddedOptions, StartError},
+    message::{Body, Data, Ddl, StagedPayload},
+};
+use carousel_engine::{
+    SqlState, TableSchema, Ts, Type, Value,
+    expr::{CompareOp, EvalContext, Expr},
+    operation::{
+        Delete, Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch, Update,
+    },
+    position::KeyRange,
+    schema::{Column, Partitioning, TableId},
+};
+use tokio::sync::watch;
+
+fn options(
+    dir: &Path,
+    routers: u32,
+    storage: u32,
+    replication_factor: u32,
+    threads: usize,
+) -> EmbeddedOptions {
+    EmbeddedOptions { routers, storage, replication_factor, threads, ..EmbeddedOptions::new(dir) }
+}
+
+/// A table of keys and values at the client, and what can be done with it.
+#[derive(Clone)]
+struct Table {
+    client: Client,
+    schema: Arc<TableSchema>,
+}
+
+fn column(name: &str) -> Column {
+    Column { name: name.into(), ty: Type::Int8, not_null: true, default: None }
+}
+
+impl Table {
+    async fn create(client: &Client, name: &str) -> Table {
+        let schema = TableSchema {
+            id: TableId(0),
+            version: Ts::ZERO,
+            name: name.into(),
+            columns: vec![column("k"), column("v")],
+            primary_key: vec![0],
+            primary_key_name: format!("{name}_pkey"),
+            partitioning: Partitioning::Hash { columns: vec![0] },
+        };
+        let body = Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema), if_not_exists: false });
+        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
+        let done = client.submit(request).await.expect("submitted").finish().await.expect("created");
+        assert!(matches!(done, Part::Ddl { .. }), "{done:?}");
+        Table::find(client, name)
+    }
+
+    fn find(client: &Client, name: &str) -> Table {
+        let schema = client.catalog().table(name).expect("the table is in the catalog").clone();
+        Table { client: client.clone(), schema }
+    }
+
+    fn rows(&self, rows: &[(i64, i64)]) -> RowBatch {
+        let keys: ArrayRef = Arc::new(rows.iter().map(|(k, _)| *k).collect::<Int64Array>());
+        let values: ArrayRef = Arc::new(rows.iter().map(|(_, v)| *v).collect::<Int64Array>());
+        let batch = RecordBatch::try_new(self.schema.arrow(), vec![keys, values]).expect("the columns fit");
+        let positions = self.schema.partitioning.positions(&self.schema.columns, &batch);
+        RowBatch { rows: batch, positions, ordinals: (0..rows.len() as u64).collect() }
+    }
+
+    fn request(&self, kind: OperationKind, ranges: Vec<KeyRange>, fallible: bool) -> Request {
+        let operation = Arc::new(Operation { table: self.schema.id, context: EvalContext::default(), kind });
+        let data = Data { operation, read_ts: None, replica_offset: 0, fallible, staged: None };
+        Request { tables: vec![(self.schema.id, self.schema.version)], ranges, body: Body::Data(data) }
+    }
+
+    async fn write(&self, request: Request) -> Result<u64, SqlState> {
+        match self.client.submit(request).await.expect("submitted").finish().await {
+            Ok(Part::Done { rows, .. }) => Ok(rows),
+            Err(Failure::Sql(error)) => Err(error.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn insert_request(&self, rows: InsertRows, ranges: Vec<KeyRange>) -> Request {
+        let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
+        self.request(OperationKind::Insert(insert), ranges, true)
+    }
+
+    async fn insert(&self, rows: &[(i64, i64)]) -> Result<u64, SqlState> {
+        let rows = self.rows(rows);
+        let ranges = carousel_engine::position::normalise(
+            rows.positions.iter().copied().map(KeyRange::point).collect(),
+        );
+        self.write(self.insert_request(InsertRows::Inline(rows), ranges)).await
+    }
+
+    /// `UPDATE SET v = value`
+    async fn set(&self, value: i64) -> Result<u64, SqlState> {
+        let value = Expr::literal(Value::Int8(value), Type::Int8);
+        let update = Update { predicate: Vec::new(), assignments: vec![(1, value)], returning: None };
+        self.write(self.request(OperationKind::Update(update), vec![KeyRange::FULL], true)).await
+    }
+
+    /// `UPDATE SET v = NULL WHERE k >= at`: fails when there is such a row, and only in the ranges that have one.
+    async fn fail_at(&self, at: i64) -> Result<u64, SqlState> {
+        let predicate = vec![Expr::Compare {
+            op: CompareOp::Ge,
+            left: Box::new(Expr::column(0, Type::Int8)),
+            right: Box::new(Expr::literal(Value::Int8(at), Type::Int8)),
+        }];
+        let null = Expr::literal(Value::Null, Type::Int8);
+        let update = Update { predicate, assignments: vec![(1, null)], returning: None };
+        self.write(self.request(OperationKind::Update(update), vec![KeyRange::FULL], true)).await
+    }
+
+    /// `DELETE WHERE k < below`
+    async fn delete_below(&self, below: i64) -> Result<u64, SqlState> {
+        let predicate = vec![Expr::Compare {
+            op: CompareOp::Lt,
+            left: Box::new(Expr::column(0, Type::Int8)),
+            right: Box::new(Expr::literal(Value::Int8(below), Type::Int8)),
+        }];
+        let delete = Delete { predicate, returning: None };
+        self.write(self.request(OperationKind::Delete(delete), vec![KeyRange::FULL], false)).await
+    }
+
+    async fn read(&self) -> BTreeMap<i64, i64> {
+        self.read_at(None).await.expect("a read does not fail")
+    }
+
+    /// All rows; a read that lost a storage process half-way is repeated.
+    async fn read_at(&self, read_ts: Option<Ts>) -> Result<BTreeMap<i64, i64>, SqlState> {
+        loop {
+            let projection = vec![Expr::column(0, Type::Int8), Expr::column(1, Type::Int8)];
+            let output = ReadOutput::Rows { projection, top: None };
+            let read = OperationKind::Read(Read { predicate: Vec::new(), output });
+            let mut request = self.request(read, vec![KeyRange::FULL], false);
+            if let Body::Data(data) = &mut request.body {
+                data.read_ts = read_ts;
+            }
+            let mut submission = self.client.submit(request).await.expect("submitted");
+            let mut rows = BTreeMap::new();
+            let ended = loop {
+                match submission.next().await.expect("it ends with Done or a failure") {
+                    Ok(Part::Rows(batch)) => {
+                        let column = |i: usize| {
+                            batch
+                                .column(i)
+                                .as_any()
+                                .downcast_ref::<Int64Array>()
+                                .expect("bigint")
+                                .values()
+                                .to_vec()
+                        };
+                        for (k, v) in column(0).into_iter().zip(column(1)) {
+                            assert_eq!(rows.insert(k, v), None, "key {k} came twice");
+                        }
+                    }
+                    Ok(Part::Done { .. }) => break Ok(rows),
+                    Err(Failure::Sql(error)) => break Err(error.code),
+                    other => panic!("{other:?}"),
+                }
+            };
+            match ended {
+                Err(SqlState::SERIALIZATION_FAILURE) if read_ts.is_none() => {}
+                ended => return ended,
+            }
+        }
+    }
+}
+
+/// A small generator of numbers: tests must not depend on chance.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// Writes and reads one table, of which this is the only writer, and compares with a model; counts its rounds.
+async fn work(
+    table: Table,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+    rounds: watch::Sender<u64>,
+) -> BTreeMap<i64, i64> {
+    let mut numbers = Numbers(seed);
+    let mut model: BTreeMap<i64, i64> = BTreeMap::new();
+    while !stop.load(Ordering::Relaxed) {
+        match numbers.below(6) {
+            0 | 1 => {
+                let first = numbers.below(200) as i64;
+                let rows: Vec<(i64, i64)> =
+                    (first..first + 8).map(|k| (k, numbers.below(1000) as i64)).collect();
+                let outcome = table.insert(&rows).await;
+                if rows.iter().any(|(k, _)| model.contains_key(k)) {
+                    assert_eq!(outcome, Err(SqlState::UNIQUE_VIOLATION));
+                } else {
+                    assert_eq!(outcome, Ok(8));
+                    model.extend(rows);
+                }
+            }
+            2 => {
+                let value = numbers.below(1000) as i64;
+                assert_eq!(table.set(value).await, Ok(model.len() as u64));
+                model.values_mut().for_each(|v| *v = value);
+            }
+            3 => {
+                let at = 100 + numbers.below(100) as i64;
+                let expected = match model.range(at..).next() {
+                    Some(_) => Err(SqlState::NOT_NULL_VIOLATION),
+                    None => Ok(0),
+                };
+                assert_eq!(table.fail_at(at).await, expected);
+            }
+            4 => {
+                let below = numbers.below(60) as i64;
+                let kept = model.split_off(&below);
+                assert_eq!(table.delete_below(below).await, Ok(model.len() as u64));
+                model = kept;
+            }
+            _ => assert_eq!(table.read().await, model),
+        }
+        rounds.send_modify(|rounds| *rounds += 1);
+    }
+    model
+}
+
+/// Waits until every worker has done `more` further rounds.
+async fn progress(workers: &mut [watch::Receiver<u64>], more: u64) {
+    for rounds in workers {
+        let goal = *rounds.borrow() + more;
+        rounds.wait_for(|rounds| *rounds >= goal).await.expect("the worker works on");
+    }
+}
+
+async fn leader(cluster: &Cluster, routers: u32) -> u32 {
+    loop {
+        for number in 1..=routers {
+            if cluster.router(number).is_some_and(|r| r.state() == carousel_cluster::router::State::Leading) {
+                return number;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn disturbed(routers: u32, storage: u32, replication_factor: u32, threads: usize, clients: usize) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = options(dir.path(), routers, storage, replication_factor, threads);
+    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mut workers, mut rounds) = (Vec::new(), Vec::new());
+    for number in 0..clients {
+        let client = cluster.add_client().expect("a client starts");
+        let table = Table::create(&client, &format!("t{number}")).await;
+        let (sender, receiver) = watch::channel(0);
+        rounds.push(receiver);
+        workers.push(tokio::spawn(work(table, 0x9E37_79B9 + number as u64, stop.clone(), sender)));
+    }
+    progress(&mut rounds, 10).await;
+    for round in 0..2 {
+        let victim = leader(&cluster, routers).await;
+        cluster.kill_router(victim).await;
+        if routers > 1 {
+            progress(&mut rounds, 5).await;
+        }
+        cluster.restart_router(victim).await.expect("the router starts again");
+        progress(&mut rounds, 5).await;
+        let victim = 1 + round % storage;
+        cluster.kill_storage(victim).await;
+        if replication_factor > 1 {
+            progress(&mut rounds, 5).await;
+        }
+        cluster.restart_storage(victim).await.expect("the storage process starts again");
+        progress(&mut rounds, 5).await;
+        cluster.checkpoint().await.expect("a checkpoint is made");
+        progress(&mut rounds, 5).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut models = Vec::new();
+    for worker in workers {
+        models.push(worker.await.expect("no assertion failed"));
+    }
+    // Everything ends at once and starts again.
+    cluster.kill().await;
+    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts again");
+    cluster.ready().await.expect("the cluster gets ready");
+    for (number, model) in models.iter().enumerate() {
+        assert_eq!(Table::find(&cluster.client(), &format!("t{number}")).read().await, *model);
+    }
+    cluster.shutdown().await.expect("a clean end");
+    let cluster = Cluster::start(options).await.expect("the cluster starts again");
+    cluster.ready().await.expect("the cluster gets ready");
+    for (number, model) in models.iter().enumerate() {
+        assert_eq!(Table::find(&cluster.client(), &format!("t{number}")).read().await, *model);
+    }
+    cluster.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicated_clusters_survive_kills() {
+    disturbed(3, 4, 2, 2, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreplicated_clusters_survive_kills() {
+    disturbed(1, 2, 1, 1, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_writes_to_all_rows_are_atomic_for_all_readers() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 3, 2, 2)).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "shared").await;
+    let rows: Vec<(i64, i64)> = (0..100).map(|k| (k, 0)).collect();
+    assert_eq!(table.insert(&rows).await, Ok(100));
+    let mut writers = Vec::new();
+    for writer in 0..4 {
+        let client = cluster.add_client().expect("a client starts");
+        // The new client follows the m-seq from where it joins.
+        client.catalog_at(cluster.client().frontier()).await.expect("it runs");
+        let table = Table::find(&client, "shared");
+        writers.push(tokio::spawn(async move {
+            for write in 0..20 {
+                assert_eq!(table.set(100 * writer + write).await, Ok(100));
+            }
+        }));
+    }
+    for _ in 0..20 {
+        let seen = table.read().await;
+        assert_eq!(seen.len(), 100);
+        let first = seen[&0];
+        assert!(seen.values().all(|v| *v == first), "a read saw half a write: {seen:?}");
+    }
+    let pin = cluster.client().pin(Duration::from_secs(60)).await.expect("a pin");
+    let pinned = table.read_at(Some(pin.ts())).await.expect("the pin holds");
+    for writer in writers {
+        writer.await.expect("no assertion failed");
+    }
+    assert_eq!(table.read_at(Some(pin.ts())).await.expect("the pin holds"), pinned);
+    let ts = pin.ts();
+    drop(pin);
+    assert!(table.read().await.values().all(|v| v % 100 == 19), "the last write of some writer");
+    assert_eq!(table.read_at(Some(ts)).await, Err(SqlState::SERIALIZATION_FAILURE));
+    cluster.shutdown().await.expect("a clean end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn staged_rows_are_inserted_even_when_a_copy_is_damaged() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = options(dir.path(), 1, 2, 2, 1);
+    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+    let client = cluster.client();
+    let table = Table::create(&client, "t").await;
+    let rows: Vec<(i64, i64)> = (0..1000).map(|k| (k, -k)).collect();
+    let mut stager = client.stage();
+    for chunk in rows.chunks(100) {
+        stager.push(&table.rows(chunk)).await.expect("staged");
+    }
+    let id = stager.id();
+    let payload: StagedPayload = stager.finish().await.expect("every holder has it");
+    // One of s1's chunks rots.
+    let dir_of_payload = dir
+        .path()
+        .join("storage/s1/payloads")
+        .join(format!("{}-{}-{}", id.process, id.incarnation, id.sequence));
+    let chunk =
+        std::fs::read_dir(&dir_of_payload).expect("it is there").next().expect("a chunk").expect("readable");
+    let mut bytes = std::fs::read(chunk.path()).expect("readable");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(chunk.path(), bytes).expect("writable");
+    let mut request = table.insert_request(InsertRows::Staged(id), staged_ranges(&payload));
+    if let Body::Data(data) = &mut request.body {
+        data.staged = Some(payload.clone());
+    }
+    assert_eq!(table.write(request).await, Ok(1000));
+    let model: BTreeMap<i64, i64> = rows.iter().copied().collect();
+    // Whoever answers, the rows are all there.
+    for _ in 0..4 {
+        assert_eq!(table.read().await, model);
+    }
+    // A payload that comes too late has no effect.
+    let mut late = payload;
+    late.latest = Ts(1);
+    let mut request = table.insert_request(InsertRows::Staged(id), staged_ranges(&late));
+    if let Body::Data(data) = &mut request.body {
+        data.staged = Some(late);
+    }
+    let outcome = client.submit(request).await.expect("submitted").finish().await;
+    assert!(matches!(outcome, Err(Failure::Stale { .. })), "{outcome:?}");
+    // Replays need the payload until checkpoints have passed it.
+    cluster.kill().await;
+    let cluster = Cluster::start(options).await.expect("the cluster starts again");
+    cluster.ready().await.expect("the cluster gets ready");
+    assert_eq!(Table::find(&cluster.client(), "t").read().await, model);
+    cluster.shutdown().await.expect("a clean end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_limit_refuses_rows_before_they_are_ordered() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut options = options(dir.path(), 1, 1, 1, 1);
+    options.memory_limit = Some(100_000);
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "t").await;
+    let mut key = 0;
+    let error = loop {
+        let rows: Vec<(i64, i64)> = (key..key + 100).map(|k| (k, 0)).collect();
+        key += 100;
+        let rows = table.rows(&rows);
+        let request = table.insert_request(InsertRows::Inline(rows), vec![KeyRange::FULL]);
+        match cluster.client().submit(request).await {
+            Ok(submission) => {
+                submission.finish().await.expect("inserted");
+            }
+            Err(error) => break error,
+        }
+        assert!(key < 1_000_000, "the limit does not hold");
+    };
+    assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
+    assert!(error.hint.is_some());
+    cluster.shutdown().await.expect("a clean end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_directory_is_used_by_one_cluster_of_its_own_shape() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let first = Cluster::start(options(dir.path(), 1, 1, 1, 1)).await.expect("the cluster starts");
+    let mut ids = vec![first.client().reserve_row_ids(10).expect("there are many")];
+    ids.push(first.client().next_row_id().expect("there are many"));
+    let second = Cluster::start(options(dir.path(), 1, 1, 1, 1)).await;
+    assert!(matches!(second, Err(StartError::Locked { .. })), "{second:?}");
+    first.shutdown().await.expect("a clean end");
+    let other = Cluster::start(options(dir.path(), 1, 2, 1, 1)).await;
+    assert!(matches!(other, Err(StartError::Shape { .. })), "{other:?}");
+    let again = Cluster::start(options(dir.path(), 1, 1, 1, 1)).await.expect("the cluster starts");
+    ids.push(again.client().next_row_id().expect("there are many"));
+    assert!(ids[0] + 10 == ids[1] && ids[1] < ids[2], "{ids:?}");
+    again.kill().await;
+    std::fs::write(dir.path().join("CAROUSEL"), "format 99\nanything\n").expect("writable");
+    let newer = Cluster::start(options(dir.path(), 1, 1, 1, 1)).await;
+    assert!(matches!(newer, Err(StartError::Format { .. })), "{newer:?}");
+    let foreign = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(foreign.path().join("precious"), "data").expect("writable");
+    let refused = Cluster::start(options(foreign.path(), 1, 1, 1, 1)).await;
+    assert!(matches!(refused, Err(StartError::Damaged { .. })), "{refused:?}");
+}
