@@ -4,6 +4,7 @@ use arrow::array::{ArrayRef, UInt32Array};
 
 use crate::{
     error::{Result, SqlError, SqlState},
+    expr::can_fail,
     operation::{Effect, Insert, InsertRows, OnConflict, OperationKind, RowBatch},
     position::constants_of,
     primary_key::Address,
@@ -41,8 +42,7 @@ impl Shard {
             _ => return None,
         };
         // Only what is evaluated before anything that may fail on other rows.
-        let free: Vec<_> =
-            predicate.iter().take_while(|conjunct| crate::scalar::infallible(conjunct)).cloned().collect();
+        let free: Vec<_> = predicate.iter().take_while(|conjunct| !can_fail(conjunct)).cloned().collect();
         let mut keys: Vec<Vec<u8>> = vec![Vec::new()];
         for index in &table.schema.primary_key {
             let values = constants_of(*index, &free)?;

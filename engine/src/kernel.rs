@@ -6,13 +6,12 @@ use arrow::{
 };
 
 use crate::{
-    aggregate::{AggregateCall, Group},
-    array::{BatchRow, arrow_cell_to_value, values_to_array},
-    error::{Result, SqlError},
-    expr::{EvalContext, Expr, Row},
+    aggregate::{AggregateCall, AggregateFunction, Group, GroupTable},
+    array::arrow_cell_to_value,
+    error::Result,
+    expr::{EvalContext, Expr, can_fail, columns, remap_columns, vector},
     text::format_value,
     types::Type,
-    value::{Value, compare_as},
 };
 
 /// The text of a cell, `None` for NULL.
@@ -21,99 +20,85 @@ pub(crate) fn text_of(array: &ArrayRef, row: usize, ty: &Type, context: &EvalCon
     (!value.is_null()).then(|| format_value(&value, ty, context))
 }
 
-/// The value of an expression for each row of a batch.
-pub(crate) fn evaluate(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
-    let values: Result<Vec<Value>> =
-        (0..batch.num_rows()).map(|row| value_of(expr, &BatchRow::new(batch, row), context)).collect();
-    values_to_array(&values?, &expr.ty())
-}
+pub(crate) use crate::expr::vector::evaluate;
 
 /// Indices of the rows for which every conjunct is true, evaluated from the left.
 pub(crate) fn filter(predicate: &[Expr], batch: &RecordBatch, context: &EvalContext) -> Result<Vec<u32>> {
-    let mut selected = Vec::new();
-    'rows: for row in 0..batch.num_rows() {
-        for conjunct in predicate {
-            if value_of(conjunct, &BatchRow::new(batch, row), context)?.as_bool() != Some(true) {
-                continue 'rows;
-            }
-        }
-        selected.push(row as u32);
-    }
-    Ok(selected)
+    Ok(vector::filter(predicate, batch, context)?.set_indices().map(|row| row as u32).collect())
 }
 
 /// As [`filter`], with one expression over a single column.
-pub(crate) fn filter_array(
-    expr: &Expr,
-    array: &ArrayRef,
-    _ty: &Type,
-    context: &EvalContext,
-) -> Result<Vec<u32>> {
+pub(crate) fn filter_array(expr: &Expr, array: &ArrayRef, context: &EvalContext) -> Result<Vec<u32>> {
     let batch = crate::rider::batch_of(vec![array.clone()], array.len())?;
     filter(std::slice::from_ref(expr), &batch, context)
 }
 
-#[expect(clippy::only_used_in_recursion)]
-fn value_of(expr: &Expr, row: &dyn Row, context: &EvalContext) -> Result<Value> {
-    let truth = |value: Option<bool>| value.map_or(Value::Null, Value::Bool);
-    Ok(match expr {
-        Expr::Literal { value, .. } => value.clone(),
-        Expr::Column { index, ty } => row.value(*index, ty),
-        Expr::Compare { op, left, right } => {
-            let (a, b) = (value_of(left, row, context)?, value_of(right, row, context)?);
-            match a.is_null() || b.is_null() {
-                true => Value::Null,
-                false => Value::Bool(op.holds(compare_as(&a, &b, &left.ty()))),
-            }
-        }
-        Expr::And(operands) | Expr::Or(operands) => {
-            let decisive = matches!(expr, Expr::Or(_));
-            let mut unknown = false;
-            for operand in operands {
-                match value_of(operand, row, context)?.as_bool() {
-                    Some(value) if value == decisive => return Ok(Value::Bool(decisive)),
-                    Some(_) => {}
-                    None => unknown = true,
-                }
-            }
-            truth((!unknown).then_some(!decisive))
-        }
-        Expr::Not(operand) => truth(value_of(operand, row, context)?.as_bool().map(|value| !value)),
-        Expr::IsNull { expr, negated } => Value::Bool(value_of(expr, row, context)?.is_null() != *negated),
-        Expr::InList { expr, list, negated } => {
-            let value = value_of(expr, row, context)?;
-            let mut unknown = value.is_null();
-            for member in list {
-                let member = value_of(member, row, context)?;
-                if member.is_null() {
-                    unknown = true;
-                } else if !value.is_null() && compare_as(&value, &member, &expr.ty()).is_eq() {
-                    return Ok(Value::Bool(!negated));
-                }
-            }
-            truth((!unknown).then_some(*negated))
-        }
-        other => return Err(SqlError::unsupported(format!("the expression {other:?}"))),
-    })
+/// The one column that an expression reads which cannot fail, and the expression over that column alone.
+pub(crate) fn over_single_column(expr: &Expr) -> Option<(usize, Expr)> {
+    let columns = columns(expr);
+    match (columns.len(), columns.first()) {
+        (1, Some(column)) if !can_fail(expr) => Some((*column, remap_columns(expr.clone(), &|_| 0))),
+        _ => None,
+    }
 }
 
 /// Groups with partial states, filled batch by batch.
-#[derive(Debug)]
-pub(crate) struct Groups {}
+pub(crate) struct Groups {
+    table: GroupTable,
+    group_by: Vec<Expr>,
+    context: EvalContext,
+    /// When all that is asked for is the number of rows: that number.
+    counted: Option<u64>,
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Groups").field("groups", &self.table.len()).finish_non_exhaustive()
+    }
+}
 
 impl Groups {
     /// Grouping expressions and aggregates over the columns of the batches to come.
-    pub(crate) fn new(_: Vec<Expr>, _: Vec<AggregateCall>, _: &EvalContext) -> Result<Groups> {
-        Err(SqlError::unsupported("an aggregate"))
+    pub(crate) fn new(group_by: Vec<Expr>, calls: Vec<AggregateCall>, context: &EvalContext) -> Groups {
+        let counts = |call: &AggregateCall| {
+            call.function == AggregateFunction::Count
+                && call.argument.is_none()
+                && call.filter.is_none()
+                && !call.distinct
+        };
+        let counted = (group_by.is_empty() && calls.iter().all(counts)).then_some(0);
+        let table = GroupTable::for_read(&group_by, &calls);
+        Groups { table, group_by, context: context.clone(), counted }
+    }
+
+    /// Whether only the number of rows matters.
+    pub(crate) fn counts_only(&self) -> bool {
+        self.counted.is_some()
+    }
+
+    /// Adds rows to a count of rows.
+    pub(crate) fn count(&mut self, rows: u64) {
+        if let Some(counted) = &mut self.counted {
+            *counted += rows;
+        }
     }
 
     /// Adds the rows of a batch.
-    pub(crate) fn update(&mut self, _: &RecordBatch) -> Result<()> {
+    pub(crate) fn update(&mut self, batch: &RecordBatch) -> Result<()> {
+        match &mut self.counted {
+            Some(counted) => *counted += batch.num_rows() as u64,
+            None => self.table.update(batch, &self.group_by, &self.context)?,
+        }
         Ok(())
     }
 
-    /// The groups.
-    pub(crate) fn finish(&mut self) -> Result<Vec<Group>> {
-        Ok(Vec::new())
+    /// The groups; none are left.
+    pub(crate) fn take(&mut self) -> Vec<Group> {
+        let table = std::mem::replace(&mut self.table, GroupTable::new(Vec::new(), Vec::new()));
+        let mut groups = table.into_groups();
+        if let (Some(counted), Some(group)) = (self.counted, groups.first_mut()) {
+            group.states.iter_mut().for_each(|state| state.update_count(counted));
+        }
+        groups
     }
 }

@@ -24,7 +24,6 @@ pub mod position;
 mod predicate_index;
 mod primary_key;
 mod rider;
-mod scalar;
 pub mod schema;
 mod segment;
 pub mod shard;

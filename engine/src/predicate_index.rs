@@ -16,10 +16,9 @@ use crate::{
         Codes, Domain, EncodedColumn, Physical, PlainColumn, PlainData, SegmentColumn, float_to_int, physical,
     },
     error::Result,
-    expr::{CompareOp, EvalContext, Expr},
+    expr::{CompareOp, EvalContext, Expr, can_fail},
     kernel,
     numeric::Numeric,
-    scalar::{infallible, single_column, with_only_column},
     schema::Column,
     types::Type,
     value::Value,
@@ -71,7 +70,7 @@ pub(crate) fn split(predicate: &[Expr], columns: &[Column]) -> SplitPredicate {
     let mut split = SplitPredicate::default();
     let mut free = true;
     for conjunct in flat {
-        free &= infallible(conjunct);
+        free &= !can_fail(conjunct);
         match free.then(|| test_of(conjunct, columns)).flatten() {
             Some(test) => split.tests.push(test),
             None => split.residual.push(conjunct.clone()),
@@ -82,7 +81,7 @@ pub(crate) fn split(predicate: &[Expr], columns: &[Column]) -> SplitPredicate {
 
 fn flatten<'a>(conjunct: &'a Expr, flat: &mut Vec<&'a Expr>) {
     match conjunct {
-        Expr::And(operands) if infallible(conjunct) => {
+        Expr::And(operands) if !can_fail(conjunct) => {
             operands.iter().for_each(|operand| flatten(operand, flat))
         }
         _ => flat.push(conjunct),
@@ -98,9 +97,9 @@ fn column_index(expr: &Expr) -> Option<usize> {
 
 fn test_of(conjunct: &Expr, columns: &[Column]) -> Option<ColumnTest> {
     interval_test(conjunct, columns).or_else(|| {
-        let column = single_column(conjunct)?;
+        let (column, expr) = kernel::over_single_column(conjunct)?;
         (physical(&columns.get(column)?.ty) == Physical::Bytes)
-            .then(|| ColumnTest { column, test: Test::Expression(with_only_column(conjunct)) })
+            .then_some(ColumnTest { column, test: Test::Expression(expr) })
     })
 }
 
@@ -354,7 +353,7 @@ impl CodeTest {
             Test::Null => true,
             Test::Expression(expr) if column.all_null || column.nulls.is_some() => {
                 let null = arrow::array::new_null_array(&ty.arrow(), 1);
-                !kernel::filter_array(expr, &null, ty, context)?.is_empty()
+                !kernel::filter_array(expr, &null, context)?.is_empty()
             }
             _ => false,
         };
@@ -379,7 +378,7 @@ impl CodeTest {
             Test::Expression(expr) => match column.dictionary(ty) {
                 Some(dictionary) => {
                     let mut set = Bits::zeros(dictionary.len());
-                    for code in kernel::filter_array(expr, &dictionary, ty, context)? {
+                    for code in kernel::filter_array(expr, &dictionary, context)? {
                         set.set(code as usize);
                     }
                     match set.count() {
@@ -630,7 +629,7 @@ fn retain_plain(
             let addresses: Vec<u32> = rows.iter().map(|row| row + column.base_rows as u32).collect();
             let array = column.gather(ty, &addresses);
             mask.words_mut().fill(0);
-            for kept in kernel::filter_array(expr, &array, ty, context)? {
+            for kept in kernel::filter_array(expr, &array, context)? {
                 mask.set(rows[kept as usize] as usize);
             }
         }
@@ -670,7 +669,7 @@ pub(crate) fn row_holds(
         let column = &columns[*column];
         let holds = match test {
             Test::Expression(expr) => {
-                !kernel::filter_array(expr, &column.gather(ty, &[row as u32]), ty, context)?.is_empty()
+                !kernel::filter_array(expr, &column.gather(ty, &[row as u32]), context)?.is_empty()
             }
             Test::Null => column.is_null(row),
             _ if column.is_null(row) => false,

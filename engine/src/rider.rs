@@ -1,6 +1,6 @@
 //! An operation on its way through a shard.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use arrow::{
     array::{Array, ArrayRef, Int64Array},
@@ -10,12 +10,11 @@ use arrow::{
 
 use crate::{
     error::{Result, SqlError},
-    expr::{EvalContext, Expr},
+    expr::{EvalContext, Expr, can_fail, check_depth, columns, remap_columns},
     kernel::{self, Groups},
     operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, Ts},
     position::KeyRange,
     predicate_index::{SplitPredicate, split},
-    scalar::{collect_columns, infallible, map_columns},
     schema::{TableId, TableSchema},
 };
 
@@ -39,14 +38,17 @@ pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatc
 impl Projection {
     /// `width` is the number of columns that the expressions may refer to.
     fn new(exprs: &[Expr], width: usize) -> Result<Projection> {
-        let mut columns = Vec::new();
-        exprs.iter().for_each(|expr| collect_columns(expr, &mut columns));
-        if columns.iter().any(|column| *column >= width) {
+        let mut needed = BTreeSet::new();
+        for expr in exprs {
+            check_depth(expr)?;
+            needed.extend(columns(expr));
+        }
+        if needed.last().is_some_and(|column| *column >= width) {
             return Err(SqlError::internal("an expression refers to a column that the table does not have"));
         }
-        let mut exprs = exprs.to_vec();
-        let place = |index: usize| columns.iter().position(|column| *column == index).unwrap_or(0);
-        exprs.iter_mut().for_each(|expr| map_columns(expr, &place));
+        let columns: Vec<usize> = needed.into_iter().collect();
+        let place = |index: usize| columns.binary_search(&index).unwrap_or(0);
+        let exprs: Vec<Expr> = exprs.iter().map(|expr| remap_columns(expr.clone(), &place)).collect();
         let fields: Vec<Field> = exprs
             .iter()
             .enumerate()
@@ -244,20 +246,15 @@ impl Rider {
                             exprs.extend(call.filter.clone());
                         }
                         let input = Projection::new(&exprs, width)?;
-                        let place =
-                            |index: usize| input.columns.iter().position(|c| *c == index).unwrap_or(0);
-                        let mut group_by = group_by.clone();
-                        group_by.iter_mut().for_each(|expr| map_columns(expr, &place));
+                        let place = |index: usize| input.columns.binary_search(&index).unwrap_or(0);
+                        let remap = |expr: &Expr| remap_columns(expr.clone(), &place);
+                        let group_by = group_by.iter().map(remap).collect();
                         let mut aggregates = aggregates.clone();
                         for call in &mut aggregates {
-                            if let Some(argument) = &mut call.argument {
-                                map_columns(argument, &place);
-                            }
-                            if let Some(filter) = &mut call.filter {
-                                map_columns(filter, &place);
-                            }
+                            call.argument = call.argument.as_ref().map(remap);
+                            call.filter = call.filter.as_ref().map(remap);
                         }
-                        Work::Groups { groups: Groups::new(group_by, aggregates, &operation.context)?, input }
+                        Work::Groups { groups: Groups::new(group_by, aggregates, &operation.context), input }
                     }
                     ReadOutput::ContentHash => Work::Hash,
                 }
@@ -380,12 +377,12 @@ impl Rider {
 
 /// Whether the write can fail while it runs, whatever the rows.
 fn may_fail(kind: &OperationKind, schema: &TableSchema) -> bool {
-    let all_fine = |exprs: &[Expr]| exprs.iter().all(infallible);
+    let all_fine = |exprs: &[Expr]| !exprs.iter().any(can_fail);
     let returning_fine = |returning: &Option<Vec<Expr>>| returning.as_deref().is_none_or(all_fine);
     match kind {
         OperationKind::Update(update) => {
             let assigned_fine = |(target, expr): &(usize, Expr)| {
-                infallible(expr) && (!schema.columns[*target].not_null || never_null(expr, schema))
+                !can_fail(expr) && (!schema.columns[*target].not_null || never_null(expr, schema))
             };
             !(all_fine(&update.predicate)
                 && update.assignments.iter().all(assigned_fine)

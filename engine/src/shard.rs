@@ -402,9 +402,8 @@ impl Shard {
             self.riders.insert(ts, rider);
             return;
         }
-        if let Some(error) = rider.ranges.iter().find_map(|range| range.outcome.as_ref().err().cloned())
-            && rider.is_write
-        {
+        // Alone it fails as a whole: ranges without an error may be unfinished.
+        if let Some(error) = rider.ranges.iter().find_map(|range| range.outcome.as_ref().err().cloned()) {
             rider.fail_everywhere(&error);
         }
         let commit = !rider.has_failed();
@@ -477,28 +476,19 @@ impl Shard {
         while let Some((ts, deferred)) = queue.pop_first() {
             // It may have failed or been aborted meanwhile.
             let Some(mut rider) = self.riders.remove(&ts) else { continue };
-            let blocked = self.resume(table, &mut rider, root, deferred, effects);
-            if let Some((new_root, rest)) = blocked {
-                self.riders.insert(ts, rider);
-                queue.insert(ts, rest);
-                let waiting = table.segments[new_root.slot as usize].queues.entry(new_root.row).or_default();
-                for (ts, deferred) in queue {
-                    match waiting.get_mut(&ts) {
-                        None => {
-                            waiting.insert(ts, deferred);
-                        }
-                        Some(there) => {
-                            // It waits for both; from now on once.
-                            there.visit |= deferred.visit;
-                            there.inserts.extend(deferred.inserts);
-                            there.writes |= deferred.writes;
-                            if let Some(rider) = self.riders.get_mut(&ts) {
-                                rider.waiting -= 1;
-                            }
-                        }
-                    }
+            if let Some((root, rest)) = self.resume(table, &mut rider, root, deferred, effects) {
+                // Those behind it are asked one by one: a read of an older prefix need not wait with it, and from
+                // the row that is in doubt now it would not find its version.
+                let queue = table.segments[root.slot as usize].queues.entry(root.row).or_default();
+                if let Some(there) = queue.get_mut(&ts) {
+                    there.visit |= rest.visit;
+                    there.inserts.extend(rest.inserts);
+                    rider.waiting -= 1;
+                } else {
+                    queue.insert(ts, rest);
                 }
-                break;
+                self.riders.insert(ts, rider);
+                continue;
             }
             rider.waiting -= 1;
             self.riders.insert(ts, rider);
@@ -538,10 +528,7 @@ fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
     }
     let ts = rider.ts;
     match &mut rider.work {
-        Work::Groups { groups, .. } => match groups.finish() {
-            Ok(groups) => effects.push(Effect::Groups { ts, groups }),
-            Err(error) => rider.fail_everywhere(&error),
-        },
+        Work::Groups { groups, .. } => effects.push(Effect::Groups { ts, groups: groups.take() }),
         Work::Hash => {
             for range in &rider.ranges {
                 effects.push(Effect::ContentHash { ts, range: range.range, hash: range.hash });

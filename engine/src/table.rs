@@ -382,14 +382,11 @@ impl Table {
     pub(crate) fn replace(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], arrays: &[ArrayRef]) {
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let first = self.append_to(slot, arrays, &all, rider.ts);
-        let linked = self.has_keys() || rider.tentative;
         for (old, new) in rows.iter().copied().zip(first..) {
             let segment = &mut self.segments[slot as usize];
             segment.versions.set_end(old as usize, rider.ts);
-            if linked {
-                segment.previous.insert(new, Address { slot, row: old });
-                segment.next.insert(old, new);
-            }
+            segment.previous.insert(new, Address { slot, row: old });
+            segment.next.insert(old, new);
             if self.has_keys() {
                 let new = Address { slot, row: new };
                 let hash = self.hash_of_stored(new);

@@ -6,7 +6,7 @@ use crate::{
     operation::Effect,
     predicate_index::{Probe, candidates, row_holds},
     primary_key::Address,
-    rider::Rider,
+    rider::{Rider, Work},
     table::Table,
 };
 
@@ -57,6 +57,9 @@ impl Table {
         }
         let segment = &self.segments[slot as usize];
         segment.versions.retain_visible(&mut found, rider.sees, rider.is_write);
+        if rider.residual.is_none() && self.count_only(slot, rider, found.count()) {
+            return Ok(Vec::new());
+        }
         let rows: Vec<u32> = found.iter().collect();
         match &rider.residual {
             Some(filter) if !rows.is_empty() => {
@@ -66,6 +69,21 @@ impl Table {
                 Ok(selected.into_iter().map(|index| rows[index as usize]).collect())
             }
             _ => Ok(rows),
+        }
+    }
+
+    /// Counts rows for a rider that asks for no more of them.
+    fn count_only(&self, slot: u32, rider: &mut Rider, rows: usize) -> bool {
+        let place = rider.place_of_range[self.segments[slot as usize].range];
+        match (&mut rider.work, place) {
+            (Work::Groups { groups, .. }, Some(place)) if groups.counts_only() => {
+                groups.count(rows as u64);
+                if let Ok(count) = &mut rider.ranges[place].outcome {
+                    *count += rows as u64;
+                }
+                true
+            }
+            _ => false,
         }
     }
 
