@@ -100,17 +100,15 @@ impl Segment {
             return None;
         }
         match self.previous.get(&row) {
-            Some(old) if self.is_predecessor(*old, begin) => Some(old.row),
+            Some(old) if self.replaced(old.row, row, begin) => Some(old.row),
             _ => Some(row),
         }
     }
 
-    /// Whether `old` is a row of this segment that a version beginning at `begin` has replaced. (`previous` may also
-    /// lead to an earlier row with the same key, in any segment.)
-    fn is_predecessor(&self, old: Address, begin: u64) -> bool {
-        self.next.contains_key(&old.row)
-            && (old.row as usize) < self.rows
-            && self.versions.end(old.row as usize) == begin
+    /// Whether row `old` of this segment was replaced by row `new`, which begins at `begin`. (`previous` may also lead
+    /// to an earlier row with the same key, in any segment.)
+    fn replaced(&self, old: u32, new: u32, begin: u64) -> bool {
+        self.next.get(&old) == Some(&new) && self.versions.end(old as usize) == begin
     }
 
     /// Makes an operation wait for a row. Returns whether it did not wait for it yet.
