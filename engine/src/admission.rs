@@ -84,9 +84,8 @@ impl Shard {
                 continue;
             }
             self.fast_forward(table, found, rider.ts, effects);
-            // The newest version is in the same segment; older ones may be anywhere.
-            let newest = table.segments[found.slot as usize].newest(found.row);
-            let mut version = Some(Address { slot: found.slot, row: newest });
+            // From the newest version, which those writes may have made, to older ones.
+            let mut version = table.find(key);
             while let Some(at) = version {
                 let segment = &table.segments[at.slot as usize];
                 if let Some(root) = segment.waits_for(at.row, rider.sees) {

@@ -128,7 +128,7 @@ impl Segment {
         self.undecided.insert(ts.0);
     }
 
-    /// The last version in the chain that starts at `row`.
+    /// The last version in the chain that starts at `row`, aborted ones included.
     pub(crate) fn newest(&self, mut row: u32) -> u32 {
         while let Some(next) = self.next.get(&row) {
             row = *next;

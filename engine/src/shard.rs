@@ -376,8 +376,7 @@ impl Shard {
             .collect();
         for ts in pending {
             let Some(mut rider) = self.riders.remove(&ts) else { continue };
-            let row = table.segments[address.slot as usize].newest(address.row);
-            if let Visit::Waits(root) = table.visit_row(&mut rider, address.slot, row, effects) {
+            if let Visit::Waits(root) = table.visit_row(&mut rider, address.slot, address.row, effects) {
                 table.defer(&mut rider, Address { slot: address.slot, row: root }, None);
             }
             self.riders.insert(ts, rider);
