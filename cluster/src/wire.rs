@@ -89,14 +89,15 @@ pub enum Wire {
         /// `Ts` of the message with that sequence number.
         ts: Ts,
     },
-    /// Router to submitter: a message before `expected` was lost; send again from there.
+    /// Router to submitter: a message before `expected` was lost; send again from there. If that was acknowledged
+    /// already, the router no longer leads and does not know it yet: ask another one.
     Resend {
         /// The submitter's incarnation.
         incarnation: Incarnation,
         /// First sequence number that is not in the m-seq.
         expected: u64,
     },
-    /// Router to application process: not the leader (any more).
+    /// Router to application process: not the leader (any more), or so it appears to the router.
     NotLeader {
         /// Who is, if known.
         leader: Option<ProcessId>,

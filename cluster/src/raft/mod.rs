@@ -167,6 +167,11 @@ impl Consensus {
         let nodes: BTreeMap<u64, openraft::EmptyNode> =
             members.iter().map(|member| (u64::from(member.number), openraft::EmptyNode {})).collect();
         match raft.is_initialized().await {
+            // Nobody to wait for.
+            Ok(true) if members.len() == 1 => {
+                let elected = raft.trigger().elect(false).await;
+                elected.map_err(|error| ConsensusError::Raft(error.to_string()))?;
+            }
             Ok(true) => {}
             // Every member may do this with the same membership: the entries are equal.
             Ok(false) => {

@@ -496,9 +496,9 @@ impl Core {
         self.close(to);
         let now = self.mseq.ts();
         if after > now {
-            // Delivered messages are never lost while a quorum of routers keeps its disks.
-            tracing::error!(router = %self.id, %to, %after, %now, "a subscriber is ahead of the m-seq");
-            self.send(to, Wire::SubscribeRefused { incarnation, purged: now });
+            // It followed a later leader, of which this router has not heard yet; or the routers have lost their disks.
+            tracing::warn!(router = %self.id, %to, %after, %now, "a subscriber is ahead of the m-seq");
+            self.send(to, Wire::NotLeader { leader: None });
             return;
         }
         // A client that has joined before the first message may have followed the m-seq from 0: it must miss nothing.

@@ -5,6 +5,8 @@
 
 pub mod core;
 pub mod mseq;
+#[cfg(test)]
+mod simulation;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;

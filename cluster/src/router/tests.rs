@@ -127,9 +127,11 @@ async fn submit(network: Network, members: BTreeSet<ProcessId>, id: ProcessId, m
                 sent = 0;
             }
             Ok(Some((_, Wire::Resend { expected, .. }))) => {
-                let first = window.front().map_or(expected, |message| message.id.sequence);
-                assert!(expected >= first, "{id} is asked for {expected}, which was acknowledged");
-                sent = sent.min((expected - first) as usize);
+                match window.front().and_then(|message| expected.checked_sub(message.id.sequence)) {
+                    Some(index) => sent = sent.min(index as usize),
+                    // It asks for what was acknowledged: it does not lead any more and does not know.
+                    None => router.next(None),
+                }
             }
             Ok(Some(_)) => {}
             Ok(None) => panic!("{id} was replaced"),
@@ -343,6 +345,61 @@ async fn the_log_is_cut_below_what_all_storage_has_durable() {
             received.iter().map(|(ts, _)| ts.0).collect::<Vec<_>>(),
             (purged.0 + 1..=300).collect::<Vec<_>>()
         );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_subscriber_holds_up_nobody() {
+    within(async {
+        let cluster = Cluster::start(1, 2, 2).await;
+        let (network, members) = (cluster.network.clone(), cluster.members.clone());
+        // s1 subscribes and then does not look at its mailbox.
+        let mut slow = network.join(ProcessId::storage(1));
+        let subscribe = Wire::Subscribe { incarnation: 1, after: Ts::ZERO };
+        slow.sender().send(ProcessId::router(1), subscribe).await.expect("the router is there");
+        const COUNT: u64 = 3000;
+        let client = ProcessId::client(1);
+        submit(network.clone(), members.clone(), client, writes(client, COUNT)).await;
+        let (_until, stop) = watch::channel(Some(Ts(COUNT)));
+        let received =
+            follow(network, members, ProcessId::storage(2), Ts::ZERO, stop).await.expect("streams");
+        assert_eq!(received.len() as u64, COUNT);
+        // When it looks again it misses nothing: most of it has left the router's window and comes from the log.
+        let mut next = 1;
+        while next <= COUNT {
+            if let Some((_, Wire::Deliver { deliveries, .. })) = slow.recv().await {
+                for delivery in deliveries {
+                    assert_eq!(delivery.ts, Ts(next));
+                    next += 1;
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routers_without_disks_survive_the_loss_of_one() {
+    within(async {
+        let network = Network::new();
+        let members: BTreeSet<_> = (1..=3).map(ProcessId::router).collect();
+        let config = Config::evenly(1, 1).expect("a ring");
+        let mut routers = Vec::new();
+        for id in members.clone() {
+            let options = Options::member(id, members.clone(), config.clone(), Durability::Memory);
+            routers.push(Router::start(options, &network).await.expect("starts"));
+        }
+        let client = ProcessId::client(1);
+        submit(network.clone(), members.clone(), client, writes(client, 100)).await;
+        let leads = routers.iter().find(|router| router.state() == State::Leading);
+        leads.unwrap_or(&routers[0]).kill().await;
+        let client = ProcessId::client(2);
+        submit(network.clone(), members.clone(), client, writes(client, 100)).await;
+        let (_until, stop) = watch::channel(Some(Ts(200)));
+        let received =
+            follow(network, members, ProcessId::storage(1), Ts::ZERO, stop).await.expect("streams");
+        assert_eq!(received.len(), 200);
     })
     .await;
 }

@@ -291,7 +291,7 @@ fn a_restarted_storage_process_continues_its_stream() {
     scenario.agree(R1, &[R1]);
     scenario.note("s3 does not hold range a: only the frontier moves");
     scenario.subscribe(S3, R1, 1, 4);
-    scenario.note("a subscriber from the future is refused");
+    scenario.note("s2 has followed a later leader: r1 must have been replaced, though it does not know yet");
     scenario.subscribe(S2, R1, 1, 9);
     insta::assert_snapshot!(scenario.trace);
 }
