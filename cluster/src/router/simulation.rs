@@ -307,7 +307,7 @@ impl Simulation {
             70..80 => self.agree(),
             80..88 => self.learn(router, self.routers[router].learned + 1),
             88..94 => drop(self.report(router)),
-            94 => self.elect(router, choice % 2 == 0),
+            94 => self.elect(router, choice.is_multiple_of(2)),
             95 => self.tell(router),
             96 => self.resend(client, choice / 2 % ROUTERS),
             97 => self.subscribe(storage, choice / 3 % ROUTERS),
