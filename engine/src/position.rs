@@ -313,3 +313,113 @@ pub(crate) fn constants_of(column: usize, predicate: &[Expr]) -> Option<Vec<Valu
     }
     allowed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Type;
+
+    fn hash() -> Partitioning {
+        Partitioning::Hash { columns: vec![0, 1] }
+    }
+
+    fn compare_with(op: CompareOp, column: usize, value: Value, ty: Type) -> Expr {
+        Expr::Compare {
+            op,
+            left: Box::new(Expr::column(column, ty.clone())),
+            right: Box::new(Expr::literal(value, ty)),
+        }
+    }
+
+    fn number(text: &str) -> Value {
+        Value::Numeric(Numeric::parse(text).expect("a number"))
+    }
+
+    #[test]
+    fn equal_keys_have_one_position() {
+        let position = |a: Value, b: Value| hash().position(&[a, b]);
+        assert_eq!(position(number("1.0"), Value::text("a")), position(number("1.00"), Value::text("a  ")));
+        assert_eq!(position(Value::Float8(0.0), Value::Null), position(Value::Float8(-0.0), Value::Null));
+        assert_ne!(position(number("1.0"), Value::text("ab")), position(number("1.0"), Value::text("ac")));
+        assert_ne!(
+            position(Value::text("a"), Value::text("bc")),
+            position(Value::text("ab"), Value::text("c"))
+        );
+    }
+
+    #[test]
+    fn range_positions_keep_the_order() {
+        let by = |splits: Vec<Value>| Partitioning::Range { column: 0, splits };
+        let ordered = |partitioning: &Partitioning, values: &[Value]| {
+            let positions: Vec<Position> =
+                values.iter().map(|value| partitioning.position(std::slice::from_ref(value))).collect();
+            assert!(positions.is_sorted(), "{values:?}: {positions:?}");
+        };
+        let numbers: Vec<Value> = [i64::MIN, -5, -1, 0, 3, 4, 90, i64::MAX].map(Value::Int8).to_vec();
+        ordered(&by(vec![]), &numbers);
+        ordered(&by(vec![Value::Int8(0), Value::Int8(4)]), &numbers);
+        let split = by(vec![Value::Int8(0), Value::Int8(4)]);
+        let third = u64::MAX / 3;
+        assert!(split.position(&[Value::Int8(-1)]) <= third);
+        assert!(
+            split.position(&[Value::Int8(0)]) > third && split.position(&[Value::Int8(3)]) < 2 * third + 1
+        );
+        assert!(split.position(&[Value::Int8(4)]) > 2 * third);
+        let floats = [f64::NEG_INFINITY, -1.5, -0.0, 0.0, 1e-300, 2.0, f64::INFINITY, f64::NAN];
+        ordered(&by(vec![]), &floats.map(Value::Float8));
+        ordered(&by(vec![]), &["-1e30", "-2", "0", "0.5", "7", "1e40", "NaN"].map(number));
+        ordered(&by(vec![]), &["", "a", "ab", "abcdefgh", "abcdefghi", "b", "é"].map(Value::text));
+    }
+
+    #[test]
+    fn predicates_become_ranges() {
+        let a = |value| compare_with(CompareOp::Eq, 0, Value::Int4(value), Type::Int4);
+        let b = Expr::InList {
+            expr: Box::new(Expr::column(1, Type::Text)),
+            list: ["x", "y", "x"].map(|text| Expr::literal(Value::text(text), Type::Text)).to_vec(),
+            negated: false,
+        };
+        let point = |text| KeyRange::point(hash().position(&[Value::Int4(1), Value::text(text)]));
+        assert_eq!(ranges_of_predicate(&hash(), &[a(1), b.clone()]), normalise(vec![point("x"), point("y")]));
+        assert_eq!(ranges_of_predicate(&hash(), &[a(1), a(2), b.clone()]), vec![]);
+        assert_eq!(ranges_of_predicate(&hash(), &[b]), vec![KeyRange::FULL]);
+
+        let by = Partitioning::Range { column: 0, splits: vec![] };
+        let int = |op, value| compare_with(op, 0, Value::Int8(value), Type::Int8);
+        let at = |value| by.position(&[Value::Int8(value)]);
+        let between = [int(CompareOp::Ge, 5), int(CompareOp::Le, 9)];
+        assert_eq!(ranges_of_predicate(&by, &between), vec![KeyRange::new(at(5), at(9))]);
+        assert_eq!(ranges_of_predicate(&by, &[int(CompareOp::Gt, 9), int(CompareOp::Lt, 5)]), vec![]);
+        let never = compare_with(CompareOp::Lt, 0, Value::Null, Type::Int8);
+        assert_eq!(ranges_of_predicate(&by, &[never]), vec![]);
+    }
+
+    /// What ignoring blanks does to the order of strings must not hide rows from a lower bound.
+    #[test]
+    fn a_lower_bound_covers_every_greater_string() {
+        let by = Partitioning::Range { column: 0, splits: vec![Value::text("a"), Value::text("a\u{2}")] };
+        let strings = ["", " ", "a", "a ", "a  b", "a\u{1}", "a\u{1} ", "a\u{2}", "a!", "b", "\u{1}"];
+        for bound in strings {
+            let predicate = [compare_with(CompareOp::Ge, 0, Value::text(bound), Type::Text)];
+            let ranges = ranges_of_predicate(&by, &predicate);
+            for text in strings.iter().filter(|text| **text >= bound) {
+                let position = by.position(&[Value::text(*text)]);
+                assert!(ranges.iter().any(|range| range.contains(position)), "{text:?} >= {bound:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sets_of_ranges() {
+        let range = KeyRange::new;
+        let set = normalise(vec![range(10, 20), range(0, 4), range(5, 6), range(18, 30)]);
+        assert_eq!(set, vec![range(0, 6), range(10, 30)]);
+        assert_eq!(normalise(vec![KeyRange::FULL, range(3, u64::MAX)]), vec![KeyRange::FULL]);
+        assert_eq!(
+            intersect(&set, &[range(4, 12), range(30, 40)]),
+            vec![range(4, 6), range(10, 12), range(30, 30)]
+        );
+        assert!(covers(&set, &[range(1, 2), range(11, 30)]) && !covers(&set, &[range(6, 7)]));
+        assert!(covers(&[range(0, 9), range(10, 20)], &[range(5, 15)]));
+    }
+}

@@ -1,0 +1,429 @@
+//! Shards against an oracle: random schemas, rows, operations, decisions, segment boundaries, shards, key ranges and
+//! garbage collections; every answer and every content hash must be the one that a naive evaluator gets by applying
+//! the operations one after the other, in the order of their `Ts`, to a list of rows.
+
+mod errors;
+mod generate;
+mod oracle;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use carousel_engine::{
+    Shard, SqlError, Ts, Type, Value,
+    aggregate::{Group, GroupTable},
+    array::arrow_cell_to_value,
+    operation::{Decision, Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
+    position::KeyRange,
+    shard::{Options, Progress},
+};
+use generate::{Generator, Random, random_schema};
+use oracle::{Answer, Row, World, batch_of, context, groups, qualifies, show, types_of};
+
+/// One ordered operation with what it must answer.
+struct Step {
+    ordered: OrderedOperation,
+    answers: Vec<Answer>,
+    wanted: Vec<bool>,
+    /// For undecided writes: how they end.
+    decision: Decision,
+    hash: Option<Vec<u128>>,
+}
+
+/// What came out of one shard for one operation.
+#[derive(Default)]
+struct Collected {
+    rows: BTreeMap<KeyRange, Vec<String>>,
+    hashes: BTreeMap<KeyRange, u128>,
+    groups: Vec<Group>,
+    outcomes: Option<Vec<(KeyRange, Result<u64, SqlError>)>>,
+}
+
+fn full_hash(world: &World, rows: &[Row]) -> Vec<u128> {
+    let mut shard = Shard::new(0, 1, world.ranges.clone(), Options::default());
+    shard.restore_table(world.schema.clone());
+    shard.restore(world.schema.id, &batch_of(&world.schema, rows), Ts::ZERO).expect("rows in the layout");
+    let operation = Operation {
+        table: world.schema.id,
+        context: context(),
+        kind: OperationKind::Read(Read { predicate: vec![], output: ReadOutput::ContentHash }),
+    };
+    shard.submit(OrderedOperation {
+        ts: Ts(1),
+        read_ts: Ts(1),
+        operation: Arc::new(operation),
+        ranges: world.ranges.clone(),
+        undecided: false,
+    });
+    let mut effects = Vec::new();
+    while shard.step(&mut effects) == Progress::Busy {}
+    let mut hashes = vec![0; world.ranges.len()];
+    for effect in effects {
+        if let Effect::ContentHash { range, hash, .. } = effect {
+            hashes[world.ranges.iter().position(|r| *r == range).expect("a range of the world")] = hash;
+        }
+    }
+    hashes
+}
+
+fn may_fail_across_shards(kind: &OperationKind) -> bool {
+    !matches!(kind, OperationKind::Truncate)
+}
+
+/// How large a history is.
+struct Scale {
+    /// Values are drawn from about as many.
+    spread: usize,
+    rows: usize,
+    operations: usize,
+    segment_rows: usize,
+}
+
+fn run(seed: u64, scale: &Scale) {
+    let random = &mut Random::new(seed, scale.spread);
+    let schema = random_schema(random, 1);
+    let shard_count = 1 + random.below(3) as u32;
+    let mut cuts: Vec<u64> = (0..random.below(3)).map(|_| random.next()).collect();
+    cuts.sort_unstable();
+    let mut ranges = Vec::new();
+    let mut first = 0;
+    for cut in cuts {
+        ranges.push(KeyRange::new(first, cut));
+        first = cut + 1;
+    }
+    ranges.push(KeyRange::new(first, u64::MAX));
+    let world = World { schema: Arc::new(schema), ranges };
+
+    // The history, and what the oracle says about it.
+    let mut state = Vec::new();
+    let initial = {
+        let mut generator = Generator { random, schema: &world.schema, next_row_id: 0 };
+        let count = generator.random.below(scale.rows);
+        generator.distinct_rows(&world, count)
+    };
+    state.extend(initial.iter().cloned());
+    let mut history: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
+    let mut steps: Vec<Step> = Vec::new();
+    let mut next_row_id = 1000;
+    let mut ts = 10;
+    for _ in 0..10 + random.below(scale.operations) {
+        ts += 1 + random.next() % 2;
+        let mut generator = Generator { random, schema: &world.schema, next_row_id };
+        let kind = generator.operation(&world);
+        next_row_id = generator.next_row_id;
+        history.insert(ts, state.clone());
+        let is_write = kind.is_write();
+        let wanted: Vec<bool> = world.ranges.iter().map(|_| is_write || !random.one_in(3)).collect();
+        let mut read_ts = ts;
+        if !is_write && random.one_in(3) {
+            read_ts = *random.pick(&history.keys().copied().collect::<Vec<_>>());
+        }
+        let prediction = world.predict(&kind, &history[&read_ts], &wanted);
+        let fails = prediction.answers.iter().any(|answer| !answer.errors.is_empty());
+        let undecided = is_write && ((shard_count > 1 && may_fail_across_shards(&kind)) || random.one_in(3));
+        let decision =
+            if fails || (undecided && random.one_in(4)) { Decision::Abort } else { Decision::Commit };
+        let hash = match &kind {
+            OperationKind::Read(Read { predicate, output: ReadOutput::ContentHash }) if !fails => {
+                let selected: Vec<Row> = history[&read_ts]
+                    .iter()
+                    .filter(|row| qualifies(predicate, row) == Ok(true))
+                    .cloned()
+                    .collect();
+                Some(full_hash(&world, &selected))
+            }
+            _ => None,
+        };
+        if is_write && decision == Decision::Commit {
+            state = prediction.after;
+        }
+        let ranges = world
+            .ranges
+            .iter()
+            .zip(&wanted)
+            .filter(|(_, wanted)| **wanted)
+            .map(|(range, _)| *range)
+            .collect();
+        let operation = Arc::new(Operation { table: world.schema.id, context: context(), kind });
+        steps.push(Step {
+            ordered: OrderedOperation { ts: Ts(ts), read_ts: Ts(read_ts), operation, ranges, undecided },
+            answers: prediction.answers,
+            wanted,
+            decision,
+            hash,
+        });
+    }
+    let last_ts = ts + 1;
+
+    // The shards, each at its own pace.
+    let options = Options { segment_rows: 2 + random.below(scale.segment_rows) };
+    let mut shards: Vec<Shard> =
+        (0..shard_count).map(|index| Shard::new(index, shard_count, world.ranges.clone(), options)).collect();
+    let initial = batch_of(&world.schema, &initial);
+    for shard in &mut shards {
+        shard.restore_table(world.schema.clone());
+        shard.restore(world.schema.id, &initial, Ts(random.next() % 5)).expect("rows in the layout");
+    }
+    let mut submitted = vec![0; shards.len()];
+    let mut told: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); shards.len()];
+    let mut collected: Vec<BTreeMap<u64, Collected>> = shards.iter().map(|_| BTreeMap::new()).collect();
+    loop {
+        let index = random.below(shards.len());
+        let shard = &mut shards[index];
+        let mut effects = Vec::new();
+        match random.below(8) {
+            0..=2 => {
+                for _ in 0..1 + random.below(10) {
+                    if submitted[index] < steps.len() {
+                        shard.submit(steps[submitted[index]].ordered.clone());
+                        submitted[index] += 1;
+                    }
+                }
+            }
+            3..=5 => {
+                for _ in 0..1 + random.below(3) {
+                    shard.step(&mut effects);
+                }
+            }
+            6 => {
+                for step in &steps {
+                    let ts = step.ordered.ts;
+                    if !step.ordered.undecided || told[index].contains(&ts.0) {
+                        continue;
+                    }
+                    // The decision is known when all shards have voted; elsewhere it may be known at any time.
+                    let all_voted = collected
+                        .iter()
+                        .all(|c| c.get(&ts.0).is_some_and(|collected| collected.outcomes.is_some()));
+                    if (all_voted && random.one_in(2)) || random.one_in(60) {
+                        told[index].insert(ts.0);
+                        shard.decide(ts, step.decision, &mut effects);
+                    }
+                }
+            }
+            _ => {
+                let pinned = steps[submitted[index]..].iter().map(|step| step.ordered.read_ts.0).min();
+                let horizon = pinned.unwrap_or(last_ts).min(random.next() % (last_ts + 1));
+                for _ in 0..random.below(4) {
+                    shard.collect_garbage(Ts(horizon));
+                }
+            }
+        }
+        collect(&steps, &mut collected[index], effects);
+        let all_told = steps
+            .iter()
+            .all(|step| !step.ordered.undecided || told.iter().all(|told| told.contains(&step.ordered.ts.0)));
+        if all_told && submitted.iter().all(|n| *n == steps.len()) && shards.iter().all(Shard::is_idle) {
+            break;
+        }
+    }
+    if std::env::var("SEED").is_ok() {
+        for (index, step) in steps.iter().enumerate() {
+            let kind = format!("{:?}", step.ordered.operation.kind);
+            eprintln!(
+                "{index} {} reads {} undecided {} {:?} {:?}\n   {}",
+                step.ordered.ts,
+                step.ordered.read_ts,
+                step.ordered.undecided,
+                step.decision,
+                step.answers,
+                &kind.chars().take(if kind.starts_with("Insert") { 300 } else { 900 }).collect::<String>()
+            );
+            for shard in &collected {
+                eprintln!("      {:?}", shard.get(&step.ordered.ts.0).map(|c| (&c.outcomes, &c.rows)));
+            }
+        }
+    }
+    for (index, step) in steps.iter().enumerate() {
+        check(seed, index, step, &world, &collected);
+    }
+
+    // What is left.
+    let expected = full_hash(&world, &state);
+    let mut found = vec![0u128; world.ranges.len()];
+    for shard in &mut shards {
+        shard.collect_garbage(Ts(last_ts));
+        let operation = Operation {
+            table: world.schema.id,
+            context: context(),
+            kind: OperationKind::Read(Read { predicate: vec![], output: ReadOutput::ContentHash }),
+        };
+        shard.submit(OrderedOperation {
+            ts: Ts(last_ts),
+            read_ts: Ts(last_ts),
+            operation: Arc::new(operation),
+            ranges: world.ranges.clone(),
+            undecided: false,
+        });
+        let mut effects = Vec::new();
+        while shard.step(&mut effects) == Progress::Busy {}
+        for effect in effects {
+            if let Effect::ContentHash { range, hash, .. } = effect {
+                let at = world.ranges.iter().position(|r| *r == range).expect("a range of the world");
+                found[at] = found[at].wrapping_add(hash);
+            }
+        }
+    }
+    assert_eq!(found, expected, "seed {seed}: final content");
+    let rows: usize = shards.iter().map(|shard| shard.rows(world.schema.id)).sum();
+    assert_eq!(rows, state.len(), "seed {seed}: final rows");
+}
+
+fn collect(steps: &[Step], collected: &mut BTreeMap<u64, Collected>, effects: Vec<Effect>) {
+    for effect in effects {
+        match effect {
+            Effect::Rows { ts, range, batch } => {
+                let step =
+                    steps.iter().find(|step| step.ordered.ts == ts).expect("an operation of the history");
+                let mut types = match &step.ordered.operation.kind {
+                    OperationKind::Read(Read { output: ReadOutput::Rows { projection, .. }, .. }) => {
+                        types_of(projection)
+                    }
+                    OperationKind::Insert(insert) => {
+                        let mut types = types_of(insert.returning.as_deref().unwrap_or(&[]));
+                        types.insert(0, Type::Int8);
+                        types
+                    }
+                    OperationKind::Update(update) => types_of(update.returning.as_deref().unwrap_or(&[])),
+                    OperationKind::Delete(delete) => types_of(delete.returning.as_deref().unwrap_or(&[])),
+                    other => panic!("no rows come from {other:?}"),
+                };
+                let rows = collected.entry(ts.0).or_default().rows.entry(range).or_default();
+                for row in 0..batch.num_rows() {
+                    let values: Vec<Value> = batch
+                        .columns()
+                        .iter()
+                        .zip(&mut types)
+                        .map(|(array, ty)| arrow_cell_to_value(array.as_ref(), row, ty))
+                        .collect();
+                    rows.push(show(&values, &types));
+                }
+            }
+            Effect::ContentHash { ts, range, hash } => {
+                collected.entry(ts.0).or_default().hashes.insert(range, hash);
+            }
+            Effect::Groups { ts, groups } => collected.entry(ts.0).or_default().groups.extend(groups),
+            Effect::Executed { ts, outcomes } => {
+                let entry = collected.entry(ts.0).or_default();
+                assert!(entry.outcomes.is_none(), "an operation is executed once");
+                entry.outcomes = Some(outcomes);
+            }
+        }
+    }
+}
+
+fn check(seed: u64, index: usize, step: &Step, world: &World, shards: &[BTreeMap<u64, Collected>]) {
+    let ts = step.ordered.ts;
+    let kind = &step.ordered.operation.kind;
+    let what = || format!("seed {seed}, operation {index} at {ts}: {kind:?} over {:?}", world.schema);
+    let fails_somewhere = step.answers.iter().any(|answer| !answer.errors.is_empty());
+    if let OperationKind::Read(Read { output: output @ ReadOutput::Groups { group_by, aggregates }, .. }) =
+        kind
+        && !fails_somewhere
+    {
+        let mut table = GroupTable::for_read(group_by, aggregates);
+        for shard in shards {
+            table.merge(shard[&ts.0].groups.clone()).expect("groups of one read");
+        }
+        let mut types = types_of(group_by);
+        types.extend(aggregates.iter().map(|call| call.result_type().expect("an aggregate that exists")));
+        let mut found: Vec<String> = table
+            .finish()
+            .expect("sums in range")
+            .into_iter()
+            .map(|(key, results)| {
+                let key = show(&key, &types[..key.len()]);
+                format!("{key}|{}", show(&results, &types[types.len() - results.len()..]))
+            })
+            .collect();
+        let rows: Vec<Row> = step.answers.iter().flat_map(|answer| answer.qualifying.clone()).collect();
+        let mut expected = groups(output, &rows);
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "groups: {}", what());
+    }
+    let aborted = step.ordered.undecided && step.decision == Decision::Abort;
+    for (place, range) in world.ranges.iter().enumerate().filter(|(place, _)| step.wanted[*place]) {
+        let mut count = 0;
+        let mut rows = Vec::new();
+        let mut errors = BTreeSet::new();
+        let mut hash = 0u128;
+        for shard in shards {
+            let collected = shard.get(&ts.0).unwrap_or_else(|| panic!("no answer: {}", what()));
+            let outcomes = collected.outcomes.as_ref().unwrap_or_else(|| panic!("not executed: {}", what()));
+            let (_, outcome) = outcomes.iter().find(|(r, _)| r == range).expect("an outcome for each range");
+            match outcome {
+                Ok(n) => count += n,
+                Err(error) => {
+                    errors.insert(error.code.as_str().to_owned());
+                }
+            }
+            rows.extend(collected.rows.get(range).into_iter().flatten().cloned());
+            hash = hash.wrapping_add(collected.hashes.get(range).copied().unwrap_or(0));
+        }
+        let answer = &step.answers[place];
+        let may_fail_with = match !step.ordered.undecided {
+            // The shard fails as a whole.
+            true => step.answers.iter().flat_map(|answer| answer.errors.clone()).collect(),
+            false => answer.errors.clone(),
+        };
+        assert!(errors.is_subset(&may_fail_with), "errors {errors:?}: {}", what());
+        if let OperationKind::Read(Read { output: ReadOutput::Rows { top: Some(top), .. }, .. }) = kind {
+            // Any rows may be left out beyond the limit, and with them their errors.
+            if may_fail_with.is_empty() {
+                let total: usize = step.answers.iter().map(|answer| answer.rows.len()).sum();
+                let mut rest = answer.rows.clone();
+                for row in &rows {
+                    let at = rest.iter().position(|other| other == row);
+                    rest.swap_remove(at.unwrap_or_else(|| panic!("row {row}: {}", what())));
+                }
+                let enough = rest.is_empty() || total as u64 >= top.limit;
+                assert!(enough, "rows are missing: {}", what());
+            }
+            continue;
+        }
+        // An early abort may come before the vote.
+        if !aborted {
+            assert_eq!(errors.is_empty(), may_fail_with.is_empty(), "errors {errors:?}: {}", what());
+        }
+        if aborted || fails_somewhere {
+            continue;
+        }
+        if !matches!(kind, OperationKind::Truncate) {
+            assert_eq!(count, answer.count, "count in {range}: {}", what());
+        }
+        let mut expected = answer.rows.clone();
+        expected.sort_unstable();
+        rows.sort_unstable();
+        assert_eq!(rows, expected, "rows in {range}: {}", what());
+        if let Some(hashes) = &step.hash {
+            assert_eq!(hash, hashes[place], "hash of {range}: {}", what());
+        }
+    }
+}
+
+fn number_from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// `SEED` and `SEEDS` choose which histories are run; with `SEED`, they are printed.
+#[test]
+fn small_histories_are_the_oracles() {
+    let scale = Scale { spread: 0, rows: 30, operations: 50, segment_rows: 40 };
+    let from = number_from_environment("SEED", 0);
+    for seed in from..from + number_from_environment("SEEDS", 400) {
+        run(seed, &scale);
+    }
+}
+
+/// Segments of many words, all widths of codes, and enough riders for the shared index.
+#[test]
+fn large_histories_are_the_oracles() {
+    let scale = Scale { spread: 3000, rows: 1200, operations: 60, segment_rows: 700 };
+    let from = number_from_environment("SEED", 0);
+    for seed in from..from + number_from_environment("LARGE_SEEDS", 12) {
+        run(seed, &scale);
+    }
+}
