@@ -136,6 +136,11 @@ impl Segment {
         row
     }
 
+    /// Logical size in bytes when it was last measured.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
     /// Recomputes the logical size; returns old and new.
     pub(crate) fn measure(&mut self) -> (usize, usize) {
         let before = self.size;

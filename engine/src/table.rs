@@ -20,6 +20,9 @@ use crate::{
     segment::Segment,
 };
 
+/// Bytes after which a segment takes no more inserted rows: far below what the offsets of a column can count.
+const SEGMENT_BYTES: usize = 128 << 20;
+
 /// Seed of the key hash: other bits than the ring position.
 const KEY_SEED: u64 = 0x6b65_7973;
 
@@ -131,18 +134,19 @@ impl Table {
     /// A segment of the range with room, and how much.
     fn tail(&mut self, range: usize) -> (u32, usize) {
         if let Some(slot) = self.tails[range] {
-            let rows = self.segments[slot as usize].rows;
-            if rows < self.segment_rows {
-                return (slot, self.segment_rows - rows);
+            let segment = &self.segments[slot as usize];
+            if segment.rows < self.segment_rows && segment.size() < SEGMENT_BYTES {
+                return (slot, self.segment_rows - segment.rows);
             }
             self.segments[slot as usize].encode(&self.schema.columns);
             self.measure(slot);
         }
         // A segment that deletions have emptied is filled again before another is made.
-        let roomy = self
-            .segments
-            .iter()
-            .position(|segment| segment.range == range && segment.rows * 2 <= self.segment_rows);
+        let roomy = self.segments.iter().position(|segment| {
+            segment.range == range
+                && segment.rows * 2 <= self.segment_rows
+                && segment.size() * 2 <= SEGMENT_BYTES
+        });
         let slot = match roomy {
             Some(slot) => slot as u32,
             None => {
@@ -163,10 +167,13 @@ impl Table {
         begin: Ts,
     ) -> Vec<Address> {
         let mut addresses = Vec::with_capacity(rows.len());
+        let bytes: usize = arrays.iter().map(|array| array.get_buffer_memory_size()).sum();
+        let row_bytes = bytes / arrays.first().map_or(1, |array| array.len()).max(1) + 1;
+        let most = (SEGMENT_BYTES / row_bytes).max(1);
         let mut rest = rows;
         while !rest.is_empty() {
             let (slot, room) = self.tail(range);
-            let (now, later) = rest.split_at(room.min(rest.len()));
+            let (now, later) = rest.split_at(room.min(most).min(rest.len()));
             let first = self.append_to(slot, arrays, now, begin);
             addresses.extend((0..now.len() as u32).map(|row| Address { slot, row: first + row }));
             rest = later;

@@ -232,7 +232,7 @@ mod short {
 }
 
 /// Every signature. `concat`, `concat_ws`, `greatest`, `least` and `nullif` take arguments of any type and are resolved
-/// by [`super::resolve`].
+/// by [`super::resolve()`].
 pub static SIGNATURES: &[Signature] = signatures! {
     "+" Add: (i2, i2) -> i2, (i4, i4) -> i4, (i8, i8) -> i8, (f4, f4) -> f4, (f8, f8) -> f8, (f4, f8) -> f8,
         (f8, f4) -> f8, (num, num) -> num, (date, i4) -> date, (i4, date) -> date, (date, iv) -> ts, (iv, date) -> ts,
