@@ -27,8 +27,9 @@ use crate::{
     expression::{Clause, Resolver, Shared, literal},
     fit::fit,
     names::Scope,
+    parse::with_stack,
     plan::{DeletePlan, InsertPlan, Plan, QueryPlan, SESSION_VALUES, SessionValue, Source, UpdatePlan},
-    rewrite::conjuncts,
+    rewrite::{conjuncts, depth},
     settings::{IdSource, Settings},
 };
 
@@ -142,6 +143,13 @@ pub fn evaluate_arguments(
     Ok(values)
 }
 
+/// Expressions that nest deeper than this are worked on with a stack of their own.
+const DEEP: usize = 30;
+
+fn is_deep(expr: &Expr) -> bool {
+    depth(expr, DEEP + 1) > DEEP
+}
+
 /// Puts values into expressions.
 pub(crate) struct Binder<'a> {
     parameters: &'a [Value],
@@ -223,7 +231,7 @@ impl<'a> Binder<'a> {
     pub(crate) fn expr(&mut self, expr: &Expr) -> Result<Expr> {
         match expr {
             Expr::Column { .. } => Ok(expr.clone()),
-            _ => fold(&self.substitute(expr)?, &self.context),
+            _ => with_stack(is_deep(expr), || fold(&self.substitute(expr)?, &self.context)),
         }
     }
 
@@ -235,7 +243,7 @@ impl<'a> Binder<'a> {
     pub(crate) fn constant(&mut self, expr: &Expr) -> Result<Value> {
         match expr {
             Expr::Literal { value, .. } => Ok(value.clone()),
-            _ => eval_const(&self.substitute(expr)?, &self.context),
+            _ => with_stack(is_deep(expr), || eval_const(&self.substitute(expr)?, &self.context)),
         }
     }
 

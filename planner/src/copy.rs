@@ -395,10 +395,16 @@ fn resolve_options(
     let force_not_null = columns("force_not_null", "force not null", false)?;
     let force_null = columns("force_null", "force null", false)?;
     if null.as_bytes().contains(&delimiter) {
-        return Err(invalid("COPY delimiter must not appear in the NULL specification".into()));
+        return Err(error(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "COPY delimiter must not appear in the NULL specification",
+        ));
     }
     if csv && null.as_bytes().contains(&quote) {
-        return Err(invalid("CSV quote character must not appear in the NULL specification".into()));
+        return Err(error(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "CSV quote character must not appear in the NULL specification",
+        ));
     }
     Ok(CopyOptions {
         format,

@@ -16,7 +16,7 @@ use crate::{
     dml::check_default,
     expression::{Clause, Resolver},
     names::{self, Scope, at, fold},
-    parse::{parse_expression, position_of},
+    parse::{Source, parse_expression, position_of},
     plan::DdlPlan,
     select::Planner,
     types,
@@ -77,7 +77,7 @@ impl Planner<'_> {
             ));
         }
         for constraint in constraints {
-            table_constraint(&name, constraint, &mut primary_key)?;
+            table_constraint(self.source, &name, constraint, &mut primary_key)?;
         }
         let (key, key_name) = resolve_primary_key(&name, primary_key, &mut defined)?;
         let partitioning = match partition_by {
@@ -133,7 +133,7 @@ impl Planner<'_> {
         if name == ROW_ID {
             return unsupported(format!("a column named \"{ROW_ID}\""));
         }
-        let ty = types::resolve(data_type)?;
+        let ty = types::resolve(data_type).map_err(|e| at(e, self.source.next_position(position)))?;
         if ty == Type::Interval {
             return unsupported("a column of type interval");
         }
@@ -152,7 +152,7 @@ impl Planner<'_> {
                                     "multiple default values specified for column \"{name}\" of table \"{table}\""
                                 ),
                             ),
-                            position_of(expr.span()),
+                            self.source.operator_before(expr.span(), "default"),
                         ));
                     }
                     default = Some(self.default_text(&name, &ty, expr)?);
@@ -161,6 +161,7 @@ impl Planner<'_> {
                 ast::ColumnOption::PrimaryKey(key) => {
                     let constraint = constraint.as_ref().or(key.name.as_ref());
                     check_primary_key(key)?;
+                    let position = self.source.operator_after(ident.span, "primary");
                     set_primary_key(
                         table,
                         primary_key,
@@ -187,7 +188,7 @@ impl Planner<'_> {
                                 "conflicting NULL/NOT NULL declarations for column \"{name}\" of table \"{table}\""
                             ),
                         ),
-                        position,
+                        self.source.operator_after(ident.span, "not"),
                     ));
                 }
                 nullable = Some(declared);
@@ -209,7 +210,7 @@ impl Planner<'_> {
         );
         let term = resolver.term(expr)?;
         if let carousel_engine::expr::ArgType::Known(from) = term.arg_type() {
-            check_default(column, ty, &from).map_err(|e| at(e, term.position))?;
+            check_default(column, ty, &from)?;
         }
         resolver.assign(term, ty, column)?;
         // It is kept as text, and must mean the same when it is read again.
@@ -500,6 +501,7 @@ fn set_primary_key(
 }
 
 fn table_constraint(
+    source: &Source,
     table: &str,
     constraint: &ast::TableConstraint,
     primary_key: &mut Option<PrimaryKey>,
@@ -520,7 +522,9 @@ fn table_constraint(
         let ast::OrderByExpr { expr, options: ast::OrderByOptions { asc, nulls_first }, with_fill } = column;
         let plain = operator_class.is_none() && asc.is_none() && nulls_first.is_none() && with_fill.is_none();
         match expr {
-            ast::Expr::Identifier(ident) if plain => columns.push((fold(ident), position_of(ident.span))),
+            ast::Expr::Identifier(ident) if plain => {
+                columns.push((fold(ident), source.operator_before(ident.span, "primary")));
+            }
             _ => return unsupported("this form of PRIMARY KEY"),
         }
     }

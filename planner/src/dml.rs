@@ -189,13 +189,10 @@ impl Planner<'_> {
                 for ident in columns {
                     let name = fold(ident);
                     let column = table.column(&name).ok_or_else(|| {
-                        at(
-                            SqlError::new(
-                                SqlState::UNDEFINED_COLUMN,
-                                format!("column \"{name}\" does not exist"),
-                            ),
-                            position_of(ident.span),
-                        )
+                        let message = format!("column \"{name}\" does not exist");
+                        let mut error = SqlError::new(SqlState::UNDEFINED_COLUMN, message);
+                        error.hint = names::similar_columns(&name, &[target]);
+                        at(error, self.source.operator_before(ident.span, "("))
                     })?;
                     if !named.contains(&column) {
                         named.push(column);
@@ -272,7 +269,7 @@ impl Planner<'_> {
                                 SqlState::SYNTAX_ERROR,
                                 "number of columns does not match number of values",
                             ),
-                            position_of(value.span()),
+                            self.source.operator_before(value.span(), "("),
                         ));
                     }
                     names.iter().zip(values).collect()
@@ -297,12 +294,9 @@ impl Planner<'_> {
                 let column = &table.columns[index];
                 let position = position_of(name.span());
                 if assigned.iter().any(|(i, _)| *i == index) {
-                    return Err(at(
-                        SqlError::new(
-                            SqlState::SYNTAX_ERROR,
-                            format!("multiple assignments to same column \"{}\"", column.name),
-                        ),
-                        position,
+                    return Err(SqlError::new(
+                        SqlState::SYNTAX_ERROR,
+                        format!("multiple assignments to same column \"{}\"", column.name),
                     ));
                 }
                 if table.primary_key.contains(&index) {

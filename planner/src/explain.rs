@@ -30,6 +30,10 @@ pub fn explain(
     ids: &mut dyn IdSource,
     destinations: &dyn Fn(&[KeyRange], bool) -> Vec<ProcessId>,
 ) -> Result<Vec<String>> {
+    let plan = match plan {
+        Plan::Explain(inner) => inner,
+        plan => plan,
+    };
     let execution = bind(plan, parameters, settings, ids)?;
     let mut lines = Lines { lines: Vec::new(), depth: 0 };
     let context = settings.eval_context();

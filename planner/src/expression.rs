@@ -372,10 +372,25 @@ impl<'a> Resolver<'a> {
                 {
                     return unsupported("this form of CAST");
                 }
-                let ty = types::resolve(data_type).map_err(|e| at(e, position()))?;
+                let (cast, written) = match kind {
+                    ast::CastKind::DoubleColon => {
+                        let cast = self.source.operator_after(operand.span(), "::");
+                        (cast, self.source.next_position(cast))
+                    }
+                    _ => {
+                        let before_type = self.source.operator_after(operand.span(), "as");
+                        let cast = self.source.operator_before(operand.span(), "cast");
+                        (cast, self.source.next_position(before_type))
+                    }
+                };
+                let ty = types::resolve(data_type).map_err(|e| at(e, written))?;
                 let term = self.term(operand)?;
                 let position = term.position;
-                Ok(Term::known(self.cast(term, &ty)?, position))
+                let expr = self.cast(term, &ty).map_err(|e| match e.code {
+                    SqlState::CANNOT_COERCE => SqlError { position: cast, ..e },
+                    _ => e,
+                })?;
+                Ok(Term::known(expr, position))
             }
             E::TypedString(ast::TypedString { data_type, value, uses_odbc_syntax: _ }) => {
                 let ty = types::resolve(data_type).map_err(|e| at(e, position()))?;
@@ -487,6 +502,12 @@ impl<'a> Resolver<'a> {
                 position,
             ));
         }
+        if let [ident] = idents
+            && ident.quote_style.is_none()
+            && matches!(ident.value.to_lowercase().as_str(), "current_schema" | "current_role")
+        {
+            return self.keyword_function(&ident.value.to_lowercase(), position);
+        }
         if self.clause == Clause::Default {
             return Err(at(
                 SqlError::new(
@@ -592,17 +613,22 @@ impl<'a> Resolver<'a> {
             }
             UnaryOperator::Minus => {
                 // The sign belongs to the number: -2147483648 is an integer.
-                if let ast::Expr::Value(value) = operand
-                    && let ast::Value::Number(number, false) = &value.value
-                {
-                    let position = self.source.operator_before(value.span, "-");
-                    return Ok(Term::known(number_literal(&format!("-{number}"))?, position));
+                if let Some(number) = written_number(operand) {
+                    let position = self.source.operator_before(operand.span(), "-");
+                    return Ok(Term::known(number_literal(&negated(&number))?, position));
                 }
                 "-"
             }
             UnaryOperator::Plus => "+",
             UnaryOperator::BitwiseNot => "~",
             UnaryOperator::PGAbs => "@",
+            UnaryOperator::PGSquareRoot | UnaryOperator::PGCubeRoot => {
+                let name = if *op == UnaryOperator::PGSquareRoot { "sqrt" } else { "cbrt" };
+                let position = self.source.operator_before(operand.span(), &op.to_string());
+                let term = self.term(operand)?;
+                let expr = self.coerce(term, &Type::Float8)?;
+                return self.call(name, vec![Term::known(expr, position)], position);
+            }
             other => return Err(SqlError::unsupported(format!("operator {other}"))),
         };
         let position = self.source.operator_before(operand.span(), symbol);
@@ -696,14 +722,14 @@ impl<'a> Resolver<'a> {
         right: &[ast::Expr],
         position: Option<u32>,
     ) -> Result<Term> {
-        if !matches!(comparison.1, CompareOp::Eq | CompareOp::Ne) {
-            return Err(at(SqlError::unsupported("an order of rows"), position));
-        }
         if left.len() != right.len() {
             return Err(at(
                 SqlError::new(SqlState::SYNTAX_ERROR, "unequal number of entries in row expressions"),
                 position,
             ));
+        }
+        if !matches!(comparison.1, CompareOp::Eq | CompareOp::Ne) {
+            return self.order_rows(comparison.1, left, right, position);
         }
         let mut members = Vec::new();
         for (l, r) in left.iter().zip(right) {
@@ -711,6 +737,36 @@ impl<'a> Resolver<'a> {
             members.push(self.compare(comparison, l, r, position)?);
         }
         let joined = if comparison.1 == CompareOp::Eq { Expr::And(members) } else { Expr::Or(members) };
+        Ok(Term::known(joined, position))
+    }
+
+    /// `(a, b) < (c, d)` is `a < c OR a = c AND b < d`.
+    fn order_rows(
+        &mut self,
+        op: CompareOp,
+        left: &[ast::Expr],
+        right: &[ast::Expr],
+        position: Option<u32>,
+    ) -> Result<Term> {
+        let strict = match op {
+            CompareOp::Le => CompareOp::Lt,
+            CompareOp::Ge => CompareOp::Gt,
+            other => other,
+        };
+        let mut joined: Option<Expr> = None;
+        for (index, (l, r)) in left.iter().zip(right).enumerate().rev() {
+            let (l, r) = (self.term(l)?, self.term(r)?);
+            let here = if index + 1 == left.len() { op } else { strict };
+            let decides = self.compare((here.symbol(), here), l.clone(), r.clone(), position)?;
+            joined = Some(match joined {
+                None => decides,
+                Some(rest) => {
+                    let equal = self.compare(("=", CompareOp::Eq), l, r, position)?;
+                    Expr::Or(vec![decides, Expr::And(vec![equal, rest])])
+                }
+            });
+        }
+        let joined = joined.ok_or_else(|| SqlError::internal("a comparison of rows without members"))?;
         Ok(Term::known(joined, position))
     }
 
@@ -911,7 +967,13 @@ impl<'a> Resolver<'a> {
     /// A call of an operator or function of the engine's catalogue.
     pub(crate) fn call(&mut self, name: &str, arguments: Vec<Term>, position: Option<u32>) -> Result<Term> {
         let types: Vec<ArgType> = arguments.iter().map(Term::arg_type).collect();
-        let resolved = resolve(name, &types).map_err(|e| at(e, position))?;
+        let resolved = resolve(name, &types).map_err(|mut e| {
+            if types.len() == 1 && e.code == SqlState::UNDEFINED_FUNCTION && !name.starts_with(char::is_alphabetic) {
+                let hint = "No operator matches the given name and argument type. You might need to add an explicit type cast.";
+                e.hint = Some(hint.into());
+            }
+            at(e, position)
+        })?;
         let args = arguments
             .into_iter()
             .zip(&resolved.arg_types)
@@ -977,6 +1039,26 @@ fn chain<'e>(expr: &'e ast::Expr, op: &BinaryOperator) -> Vec<&'e ast::Expr> {
     operands.push(rest);
     operands.reverse();
     operands
+}
+
+/// A number that is written out, with its signs and parentheses.
+fn written_number(expr: &ast::Expr) -> Option<String> {
+    match expr {
+        ast::Expr::Value(value) => match &value.value {
+            ast::Value::Number(number, false) => Some(number.clone()),
+            _ => None,
+        },
+        ast::Expr::Nested(inner) => written_number(inner),
+        ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr } => Some(negated(&written_number(expr)?)),
+        _ => None,
+    }
+}
+
+fn negated(number: &str) -> String {
+    match number.strip_prefix('-') {
+        Some(number) => number.to_owned(),
+        None => format!("-{number}"),
+    }
 }
 
 /// A number as PostgreSQL types it: integer, bigint or numeric, whatever is enough.

@@ -78,6 +78,12 @@ fn fit_list(expr: Expr, list: Vec<Expr>, negated: bool) -> Expr {
     if negated && has_null {
         return never();
     }
+    // Nothing equals NULL.
+    let list: Vec<Expr> =
+        list.into_iter().filter(|e| !matches!(e, Expr::Literal { value: Value::Null, .. })).collect();
+    if list.is_empty() {
+        return never();
+    }
     let Some((index, ty)) = cast_column(&expr) else {
         return Expr::InList { expr: Box::new(expr), list, negated };
     };

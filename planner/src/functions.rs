@@ -53,6 +53,118 @@ const OTHER_AGGREGATES: &[&str] = &[
     "any_value",
 ];
 
+/// Functions that PostgreSQL has and Carousel has not.
+const OTHER_FUNCTIONS: &[&str] = &[
+    "acos",
+    "acosd",
+    "acosh",
+    "array_length",
+    "array_to_string",
+    "asin",
+    "asind",
+    "asinh",
+    "atan",
+    "atan2",
+    "atand",
+    "atanh",
+    "bit_count",
+    "cardinality",
+    "col_description",
+    "convert_from",
+    "convert_to",
+    "cos",
+    "cosd",
+    "cosh",
+    "cot",
+    "currval",
+    "date_bin",
+    "factorial",
+    "format",
+    "format_type",
+    "gcd",
+    "generate_series",
+    "get_bit",
+    "get_byte",
+    "has_table_privilege",
+    "inet_client_addr",
+    "inet_server_addr",
+    "isfinite",
+    "json_build_object",
+    "jsonb_build_object",
+    "justify_days",
+    "justify_interval",
+    "lastval",
+    "lcm",
+    "make_interval",
+    "make_time",
+    "make_timestamp",
+    "make_timestamptz",
+    "min_scale",
+    "nextval",
+    "normalize",
+    "num_nonnulls",
+    "num_nulls",
+    "obj_description",
+    "overlay",
+    "parse_ident",
+    "pg_client_encoding",
+    "pg_get_constraintdef",
+    "pg_get_expr",
+    "pg_get_indexdef",
+    "pg_get_userbyid",
+    "pg_postmaster_start_time",
+    "pg_relation_size",
+    "pg_size_pretty",
+    "pg_sleep",
+    "pg_table_is_visible",
+    "pg_table_size",
+    "pg_total_relation_size",
+    "pg_typeof",
+    "quote_ident",
+    "quote_literal",
+    "quote_nullable",
+    "regexp_count",
+    "regexp_instr",
+    "regexp_like",
+    "regexp_match",
+    "regexp_matches",
+    "regexp_split_to_array",
+    "regexp_split_to_table",
+    "regexp_substr",
+    "row_to_json",
+    "scale",
+    "set_bit",
+    "set_byte",
+    "set_config",
+    "setseed",
+    "setval",
+    "sha224",
+    "sha256",
+    "sha384",
+    "sha512",
+    "sin",
+    "sind",
+    "sinh",
+    "string_to_array",
+    "string_to_table",
+    "tan",
+    "tand",
+    "tanh",
+    "timeofday",
+    "to_ascii",
+    "to_char",
+    "to_date",
+    "to_json",
+    "to_jsonb",
+    "to_number",
+    "to_regclass",
+    "trim_scale",
+    "txid_current",
+    "unistr",
+    "unnest",
+    "width_bucket",
+];
+
 fn aggregate(name: &str) -> Option<AggregateFunction> {
     Some(match name {
         "count" => AggregateFunction::Count,
@@ -136,14 +248,11 @@ impl Resolver<'_> {
         for argument in arguments {
             match argument {
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => terms.push(self.term(expr)?),
+                // A star is no argument, which only an aggregate can do without.
                 ast::FunctionArg::Unnamed(_) => {
-                    return Err(at(
-                        SqlError::new(
-                            SqlState(*b"42809"),
-                            format!("{name}(*) specified, but {name} is not an aggregate function"),
-                        ),
-                        position,
-                    ));
+                    return self
+                        .call(&format!("{name}\u{0}"), Vec::new(), position)
+                        .map_err(|e| SqlError { message: format!("function {name}() does not exist"), ..e });
                 }
                 ast::FunctionArg::Named { .. } | ast::FunctionArg::ExprNamed { .. } => {
                     return unsupported("named arguments");
@@ -167,6 +276,9 @@ impl Resolver<'_> {
             }
             _ => {
                 // A qualified name that is not pg_catalog's is shown, and missed, as written.
+                if OTHER_FUNCTIONS.contains(&name) {
+                    return unsupported(&format!("function {name}"));
+                }
                 let known = parts.len() == 1 || (parts.len() == 2 && parts[0] == "pg_catalog");
                 self.call(if known { name.to_owned() } else { parts.join(".") }.as_str(), terms, position)
             }
@@ -237,6 +349,14 @@ impl Resolver<'_> {
             self.aggregates.len() - 1
         });
         Ok(Term { kind: TermKind::Known(Expr::column(AGGREGATES + place, ty)), position })
+    }
+
+    /// A function whose call is a keyword.
+    pub(crate) fn keyword_function(&mut self, name: &str, position: Option<u32>) -> Result<Term> {
+        match self.session_function(name, true, &[], position)? {
+            Some(term) => Ok(term),
+            None => self.call(name, Vec::new(), position),
+        }
     }
 
     /// What the session knows: the time, the user, its settings.

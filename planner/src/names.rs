@@ -232,7 +232,7 @@ impl Scope {
 }
 
 /// PostgreSQL's HINT for a misspelt column: those at the smallest edit distance, if there are at most two.
-fn similar_columns(name: &str, relations: &[&Relation]) -> Option<String> {
+pub(crate) fn similar_columns(name: &str, relations: &[&Relation]) -> Option<String> {
     const FARTHEST: usize = 3;
     let mut best = FARTHEST + 1;
     let mut found: Vec<String> = Vec::new();

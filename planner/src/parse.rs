@@ -18,7 +18,9 @@ use crate::{parse_session, plan::Plan};
 /// How many operators may follow one another in one expression without parentheses or commas between them.
 const MAX_CHAIN: usize = 20_000;
 /// From this many on a statement is worked on with a stack of its own.
-const DEEP_CHAIN: usize = 200;
+const DEEP_CHAIN: usize = 100;
+/// As many as that are one level of parentheses.
+const NESTING: usize = 4;
 /// How deep sqlparser may recurse; it grows its stack itself.
 const MAX_RECURSION: usize = 1_000;
 
@@ -175,6 +177,12 @@ impl Source {
             .or_else(|| position_of(span))
     }
 
+    /// Position of the token behind another one.
+    pub(crate) fn next_position(&self, position: Option<u32>) -> Option<u32> {
+        let next = self.tokens.partition_point(|t| Some(t.position) <= position);
+        self.tokens.get(next).map(|t| t.position)
+    }
+
     fn token_text(&self, place: &Place) -> &str {
         self.text.get(place.bytes.0 as usize..place.bytes.1 as usize).unwrap_or_default()
     }
@@ -281,7 +289,9 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Resul
 
 fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
     let dialect = PostgreSqlDialect {};
-    let (tokens, split_at) = cut_split_at(tokens);
+    let (mut tokens, split_at) = cut_split_at(tokens);
+    expand_table(&mut tokens);
+    adapt(&mut tokens)?;
     let mut parser = parser(&dialect, tokens);
     if let Some(ast) = parse_session::parse(source, &mut parser)? {
         return Ok(ast);
@@ -308,6 +318,70 @@ fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
         _ if split_at.is_some() => Err(SqlError::unsupported("SPLIT AT outside of CREATE TABLE")),
         statement => Ok(Ast::Sql(statement)),
     }
+}
+
+/// `TABLE name` is `SELECT * FROM name`.
+fn expand_table(tokens: &mut Vec<TokenWithSpan>) {
+    let first = tokens.iter().position(|t| !matches!(t.token, Token::Whitespace(_)));
+    let Some(first) = first else { return };
+    if matches!(&tokens[first].token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("table"))
+    {
+        let written = [Token::make_keyword("SELECT"), Token::Mul, Token::make_keyword("FROM")];
+        tokens.splice(first..=first, written.map(TokenWithSpan::wrap));
+    }
+}
+
+/// Rewrites what PostgreSQL's grammar has and sqlparser's has not: `ISNULL`, `NOTNULL`, `ONLY`, `trim(leading from x)`.
+fn adapt(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let lower = |token: &Token| match token {
+        Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_lowercase(),
+        _ => String::new(),
+    };
+    let interesting = |token: &TokenWithSpan| {
+        matches!(
+            lower(&token.token).as_str(),
+            "isnull" | "notnull" | "only" | "from" | "symmetric" | "unlogged"
+        )
+    };
+    if !tokens.iter().any(interesting) {
+        return Ok(());
+    }
+    let mut adapted: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len() + 4);
+    let (mut before, mut last) = (String::new(), String::new());
+    for token in tokens.drain(..) {
+        let word = lower(&token.token);
+        let position = position_of(token.span);
+        let unsupported = |what: &str| match position {
+            Some(position) => Err(SqlError::unsupported(what).at(position)),
+            None => Err(SqlError::unsupported(what)),
+        };
+        let mut push = |keyword: &str| {
+            adapted.push(TokenWithSpan::new(Token::make_keyword(keyword), token.span));
+        };
+        match (last.as_str(), word.as_str()) {
+            ("." | "as" | ",", _) | (_, "") => adapted.push(token.clone()),
+            (_, "isnull") => {
+                push("IS");
+                push("NULL");
+            }
+            (_, "notnull") => {
+                push("IS");
+                push("NOT");
+                push("NULL");
+            }
+            ("from" | "update" | "join", "only") => {}
+            ("leading" | "trailing" | "both", "from") if before == "(" => {}
+            ("between", "symmetric") => return unsupported("BETWEEN SYMMETRIC"),
+            ("create", "unlogged") => return unsupported("CREATE UNLOGGED TABLE"),
+            _ => adapted.push(token.clone()),
+        }
+        if !matches!(token.token, Token::Whitespace(_)) {
+            let text = if word.is_empty() { token.token.to_string() } else { word };
+            before = std::mem::replace(&mut last, text);
+        }
+    }
+    *tokens = adapted;
+    Ok(())
 }
 
 /// Takes `SPLIT AT (…)` out of a CREATE TABLE: sqlparser does not know it.
@@ -347,13 +421,17 @@ fn cut_split_at(tokens: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, Option<Vec<Tok
     (tokens.to_vec(), None)
 }
 
-/// The longest run of operators without parentheses or commas between them; 54001 when it is too long.
+/// The longest run of operators without parentheses or commas between them, or the depth of parentheses in the same
+/// measure; 54001 when a run is too long.
 fn check_depth(tokens: &[TokenWithSpan]) -> Result<usize> {
     let mut runs = vec![0usize];
     let mut longest = 0;
     for token in tokens {
         match &token.token {
-            Token::LParen | Token::LBracket => runs.push(0),
+            Token::LParen | Token::LBracket => {
+                runs.push(0);
+                longest = longest.max((runs.len() * NESTING).min(MAX_CHAIN));
+            }
             Token::RParen | Token::RBracket => {
                 if runs.len() > 1 {
                     runs.pop();

@@ -461,16 +461,14 @@ impl Grammar<'_, '_> {
             let columns = if *self.peek() == Token::LParen { self.columns()? } else { Vec::new() };
             CopySource::Table { name, columns }
         };
+        let is_query = matches!(source, CopySource::Query(_));
         let to = if self.word("to") {
             true
-        } else if self.word("from") {
+        } else if !is_query && self.word("from") {
             false
         } else {
             return Err(self.unexpected());
         };
-        if !to && matches!(source, CopySource::Query(_)) {
-            return Err(self.unexpected());
-        }
         if self.word("program") {
             return Err(SqlError::unsupported("COPY to or from a program"));
         } else if self.string().is_ok() {

@@ -52,6 +52,30 @@ fn all(exprs: &[Expr], replace: &mut dyn FnMut(&Expr) -> Result<Option<Expr>>) -
     exprs.iter().map(|e| rewrite(e, replace)).collect()
 }
 
+/// How deep an expression nests, as far as it matters: counting stops at `limit`.
+pub(crate) fn depth(expr: &Expr, limit: usize) -> usize {
+    if limit == 0 {
+        return 0;
+    }
+    let one = |e: &Expr| depth(e, limit - 1);
+    let all = |exprs: &[Expr]| exprs.iter().map(one).max().unwrap_or(0);
+    1 + match expr {
+        Expr::Literal { .. } | Expr::Column { .. } | Expr::Parameter { .. } => 0,
+        Expr::Call { args, .. } | Expr::Coalesce { args, .. } | Expr::And(args) | Expr::Or(args) => all(args),
+        Expr::Cast { expr, .. }
+        | Expr::Not(expr)
+        | Expr::IsNull { expr, .. }
+        | Expr::IsTruth { expr, .. } => one(expr),
+        Expr::Compare { left, right, .. } | Expr::IsDistinct { left, right, .. } => one(left).max(one(right)),
+        Expr::InList { expr, list, .. } => one(expr).max(all(list)),
+        Expr::Like { expr, pattern, .. } => one(expr).max(one(pattern)),
+        Expr::Case { branches, otherwise, .. } => {
+            let branches = branches.iter().map(|(condition, result)| one(condition).max(one(result)));
+            branches.max().unwrap_or(0).max(otherwise.as_deref().map_or(0, one))
+        }
+    }
+}
+
 /// Splits a condition at its top-level ANDs, in the order in which it was written.
 pub(crate) fn conjuncts(condition: Expr) -> Vec<Expr> {
     match condition {

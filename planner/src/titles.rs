@@ -42,9 +42,6 @@ fn find(expr: &Expr) -> (String, Strength) {
             Err(_) => (String::new(), Strength::None),
         },
         Expr::Interval(_) => ("interval".into(), Strength::Weak),
-        Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => {
-            ("bool".into(), Strength::Weak)
-        }
         Expr::Case { else_result, .. } => match else_result.as_deref().map(find) {
             Some(found @ (_, Strength::Proper)) => found,
             _ => ("case".into(), Strength::Weak),

@@ -1,0 +1,220 @@
+//! Nothing that a client writes makes the planner panic or exhausts the stack.
+
+use std::path::Path;
+
+use carousel_planner::parse;
+use proptest::prelude::*;
+
+use crate::support::{catalog, outcome};
+
+/// Tokens out of which statements are made.
+const TOKENS: &[&str] = &[
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "BY",
+    "HAVING",
+    "ORDER",
+    "LIMIT",
+    "OFFSET",
+    "INSERT",
+    "INTO",
+    "VALUES",
+    "UPDATE",
+    "SET",
+    "DELETE",
+    "COPY",
+    "TO",
+    "STDIN",
+    "STDOUT",
+    "CREATE",
+    "TABLE",
+    "DROP",
+    "PRIMARY",
+    "KEY",
+    "PARTITION",
+    "RANGE",
+    "HASH",
+    "SPLIT",
+    "AT",
+    "DEFAULT",
+    "NULL",
+    "NOT",
+    "AND",
+    "OR",
+    "IN",
+    "LIKE",
+    "BETWEEN",
+    "IS",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "END",
+    "CAST",
+    "AS",
+    "DISTINCT",
+    "RETURNING",
+    "ON",
+    "CONFLICT",
+    "DO",
+    "NOTHING",
+    "EXPLAIN",
+    "PREPARE",
+    "EXECUTE",
+    "SHOW",
+    "BEGIN",
+    "TRUNCATE",
+    "WITH",
+    "(",
+    ")",
+    ",",
+    ";",
+    ".",
+    "*",
+    "=",
+    "<>",
+    "<",
+    ">=",
+    "+",
+    "-",
+    "/",
+    "%",
+    "||",
+    "::",
+    "~",
+    "[",
+    "]",
+    ":",
+    "$1",
+    "$2",
+    "$0",
+    "$99999",
+    "1",
+    "0",
+    "-1",
+    "2147483648",
+    "99999999999999999999",
+    "1.5",
+    "1e400",
+    "'x'",
+    "'2013-01-01'",
+    "''",
+    "'",
+    "\"",
+    "\"x\"",
+    "E'\\n'",
+    "$$",
+    "--",
+    "/*",
+    "*/",
+    "\\",
+    "\u{0}",
+    "é",
+    "count",
+    "sum",
+    "max",
+    "upper",
+    "now",
+    "coalesce",
+    "random",
+    "kinds",
+    "airlines",
+    "pairs",
+    "id",
+    "flag",
+    "small",
+    "price",
+    "fixed",
+    "born",
+    "seen",
+    "token",
+    "carrier",
+    "name",
+    "a",
+    "b",
+    "integer",
+    "text",
+    "numeric",
+    "varchar",
+    "timestamptz",
+    "interval",
+    "excluded",
+];
+
+fn schema() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/statements/schema.sql");
+    std::fs::read_to_string(path).expect("a file of the repository")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn token_soup_never_panics(tokens in prop::collection::vec(prop::sample::select(TOKENS), 0..24)) {
+        let text = tokens.join(" ");
+        let catalog = catalog(&schema());
+        if parse(&text).is_ok_and(|statements| statements.len() == 1) {
+            outcome(&catalog, &text);
+        }
+    }
+
+    #[test]
+    fn damaged_statements_never_panic(
+        statement in prop::sample::select(include_str!("../statements/statements.txt").lines().collect::<Vec<_>>()),
+        cut in 0.0..1.0f64,
+        token in prop::sample::select(TOKENS),
+    ) {
+        let at = (statement.len() as f64 * cut) as usize;
+        prop_assume!(statement.is_char_boundary(at));
+        let text = format!("{} {token} {}", &statement[..at], &statement[at..]);
+        let catalog = catalog(&schema());
+        if parse(&text).is_ok_and(|statements| statements.len() == 1) {
+            outcome(&catalog, &text);
+        }
+    }
+
+    #[test]
+    fn errors_point_into_the_text(text in "[ -~é\n]{0,60}") {
+        if let Err(error) = parse(&text) {
+            let position = error.position.expect("a syntax error has a position") as usize;
+            prop_assert!((1..=text.chars().count() + 1).contains(&position), "{position} in {text:?}");
+        }
+    }
+}
+
+#[test]
+fn deep_statements_are_refused_with_54001() {
+    let catalog = catalog(&schema());
+    let deep = 200_000;
+    let statements = [
+        format!("SELECT {}1{}", "(".repeat(deep), ")".repeat(deep)),
+        format!("SELECT {} true", "NOT ".repeat(deep)),
+        format!("SELECT 1{}", " + 1".repeat(deep)),
+        format!("SELECT {}1{}", "abs(".repeat(deep), ")".repeat(deep)),
+        format!("SELECT {}1{}", "CASE WHEN true THEN ".repeat(deep), " END".repeat(deep)),
+        format!("SELECT * FROM kinds WHERE id = 1{}", " OR id = 2".repeat(deep)),
+        format!("SELECT 1{}", " + 1".repeat(2_000)),
+        format!("SELECT {}1{}", "(".repeat(400), ")".repeat(400)),
+        format!("EXPLAIN {} SELECT 1", "EXPLAIN ".repeat(deep)),
+    ];
+    for sql in statements {
+        let found = outcome(&catalog, &sql);
+        let refused = found[0].starts_with("error 54001") || found[0].starts_with("error 0A000");
+        assert!(refused, "{} led to {found:?}", &sql[..60.min(sql.len())]);
+    }
+}
+
+#[test]
+fn long_statements_are_planned() {
+    let catalog = catalog(&schema());
+    let alternatives = format!("SELECT id FROM kinds WHERE id = 1{}", " OR id = 2".repeat(4_000));
+    assert_eq!(outcome(&catalog, &alternatives), ["columns: id int8"]);
+    let list = format!("SELECT id FROM kinds WHERE id IN (1{})", ", 2".repeat(50_000));
+    assert_eq!(outcome(&catalog, &list), ["columns: id int8"]);
+    let rows = format!("INSERT INTO airlines VALUES ('a', 'b'){}", ", ('c', 'd')".repeat(20_000));
+    assert_eq!(outcome(&catalog, &rows), ["done"]);
+    let sum = format!("SELECT 1{}", " + 1".repeat(200));
+    assert_eq!(outcome(&catalog, &sum)[1], "row: 201");
+}

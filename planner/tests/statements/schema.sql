@@ -1,0 +1,4 @@
+CREATE TABLE flights (year smallint NOT NULL, month smallint NOT NULL, day smallint NOT NULL, dep_time smallint, dep_delay smallint, arr_delay smallint, carrier text NOT NULL, flight integer NOT NULL, tailnum text, origin text NOT NULL, dest text NOT NULL, distance integer NOT NULL, time_hour timestamptz NOT NULL);
+CREATE TABLE airlines (carrier text PRIMARY KEY, name text NOT NULL);
+CREATE TABLE kinds (id bigint PRIMARY KEY, flag boolean, small smallint, whole integer, big bigint, single real, double double precision, exact numeric, price numeric(7,2), words text, code varchar(3), fixed char(4), born date, clock time, at timestamp, seen timestamptz, token uuid, raw bytea);
+CREATE TABLE pairs (a integer, b integer, note text DEFAULT 'none', made timestamptz DEFAULT now(), PRIMARY KEY (a, b));
