@@ -1,9 +1,12 @@
 //! The `carousel` binary as its users meet it: options, messages, exit codes, and a server's life and death.
 
 use std::{
+    io::{BufRead, BufReader, Read, Write},
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, ChildStdout, Command, Output, Stdio},
 };
+
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// The binary without the settings of whoever runs the tests.
 fn carousel(arguments: &[&str]) -> Command {
@@ -181,4 +184,204 @@ fn an_unusable_data_directory_is_told() {
         let line = refusal(&mut carousel(&["start", "--listen", "127.0.0.1:0", "--data-dir", path(&data)]));
         assert!(line.contains(path(&file)), "{line}");
     }
+}
+
+/// A running server.
+struct Server {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server on a directory and waits until it has printed where to connect.
+    fn start(data: &Path, options: &[&str]) -> Server {
+        let mut command = carousel(&["start", "--listen", "127.0.0.1:0", "--data-dir", path(data)]);
+        command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the binary runs");
+        let mut output = BufReader::new(process.stdout.take().expect("the output is piped"));
+        let mut printed = String::new();
+        let port = loop {
+            let mut line = String::new();
+            if output.read_line(&mut line).expect("the output is text") == 0 {
+                let mut stderr = String::new();
+                process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+                panic!("the server ended: {printed}{stderr}");
+            }
+            printed.push_str(&line);
+            if let Some((_, port)) = line.split_once("psql -h 127.0.0.1 -p ") {
+                break port.trim().parse().expect("the line ends with a port");
+            }
+        };
+        assert!(printed.contains(&format!("127.0.0.1:{port}")), "{printed}");
+        let data = data.canonicalize().unwrap();
+        assert!(printed.contains(path(&data)), "{printed}");
+        // Nobody reads stderr from here on; a full pipe must not stop the server.
+        let mut stderr = process.stderr.take().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        Server { process, output, port }
+    }
+
+    fn signal(&self, signal: i32) {
+        let id = i32::try_from(self.process.id()).unwrap();
+        // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
+        assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+    }
+
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Stops it with a signal; gives its exit code.
+    fn stop(mut self, signal: i32) -> Option<i32> {
+        self.signal(signal);
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        self.process.wait().unwrap().code()
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://anybody@127.0.0.1:{}/anything", self.port)
+    }
+
+    async fn connect(&self) -> Client {
+        let (client, connection) =
+            tokio_postgres::connect(&self.url(), NoTls).await.expect("the server answers");
+        tokio::spawn(connection);
+        client
+    }
+
+    fn query(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = self.connect().await;
+            let messages = client.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+            let rows = messages.iter().filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => {
+                    Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
+                }
+                _ => None,
+            });
+            rows.collect()
+        })
+    }
+
+    /// Rows in the order of their text, fields separated by bars.
+    fn rows(&self, sql: &str) -> Vec<String> {
+        let text = |field: Option<String>| field.unwrap_or_else(|| "NULL".to_owned());
+        let line = |row: Vec<Option<String>>| row.into_iter().map(text).collect::<Vec<_>>().join("|");
+        let mut rows: Vec<String> = self.query(sql).into_iter().map(line).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    fn load(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = carousel(&["load"]).args(arguments).args(["--url", &self.url()]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing behind; one that stopped the server has nothing left to kill.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn what_was_loaded_survives_a_kill_and_a_stop() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &["--demo", "--demo-rows=5000"]);
+    let loaded = server.rows("SELECT * FROM ticket");
+    assert_eq!(loaded.len(), 5000);
+    server.query("CREATE TABLE note (id integer PRIMARY KEY, body text)");
+    server.query("INSERT INTO note VALUES (1, 'one'), (2, NULL)");
+    server.kill();
+
+    let server = Server::start(&data, &["--demo", "--demo-rows=7000"]);
+    assert!(server.rows("SELECT * FROM ticket") == loaded, "the demo fills a table only once");
+    assert_eq!(server.rows("SELECT id, body FROM note"), ["1|one", "2|NULL"]);
+    server.query("UPDATE note SET body = 'two' WHERE id = 2");
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+
+    let server = Server::start(&data, &[]);
+    assert!(server.rows("SELECT * FROM ticket") == loaded);
+    assert_eq!(server.rows("SELECT id, body FROM note"), ["1|one", "2|two"]);
+    assert_eq!(server.stop(libc::SIGINT), Some(0));
+}
+
+#[test]
+fn a_data_directory_has_one_owner_and_one_version() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &[]);
+    let again = &["start", "--listen", "127.0.0.1:0", "--data-dir", path(&data)];
+    let line = refusal(&mut carousel(again));
+    assert!(line.contains("in use"), "{line}");
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+    let line = refusal(carousel(again).args(["--storage", "7"]));
+    assert!(line.contains('7'), "{line}");
+}
+
+#[test]
+fn files_are_loaded_or_their_mistakes_named() {
+    let directory = scratch();
+    let server = Server::start(&directory.path().join("data"), &[]);
+
+    let (code, message) = server.load(&["ticket", "--rows", "10"]);
+    assert!(code == Some(1) && message.contains("--create"), "{message}");
+    let (code, message) = server.load(&["ticket", "--rows", "10", "--create", "--seed", "3"]);
+    assert!(code == Some(0) && message.contains("10 rows"), "{message}");
+    assert_eq!(server.rows("SELECT rloc FROM ticket").len(), 10);
+
+    server.query("CREATE TABLE pair (a integer PRIMARY KEY, b text)");
+    let file = directory.path().join("pair.csv");
+    std::fs::write(&file, "a,b\n1,x\n2,\"y\nz\"\nthree,w\n").unwrap();
+    let (code, message) = server.load(&["csv", path(&file), "--table", "pair", "--header"]);
+    let last = message.lines().last().unwrap_or_default();
+    // The quoted line break counts: the mistake is in the file's fifth line.
+    assert!(code == Some(1) && last.contains("line 5, column a") && last.contains("three"), "{message}");
+    assert!(server.rows("SELECT a FROM pair").is_empty(), "a bad row loads nothing");
+
+    std::fs::write(&file, "1;x\n2;NA\n").unwrap();
+    let options = ["--delimiter", ";", "--null", "NA"];
+    let (code, message) = server.load(&[&["csv", path(&file), "--table", "pair"][..], &options].concat());
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(server.rows("SELECT a, b FROM pair"), ["1|x", "2|NULL"]);
+
+    let mut piped = carousel(&["load", "csv", "-", "--table", "pair", "--url", &server.url()]);
+    let mut piped = piped.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    piped.stdin.take().unwrap().write_all(b"3,z\n").unwrap();
+    assert!(piped.wait().unwrap().success());
+    assert_eq!(server.rows("SELECT b FROM pair WHERE a = 3"), ["z"]);
+
+    let (code, message) = server.load(&["csv", path(&file), "--table", "nothing"]);
+    assert!(code == Some(1) && message.contains("\"nothing\" does not exist"), "{message}");
+
+    let parquet = directory.path().join("pair.parquet");
+    write_parquet(&parquet);
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "pair"]);
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(server.rows("SELECT a, b FROM pair WHERE a >= 10"), ["10|a\tb\\", "11|NULL"]);
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "pair"]);
+    assert!(code == Some(1) && message.contains("already exists"), "{message}");
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "ticket"]);
+    assert!(code == Some(1) && message.contains("column \"a\""), "{message}");
+    let (code, message) = server.load(&["parquet", path(&parquet), "--table", "nothing"]);
+    assert!(code == Some(1) && message.contains("no table \"nothing\""), "{message}");
+}
+
+fn write_parquet(file: &Path) {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+    use std::sync::Arc;
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![10, 11]));
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("a\tb\\"), None]));
+    let batch = RecordBatch::try_from_iter([("a", numbers), ("b", texts)]).unwrap();
+    let file = std::fs::File::create(file).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
 }

@@ -17,6 +17,9 @@ use super::frontend;
 
 /// Bytes of unhandled messages of one connection, a single longer message apart.
 const INBOX_BUDGET_BYTES: usize = 1 << 20;
+/// The most that one message costs of the budget. The session holds a message while it waits for more (a COPY statement
+/// for its data), so two of the longest must find room.
+const MOST_OF_BUDGET_BYTES: usize = INBOX_BUDGET_BYTES / 2;
 /// What a message costs of the budget besides its bytes.
 const FRAME_OVERHEAD_BYTES: usize = 64;
 /// How much is read from a socket at once.
@@ -55,7 +58,7 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
     loop {
         match cut(&mut received, limit) {
             Ok(Some((kind, body))) => {
-                let cost = (body.len() + FRAME_OVERHEAD_BYTES).min(INBOX_BUDGET_BYTES) as u32;
+                let cost = (body.len() + FRAME_OVERHEAD_BYTES).min(MOST_OF_BUDGET_BYTES) as u32;
                 let Ok(permit) = budget.clone().acquire_many_owned(cost).await else { return false };
                 if inbox.send(Incoming::Frame(Frame { kind, body, _budget: permit })).is_err() {
                     return false;
@@ -123,5 +126,25 @@ mod tests {
             received.extend_from_slice(&whole[split..]);
             assert_eq!(cut(&mut received, 100).unwrap().unwrap(), (b'Q', Bytes::from_static(b"a\0")));
         }
+    }
+
+    #[tokio::test]
+    async fn a_long_message_arrives_while_another_is_held() {
+        let mut sent = Vec::new();
+        for length in [10, INBOX_BUDGET_BYTES * 2] {
+            sent.push(b'd');
+            sent.extend((length as u32 + 4).to_be_bytes());
+            sent.resize(sent.len() + length, b'x');
+        }
+        let (sender, mut inbox) = mpsc::unbounded_channel();
+        let reader =
+            tokio::spawn(async move { read_frames(&mut &sent[..], BytesMut::new(), 64 << 20, sender).await });
+        let held = inbox.recv().await;
+        assert!(matches!(held, Some(Incoming::Frame(Frame { ref body, .. })) if body.len() == 10));
+        let long = inbox.recv().await;
+        assert!(
+            matches!(long, Some(Incoming::Frame(Frame { ref body, .. })) if body.len() == INBOX_BUDGET_BYTES * 2)
+        );
+        assert!(reader.await.unwrap(), "the client went after its last message");
     }
 }
