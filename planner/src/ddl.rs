@@ -371,7 +371,7 @@ fn clauses(
     } = create;
     let postgres = [
         (*temporary || global.is_some(), "TEMPORARY"),
-        (query.is_some(), "CREATE TABLE … AS"),
+        (query.is_some(), "AS"),
         (like.is_some(), "LIKE"),
         (inherits.is_some(), "INHERITS"),
         (partition_of.is_some() || for_values.is_some(), "PARTITION OF"),

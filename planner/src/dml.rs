@@ -18,8 +18,9 @@ use crate::{
     parse::{parse_expression, position_of},
     plan::{DeletePlan, InsertPlan, OutputColumn, Plan, UpdatePlan},
     rewrite::conjuncts,
-    select::{Item, Planner, lists},
+    select::{Item, Planner},
     types::plain_name,
+    values::lists,
 };
 
 type Output = Option<Vec<OutputColumn>>;

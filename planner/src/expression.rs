@@ -10,8 +10,7 @@ use carousel_engine::{
     aggregate::AggregateCall,
     error::Result,
     expr::{
-        ArgType, CastContext, CastKind, CompareOp, Expr, Function, cast_allowed, comparison_type, resolve,
-        select_common_type,
+        ArgType, CastContext, CastKind, CompareOp, Expr, Function, cast_allowed, resolve, select_common_type,
     },
     numeric::Numeric,
     text::parse_value,
@@ -108,7 +107,7 @@ pub(crate) enum TermKind {
 }
 
 impl Term {
-    fn known(expr: Expr, position: Option<u32>) -> Term {
+    pub(crate) fn known(expr: Expr, position: Option<u32>) -> Term {
         Term { kind: TermKind::Known(expr), position }
     }
 
@@ -712,185 +711,6 @@ impl<'a> Resolver<'a> {
         let mut term = self.call(symbol, vec![l, r], operator)?;
         term.position = position;
         Ok(term)
-    }
-
-    /// `(a, b) = (c, d)` and `<>`: by their members.
-    fn compare_rows(
-        &mut self,
-        comparison: (&str, CompareOp),
-        left: &[ast::Expr],
-        right: &[ast::Expr],
-        position: Option<u32>,
-    ) -> Result<Term> {
-        if left.len() != right.len() {
-            return Err(at(
-                SqlError::new(SqlState::SYNTAX_ERROR, "unequal number of entries in row expressions"),
-                position,
-            ));
-        }
-        if !matches!(comparison.1, CompareOp::Eq | CompareOp::Ne) {
-            return self.order_rows(comparison.1, left, right, position);
-        }
-        let mut members = Vec::new();
-        for (l, r) in left.iter().zip(right) {
-            let (l, r) = (self.term(l)?, self.term(r)?);
-            members.push(self.compare(comparison, l, r, position)?);
-        }
-        let joined = if comparison.1 == CompareOp::Eq { Expr::And(members) } else { Expr::Or(members) };
-        Ok(Term::known(joined, position))
-    }
-
-    /// `(a, b) < (c, d)` is `a < c OR a = c AND b < d`.
-    fn order_rows(
-        &mut self,
-        op: CompareOp,
-        left: &[ast::Expr],
-        right: &[ast::Expr],
-        position: Option<u32>,
-    ) -> Result<Term> {
-        let strict = match op {
-            CompareOp::Le => CompareOp::Lt,
-            CompareOp::Ge => CompareOp::Gt,
-            other => other,
-        };
-        let mut joined: Option<Expr> = None;
-        for (index, (l, r)) in left.iter().zip(right).enumerate().rev() {
-            let (l, r) = (self.term(l)?, self.term(r)?);
-            let here = if index + 1 == left.len() { op } else { strict };
-            let decides = self.compare((here.symbol(), here), l.clone(), r.clone(), position)?;
-            joined = Some(match joined {
-                None => decides,
-                Some(rest) => {
-                    let equal = self.compare(("=", CompareOp::Eq), l, r, position)?;
-                    Expr::Or(vec![decides, Expr::And(vec![equal, rest])])
-                }
-            });
-        }
-        let joined = joined.ok_or_else(|| SqlError::internal("a comparison of rows without members"))?;
-        Ok(Term::known(joined, position))
-    }
-
-    /// Both sides in the type in which they are compared.
-    fn same_type(
-        &mut self,
-        symbol: &str,
-        left: Term,
-        right: Term,
-        position: Option<u32>,
-    ) -> Result<(Expr, Expr)> {
-        let ty = comparison_type(symbol, &left.arg_type(), &right.arg_type()).map_err(|e| at(e, position))?;
-        Ok((self.coerce(left, &ty)?, self.coerce(right, &ty)?))
-    }
-
-    fn compare(
-        &mut self,
-        (symbol, op): (&str, CompareOp),
-        left: Term,
-        right: Term,
-        position: Option<u32>,
-    ) -> Result<Expr> {
-        let (left, right) = self.same_type(symbol, left, right, position)?;
-        Ok(Expr::Compare { op, left: Box::new(left), right: Box::new(right) })
-    }
-
-    fn in_list(
-        &mut self,
-        operand: &ast::Expr,
-        list: &[ast::Expr],
-        negated: bool,
-        position: Option<u32>,
-    ) -> Result<Term> {
-        if let ast::Expr::Tuple(members) = operand {
-            let mut any = Vec::new();
-            for row in list {
-                let ast::Expr::Tuple(row) = row else {
-                    return Err(at(
-                        SqlError::unsupported("IN of a row and a scalar"),
-                        position_of(row.span()),
-                    ));
-                };
-                let term = self.compare_rows(("=", CompareOp::Eq), members, row, position)?;
-                any.push(self.settle(term)?);
-            }
-            let expr = Expr::Or(any);
-            let expr = if negated { Expr::Not(Box::new(expr)) } else { expr };
-            return Ok(Term::known(expr, position));
-        }
-        let operator = self.source.operator_after(operand.span(), "in").or(position);
-        let symbol = if negated { "<>" } else { "=" };
-        let operand = self.term(operand)?;
-        let mut common = operand.arg_type();
-        let mut members = Vec::with_capacity(list.len());
-        for member in list {
-            let member = self.term(member)?;
-            if matches!(member.kind, TermKind::Known(_)) {
-                let ty = comparison_type(symbol, &common, &member.arg_type()).map_err(|e| at(e, operator))?;
-                common = ArgType::Known(ty);
-            }
-            members.push(member);
-        }
-        let ty = match common {
-            ArgType::Known(ty) => comparison_type(symbol, &ArgType::Known(ty), &ArgType::Unknown)?,
-            ArgType::Unknown => Type::Text,
-        };
-        let expr = Box::new(self.coerce(operand, &ty)?);
-        let list = members.into_iter().map(|m| self.coerce(m, &ty)).collect::<Result<Vec<_>>>()?;
-        Ok(Term::known(Expr::InList { expr, list, negated }, position))
-    }
-
-    fn like(
-        &mut self,
-        operand: &ast::Expr,
-        pattern: &ast::Expr,
-        escape: Option<&ast::ValueWithSpan>,
-        case_insensitive: bool,
-        negated: bool,
-        position: Option<u32>,
-    ) -> Result<Term> {
-        let symbol = match (case_insensitive, negated) {
-            (false, false) => "~~",
-            (false, true) => "!~~",
-            (true, false) => "~~*",
-            (true, true) => "!~~*",
-        };
-        let keyword = if case_insensitive { "ilike" } else { "like" };
-        let operator = self.source.operator_after(operand.span(), if negated { "not" } else { keyword });
-        let operand = self.term(operand)?;
-        let pattern = self.term(pattern)?;
-        for side in [&operand, &pattern] {
-            if let ArgType::Known(ty) = side.arg_type()
-                && !ty.is_string()
-            {
-                let message = format!(
-                    "operator does not exist: {} {symbol} {}",
-                    operand.arg_type(),
-                    pattern.arg_type()
-                );
-                return Err(at(
-                    SqlError::new(SqlState::UNDEFINED_FUNCTION, message).with_hint(
-                        "No operator matches the given name and argument types. You might need to add explicit type casts.",
-                    ),
-                    operator,
-                ));
-            }
-        }
-        let escape = match escape.map(|e| &e.value) {
-            None => Some('\\'),
-            Some(ast::Value::SingleQuotedString(text)) => {
-                let mut characters = text.chars();
-                match (characters.next(), characters.next()) {
-                    (character, None) => character,
-                    _ => {
-                        return Err(SqlError::new(SqlState::INVALID_ESCAPE, "invalid escape string")
-                            .with_hint("Escape string must be empty or one character."));
-                    }
-                }
-            }
-            Some(other) => return Err(SqlError::unsupported(format!("ESCAPE {other}"))),
-        };
-        let expr = Box::new(self.settle(operand)?);
-        let pattern = Box::new(self.settle(pattern)?);
-        Ok(Term::known(Expr::Like { expr, pattern, escape, case_insensitive, negated }, position))
     }
 
     fn case(

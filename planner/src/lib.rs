@@ -13,6 +13,7 @@
 
 pub mod above;
 pub mod bind;
+mod comparison;
 pub mod copy;
 mod ddl;
 mod display;
@@ -31,6 +32,7 @@ pub mod settings;
 mod sort;
 mod titles;
 mod types;
+mod values;
 
 pub use above::{Above, Progress};
 pub use bind::{Execution, Request, bind};

@@ -2,6 +2,8 @@
 
 mod above;
 mod explains;
+mod parameters;
 mod postgresql;
 mod robustness;
 mod support;
+mod tables;
