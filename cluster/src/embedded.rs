@@ -248,13 +248,13 @@ impl Cluster {
     /// before.
     ///
     /// # Errors
-    /// 57P01 when the cluster is stopped meanwhile, 58000 when a storage process has stopped itself.
+    /// 57P01 when the cluster is stopped meanwhile, 57P03 when a storage process has stopped itself.
     pub async fn ready(&self) -> Result<(), SqlError> {
         let pin = self.client.pin(Duration::from_secs(1)).await.map_err(|failure| match failure {
             Failure::Sql(error) => error,
             Failure::Stale { .. } => SqlError::internal("a pin names no table"),
         })?;
-        self.wait_for_storage(|progress| progress.watermarks.executed >= pin.ts()).await
+        self.wait_for_storage(|_, progress| progress.watermarks.executed >= pin.ts()).await
     }
 
     /// Ends the cluster cleanly: makes a checkpoint, so that the next start need not replay the log, and stops all
@@ -291,18 +291,25 @@ impl Cluster {
         self.end_storage().await;
     }
 
-    /// Makes every running storage process write a checkpoint of this moment, and waits until it is durable; returns
-    /// its `Ts`.
+    /// Makes every running storage process write a checkpoint of this moment, and waits until it is durable.
     ///
     /// # Errors
     /// When a checkpoint cannot be written.
     pub async fn checkpoint(&self) -> Result<(), SqlError> {
-        let failed: u64 = self.failed_checkpoints();
+        let failed_before: BTreeMap<u32, u64> = self
+            .progress()
+            .into_iter()
+            .map(|(number, progress)| (number, progress.borrow().failed_checkpoints))
+            .collect();
         let ts = submit_checkpoint(&self.client).await?;
-        let durable =
-            |progress: &Progress| progress.watermarks.durable >= ts || self.failed_checkpoints() > failed;
-        self.wait_for_storage(durable).await?;
-        if self.failed_checkpoints() > failed {
+        let mut failed = false;
+        self.wait_for_storage(|number, progress| {
+            let fails = progress.failed_checkpoints > failed_before.get(&number).copied().unwrap_or(0);
+            failed |= fails;
+            fails || progress.watermarks.durable >= ts
+        })
+        .await?;
+        if failed {
             return Err(SqlError::new(SqlState::INSUFFICIENT_RESOURCES, "a checkpoint could not be written")
                 .with_hint("See the log of the storage processes."));
         }
@@ -361,16 +368,16 @@ impl Cluster {
         Ok(())
     }
 
-    fn failed_checkpoints(&self) -> u64 {
-        self.storage.lock().values().map(|handle| handle.progress().borrow().failed_checkpoints).sum()
+    fn progress(&self) -> Vec<(u32, watch::Receiver<Progress>)> {
+        self.storage.lock().iter().map(|(number, handle)| (*number, handle.progress())).collect()
     }
 
-    async fn wait_for_storage(&self, mut done: impl FnMut(&Progress) -> bool) -> Result<(), SqlError> {
-        let progress: Vec<watch::Receiver<Progress>> =
-            self.storage.lock().values().map(StorageHandle::progress).collect();
-        for mut progress in progress {
+    /// Waits for every running storage process. `done` is called while the process cannot report further progress, so
+    /// it must not look at anything but what it is given.
+    async fn wait_for_storage(&self, mut done: impl FnMut(u32, &Progress) -> bool) -> Result<(), SqlError> {
+        for (number, mut progress) in self.progress() {
             // One that is killed meanwhile is not waited for.
-            if let Ok(reached) = progress.wait_for(|p| p.stopped.is_some() || done(p)).await
+            if let Ok(reached) = progress.wait_for(|p| p.stopped.is_some() || done(number, p)).await
                 && let Some(reason) = &reached.stopped
             {
                 let message = format!("a storage process has stopped: {reason}");
