@@ -26,6 +26,7 @@ mod names;
 pub mod parse;
 mod parse_session;
 pub mod plan;
+mod precedence;
 mod rewrite;
 mod select;
 pub mod settings;

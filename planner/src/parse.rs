@@ -13,7 +13,7 @@ use sqlparser::{
     tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
 };
 
-use crate::{parse_session, plan::Plan};
+use crate::{parse_session, plan::Plan, precedence};
 
 /// How many operators may follow one another in one expression without parentheses or commas between them.
 const MAX_CHAIN: usize = 20_000;
@@ -260,7 +260,8 @@ pub(crate) fn parse_expression(sql: &str) -> Result<(Arc<Source>, ast::Expr)> {
     }
     check_depth(&tokens)?;
     let mut parser = parser(&dialect, tokens);
-    let expression = parser.parse_expr().map_err(|e| source.parser_error(e, &parser))?;
+    let mut expression = parser.parse_expr().map_err(|e| source.parser_error(e, &parser))?;
+    precedence::regroup(&mut expression);
     Ok((Arc::new(source), expression))
 }
 
@@ -296,7 +297,8 @@ fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
     if let Some(ast) = parse_session::parse(source, &mut parser)? {
         return Ok(ast);
     }
-    let statement = parser.parse_statement().map_err(|e| source.parser_error(e, &parser))?;
+    let mut statement = parser.parse_statement().map_err(|e| source.parser_error(e, &parser))?;
+    precedence::regroup(&mut statement);
     if parser.peek_token_ref().token != Token::EOF {
         return Err(source.syntax_error(position_of(parser.peek_token_ref().span)));
     }
