@@ -197,12 +197,17 @@ impl Client {
     pub async fn submit(&self, request: Request) -> Result<Submission, SqlError> {
         self.admit(stage::added_bytes(&request.body))?;
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let changes = match &request.body {
+            Body::Data(data) => data.operation.kind.is_write(),
+            Body::Ddl(_) => true,
+            Body::Pin { .. } | Body::Checkpoint => false,
+        };
         let (sender, parts) = mpsc::unbounded_channel();
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let waiting = Arc::new(AtomicU64::new(0));
         let answers = Answers { submission, parts: sender, waiting: waiting.clone() };
         self.command(Command::Submit { request, answers, place })?;
-        Ok(Submission { client: self.clone(), submission, parts, waiting, ended: false })
+        Ok(Submission { client: self.clone(), submission, parts, waiting, changes, ended: false })
     }
 
     /// The newest catalog this client has followed the m-seq to.
@@ -323,6 +328,8 @@ pub struct Submission {
     submission: u64,
     parts: mpsc::UnboundedReceiver<Result<Part, Failure>>,
     waiting: Arc<AtomicU64>,
+    /// Whether the message may change rows or the catalog.
+    changes: bool,
     ended: bool,
 }
 
@@ -332,7 +339,7 @@ impl Submission {
         if self.ended {
             return None;
         }
-        let part = self.parts.recv().await.unwrap_or_else(|| Err(stopped().into()));
+        let part = self.parts.recv().await.unwrap_or_else(|| Err(self.abandoned().into()));
         match &part {
             Ok(Part::Rows(batch)) => {
                 self.waiting.fetch_sub(batch.get_array_memory_size() as u64, Ordering::Relaxed);
@@ -341,6 +348,15 @@ impl Submission {
             Ok(Part::Done { .. } | Part::Ddl { .. }) | Err(_) => self.ended = true,
         }
         Some(part)
+    }
+
+    /// The client process has ended before the answer came. A change may have been ordered by then, or may still be.
+    fn abandoned(&self) -> SqlError {
+        if !self.changes {
+            return stopped();
+        }
+        SqlError::new(SqlState::OUTCOME_UNKNOWN, "the cluster stopped before it answered")
+            .with_detail("The statement may have taken effect, or may still do so.")
     }
 
     /// Waits for the end; rows and groups are dropped.
