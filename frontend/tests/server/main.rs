@@ -1,0 +1,8 @@
+//! The server over real connections, in front of an embedded cluster.
+
+mod bad_input;
+mod copy;
+mod protocol;
+mod session;
+mod support;
+mod values;

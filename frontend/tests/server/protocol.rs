@@ -1,0 +1,338 @@
+//! Starting, simple and extended queries, portals, cancelling, stopping.
+
+use carousel_frontend::{FrontEnd, Options, StartError};
+use futures::{SinkExt, StreamExt};
+use tokio_postgres::NoTls;
+
+use crate::support::{Raw, Server, code, connect, db_error, kinds, rows, value};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_greeted_as_by_postgresql() {
+    let server = Server::start().await;
+    let (client, connection) = server.config().application_name("test").connect(NoTls).await.unwrap();
+    for (name, expected) in [
+        ("server_encoding", "UTF8"),
+        ("client_encoding", "UTF8"),
+        ("DateStyle", "ISO, MDY"),
+        ("TimeZone", "UTC"),
+        ("integer_datetimes", "on"),
+        ("standard_conforming_strings", "on"),
+        ("application_name", "test"),
+        ("session_authorization", "tester"),
+    ] {
+        assert_eq!(connection.parameter(name), Some(expected), "{name}");
+    }
+    assert!(connection.parameter("server_version").unwrap().starts_with("15."));
+    tokio::spawn(connection);
+    assert!(value(&client, "select version()").await.starts_with("PostgreSQL 15"));
+    assert_eq!(value(&client, "select current_user").await, "tester");
+    assert_eq!(value(&client, "select current_database()").await, "anything");
+    assert_eq!(value(&client, "select current_schema()").await, "public");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_it_may_listen() {
+    let server = Server::start().await;
+    let client = server.cluster().client();
+    let taken = FrontEnd::start(Options::new(server.address()), client.clone()).await.err().unwrap();
+    assert!(matches!(taken, StartError::PortInUse(_)), "{taken}");
+    let options = Options::new("0.0.0.0:0".parse().unwrap());
+    let open = FrontEnd::start(options, client).await.err().unwrap();
+    assert!(matches!(open, StartError::NotLoopback(_)), "{open}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versions_and_encryption_are_negotiated() {
+    let server = Server::start().await;
+    // SSL, then GSSAPI, then plain protocol 3.9 with an option that nobody knows.
+    let mut raw = Raw::open(server.address()).await;
+    for request in [80_877_103u32, 80_877_104] {
+        raw.startup(request, b"").await;
+        let mut answer = [0];
+        tokio::io::AsyncReadExt::read_exact(&mut raw.socket, &mut answer).await.unwrap();
+        assert_eq!(&answer, b"N");
+    }
+    raw.startup(0x30009, b"user\0raw\0_pq_.future\0x\0\0").await;
+    let greeting = raw.until('Z').await;
+    assert_eq!(greeting[0].kind, 'v');
+    assert_eq!(&greeting[0].body[..8], &[0, 3, 0, 2, 0, 0, 0, 1]);
+    assert_eq!(&greeting[0].body[8..], b"_pq_.future\0");
+    let key = greeting.iter().find(|m| m.kind == 'K').unwrap();
+    assert_eq!(key.body.len(), 4 + 32);
+    // Protocol 3.0 has keys of four bytes.
+    let mut raw = Raw::open(server.address()).await;
+    let greeting = raw.start().await;
+    assert_eq!(greeting.iter().find(|m| m.kind == 'K').unwrap().body.len(), 8);
+    // Protocol 2 is history.
+    let mut raw = Raw::open(server.address()).await;
+    raw.startup(0x20000, b"user\0raw\0\0").await;
+    assert_eq!(raw.last_words().await.field(b'C'), "0A000");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simple_queries() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let answer = raw.query("select 1 as one, null, 'a'; select 2").await;
+    assert_eq!(kinds(&answer), "TDCTDCZ");
+    assert_eq!(&answer[1].body, b"\0\x03\0\0\0\x011\xff\xff\xff\xff\0\0\0\x01a");
+    assert_eq!(&answer[2].body, b"SELECT 1\0");
+    assert_eq!(kinds(&raw.query(" ; ").await), "IZ");
+    // An error ends the text.
+    let answer = raw.query("select 1; select nothing_like_it(); select 2").await;
+    assert_eq!(kinds(&answer), "TDCEZ");
+    assert_eq!(answer[3].field(b'C'), "42883");
+    assert_eq!(&answer[4].body, b"I");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_rows_and_errors() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int primary key, b text not null)").await.unwrap();
+    assert_eq!(client.execute("insert into t values ($1, $2)", &[&1i32, &"x"]).await.unwrap(), 1);
+    assert_eq!(client.execute("insert into t values (2, 'y'), (3, 'z')", &[]).await.unwrap(), 2);
+    let all = client.query("select a, b from t where a >= $1 order by a desc", &[&2i32]).await.unwrap();
+    let all: Vec<(i32, String)> = all.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(all, [(3, "z".into()), (2, "y".into())]);
+    assert_eq!(client.execute("update t set b = b || '!' where a > 1", &[]).await.unwrap(), 2);
+    assert_eq!(client.execute("delete from t where b = 'y!'", &[]).await.unwrap(), 1);
+
+    let error = db_error(client.execute("insert into t values (1, 'again')", &[]).await.unwrap_err());
+    assert_eq!(error.code().code(), "23505");
+    assert_eq!(error.message(), "duplicate key value violates unique constraint \"t_pkey\"");
+    assert_eq!(error.detail(), Some("Key (a)=(1) already exists."));
+    assert_eq!((error.table(), error.constraint()), (Some("t"), Some("t_pkey")));
+    let error = db_error(client.execute("insert into t values (9, null)", &[]).await.unwrap_err());
+    assert_eq!(error.code().code(), "23502");
+    assert_eq!(error.detail(), Some("Failing row contains (9, null)."));
+    assert_eq!(error.column(), Some("b"));
+    let error = db_error(client.simple_query("select a, nope from t").await.unwrap_err());
+    assert_eq!(error.code().code(), "42703");
+    assert_eq!(error.position(), Some(&tokio_postgres::error::ErrorPosition::Original(11)));
+    assert_eq!(value(&client, "select count(*) from t").await, "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_in_a_pipeline() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int primary key)").await.unwrap();
+    let insert = client.prepare("insert into t values ($1)").await.unwrap();
+    let inserts = (0..50i32).map(|i| {
+        let (client, insert) = (&client, &insert);
+        async move { client.execute(insert, &[&(i % 40)]).await }
+    });
+    let outcomes = futures::future::join_all(inserts).await;
+    // Each has a Sync of its own: those that fail do not take the others with them.
+    assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 40);
+    assert_eq!(value(&client, "select count(*) from t").await, "40");
+}
+
+fn parse(name: &str, sql: &str) -> Vec<u8> {
+    [name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"].concat()
+}
+
+fn bind(portal: &str, statement: &str) -> Vec<u8> {
+    [portal.as_bytes(), b"\0", statement.as_bytes(), b"\0\0\0\0\0\0\0"].concat()
+}
+
+fn execute(portal: &str, rows: u32) -> Vec<u8> {
+    [portal.as_bytes(), b"\0", &rows.to_be_bytes()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn portals_give_rows_in_pieces() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("begin").await;
+    raw.send('P', &parse("", "values (1), (2), (3)")).await;
+    raw.send('B', &bind("p", "")).await;
+    raw.send('D', b"Pp\0").await;
+    raw.send('E', &execute("p", 2)).await;
+    raw.send('S', b"").await;
+    assert_eq!(kinds(&raw.until('Z').await), "12TDDsZ");
+    // In a block, a portal outlives Sync.
+    raw.send('E', &execute("p", 2)).await;
+    raw.send('C', b"Pp\0").await;
+    raw.send('E', &execute("p", 0)).await;
+    raw.send('P', &parse("", "skipped")).await;
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "DC3EZ");
+    assert_eq!(&answer[1].body, b"SELECT 3\0");
+    assert_eq!(answer[3].field(b'C'), "34000");
+    assert_eq!(&answer[4].body, b"E");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_statements() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.send('P', &parse("s", "select $1::int + 1")).await;
+    raw.send('P', &parse("s", "select 1")).await;
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "1EZ");
+    assert_eq!(answer[1].field(b'C'), "42P05");
+    raw.send('D', b"Ss\0").await;
+    raw.send('B', &bind("", "s")).await;
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "tTEZ");
+    assert_eq!(&answer[0].body, &[0, 1, 0, 0, 0, 23]);
+    assert_eq!(answer[2].field(b'C'), "08P01");
+    // SQL's PREPARE shares the names.
+    let answer = raw.query("execute s(41)").await;
+    assert_eq!(&answer[1].body, b"\0\x01\0\0\0\x0242");
+    assert_eq!(kinds(&raw.query("deallocate s").await), "CZ");
+    assert_eq!(raw.query("execute s(41)").await[0].field(b'C'), "26000");
+    assert_eq!(
+        raw.query("prepare q(int) as select $1 * 2; execute q(4)").await[2].body,
+        b"\0\x01\0\0\0\x018"
+    );
+    raw.send('P', &parse("", "select 1; select 2")).await;
+    raw.send('S', b"").await;
+    assert_eq!(raw.until('Z').await[0].field(b'C'), "42601");
+    // Nothing at all is a statement too.
+    raw.send('P', &parse("", "")).await;
+    raw.send('B', &bind("", "")).await;
+    raw.send('D', b"P\0").await;
+    raw.send('E', &execute("", 0)).await;
+    raw.send('S', b"").await;
+    assert_eq!(kinds(&raw.until('Z').await), "12nIZ");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_write_before_sync_is_refused() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("create table t (a int primary key)").await;
+    for _ in 0..2 {
+        raw.send('P', &parse("", "insert into t values (1) on conflict do nothing")).await;
+        raw.send('B', &bind("", "")).await;
+        raw.send('E', &execute("", 0)).await;
+    }
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "12C12EZ");
+    assert_eq!(answer[5].field(b'C'), "0A000");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_are_cancelled() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int)").await.unwrap();
+    // COPY waits for data for as long as it takes.
+    let sink = client.copy_in::<_, bytes::Bytes>("copy t from stdin").await.unwrap();
+    client.cancel_token().cancel_query(NoTls).await.unwrap();
+    let mut sink = Box::pin(sink);
+    let error = loop {
+        if let Err(error) = sink.send(bytes::Bytes::from_static(b"1\n")).await {
+            break error;
+        }
+    };
+    drop(sink);
+    assert_eq!(code(error), "57014");
+    assert_eq!(value(&client, "select count(*) from t").await, "0");
+
+    client.batch_execute("set statement_timeout = 20").await.unwrap();
+    let mut sink = Box::pin(client.copy_in::<_, bytes::Bytes>("copy t from stdin").await.unwrap());
+    let error = loop {
+        if let Err(error) = sink.send(bytes::Bytes::from_static(b"1\n")).await {
+            break db_error(error);
+        }
+    };
+    assert_eq!(error.message(), "canceling statement due to statement timeout");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_secret_cancels_nothing() {
+    let server = Server::start().await;
+    let mut raw = Raw::open(server.address()).await;
+    let greeting = raw.start().await;
+    let key = greeting.iter().find(|m| m.kind == 'K').unwrap().body.clone();
+    raw.query("create table t (a int)").await;
+    raw.send('Q', b"copy t from stdin\0").await;
+    raw.until('G').await;
+    for change in [1u8, 0] {
+        let mut secret = key.clone();
+        secret[7] ^= change;
+        let mut other = Raw::open(server.address()).await;
+        other.startup(80_877_102, &secret).await;
+        // The server closes without an answer in either case.
+        assert_eq!(other.next().await, None);
+        if change == 1 {
+            raw.send('d', b"1\n").await;
+        }
+    }
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "EZ");
+    assert_eq!(answer[0].field(b'C'), "57014");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_sessions_is_limited() {
+    let server = Server::start_with(|options| options.max_connections = 2).await;
+    let (first, _second) = (server.connect().await, server.connect().await);
+    let error = server.config().connect(NoTls).await.err().unwrap();
+    assert_eq!(code(error), "53300");
+    assert_eq!(value(&first, "select 1").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_ends_sessions() {
+    let server = Server::start().await;
+    let mut idle = server.raw().await;
+    let mut busy = server.raw().await;
+    busy.query("create table t (a int)").await;
+    busy.send('Q', b"copy t from stdin\0").await;
+    busy.until('G').await;
+    server.handle.stop().await;
+    assert_eq!(idle.last_words().await.field(b'C'), "57P01");
+    assert_eq!(busy.last_words().await.field(b'C'), "57P01");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_slows_only_itself() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int, b text)").await.unwrap();
+    let mut sink = Box::pin(client.copy_in::<_, bytes::Bytes>("copy t from stdin").await.unwrap());
+    for i in 0..200 {
+        let lines: String = (0..100).map(|j| format!("{}\t{}\n", i * 100 + j, "x".repeat(1000))).collect();
+        sink.send(bytes::Bytes::from(lines)).await.unwrap();
+    }
+    assert_eq!(sink.as_mut().finish().await.unwrap(), 20_000);
+    // Twenty megabytes that nobody reads yet.
+    let mut slow = server.raw().await;
+    slow.send('Q', b"select * from t\0").await;
+    assert_eq!(slow.next().await.unwrap().kind, 'T');
+    assert_eq!(value(&client, "select count(*) from t").await, "20000");
+    let answer = slow.until('Z').await;
+    assert_eq!(answer.iter().filter(|m| m.kind == 'D').count(), 20_000);
+    // One that leaves in the middle is forgotten.
+    let mut leaving = server.raw().await;
+    leaving.send('Q', b"select * from t\0").await;
+    leaving.until('D').await;
+    drop(leaving);
+    drop(slow);
+    while server.handle.connections() > 1 {
+        tokio::task::yield_now().await;
+    }
+    let all = client.query_raw("select a from t", std::iter::empty::<i32>()).await.unwrap();
+    assert_eq!(all.count().await, 20_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn options_of_the_connection_are_settings() {
+    let server = Server::start().await;
+    let mut config = server.config();
+    let client = connect(config.options("-c timezone=Europe/Berlin -c statement_timeout=1min")).await;
+    assert_eq!(rows(&client, "show timezone").await, [[Some("Europe/Berlin".to_owned())]]);
+    client.batch_execute("set timezone = 'UTC'; reset timezone").await.unwrap();
+    assert_eq!(value(&client, "show timezone").await, "Europe/Berlin");
+    let error = config.options("-c nonsense=1").connect(NoTls).await.err().unwrap();
+    assert_eq!(code(error), "42704");
+}

@@ -1,0 +1,111 @@
+//! Settings and transaction blocks.
+
+use crate::support::{Server, code, db_error, kinds, rows, value};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("set timezone to 'Asia/Tokyo'").await.unwrap();
+    assert_eq!(value(&client, "show timezone").await, "Asia/Tokyo");
+    assert_eq!(
+        value(&client, "select '2024-01-01 00:00:00+00'::timestamptz").await,
+        "2024-01-01 09:00:00+09"
+    );
+    assert_eq!(value(&client, "select current_setting('timezone')").await, "Asia/Tokyo");
+    assert_eq!(value(&client, "show transaction isolation level").await, "read committed");
+    assert!(rows(&client, "show all").await.len() > 20);
+    assert_eq!(code(client.simple_query("show nonsense").await.unwrap_err()), "42704");
+    let error = db_error(client.simple_query("set nonsense = 1").await.unwrap_err());
+    assert_eq!(error.message(), "unrecognized configuration parameter \"nonsense\"");
+    assert_eq!(code(client.simple_query("set datestyle = 'SQL'").await.unwrap_err()), "0A000");
+    assert_eq!(code(client.simple_query("set timezone = 'Nowhere/Atall'").await.unwrap_err()), "22023");
+    client.batch_execute("discard all").await.unwrap();
+    assert_eq!(value(&client, "show timezone").await, "UTC");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drivers_are_told_of_changes() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let answer = raw.query("set application_name = 'x'").await;
+    assert_eq!(kinds(&answer), "CSZ");
+    assert_eq!(&answer[1].body, b"application_name\0x\0");
+    assert_eq!(kinds(&raw.query("set application_name = 'x'").await), "CZ");
+    let answer = raw.query("begin; set local timezone = 'Asia/Tokyo'").await;
+    assert_eq!(kinds(&answer), "CCSZ");
+    let answer = raw.query("commit").await;
+    assert_eq!(&answer[1].body, b"TimeZone\0UTC\0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_reads_one_snapshot() {
+    let server = Server::start().await;
+    let (reader, writer) = (server.connect().await, server.connect().await);
+    writer.batch_execute("create table t (a int)").await.unwrap();
+    writer.batch_execute("insert into t values (1)").await.unwrap();
+    reader.batch_execute("begin").await.unwrap();
+    assert_eq!(value(&reader, "select count(*) from t").await, "1");
+    writer.batch_execute("insert into t values (2)").await.unwrap();
+    assert_eq!(value(&reader, "select count(*) from t").await, "1");
+    assert_eq!(value(&writer, "select count(*) from t").await, "2");
+    reader.batch_execute("commit").await.unwrap();
+    assert_eq!(value(&reader, "select count(*) from t").await, "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_in_a_block_is_refused() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("create table t (a int)").await;
+    let answer = raw.query("begin").await;
+    assert_eq!(&answer[1].body, b"T");
+    let answer = raw.query("insert into t values (1)").await;
+    assert_eq!(answer[0].field(b'C'), "0A000");
+    assert!(answer[0].field(b'H').contains("autocommit"));
+    assert_eq!(&answer[1].body, b"E");
+    assert_eq!(raw.query("select 1").await[0].field(b'C'), "25P02");
+    assert_eq!(raw.query("select no_such_thing").await[0].field(b'C'), "25P02");
+    let answer = raw.query("commit").await;
+    assert_eq!(&answer[0].body, b"ROLLBACK\0");
+    assert_eq!(&answer[1].body, b"I");
+    let count = raw.query("select count(*) from t").await;
+    assert_eq!(&count[1].body, b"\0\x01\0\0\0\x010");
+    // Warnings as PostgreSQL gives them.
+    let answer = raw.query("commit").await;
+    assert_eq!(kinds(&answer), "NCZ");
+    assert_eq!(answer[0].field(b'C'), "25P01");
+    let answer = raw.query("begin; begin").await;
+    assert_eq!(kinds(&answer), "CNCZ");
+    assert_eq!(answer[1].field(b'C'), "25001");
+    assert_eq!(raw.query("savepoint s").await[0].field(b'C'), "0A000");
+    raw.query("rollback").await;
+    let answer = raw.query("set default_transaction_read_only = on; insert into t values (1)").await;
+    assert_eq!(answer[1].field(b'C'), "25006");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_is_one_transaction() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int)").await.unwrap();
+    let refused = "insert into t values (1); insert into t values (2)";
+    assert_eq!(code(client.simple_query(refused).await.unwrap_err()), "0A000");
+    assert_eq!(value(&client, "select count(*) from t").await, "0");
+    client.batch_execute("select 1; insert into t values (1)").await.unwrap();
+    assert_eq!(value(&client, "select count(*) from t").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_catalog_may_change_under_a_prepared_statement() {
+    let server = Server::start().await;
+    let (client, other) = (server.connect().await, server.connect().await);
+    other.batch_execute("create table t (a int)").await.unwrap();
+    let count = client.prepare("select count(*) from t").await.unwrap();
+    assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 0);
+    other.batch_execute("drop table t").await.unwrap();
+    assert_eq!(code(client.query_one(&count, &[]).await.unwrap_err()), "42P01");
+    other.batch_execute("create table t (a int, b int)").await.unwrap();
+    other.batch_execute("insert into t values (1, 2)").await.unwrap();
+    assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
+}
