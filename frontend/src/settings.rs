@@ -346,8 +346,16 @@ impl SessionSettings {
             Some(value) => drop(Arc::make_mut(values).insert(key.to_owned(), value)),
             None => drop(Arc::make_mut(values).remove(key)),
         };
-        if !local && let Some(after_commit) = &mut self.after_commit {
-            put(after_commit, value.clone());
+        match &mut self.after_commit {
+            Some(after_commit) if !local => put(after_commit, value.clone()),
+            Some(_) => {}
+            // Outside of blocks the modes of the next transaction follow their defaults.
+            None => {
+                let mode = key.strip_prefix("default_").filter(|mode| mode.starts_with("transaction_"));
+                if let (Some(mode), Some(value)) = (mode, &value) {
+                    Arc::make_mut(&mut self.current).insert(mode.to_owned(), value.clone());
+                }
+            }
         }
         put(&mut self.current, value);
     }
@@ -688,5 +696,9 @@ mod tests {
         settings.set("timezone", Some("Asia/Tokyo"), false).unwrap();
         settings.end(false);
         assert_eq!(settings.get("timezone"), "Europe/Berlin");
+        settings.set("default_transaction_read_only", Some("on"), false).unwrap();
+        assert_eq!(settings.get("transaction_read_only"), "on");
+        settings.set("default_transaction_read_only", None, false).unwrap();
+        assert_eq!(settings.get("transaction_read_only"), "off");
     }
 }

@@ -35,6 +35,14 @@ pub struct Frame {
     _budget: OwnedSemaphorePermit,
 }
 
+impl Frame {
+    /// The body, which from now on does not count against the budget: a message is never kept waiting for one that is
+    /// being handled, however long that takes.
+    pub fn into_body(self) -> Bytes {
+        self.body
+    }
+}
+
 /// What the reader hands on.
 #[derive(Debug)]
 pub enum Incoming {

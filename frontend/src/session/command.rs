@@ -172,6 +172,7 @@ impl Session<'_> {
         self.transaction.end();
         self.portals.clear();
         self.settings.end(committed);
+        self.transaction.end_implicit();
         self.transaction.begin_implicit();
         if chain {
             self.transaction.begin();

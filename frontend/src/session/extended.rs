@@ -64,6 +64,7 @@ enum PortalState {
 impl Session<'_> {
     /// Answers a message of the extended protocol.
     pub(super) async fn extended(&mut self, message: FrontendMessage) -> Result<()> {
+        self.transaction.begin_implicit();
         match message {
             FrontendMessage::Parse { name, query, types } => {
                 self.begin_statement();
@@ -125,7 +126,6 @@ impl Session<'_> {
         self.skipping = false;
         if self.transaction.state() == State::Idle {
             self.portals.clear();
-            self.transaction.begin_implicit();
         }
         self.ready().await
     }

@@ -110,7 +110,7 @@ impl Session<'_> {
     }
 
     async fn answer(&mut self, frame: Frame) -> Result<()> {
-        match frontend::decode(frame.kind, frame.body.clone())? {
+        match frontend::decode(frame.kind, frame.into_body())? {
             FrontendMessage::Query(text) => {
                 self.simple_query(&text).await?;
                 self.ready().await
@@ -126,6 +126,7 @@ impl Session<'_> {
 
     /// Ends an answer: settings that changed, the state, and everything is sent.
     async fn ready(&mut self) -> Result<()> {
+        self.transaction.end_implicit();
         for (name, value) in self.settings.take_changes() {
             self.connection.output.parameter_status(name, &value);
         }

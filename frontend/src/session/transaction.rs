@@ -21,6 +21,8 @@ pub struct Transaction {
     state: State,
     /// When the transaction began.
     timestamp: i64,
+    /// Outside of a block: whether a statement has begun since the last answer ended.
+    begun: bool,
     /// The snapshot of the block, from its first read on.
     pub pin: Option<Pin>,
     /// A write was executed since the implicit transaction of the extended protocol began.
@@ -30,7 +32,13 @@ pub struct Transaction {
 impl Transaction {
     /// Outside of a block.
     pub fn new() -> Transaction {
-        Transaction { state: State::Idle, timestamp: now_micros(), pin: None, has_written: false }
+        Transaction {
+            state: State::Idle,
+            timestamp: now_micros(),
+            begun: false,
+            pin: None,
+            has_written: false,
+        }
     }
 
     /// Where the session is.
@@ -43,10 +51,18 @@ impl Transaction {
         self.timestamp
     }
 
-    /// Outside of a block, a transaction begins with the next statement.
+    /// Outside of a block, a transaction begins with the first statement after the end of an answer.
     pub fn begin_implicit(&mut self) {
-        if self.state == State::Idle {
+        if self.state == State::Idle && !self.begun {
             self.timestamp = now_micros();
+            self.begun = true;
+        }
+    }
+
+    /// An answer has ended, and with it, outside of a block, the transaction.
+    pub fn end_implicit(&mut self) {
+        if self.state == State::Idle {
+            self.begun = false;
             self.has_written = false;
         }
     }

@@ -87,7 +87,7 @@ async fn bad_rows_are_named_and_load_nothing() {
         ),
         ("csv", b"1,\"x\n", "22P04", "unterminated CSV quoted field", "COPY t, line 2: \"1,\"x\n\""),
         (
-            "csv header match",
+            "(format csv, header match)",
             b"a,c\n",
             "22P04",
             "column name mismatch in header line field 2: got \"c\", expected \"b\"",
@@ -126,6 +126,23 @@ async fn many_rows_are_staged() {
     assert_eq!(error.where_(), Some("COPY t, line 40001, column a: \"bad\""));
     assert_eq!(value(&client, "select count(*) from t").await, "50000");
     assert_eq!(copy_out(&client, "copy t to stdout").await.lines().count(), 50_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_megabytes() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("create table t (a text)").await;
+    raw.send('Q', b"copy t from stdin\0").await;
+    raw.until('G').await;
+    let line = format!("{}\n", "x".repeat(999));
+    for _ in 0..3 {
+        raw.send('d', line.repeat(3000).as_bytes()).await;
+    }
+    raw.send('c', b"").await;
+    assert_eq!(&raw.until('Z').await[0].body, b"COPY 9000\0");
+    let long = format!("select length('{}')", "y".repeat(3 << 20));
+    assert_eq!(&raw.query(&long).await[1].body, b"\0\x01\0\0\0\x073145728");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
