@@ -214,10 +214,10 @@ impl Generator {
         }
     }
 
-    /// A conjunction; now and then a single predicate that may fail.
-    fn filter(&mut self, schema: &Schema) -> Vec<Predicate> {
+    /// A conjunction; when `risky`, now and then a single predicate that may fail.
+    fn filter(&mut self, schema: &Schema, risky: bool) -> Vec<Predicate> {
         let numbers = self.columns_where(schema, Type::is_integer);
-        if !numbers.is_empty() && self.chance(5) {
+        if risky && !numbers.is_empty() && self.chance(7) {
             let left = self.expr(schema, Type::Int4, 2, true);
             let right = Expr::Literal(Datum::Int(self.number(0, 10)), Type::Int4);
             return vec![Predicate::Compare(*self.pick(COMPARISONS), left, right)];
@@ -287,7 +287,7 @@ impl Generator {
             false => self.exprs(schema),
         };
         let limit =
-            (order && self.chance(60)).then(|| (self.number(0, 10) as usize, self.number(0, 4) as usize));
+            (order && self.chance(60)).then(|| (self.number(1, 10) as usize, self.number(0, 4) as usize));
         let order = order.then(|| exprs.iter().map(|_| self.chance(40)).collect());
         Projection::Rows { exprs, distinct: self.chance(20), order, limit }
     }
@@ -374,17 +374,27 @@ impl Generator {
                         (column, value)
                     })
                     .collect();
-                Statement::Update(assignments, self.filter(schema), self.returning(schema))
+                Statement::Update(assignments, self.filter(schema, true), self.returning(schema))
             }
             50..58 => {
-                let mut filter = self.filter(schema);
+                let mut filter = self.filter(schema, true);
                 while filter.is_empty() {
-                    filter = self.filter(schema);
+                    filter = self.filter(schema, true);
                 }
                 Statement::Delete(filter, self.returning(schema))
             }
             58 => Statement::Truncate,
-            _ => Statement::Select(self.projection(schema), self.filter(schema)),
+            _ => {
+                let projection = self.projection(schema);
+                // PostgreSQL may find the first or the least row by an index, and never look at the others.
+                let all_rows = match &projection {
+                    Projection::Rows { limit, .. } => limit.is_none(),
+                    Projection::Groups { aggregates, .. } => {
+                        !aggregates.iter().any(|a| matches!(a, Aggregate::Min(_) | Aggregate::Max(_)))
+                    }
+                };
+                Statement::Select(projection, self.filter(schema, all_rows))
+            }
         }
     }
 }
