@@ -214,7 +214,7 @@ async fn storage_processes_die_and_come_back_under_load() {
     in_time(async {
         let server = Server::start(FULL).await;
         let mut load = Load::start(&server).await;
-        for storage in 0..FULL.storage {
+        for storage in 1..=FULL.storage {
             load.progress(8).await;
             server.cluster.kill_storage(storage).await;
             load.progress(8).await;
@@ -231,7 +231,7 @@ async fn routers_die_and_come_back_under_load() {
     in_time(async {
         let server = Server::start(FULL).await;
         let mut load = Load::start(&server).await;
-        for router in 0..FULL.routers {
+        for router in 1..=FULL.routers {
             load.progress(8).await;
             server.cluster.kill_router(router).await;
             load.progress(8).await;

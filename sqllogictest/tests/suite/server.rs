@@ -52,8 +52,8 @@ impl Server {
     /// Ends every process without a chance to clean up, and starts all again on the same data.
     pub async fn crash_and_start(self, shape: Shape) -> Server {
         let Server { front_end, cluster, directory, .. } = self;
-        drop(cluster);
-        front_end.stop().await;
+        cluster.kill().await;
+        drop(front_end);
         Server::start_in(directory, shape).await
     }
 }
