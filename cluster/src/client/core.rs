@@ -263,16 +263,14 @@ impl Core {
                 self.link.ask_again(from);
                 self.fail_ddl();
             }
-            Wire::Deliver { incarnation, deliveries, frontier } if incarnation == own => {
-                if self.link.is_open(from) {
-                    self.delivered(deliveries, frontier);
-                }
+            Wire::Deliver { incarnation, deliveries, frontier }
+                if incarnation == own && self.link.is_open(from) =>
+            {
+                self.delivered(deliveries, frontier);
             }
             Wire::Ordered { incarnation, sequence, .. } if incarnation == own => self.ordered(sequence),
-            Wire::Resend { incarnation, expected } if incarnation == own => {
-                if from == self.link.router() {
-                    self.sent = self.sent.min(expected.saturating_sub(1));
-                }
+            Wire::Resend { incarnation, expected } if incarnation == own && from == self.link.router() => {
+                self.sent = self.sent.min(expected.saturating_sub(1));
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Answers(answers) => {
@@ -280,19 +278,20 @@ impl Core {
                     self.answered(from, answer);
                 }
             }
-            Wire::Restarted(incarnation) => {
-                if self.incarnations.get(&from).is_none_or(|known| *known < incarnation) {
-                    self.incarnations.insert(from, incarnation);
-                    self.ask_again(from);
-                }
-            }
+            Wire::Restarted(incarnation) => self.restarted(from, incarnation),
             Wire::Memory { used, limit } => {
-                if self.memory.insert(from, (used, limit)) != Some((used, limit)) {
-                    self.effects.push(Effect::ViewChanged);
-                }
+                self.memory.insert(from, (used, limit));
+                self.effects.push(Effect::ViewChanged);
             }
             // Everything else is for another kind of process or for an earlier life of this one.
             _ => {}
+        }
+    }
+
+    fn restarted(&mut self, process: ProcessId, incarnation: Incarnation) {
+        if self.incarnations.get(&process).is_none_or(|known| *known < incarnation) {
+            self.incarnations.insert(process, incarnation);
+            self.ask_again(process);
         }
     }
 

@@ -151,12 +151,12 @@ impl Process {
                     self.outbox.send(holder, Wire::Abandon(payload));
                 }
             }
-            Command::RenewPin(ts) => self.to_storage(|| Wire::RenewPin(ts)),
-            Command::ReleasePin(ts) => self.to_storage(|| Wire::ReleasePin(ts)),
+            Command::RenewPin(ts) => self.tell_storage(|| Wire::RenewPin(ts)),
+            Command::ReleasePin(ts) => self.tell_storage(|| Wire::ReleasePin(ts)),
         }
     }
 
-    fn to_storage(&mut self, wire: impl Fn() -> Wire) {
+    fn tell_storage(&mut self, wire: impl Fn() -> Wire) {
         for process in self.core.view().config.storage_processes() {
             self.outbox.send(process, wire());
         }

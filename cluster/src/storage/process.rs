@@ -320,15 +320,7 @@ impl Storage {
         }
         match wire {
             Wire::State { incarnation, config, .. } if incarnation == self.incarnation => {
-                if self.link.accepted(from) {
-                    // Whoever waits for an answer of an earlier life must ask again. Once is enough: a client whose
-                    // messages have been ordered is in the config, and nothing sent to one that is there gets lost.
-                    for client in config.clients().filter(|_| !self.announced) {
-                        self.outbox.send(client, Wire::Restarted(self.incarnation));
-                        self.clients.entry(client).or_insert(None);
-                    }
-                    self.announced = true;
-                }
+                self.subscribed(from, &config);
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.stopped = Some(format!(
@@ -336,10 +328,10 @@ impl Storage {
                     self.core.frontier()
                 ));
             }
-            Wire::Deliver { incarnation, deliveries, frontier } if incarnation == self.incarnation => {
-                if self.link.is_open(from) {
-                    self.handle(Event::Delivered { deliveries, frontier });
-                }
+            Wire::Deliver { incarnation, deliveries, frontier }
+                if incarnation == self.incarnation && self.link.is_open(from) =>
+            {
+                self.handle(Event::Delivered { deliveries, frontier });
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Votes(votes) => self.handle(Event::Votes(votes)),
@@ -360,6 +352,19 @@ impl Storage {
             // Everything else is for another kind of process or for an earlier life of this one.
             _ => {}
         }
+    }
+
+    fn subscribed(&mut self, router: ProcessId, config: &Config) {
+        if !self.link.accepted(router) || self.announced {
+            return;
+        }
+        // Whoever waits for an answer of an earlier life must ask again. Once is enough: a client whose messages have
+        // been ordered is in the config, and nothing sent to one that is there gets lost.
+        for client in config.clients() {
+            self.outbox.send(client, Wire::Restarted(self.incarnation));
+            self.clients.entry(client).or_insert(None);
+        }
+        self.announced = true;
     }
 
     fn handle(&mut self, event: Event) {
