@@ -22,25 +22,24 @@ impl VisitorMut for Regroup {
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         // Operands have been regrouped already, so only an operator that binds less than this one can be misplaced,
         // and it is at the top of an operand.
-        while let Some(operand) = misplaced_operand(expr) {
-            rotate(expr, operand);
+        while is_misplaced(expr) {
+            rotate(expr);
         }
         ControlFlow::Continue(())
     }
 }
 
-/// The last operand of the operator at the top, when it is an AND or OR that binds less than the operator.
-fn misplaced_operand(expr: &mut Expr) -> Option<fn(&mut Expr) -> Option<&mut Box<Expr>>> {
+/// Whether the last operand of the operator at the top is an AND or OR that binds less than the operator.
+fn is_misplaced(expr: &Expr) -> bool {
     let and_or =
         |expr: &Expr| matches!(expr, Expr::BinaryOp { op: BinaryOperator::And | BinaryOperator::Or, .. });
     let or = |expr: &Expr| matches!(expr, Expr::BinaryOp { op: BinaryOperator::Or, .. });
-    let is_misplaced = match expr {
+    match expr {
         Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => and_or(right),
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => and_or(expr),
         Expr::BinaryOp { op: BinaryOperator::And, right, .. } => or(right),
         _ => false,
-    };
-    is_misplaced.then_some(last_operand)
+    }
 }
 
 fn last_operand(expr: &mut Expr) -> Option<&mut Box<Expr>> {
@@ -54,9 +53,9 @@ fn last_operand(expr: &mut Expr) -> Option<&mut Box<Expr>> {
 }
 
 /// `x ⊕ (l OR r)` becomes `(x ⊕ l) OR r`.
-fn rotate(expr: &mut Expr, operand: fn(&mut Expr) -> Option<&mut Box<Expr>>) {
+fn rotate(expr: &mut Expr) {
     let placeholder = || Expr::value(sqlparser::ast::Value::Null);
-    let Some(inner) = operand(expr) else { return };
+    let Some(inner) = last_operand(expr) else { return };
     let taken = std::mem::replace(inner.as_mut(), placeholder());
     let Expr::BinaryOp { left, op, right } = taken else {
         **inner = taken;
@@ -65,8 +64,8 @@ fn rotate(expr: &mut Expr, operand: fn(&mut Expr) -> Option<&mut Box<Expr>>) {
     **inner = *left;
     let mut left = std::mem::replace(expr, placeholder());
     // What has moved down may meet another misplaced operator there.
-    while let Some(operand) = misplaced_operand(&mut left) {
-        rotate(&mut left, operand);
+    while is_misplaced(&left) {
+        rotate(&mut left);
     }
     *expr = Expr::BinaryOp { left: Box::new(left), op, right };
 }
