@@ -1,6 +1,6 @@
 //! The write-ahead log of a router.
 //!
-//! Records with consecutive indices in append-only segment files (see [`segments`] for their form) and one small file
+//! Records with consecutive indices in append-only segment files (see `segments` for their form) and one small file
 //! of metadata that is replaced as a whole. All writing happens on a thread of its own, in the order of the calls; one
 //! `fdatasync` serves all appends that wait for it. After the first error nothing is written any more and every call
 //! fails with it: whether a failed write or sync reached the disk is unknown, so the router has to stop.
