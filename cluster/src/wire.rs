@@ -75,6 +75,9 @@ pub enum Wire {
         /// The subscriber's incarnation: deliveries for an earlier life are to be ignored, the stream of this one
         /// begins elsewhere.
         incarnation: Incarnation,
+        /// It continues what has been sent up to here. A receiver that has less has been overtaken by the last words of
+        /// an earlier subscription, and ignores it.
+        after: Ts,
         /// In `Ts` order.
         deliveries: Vec<Delivery>,
         /// All that there is for this process up to here has been sent.

@@ -263,14 +263,19 @@ impl Core {
                 self.link.ask_again(from);
                 self.fail_ddl();
             }
-            Wire::Deliver { incarnation, deliveries, frontier }
-                if incarnation == own && self.link.is_open(from) =>
+            Wire::Deliver { incarnation, after, deliveries, frontier }
+                if incarnation == own && self.link.is_open(from) && after <= self.frontier =>
             {
                 self.delivered(deliveries, frontier);
             }
             Wire::Ordered { incarnation, sequence, .. } if incarnation == own => self.ordered(sequence),
             Wire::Resend { incarnation, expected } if incarnation == own && from == self.link.router() => {
-                self.sent = self.sent.min(expected.saturating_sub(1));
+                if expected <= self.sequence && self.is_ordered(expected) {
+                    // It does not know what has been ordered: it leads no longer.
+                    self.link.not_leader(from, None);
+                } else {
+                    self.sent = self.sent.min(expected.saturating_sub(1));
+                }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Answers(answers) => {

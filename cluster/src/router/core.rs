@@ -581,7 +581,8 @@ impl Core {
         assert!(last <= frontier, "{to} would get {last} beyond the frontier {frontier}");
         let mut wires = Vec::from_iter(stream.state.take());
         if frontier > stream.sent {
-            wires.push(Wire::Deliver { incarnation: stream.incarnation, deliveries, frontier });
+            let (incarnation, after) = (stream.incarnation, stream.sent);
+            wires.push(Wire::Deliver { incarnation, after, deliveries, frontier });
         }
         stream.sent = frontier;
         self.effects.push(Effect::Stream { to, stream: stream.id, wires });

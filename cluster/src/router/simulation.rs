@@ -258,7 +258,7 @@ impl Simulation {
                             "a stream begins at {ts}"
                         );
                     }
-                    Wire::Deliver { incarnation, deliveries, frontier }
+                    Wire::Deliver { incarnation, deliveries, frontier, .. }
                         if incarnation == storage.incarnation =>
                     {
                         for delivery in deliveries {

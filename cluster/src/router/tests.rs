@@ -178,7 +178,7 @@ async fn follow(
         };
         match wire {
             Ok(Some((_, Wire::State { ts, .. }))) => assert!(ts <= last, "the stream begins at {ts}"),
-            Ok(Some((_, Wire::Deliver { incarnation: 1, deliveries, frontier }))) => {
+            Ok(Some((_, Wire::Deliver { incarnation: 1, deliveries, frontier, .. }))) => {
                 for delivery in deliveries {
                     if delivery.ts > last {
                         received.push((delivery.ts, delivery.message.id));

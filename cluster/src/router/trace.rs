@@ -78,7 +78,7 @@ impl Scenario {
             Wire::State { ts, catalog, .. } => {
                 format!("state ts={ts}{}", if catalog.is_some() { " with catalog" } else { "" })
             }
-            Wire::Deliver { deliveries, frontier, incarnation } => {
+            Wire::Deliver { deliveries, frontier, incarnation, .. } => {
                 let mut text = format!("deliver to incarnation {incarnation}");
                 for delivery in deliveries {
                     let ranges = self.ranges(&delivery.ranges);

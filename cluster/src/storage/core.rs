@@ -271,6 +271,12 @@ pub struct Core {
     /// Payloads by the message that names them.
     payloads: BTreeMap<Ts, (PayloadId, Vec<ProcessId>)>,
     logged: u64,
+    /// From a restart until all that was ordered meanwhile has been executed: the others have voted long ago.
+    catching_up: bool,
+    /// Where this life began.
+    recovered: Ts,
+    /// Writes whose votes are to be asked for.
+    questions: Vec<Ts>,
     now_ms: u64,
     effects: Vec<Effect>,
 }
@@ -338,6 +344,9 @@ impl Core {
             peers: BTreeMap::new(),
             payloads: BTreeMap::new(),
             logged: 0,
+            catching_up: true,
+            recovered: recovered.ts,
+            questions: Vec::new(),
             now_ms: 0,
             effects: Vec::new(),
         }
@@ -433,6 +442,8 @@ impl Core {
             Event::Tick(now_ms) => self.tick(now_ms),
         }
         self.advance();
+        let questions = std::mem::take(&mut self.questions);
+        self.ask_votes(questions);
         std::mem::take(&mut self.effects)
     }
 
@@ -696,6 +707,9 @@ impl Core {
                 affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
             let others = holders.into_iter().filter(|holder| *holder != self.options.id).collect();
             self.ballots.open(ts, affected, others);
+            if self.catching_up {
+                self.questions.push(ts);
+            }
         }
         let running = Running {
             answer: (!cancelled).then_some(message.id),
@@ -878,14 +892,25 @@ impl Core {
         self.now_ms = now_ms;
         self.pins.retain(|_, pin| pin.deadline_ms >= now_ms);
         // Votes can be lost when either side restarts.
+        let waiting = self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty());
+        let waiting = waiting.map(|(ts, _)| *ts).collect();
+        self.ask_votes(waiting);
+        if self.executed() == self.frontier && self.frontier > self.recovered {
+            self.catching_up = false;
+        }
+    }
+
+    /// Asks for the votes that are missing about some writes.
+    fn ask_votes(&mut self, writes: Vec<Ts>) {
         let mut questions: BTreeMap<ProcessId, Vec<Ts>> = BTreeMap::new();
-        for (ts, running) in self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty()) {
-            let Some(ballot) = self.ballots.get(*ts) else { continue };
+        for ts in writes {
+            let Some(ballot) = self.ballots.get(ts).filter(|ballot| ballot.decision().is_none()) else {
+                continue;
+            };
             let asked: BTreeSet<ProcessId> =
                 ballot.missing().flat_map(|range| self.options.config.holders(range)).collect();
-            debug_assert!(running.is_write, "only writes are undecided");
             for process in asked.into_iter().filter(|process| *process != self.options.id) {
-                questions.entry(process).or_default().push(*ts);
+                questions.entry(process).or_default().push(ts);
             }
         }
         for (process, writes) in questions {

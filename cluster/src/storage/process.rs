@@ -328,8 +328,10 @@ impl Storage {
                     self.core.frontier()
                 ));
             }
-            Wire::Deliver { incarnation, deliveries, frontier }
-                if incarnation == self.incarnation && self.link.is_open(from) =>
+            Wire::Deliver { incarnation, after, deliveries, frontier }
+                if incarnation == self.incarnation
+                    && self.link.is_open(from)
+                    && after <= self.core.frontier() =>
             {
                 self.handle(Event::Delivered { deliveries, frontier });
             }

@@ -52,6 +52,9 @@ impl Scene {
                 Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false }),
             );
         }
+        for number in 1..=processes {
+            scene.handle(number, Event::Tick(1));
+        }
         scene.trace.clear();
         scene
     }
@@ -275,8 +278,10 @@ fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
     scene.check(
         "s1 submits ts=1
          s1 submits ts=2 undecided
+         s1 -> s2 asks for votes [Ts(2)]
          s1 -> s2 votes ts=2 a=Commit",
     );
+    // It asks again, until it is answered.
     scene.handle(1, Event::Tick(1000));
     scene.arrive();
     scene.check(
