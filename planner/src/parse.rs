@@ -292,6 +292,7 @@ fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
     let dialect = PostgreSqlDialect {};
     let (mut tokens, split_at) = cut_split_at(tokens);
     expand_table(&mut tokens);
+    join_literals(source, &mut tokens)?;
     adapt(&mut tokens)?;
     let mut parser = parser(&dialect, tokens);
     if let Some(ast) = parse_session::parse(source, &mut parser)? {
@@ -320,6 +321,41 @@ fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
         _ if split_at.is_some() => Err(SqlError::unsupported("SPLIT AT outside of CREATE TABLE")),
         statement => Ok(Ast::Sql(statement)),
     }
+}
+
+/// String literals on lines of their own are one literal, on one line they are a syntax error. (sqlparser takes the
+/// second one for an alias.)
+fn join_literals(source: &Source, tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+    let mut joined: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    // Where the last literal is, as long as nothing but white space has followed it, and whether that had a line end.
+    let mut literal: Option<(usize, bool)> = None;
+    for token in tokens.drain(..) {
+        match (&token.token, &mut literal) {
+            (Token::Whitespace(space), Some((_, line_end))) => {
+                *line_end |= matches!(space, Whitespace::Newline | Whitespace::SingleLineComment { .. });
+            }
+            (Token::SingleQuotedString(more), Some((at, true))) => {
+                if let Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) =
+                    &mut joined[*at].token
+                {
+                    text.push_str(more);
+                }
+                literal = Some((*at, false));
+                continue;
+            }
+            (Token::SingleQuotedString(_), Some((_, false))) => {
+                return Err(source.syntax_error(position_of(token.span)));
+            }
+            (Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_), _) => {
+                literal = Some((joined.len(), false));
+            }
+            (Token::Whitespace(_), None) => {}
+            _ => literal = None,
+        }
+        joined.push(token);
+    }
+    *tokens = joined;
+    Ok(())
 }
 
 /// `TABLE name` is `SELECT * FROM name`.

@@ -1,6 +1,7 @@
-//! Gives `IS [NOT] DISTINCT FROM` the precedence it has in PostgreSQL.
+//! Gives `IS [NOT] DISTINCT FROM` and the unary minus the precedence they have in PostgreSQL.
 //!
-//! sqlparser lets its right side reach as far as it can: `a IS DISTINCT FROM b AND c` comes out as
+//! sqlparser reads `-2 ^ 2` as `-(2 ^ 2)`, PostgreSQL as `(-2) ^ 2`. And
+//! sqlparser lets the right side of `IS DISTINCT FROM` reach as far as it can: `a IS DISTINCT FROM b AND c` comes out as
 //! `a IS DISTINCT FROM (b AND c)`. What was written in parentheses is an [`Expr::Nested`], so a right side that is
 //! an AND or an OR without them was never meant to be one operand; such trees are regrouped.
 
@@ -29,7 +30,7 @@ impl VisitorMut for Regroup {
     }
 }
 
-/// Whether the last operand of the operator at the top is an AND or OR that binds less than the operator.
+/// Whether the last operand of the operator at the top is an operator that binds less.
 fn is_misplaced(expr: &Expr) -> bool {
     let and_or =
         |expr: &Expr| matches!(expr, Expr::BinaryOp { op: BinaryOperator::And | BinaryOperator::Or, .. });
@@ -37,6 +38,9 @@ fn is_misplaced(expr: &Expr) -> bool {
     match expr {
         Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => and_or(right),
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => and_or(expr),
+        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => {
+            matches!(expr.as_ref(), Expr::BinaryOp { op: BinaryOperator::PGExp, .. })
+        }
         Expr::BinaryOp { op: BinaryOperator::And, right, .. } => or(right),
         _ => false,
     }
@@ -109,6 +113,9 @@ mod tests {
             ("a IS DISTINCT FROM (b AND c)", "(a isd [(b AND c)])"),
             ("a IS DISTINCT FROM b = c AND d", "((a isd (b = c)) AND d)"),
             ("a IS DISTINCT FROM b AND c IS DISTINCT FROM d OR e", "(((a isd b) AND (c isd d)) OR e)"),
+            ("-2 ^ 3 ^ 2", "(((- 2) ^ 3) ^ 2)"),
+            ("1 - -2 ^ 2", "(1 - ((- 2) ^ 2))"),
+            ("-(2 ^ 2)", "(- [(2 ^ 2)])"),
             ("x AND (a IS DISTINCT FROM b OR c)", "(x AND [((a isd b) OR c)])"),
         ] {
             assert_eq!(regrouped(sql), expected, "{sql}");
