@@ -15,12 +15,22 @@ const ADDITIONS_PER_CARRY: u32 = 1 << 30;
 /// An exact sum of doubles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExactSum {
+    #[serde(deserialize_with = "all_words")]
     words: Vec<i64>,
     additions: u32,
     /// Addends that are no numbers.
     nan: bool,
     positive_infinity: bool,
     negative_infinity: bool,
+}
+
+/// Refuses a sum that was not written by this code: it would be indexed out of bounds.
+fn all_words<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
+    let words = Vec::deserialize(deserializer)?;
+    match words.len() {
+        WORDS => Ok(words),
+        length => Err(serde::de::Error::invalid_length(length, &"the words of an exact sum")),
+    }
 }
 
 impl Default for ExactSum {
@@ -181,6 +191,16 @@ mod tests {
         let mut sum = ExactSum::default();
         values.iter().for_each(|value| sum.add(*value));
         sum
+    }
+
+    #[test]
+    fn a_serialised_sum_of_another_length_is_refused() {
+        let good = postcard::to_stdvec(&sum(&[1.5])).expect("a sum can be serialised");
+        assert!(postcard::from_bytes::<ExactSum>(&good).is_ok());
+        // The first byte is the number of words.
+        let mut short = good.clone();
+        short[0] -= 1;
+        assert!(postcard::from_bytes::<ExactSum>(&short).is_err());
     }
 
     #[test]

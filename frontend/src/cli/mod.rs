@@ -124,7 +124,8 @@ fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
         None => match std::env::var("RUST_LOG") {
             Ok(filter) => EnvFilter::try_new(&filter)
                 .map_err(|error| Failure::setup(format!("RUST_LOG '{filter}': {error}")))?,
-            Err(_) => EnvFilter::new("warn"),
+            // Consensus warns of every election, also of the first one.
+            Err(_) => EnvFilter::new("warn,openraft=error"),
         },
     };
     tracing_subscriber::fmt()
