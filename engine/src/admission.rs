@@ -170,7 +170,10 @@ impl Shard {
             if let Some(found) = table.find(keys.get(row as usize)) {
                 self.fast_forward(table, found, rider.ts, effects);
             }
-            if let Some(root) = self.insert_row(table, rider, insert, batch, row, range, None, effects)? {
+            let waits = self
+                .insert_row(table, rider, insert, batch, row, range, None, effects)
+                .map_err(|error| error.about_row(batch.ordinals[row as usize]))?;
+            if let Some(root) = waits {
                 table.defer(rider, root, Some(row));
             }
         }
@@ -216,7 +219,7 @@ impl Shard {
         match self.insert_row(table, rider, insert, batch, row, range, Some(root), effects) {
             Ok(waits) => waits,
             Err(error) => {
-                table.fail(rider, range, error);
+                table.fail(rider, range, error.about_row(batch.ordinals[row as usize]));
                 None
             }
         }

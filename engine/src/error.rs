@@ -164,6 +164,8 @@ pub struct SqlError {
     pub column: Option<String>,
     /// Constraint the error is about.
     pub constraint: Option<String>,
+    /// Ordinal of the row the error is about, among those that the statement inserts: COPY names its line.
+    pub ordinal: Option<u64>,
 }
 
 impl SqlError {
@@ -179,6 +181,7 @@ impl SqlError {
             table: None,
             column: None,
             constraint: None,
+            ordinal: None,
         }
     }
 
@@ -207,6 +210,12 @@ impl SqlError {
     /// Adds the CONTEXT line.
     pub fn with_context(mut self, context: impl Into<String>) -> Self {
         self.context = Some(context.into());
+        self
+    }
+
+    /// Adds the ordinal of the inserted row that the error is about.
+    pub fn about_row(mut self, ordinal: u64) -> Self {
+        self.ordinal = Some(ordinal);
         self
     }
 

@@ -381,7 +381,13 @@ impl Core {
                                 counted.insert(range);
                             }
                         }
-                        Err(error) => failure = failure.or(Some(error)),
+                        Err(error) => {
+                            let earlier: Option<&SqlError> = failure.as_ref();
+                            // PostgreSQL tells of the first bad row.
+                            if earlier.is_none_or(|earlier| error.ordinal < earlier.ordinal) {
+                                failure = Some(error);
+                            }
+                        }
                     }
                 }
                 if let Some(error) = failure {

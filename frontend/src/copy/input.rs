@@ -26,6 +26,7 @@ pub struct CopyReader {
     awaits_header: bool,
     /// Line of each row of the batch being built.
     lines: Vec<u64>,
+    line_of_row: LineOfRow,
     bytes: usize,
     /// The batch's first row, and its first one that has NULL in a NOT NULL column: the ones an error can be about.
     remembered: Vec<(usize, String)>,
@@ -80,6 +81,7 @@ impl CopyReader {
             builders: copy.columns.iter().map(|i| ColumnBuilder::new(&copy.table.columns[*i].ty)).collect(),
             awaits_header: copy.options.header != CopyHeader::None,
             lines: Vec::new(),
+            line_of_row: LineOfRow::default(),
             bytes: 0,
             remembered: Vec::new(),
             has_null_violation: false,
@@ -110,6 +112,14 @@ impl CopyReader {
             }
         }
         if self.bytes >= BATCH_BYTES { Ok(self.take_batch()) } else { Ok(None) }
+    }
+
+    /// Adds to an error that was found when the rows were inserted which line it is about.
+    pub fn locate(&self, error: SqlError) -> SqlError {
+        match error.ordinal.and_then(|row| self.line_of_row.get(row)) {
+            Some(line) => error.with_context(row_context(&self.copy.table.name, line, None)),
+            None => error,
+        }
     }
 
     /// The rows that no batch has had yet.
@@ -182,6 +192,7 @@ impl CopyReader {
             self.remembered.push((self.lines.len(), self.splitter.row_text().unwrap_or_default()));
         }
         self.lines.push(self.splitter.line());
+        self.line_of_row.push(self.splitter.line());
         Ok(())
     }
 
@@ -224,6 +235,30 @@ impl CopyReader {
     }
 }
 
+/// The line of every row of a COPY. Most rows are on the line behind the row before them, and take no memory.
+#[derive(Default)]
+struct LineOfRow {
+    rows: u64,
+    /// The rows that are not, and their lines.
+    jumps: Vec<(u64, u64)>,
+}
+
+impl LineOfRow {
+    fn push(&mut self, line: u64) {
+        let row = self.rows;
+        self.rows += 1;
+        if self.jumps.last().is_none_or(|(jump, at)| at + (row - jump) != line) {
+            self.jumps.push((row, line));
+        }
+    }
+
+    fn get(&self, row: u64) -> Option<u64> {
+        let behind = self.jumps.partition_point(|(jump, _)| *jump <= row);
+        let (jump, at) = self.jumps.get(behind.checked_sub(1)?)?;
+        (row < self.rows).then(|| at + (row - jump))
+    }
+}
+
 fn row_context(table: &str, line: u64, text: Option<&str>) -> String {
     match text {
         Some(text) => format!("COPY {table}, line {line}: \"{}\"", shortened(text)),
@@ -237,4 +272,30 @@ fn shortened(text: &str) -> String {
     }
     let end = (0..=SHOWN_BYTES).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
     format!("{}...", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_row_has_its_line(steps in prop::collection::vec(1_u64..4, 0..200)) {
+            let lines: Vec<u64> = steps
+                .iter()
+                .scan(0, |line, step| {
+                    *line += step;
+                    Some(*line)
+                })
+                .collect();
+            let mut line_of_row = LineOfRow::default();
+            lines.iter().for_each(|line| line_of_row.push(*line));
+            for (row, line) in lines.iter().enumerate() {
+                prop_assert_eq!(line_of_row.get(row as u64), Some(*line));
+            }
+            prop_assert_eq!(line_of_row.get(lines.len() as u64), None);
+        }
+    }
 }

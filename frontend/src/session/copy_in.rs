@@ -113,20 +113,23 @@ impl Session<'_> {
         }
         let tables = message.tables.clone();
         loop {
-            match self.submit(message.clone(), true).await? {
+            let failure = match self.submit(message.clone(), true).await? {
                 Ok((mut part, mut submission)) => loop {
                     if let Part::Done { rows, .. } = part {
                         return Ok(rows);
                     }
-                    part = super::execute::next_part(&mut submission, &mut self.connection.interrupts, true)
+                    match super::execute::next_part(&mut submission, &mut self.connection.interrupts, true)
                         .await?
-                        .map_err(|failure| match failure {
-                            Failure::Sql(error) => error,
-                            Failure::Stale { .. } => changing(),
-                        })?;
+                    {
+                        Ok(next) => part = next,
+                        Err(failure) => break failure,
+                    }
                 },
-                Err(Failure::Sql(error)) => return Err(error.into()),
-                Err(Failure::Stale { ts }) => {
+                Err(failure) => failure,
+            };
+            match failure {
+                Failure::Sql(error) => return Err(rows.reader.locate(error).into()),
+                Failure::Stale { ts } => {
                     self.follow_catalog(ts).await?;
                     // Rows were made for one version of the table, and staged for one placement.
                     if is_staged || !self.client.catalog().is_current(&tables) {

@@ -119,6 +119,11 @@ async fn many_rows_are_staged() {
     let data: String = (50_000..90_000).chain([7]).map(|i| format!("{i}\tx\n")).collect();
     let error = db_error(copy_in(&client, "copy t from stdin", data.as_bytes()).await.unwrap_err());
     assert_eq!(error.detail(), Some("Key (a)=(7) already exists."));
+    assert_eq!(error.where_(), Some("COPY t, line 40001"));
+    let csv = b"a,b\n90000,\"two\nlines\"\n90001,x\n90000,y\n";
+    let error = db_error(copy_in(&client, "copy t from stdin csv header", csv).await.unwrap_err());
+    assert_eq!(error.detail(), Some("Key (a)=(90000) already exists."));
+    assert_eq!(error.where_(), Some("COPY t, line 5"));
     assert_eq!(value(&client, "select count(*) from t").await, "50000");
     // A bad row after many good ones that were staged.
     let data: String = (50_000..90_000).map(|i| format!("{i}\tx\n")).collect::<String>() + "bad\tx\n";
