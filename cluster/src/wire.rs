@@ -124,7 +124,7 @@ pub enum Wire {
         /// The chunk's number in the part.
         chunk: u32,
         /// Outcome.
-        outcome: Result<(), SqlError>,
+        outcome: Result<(), Box<SqlError>>,
     },
     /// Storage process to storage process: please send your copy of a part.
     FetchPart {

@@ -92,7 +92,7 @@ fn run(
                 let outcomes = store.stage(&chunks);
                 for ((client, chunk), outcome) in clients.into_iter().zip(chunks).zip(outcomes) {
                     let StageChunk { payload, range, chunk, .. } = chunk;
-                    let receipt = Wire::Staged { payload, range, chunk, outcome };
+                    let receipt = Wire::Staged { payload, range, chunk, outcome: outcome.map_err(Box::new) };
                     let _ = events.send(PayloadEvent::Send(client, receipt));
                 }
                 continue;
