@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Format of the data directory.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";

@@ -9,6 +9,8 @@ use carousel_engine::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::config::Configuration;
+
 /// The kinds of process (paper, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProcessKind {
@@ -113,6 +115,8 @@ pub enum Body {
     },
     /// Every storage process makes a durable checkpoint of the rows visible at this `Ts` and compares content hashes.
     Checkpoint,
+    /// A change of the config: delivered to everybody who follows it.
+    Configuration(Configuration),
 }
 
 /// A read or a write.

@@ -57,7 +57,7 @@ pub enum Wire {
         /// The stream continues after this: the subscription's `after`, or for a client that has nothing yet
         /// (`after` = 0) the `Ts` of `catalog`.
         ts: Ts,
-        /// The config in force.
+        /// The config that routes what comes after `ts`.
         config: Arc<Config>,
         /// For a client that has nothing yet, the catalog as of `ts`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,

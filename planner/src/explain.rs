@@ -216,6 +216,7 @@ fn message(
         Body::Ddl(Ddl::DropTables { names, .. }) => lines.node(format!("Drop Table {}", names.join(", "))),
         Body::Pin { .. } => lines.node("Pin"),
         Body::Checkpoint => lines.node("Checkpoint"),
+        Body::Configuration(_) => lines.node("Configuration"),
     }
     lines.detail(format!("Key Ranges: {}", ranges_text(&request.ranges)));
     let processes: Vec<String> =

@@ -401,8 +401,8 @@ impl Core {
                 let complete = match &open.message.body {
                     Body::Data(_) => covered(&open.message.ranges, &open.answered),
                     Body::Pin { .. } | Body::Checkpoint => true,
-                    // This client's own catalog tells.
-                    Body::Ddl(_) => false,
+                    // This client's own catalog or config tells.
+                    Body::Ddl(_) | Body::Configuration(_) => false,
                 };
                 if complete {
                     let rows = open.answered.values().sum();

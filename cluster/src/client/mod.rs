@@ -195,11 +195,16 @@ impl Client {
     /// 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
     /// client process has been stopped.
     pub async fn submit(&self, request: Request) -> Result<Submission, SqlError> {
+        if matches!(request.body, Body::Configuration(_)) {
+            // Routers order and apply them, but storage processes do not move rows yet.
+            let message = "changing the configuration of a running cluster is not supported yet";
+            return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message));
+        }
         self.admit(stage::added_bytes(&request.body))?;
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| stopped())?;
         let changes = match &request.body {
             Body::Data(data) => data.operation.kind.is_write(),
-            Body::Ddl(_) => true,
+            Body::Ddl(_) | Body::Configuration(_) => true,
             Body::Pin { .. } | Body::Checkpoint => false,
         };
         let (sender, parts) = mpsc::unbounded_channel();

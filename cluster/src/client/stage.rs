@@ -179,6 +179,6 @@ pub(super) fn added_bytes(body: &Body) -> u64 {
             },
             _ => 0,
         },
-        Body::Ddl(_) | Body::Pin { .. } | Body::Checkpoint => 0,
+        Body::Ddl(_) | Body::Pin { .. } | Body::Checkpoint | Body::Configuration(_) => 0,
     }
 }

@@ -501,16 +501,15 @@ impl Core {
             self.send(to, Wire::NotLeader { leader: None });
             return;
         }
-        // A client that has joined before the first message may have followed the m-seq from 0: it must miss nothing.
-        let fresh = to.kind == ProcessKind::Client
-            && after == Ts::ZERO
-            && self.mseq.joined(to).is_some_and(|(_, joined)| joined > Ts::ZERO);
+        // One that has joined before the first message may have followed the m-seq from 0: it must miss nothing. A
+        // standby storage process joins as a client does, and needs nothing of what was ordered before.
+        let fresh = after == Ts::ZERO && self.mseq.joined(to).is_some_and(|(_, joined)| joined > Ts::ZERO);
         let (ts, catalog) = match (fresh, after) {
             (true, _) => (now, Some(self.mseq.catalog().clone())),
             (false, Ts::ZERO) => (after, Some(Arc::default())),
             (false, _) => (after, None),
         };
-        let state = Wire::State { incarnation, ts, config: self.mseq.config().clone(), catalog };
+        let state = Wire::State { incarnation, ts, config: self.mseq.config_behind(ts).clone(), catalog };
         self.last_stream += 1;
         let stream = Stream { id: self.last_stream, incarnation, sent: ts, state: Some(state), busy: false };
         if let Role::Leading(leading) = &mut self.role {
@@ -593,7 +592,8 @@ impl Core {
         leading.watermarks.insert(from, watermarks);
         // A storage process that has not confirmed anything holds on to everything.
         let durable = |process| leading.watermarks.get(&process).map_or(Ts::ZERO, |w| w.durable);
-        let durable = self.mseq.config().storage_processes().map(durable).min().unwrap_or(Ts::ZERO);
+        let keepers = self.mseq.config().keepers_of_log().into_iter();
+        let durable = keepers.map(durable).min().unwrap_or(Ts::ZERO);
         let durable = durable.min(self.mseq.ts());
         if durable > self.mseq.truncated().max(leading.truncating) {
             leading.truncating = durable;

@@ -4,6 +4,9 @@
 //! `Ts` (1, 2, 3, …) and its destinations. A message that is already in the m-seq is skipped, which makes resending
 //! after a change of the leader harmless, and one that follows a gap is not learned, so that the messages of one
 //! incarnation of a submitter stand in the m-seq in the order they were submitted and without gaps.
+//!
+//! Configuration messages change the config for the messages behind them. The configs behind what the log still has
+//! are kept, so that a stream that begins in the middle begins with the config of that place.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     catalog::Catalog,
-    config::Config,
+    config::{Config, Configuration, History, Membership},
     message::{Body, Incarnation, Message, MessageId, ProcessId},
 };
 
@@ -89,10 +92,11 @@ pub struct Last {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MSeq {
     ts: Ts,
-    config: Arc<Config>,
+    /// The configs behind what the log still has.
+    configs: History,
     catalog: Arc<Catalog>,
     submitters: BTreeMap<ProcessId, Last>,
-    /// The incarnation of each client process that joined last, and the `Ts` at which it did.
+    /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
     truncated: Ts,
 }
@@ -102,7 +106,7 @@ impl MSeq {
     pub fn new(config: Config) -> Self {
         MSeq {
             ts: Ts::ZERO,
-            config: Arc::new(config),
+            configs: History::new(Ts::ZERO, Arc::new(config)),
             catalog: Arc::default(),
             submitters: BTreeMap::new(),
             joined: BTreeMap::new(),
@@ -117,7 +121,12 @@ impl MSeq {
 
     /// The config in force after it.
     pub fn config(&self) -> &Arc<Config> {
-        &self.config
+        self.configs.last()
+    }
+
+    /// The config that routes the message behind `ts`, as far back as the log reaches.
+    pub fn config_behind(&self, ts: Ts) -> &Arc<Config> {
+        self.configs.behind(ts)
     }
 
     /// The catalog after it.
@@ -130,9 +139,9 @@ impl MSeq {
         self.submitters.get(&submitter).copied()
     }
 
-    /// The last incarnation of a client process that joined, and when.
-    pub fn joined(&self, client: ProcessId) -> Option<(Incarnation, Ts)> {
-        self.joined.get(&client).copied()
+    /// The last incarnation of a process that joined, and when.
+    pub fn joined(&self, process: ProcessId) -> Option<(Incarnation, Ts)> {
+        self.joined.get(&process).copied()
     }
 
     /// Up to where the log is not needed any more.
@@ -153,8 +162,8 @@ impl MSeq {
                     return Learned::Nothing;
                 }
                 self.joined.insert(*client, (*incarnation, self.ts));
-                if let Some(config) = self.config.with_client(*client) {
-                    self.config = Arc::new(config);
+                if let Some(config) = self.config().with_client(*client, *incarnation) {
+                    self.configs.push(self.ts, Arc::new(config));
                 }
                 Learned::Joined(*client, *incarnation)
             }
@@ -162,14 +171,15 @@ impl MSeq {
                 if self.joined.get(client).is_none_or(|(last, _)| last != incarnation) {
                     return Learned::Nothing;
                 }
-                if let Some(config) = self.config.without_client(*client) {
-                    self.config = Arc::new(config);
+                if let Some(config) = self.config().without_client(*client) {
+                    self.configs.push(self.ts, Arc::new(config));
                 }
                 Learned::Nothing
             }
             Command::Truncate(ts) if *ts > self.truncated => {
                 assert!(*ts <= self.ts, "durable at {ts}, but the m-seq ends at {}", self.ts);
                 self.truncated = *ts;
+                self.configs.forget(*ts);
                 Learned::Truncate(*ts)
             }
             Command::Truncate(_) => Learned::Nothing,
@@ -194,15 +204,26 @@ impl MSeq {
         let last = Last { incarnation: id.incarnation, sequence: id.sequence, ts };
         self.submitters.insert(id.submitter, last);
         // A message is routed by the config that holds before it takes effect.
-        let destinations = self.config.destset(message);
-        let config_version = self.config.version();
-        assert_destinations(&self.config, message, &destinations);
-        if let Body::Ddl(ddl) = &message.body {
-            // An error is the message's outcome, which its destinations find out for themselves.
+        let config = self.config().clone();
+        let destinations = config.destset(message);
+        let config_version = config.version();
+        assert_destinations(&config, message, &destinations);
+        // An error is the message's outcome, which its destinations find out for themselves.
+        if let Body::Ddl(ddl) = &message.body
+            && !config.is_fenced(id)
+        {
             let _ = Arc::make_mut(&mut self.catalog).apply(ts, ddl);
         }
-        if let Some(config) = self.config.apply(message, ts) {
-            self.config = Arc::new(config);
+        if let Ok(Some(config)) = config.apply(message, ts) {
+            self.configs.push(ts, Arc::new(config));
+            if let Body::Configuration(Configuration::Membership(Membership::Join {
+                process,
+                incarnation,
+                ..
+            })) = &message.body
+            {
+                self.joined.insert(*process, (*incarnation, ts));
+            }
         }
         Learned::Message(Routed {
             ts,
@@ -235,5 +256,94 @@ fn assert_destinations(config: &Config, message: &Message, destinations: &[(Proc
             ranges.iter().all(|range| config.holders(*range).contains(process)),
             "{process} lacks a range"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{Change, Keyspace},
+        message::Ddl,
+        router::testing::{configuration, read},
+    };
+
+    const CLIENT: ProcessId = ProcessId::client(1);
+    const OTHER: ProcessId = ProcessId::client(2);
+
+    fn learn(mseq: &mut MSeq, message: Message) -> Routed {
+        match mseq.learn(&Batch(vec![Command::Message(Arc::new(message))])).remove(0) {
+            Learned::Message(routed) => routed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn change(mseq: &mut MSeq, sequence: u64, change: Configuration) -> Routed {
+        learn(mseq, configuration(CLIENT, 1, sequence, change))
+    }
+
+    fn three_and_a_standby() -> MSeq {
+        let mut mseq = MSeq::new(Config::evenly(3, 2).expect("a ring"));
+        let process = ProcessId::storage(4);
+        let joins = Membership::Join { process, incarnation: 1, recovered: None };
+        change(&mut mseq, 1, Configuration::Membership(joins));
+        assert_eq!(mseq.joined(process), Some((1, Ts(1))));
+        mseq
+    }
+
+    fn expand(mseq: &MSeq, identifier: u64) -> Keyspace {
+        let process = ProcessId::storage(4);
+        mseq.config().plan(Change::Expand { process, identifier }).expect("possible")
+    }
+
+    #[test]
+    fn a_message_is_routed_by_the_config_before_it_and_the_next_by_the_one_after() {
+        let mut mseq = three_and_a_standby();
+        let keyspace = expand(&mseq, 7);
+        let before = learn(&mut mseq, read(OTHER, 1, 1, 0));
+        let changed = change(&mut mseq, 2, Configuration::Keyspace(keyspace.clone()));
+        assert_eq!((before.config_version, changed.config_version), (1, 1));
+        let all: Vec<ProcessId> = changed.destinations.iter().map(|(process, _)| *process).collect();
+        assert_eq!(all, (1..=4).map(ProcessId::storage).collect::<Vec<_>>(), "all who follow the config");
+        let stale = change(&mut mseq, 3, Configuration::Keyspace(keyspace));
+        let behind = learn(&mut mseq, read(OTHER, 1, 2, 0));
+        assert_eq!((stale.config_version, behind.config_version), (2, 2), "a stale one has no effect");
+        assert_eq!(mseq.config().storage_processes().len(), 4);
+    }
+
+    #[test]
+    fn configs_are_kept_as_long_as_the_log_has_messages_that_rely_on_them() {
+        let mut mseq = three_and_a_standby();
+        let keyspace = expand(&mseq, 7);
+        let changed = change(&mut mseq, 2, Configuration::Keyspace(keyspace)).ts;
+        let suspicion = Membership::Suspect { process: ProcessId::storage(1), incarnation: 1 };
+        let suspected = change(&mut mseq, 3, Configuration::Membership(suspicion)).ts;
+        let version = |mseq: &MSeq, ts: Ts| mseq.config_behind(ts).version();
+        assert_eq!(version(&mseq, Ts::ZERO), 1);
+        assert_eq!(version(&mseq, changed), 2);
+        assert_eq!(version(&mseq, suspected), 3);
+        let stored = postcard::to_stdvec(&mseq).expect("serialises");
+        let mut mseq: MSeq = postcard::from_bytes(&stored).expect("deserialises");
+        mseq.learn(&Batch(vec![Command::Truncate(changed)]));
+        assert_eq!(mseq.configs.len(), 2);
+        assert_eq!((version(&mseq, changed), version(&mseq, suspected)), (2, 3));
+        mseq.learn(&Batch(vec![Command::Truncate(suspected)]));
+        assert_eq!(mseq.configs.len(), 1);
+    }
+
+    #[test]
+    fn nothing_that_a_suspected_client_submits_has_an_effect() {
+        let mut mseq = three_and_a_standby();
+        let suspicion = Membership::Suspect { process: OTHER, incarnation: 1 };
+        change(&mut mseq, 2, Configuration::Membership(suspicion));
+        let ddl = Ddl::DropTables { names: Vec::new(), if_exists: true };
+        let message = |incarnation| {
+            let id = MessageId { submitter: OTHER, incarnation, sequence: 1 };
+            Message { id, tables: Vec::new(), ranges: Vec::new(), body: Body::Ddl(ddl.clone()) }
+        };
+        assert!(learn(&mut mseq, message(1)).destinations.is_empty());
+        assert_eq!(mseq.catalog().version(), Ts::ZERO);
+        assert!(!learn(&mut mseq, message(2)).destinations.is_empty());
+        assert_eq!(mseq.catalog().version(), mseq.ts());
     }
 }

@@ -8,7 +8,10 @@ use carousel_engine::{
     position::KeyRange,
 };
 
-use crate::message::{Body, Data, Incarnation, Message, MessageId, ProcessId};
+use crate::{
+    config::Configuration,
+    message::{Body, Data, Incarnation, Message, MessageId, ProcessId},
+};
 
 fn data(id: MessageId, ranges: Vec<KeyRange>, kind: OperationKind, replica_offset: u32) -> Message {
     let operation = Arc::new(Operation { table: TableId(1), context: Default::default(), kind });
@@ -46,4 +49,15 @@ pub(crate) fn read_ranges(
 ) -> Message {
     let read = Read { predicate: Vec::new(), output: ReadOutput::Rows { projection: Vec::new(), top: None } };
     data(MessageId { submitter, incarnation, sequence }, ranges, OperationKind::Read(read), offset)
+}
+
+/// A configuration message.
+pub(crate) fn configuration(
+    submitter: ProcessId,
+    incarnation: Incarnation,
+    sequence: u64,
+    configuration: Configuration,
+) -> Message {
+    let id = MessageId { submitter, incarnation, sequence };
+    Message { id, tables: Vec::new(), ranges: Vec::new(), body: Body::Configuration(configuration) }
 }

@@ -639,6 +639,11 @@ impl Core {
                 self.logged = 0;
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
             }
+            // Client processes refuse to submit one. Who cannot follow the config must not go on.
+            Body::Configuration(_) => {
+                self.effects
+                    .push(Effect::Stop(format!("the config changes at {ts}, which is not supported yet")));
+            }
         }
     }
 
@@ -1009,7 +1014,7 @@ fn weight(body: &Body) -> u64 {
             _ => 512,
         },
         Body::Ddl(_) => 1024,
-        Body::Pin { .. } | Body::Checkpoint => 0,
+        Body::Pin { .. } | Body::Checkpoint | Body::Configuration(_) => 0,
     }
 }
 

@@ -1,0 +1,123 @@
+//! What a change of the keyspace implies for every process: who has to receive which rows and who can send them, and
+//! who has to delete which (paper, section 6.4).
+//!
+//! The change cuts the ring into pieces, each of which lies in one partition before and in one after it. A live
+//! process that holds a piece afterwards and has not held it before must receive it from a live process that has; one
+//! that has held it before and does not afterwards must delete it. A keyspace message is correct when its
+//! instructions do exactly this; which of the possible senders it names is for [`super::optimiser`] to choose.
+
+use std::collections::BTreeMap;
+
+use carousel_engine::position::{KeyRange, covers, intersect, normalise};
+
+use super::{
+    ConfigError,
+    messages::Instruction,
+    placement::{Node, Placement},
+};
+use crate::message::ProcessId;
+
+/// A piece that a process has to receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) range: KeyRange,
+    /// Live processes that hold it, in the order of the ring, its primary first.
+    pub(super) senders: Vec<ProcessId>,
+}
+
+/// What a change implies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Implied {
+    /// By receiver.
+    pub(super) needs: BTreeMap<ProcessId, Vec<Need>>,
+    pub(super) deletes: BTreeMap<ProcessId, Vec<KeyRange>>,
+}
+
+impl Implied {
+    /// What the change from one ring to another one implies, if every piece has a live sender. `keeps` tells what a new
+    /// incarnation of a process still has of a partition of the old ring.
+    pub(super) fn by(
+        old: &Placement,
+        new: &Placement,
+        keeps: impl Fn(usize, &Node) -> Option<usize>,
+    ) -> Result<Implied, ConfigError> {
+        let mut implied = Implied::default();
+        for piece in old.pieces(new) {
+            let before = || old.holders(piece.old).filter(|node| node.suspected.is_none());
+            for node in new.holders(piece.new).filter(|node| node.suspected.is_none()) {
+                if old.held_by(piece.old, node).or_else(|| keeps(piece.old, node)).is_some() {
+                    continue;
+                }
+                let senders: Vec<ProcessId> = before().map(|node| node.process).collect();
+                if senders.is_empty() {
+                    return Err(ConfigError::NoHolder { range: piece.range });
+                }
+                implied.needs.entry(node.process).or_default().push(Need { range: piece.range, senders });
+            }
+            for node in before().filter(|node| new.held_by(piece.new, node).is_none()) {
+                implied.deletes.entry(node.process).or_default().push(piece.range);
+            }
+        }
+        for ranges in implied.deletes.values_mut() {
+            *ranges = normalise(std::mem::take(ranges));
+        }
+        Ok(implied)
+    }
+
+    /// The list in which `sender` decides between those of each need.
+    pub(super) fn list(&self, sender: impl Fn(ProcessId, &Need) -> ProcessId) -> Vec<Instruction> {
+        let mut copies: BTreeMap<(ProcessId, ProcessId), Vec<KeyRange>> = BTreeMap::new();
+        for (to, needs) in &self.needs {
+            for need in needs {
+                copies.entry((sender(*to, need), *to)).or_default().push(need.range);
+            }
+        }
+        let copies = copies.into_iter().map(|((from, to), ranges)| {
+            let ranges = normalise(ranges);
+            Instruction::Copy { from, to, ranges }
+        });
+        let deletes = self.deletes.iter().map(|(process, ranges)| {
+            let (process, ranges) = (*process, ranges.clone());
+            Instruction::Delete { process, ranges }
+        });
+        copies.chain(deletes).collect()
+    }
+
+    /// Whether a list does what the change implies, and nothing else.
+    pub(super) fn check(&self, instructions: &[Instruction]) -> Result<(), ConfigError> {
+        let mut received: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+        let mut deletes: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+        for instruction in instructions {
+            match instruction {
+                Instruction::Copy { from, to, ranges } => {
+                    let needs = self.needs.get(to).into_iter().flatten();
+                    let sent = needs.filter(|need| need.senders.contains(from)).map(|need| need.range);
+                    if !covers(&sent.collect::<Vec<_>>(), ranges) {
+                        return Err(ConfigError::Instruction(instruction.clone()));
+                    }
+                    let received = received.entry(*to).or_default();
+                    if !intersect(received, ranges).is_empty() {
+                        return Err(ConfigError::Instruction(instruction.clone()));
+                    }
+                    received.extend(ranges);
+                    received.sort_unstable();
+                }
+                Instruction::Delete { process, ranges } => {
+                    deletes.entry(*process).or_default().extend(ranges);
+                }
+            }
+        }
+        for (process, needs) in &self.needs {
+            let needed: Vec<KeyRange> = needs.iter().map(|need| need.range).collect();
+            if !received.get(process).is_some_and(|received| covers(received, &needed)) {
+                return Err(ConfigError::Incomplete(*process));
+            }
+        }
+        for process in self.deletes.keys().chain(deletes.keys()) {
+            if self.deletes.get(process) != deletes.get(process) {
+                return Err(ConfigError::Incomplete(*process));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,759 @@
+//! Rubberband's Config module: who holds what, and where a message goes (paper, sections 6.2 to 6.4, Algorithm 3).
+//!
+//! Storage processes stand on a ring at their identifiers. The keys from one identifier up to the next are the
+//! *primary range* of the process at the former, and its `f - 1` successors hold replicas (successor replication):
+//!
+//! ```text
+//!   identifier    0         1/4        1/2        3/4
+//!   process       s1        s2         s3         s4
+//!   range         |--- a ---|--- b ---|--- c ---|--- d ---|     f = 2
+//!   holders          s1 s2     s2 s3     s3 s4     s4 s1
+//! ```
+//!
+//! A write goes to every holder of every primary range that it overlaps, a read to a smallest possible set of
+//! processes that together hold all of them (ROWA, [`cover`]). Configuration messages ([`messages`]) change the
+//! ring ([`placement`]); a keyspace message carries the instructions that follow from it ([`instructions`],
+//! [`optimiser`]). All functions are pure: whoever has learned the same m-seq has the same config and computes the same
+//! destinations.
+//!
+//! Where this departs from Algorithm 3:
+//! * Destinations come with the primary ranges they act on, because replication, voting and counting are by primary
+//!   range (DESIGN, decision 3).
+//! * A process is named as suspected, rather than forgotten, as long as it stands on the ring, so that a range without
+//!   a live replica can be recognised; and of every suspected process the incarnation is remembered, so that its
+//!   messages have no effect while a later incarnation can join.
+//! * A client process becomes a member when it subscribes, not by a configuration message; its messages count as long
+//!   as it is not suspected.
+//! * Everybody who follows the config gets every configuration message, affected or not: storage processes vote with
+//!   the holders of any range, and clients stage data at them. An impossible or stale request has no effect, and every
+//!   follower finds the same error.
+//! * Copies that keyspace messages have asked for are part of the config until they are complete, because reads avoid
+//!   the processes that are busy with them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use carousel_engine::{
+    SqlError, SqlState, Ts,
+    position::{KeyRange, Position},
+};
+use serde::{Deserialize, Serialize};
+
+mod cover;
+mod history;
+mod instructions;
+mod messages;
+mod optimiser;
+mod placement;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod traces;
+
+pub use history::History;
+pub use messages::{Change, Configuration, Instruction, Keyspace, Membership};
+pub use optimiser::{Rank, Solution};
+
+use crate::message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind};
+use cover::Class;
+use instructions::Implied;
+use placement::{Node, Placement};
+
+const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
+const NOT_IN_PREREQUISITE_STATE: SqlState = SqlState(*b"55000");
+
+/// One version of the routing state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    version: u64,
+    placement: Arc<Placement>,
+    standbys: BTreeMap<ProcessId, Standby>,
+    clients: BTreeMap<ProcessId, Incarnation>,
+    supers: BTreeMap<ProcessId, Incarnation>,
+    /// The last incarnation of each process that has been suspected.
+    fenced: BTreeMap<ProcessId, Incarnation>,
+    /// Keyspace messages whose copies are not complete, by their `Ts`.
+    migrations: BTreeMap<Ts, Migration>,
+}
+
+/// A storage process that stands at no identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Standby {
+    incarnation: Incarnation,
+    /// Up to where it has recovered what an earlier life has executed.
+    recovered: Option<Ts>,
+}
+
+/// A keyspace message that is being carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Migration {
+    /// What it changed.
+    pub change: Change,
+    /// Its copies that are not complete.
+    pub copies: Vec<Instruction>,
+}
+
+impl Migration {
+    /// The senders and receivers of copies that are not complete, with their ranges.
+    fn under_way(&self) -> impl Iterator<Item = (ProcessId, ProcessId, &[KeyRange])> {
+        self.copies.iter().filter_map(|instruction| match instruction {
+            Instruction::Copy { from, to, ranges } => Some((*from, *to, &ranges[..])),
+            Instruction::Delete { .. } => None,
+        })
+    }
+}
+
+/// What is wrong with a description of a ring, or with a configuration message. Every follower of the m-seq finds the
+/// same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// There must be a storage process.
+    #[error("a ring needs at least one storage process")]
+    Empty,
+    /// The replication factor must be at least 1 and, for a first config, no more than there are storage processes.
+    #[error("replication factor {factor} with {processes} storage processes")]
+    Replication {
+        /// What was asked.
+        factor: u32,
+        /// Storage processes on the ring.
+        processes: usize,
+    },
+    /// Two processes at one identifier, or one process at two.
+    #[error("identifiers and processes on the ring must be distinct")]
+    Duplicate,
+    /// The keyspace message was planned against another config.
+    #[error("the request was planned against config version {planned}, but version {current} is in force")]
+    Stale {
+        /// What it was planned against.
+        planned: u64,
+        /// What is in force.
+        current: u64,
+    },
+    /// There is no such process.
+    #[error("{0} is not part of the system")]
+    Unknown(ProcessId),
+    /// Only a standby can take a place on the ring.
+    #[error("{0} is on the ring already")]
+    Active(ProcessId),
+    /// A standby holds nothing that could be moved.
+    #[error("{0} is not on the ring")]
+    Standby(ProcessId),
+    /// A suspected process can only be removed or replaced.
+    #[error("{0} is suspected")]
+    Suspected(ProcessId),
+    /// The incarnation has been suspected, so it cannot join any more.
+    #[error("incarnation {1} of {0} is suspected; it has to be restarted to join")]
+    Fenced(ProcessId, Incarnation),
+    /// A process that holds a partition, or still sends copies of one, cannot leave.
+    #[error("{0} holds a partition or sends it; contract the keyspace or replace it first")]
+    Needed(ProcessId),
+    /// Membership of routers is a matter of their consensus.
+    #[error("{0} is not a process of the kind that this request is about")]
+    Kind(ProcessId),
+    /// Two processes cannot stand at the same identifier.
+    #[error("identifier {identifier} is taken by {by}")]
+    Taken {
+        /// The identifier.
+        identifier: Position,
+        /// Who stands there.
+        by: ProcessId,
+    },
+    /// The keyspace cannot become empty.
+    #[error("{0} is the last storage process on the ring")]
+    Last(ProcessId),
+    /// As many successive processes as the replication factor says have failed.
+    #[error("no live process holds range {range}, so it cannot be copied")]
+    NoHolder {
+        /// A range that would have to be copied.
+        range: KeyRange,
+    },
+    /// The change does not imply this instruction.
+    #[error("the change does not imply the instruction {0:?}")]
+    Instruction(Instruction),
+    /// The change implies more instructions for this process, or other ones.
+    #[error("the instructions for {0} are not what the change implies")]
+    Incomplete(ProcessId),
+}
+
+impl From<ConfigError> for SqlError {
+    fn from(error: ConfigError) -> SqlError {
+        let state = match &error {
+            ConfigError::Stale { .. } => SqlState::SERIALIZATION_FAILURE,
+            ConfigError::Unknown(_) => SqlState::UNDEFINED_OBJECT,
+            ConfigError::Active(_) | ConfigError::Taken { .. } | ConfigError::Duplicate => DUPLICATE_OBJECT,
+            ConfigError::Empty | ConfigError::Replication { .. } | ConfigError::Kind(_) => {
+                SqlState::INVALID_PARAMETER_VALUE
+            }
+            ConfigError::Instruction(_) | ConfigError::Incomplete(_) => SqlState::INTERNAL,
+            _ => NOT_IN_PREREQUISITE_STATE,
+        };
+        SqlError::new(state, error.to_string())
+    }
+}
+
+impl Config {
+    /// The first config: `processes` storage processes `s1`, `s2`, … at evenly spaced identifiers beginning with 0.
+    ///
+    /// # Errors
+    /// When there is no process, or fewer than the replication factor.
+    pub fn evenly(processes: u32, replication: u32) -> Result<Self, ConfigError> {
+        let ring = (0..processes).map(|i| {
+            let identifier = (u128::from(i) << 64) / u128::from(processes);
+            (identifier as Position, ProcessId::storage(i + 1))
+        });
+        let config = Self::new(ring, replication)?;
+        if replication > processes {
+            let processes = processes as usize;
+            return Err(ConfigError::Replication { factor: replication, processes });
+        }
+        Ok(config)
+    }
+
+    /// The first config, with the given identifiers. As long as there are fewer processes than the replication factor
+    /// says, every process holds everything.
+    ///
+    /// # Errors
+    /// When there is no process, or a process or identifier twice, or a replication factor of 0.
+    pub fn new(
+        ring: impl IntoIterator<Item = (Position, ProcessId)>,
+        replication: u32,
+    ) -> Result<Self, ConfigError> {
+        let node = |(identifier, process)| Node { identifier, process, incarnation: 0, suspected: None };
+        let placement = Placement::new(ring.into_iter().map(node).collect(), replication)?;
+        Ok(Config {
+            version: 1,
+            placement: Arc::new(placement),
+            standbys: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            supers: BTreeMap::new(),
+            fenced: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+        })
+    }
+
+    /// Counts changes of the placement or of the suspected processes on the ring. Other processes come and go without a
+    /// new version, for nothing that was planned depends on them.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Replication factor `f`.
+    pub fn replication(&self) -> u32 {
+        self.placement.replication()
+    }
+
+    /// Storage processes on the ring, in the order of their identifiers.
+    pub fn storage_processes(&self) -> impl ExactSizeIterator<Item = ProcessId> {
+        self.placement.nodes().iter().map(|node| node.process)
+    }
+
+    /// The ring: identifiers, ascending, and the processes that stand there.
+    pub fn ring(&self) -> impl ExactSizeIterator<Item = (Position, ProcessId)> {
+        self.placement.nodes().iter().map(|node| (node.identifier, node.process))
+    }
+
+    /// Storage processes that stand at no identifier.
+    pub fn standbys(&self) -> impl ExactSizeIterator<Item = ProcessId> {
+        self.standbys.keys().copied()
+    }
+
+    /// Client processes.
+    pub fn clients(&self) -> impl ExactSizeIterator<Item = ProcessId> {
+        self.clients.keys().copied()
+    }
+
+    /// Super processes.
+    pub fn supers(&self) -> impl ExactSizeIterator<Item = ProcessId> {
+        self.supers.keys().copied()
+    }
+
+    /// Keyspace messages whose copies are not complete, by their `Ts`.
+    pub fn migrations(&self) -> &BTreeMap<Ts, Migration> {
+        &self.migrations
+    }
+
+    /// Whether the process is part of the system.
+    pub fn contains(&self, process: ProcessId) -> bool {
+        match process.kind {
+            ProcessKind::Storage => {
+                self.placement.index(process).is_some() || self.standbys.contains_key(&process)
+            }
+            ProcessKind::Client => self.clients.contains_key(&process),
+            ProcessKind::Super => self.supers.contains_key(&process),
+            ProcessKind::Router => false,
+        }
+    }
+
+    /// Whether the process is suspected of having failed, and no later incarnation of it has taken its place.
+    pub fn is_suspected(&self, process: ProcessId) -> bool {
+        match self.placement.node(process) {
+            Some(node) => node.suspected.is_some(),
+            None => self.fenced.contains_key(&process) && !self.contains(process),
+        }
+    }
+
+    /// Whether a message of this identity has no effect, because its submitter's incarnation is suspected.
+    pub fn is_fenced(&self, id: MessageId) -> bool {
+        self.fenced.get(&id.submitter).is_some_and(|fenced| id.incarnation <= *fenced)
+    }
+
+    /// Whether a storage process sends or receives a copy that is not complete.
+    pub fn is_busy(&self, process: ProcessId) -> bool {
+        self.copies().any(|(from, to, _)| process == from || process == to)
+    }
+
+    /// The primary ranges, ascending; together the whole ring.
+    pub fn primary_ranges(&self) -> impl ExactSizeIterator<Item = KeyRange> {
+        self.placement.primary().iter().map(|(range, _)| *range)
+    }
+
+    /// The primary range that contains a position.
+    pub fn range_of(&self, position: Position) -> KeyRange {
+        self.placement.primary()[self.placement.primary_at(position)].0
+    }
+
+    /// The primary ranges that overlap any of `ranges`, ascending.
+    pub fn overlapping(&self, ranges: &[KeyRange]) -> Vec<KeyRange> {
+        self.placement.touched(ranges).into_iter().map(|(range, _)| range).collect()
+    }
+
+    /// The processes that hold a primary range, its primary first; empty when it is no primary range.
+    pub fn holders(&self, range: KeyRange) -> Vec<ProcessId> {
+        match self.placement.primary().binary_search_by_key(&range, |(range, _)| *range) {
+            Ok(i) => self.placement.holders(self.placement.primary()[i].1).map(|node| node.process).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// The primary ranges that a process holds, ascending.
+    pub fn held(&self, process: ProcessId) -> Vec<KeyRange> {
+        self.placement.held(process)
+    }
+
+    /// The processes whose durable watermarks keep the log: those that are not suspected, and for a range all of whose
+    /// holders are, the one that can still recover it.
+    pub fn keepers_of_log(&self) -> Vec<ProcessId> {
+        let nodes = self.placement.nodes();
+        let live = nodes.iter().filter(|node| node.suspected.is_none()).map(|node| node.process);
+        let mut keepers: Vec<ProcessId> = live.collect();
+        if keepers.len() < nodes.len() {
+            let last = (0..nodes.len()).filter_map(|partition| self.placement.last_holder(partition));
+            keepers.extend(last.map(|index| nodes[index].process));
+            keepers.sort_unstable();
+            keepers.dedup();
+        }
+        keepers
+    }
+
+    /// The best keyspace message for a change of this config (paper, section 6.5).
+    ///
+    /// # Errors
+    /// When the change is impossible.
+    pub fn plan(&self, change: Change) -> Result<Keyspace, ConfigError> {
+        let (next, implied) = self.changed(&change, Ts::ZERO)?;
+        let instructions = optimiser::best(&implied, &next.placement, &self.edges());
+        Ok(Keyspace { version: self.version, change, instructions })
+    }
+
+    /// All minimal solutions for a change of this config, in the order of the ring.
+    ///
+    /// # Errors
+    /// When the change is impossible.
+    pub fn solutions(&self, change: Change) -> Result<Vec<Solution>, ConfigError> {
+        let (next, implied) = self.changed(&change, Ts::ZERO)?;
+        Ok(optimiser::solutions(&implied, &next.placement, &self.edges()).collect())
+    }
+
+    /// The config after a message at a `Ts`, if the message changes it.
+    ///
+    /// # Errors
+    /// When it is a stale or an impossible request; it has no effect then.
+    pub fn apply(&self, message: &Message, ts: Ts) -> Result<Option<Config>, ConfigError> {
+        let configuration = match &message.body {
+            Body::Configuration(configuration) if self.may_configure(message) => configuration,
+            Body::Configuration(_) | Body::Data(_) | Body::Ddl(_) | Body::Pin { .. } | Body::Checkpoint => {
+                return Ok(None);
+            }
+        };
+        match configuration {
+            Configuration::Membership(Membership::Join { process, incarnation, recovered }) => {
+                self.join(*process, *incarnation, *recovered, ts)
+            }
+            Configuration::Membership(Membership::Part { process }) => self.part(*process).map(Some),
+            Configuration::Membership(Membership::Suspect { process, incarnation }) => {
+                self.suspect(*process, *incarnation, ts)
+            }
+            Configuration::Keyspace(keyspace) => {
+                if keyspace.version != self.version {
+                    let (planned, current) = (keyspace.version, self.version);
+                    return Err(ConfigError::Stale { planned, current });
+                }
+                let (mut next, implied) = self.changed(&keyspace.change, ts)?;
+                implied.check(&keyspace.instructions)?;
+                let is_copy = |instruction: &&Instruction| matches!(instruction, Instruction::Copy { .. });
+                let copies: Vec<Instruction> =
+                    keyspace.instructions.iter().filter(is_copy).cloned().collect();
+                if !copies.is_empty() {
+                    next.migrations.insert(ts, Migration { change: keyspace.change, copies });
+                }
+                Ok(Some(next))
+            }
+            Configuration::Received { keyspace, process } => Ok(self.received(*keyspace, *process)),
+        }
+    }
+
+    /// The processes that a message declares as failed.
+    pub fn suspects(&self, message: &Message) -> Vec<ProcessId> {
+        match &message.body {
+            Body::Configuration(Configuration::Membership(Membership::Suspect { process, .. }))
+                if self.may_configure(message) =>
+            {
+                vec![*process]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The destination set: each process with the primary ranges it acts on (none for a process that only follows), in
+    /// the order of their ids. A suspected process is not a destination; a range all of whose holders are suspected has
+    /// none.
+    pub fn destset(&self, message: &Message) -> Vec<(ProcessId, Vec<KeyRange>)> {
+        if self.is_fenced(message.id) {
+            return Vec::new();
+        }
+        match &message.body {
+            Body::Data(data) => {
+                let touched = self.placement.touched(&message.ranges);
+                if data.operation.kind.is_write() {
+                    self.write_all(&touched)
+                } else {
+                    self.read_one(data.replica_offset as usize, data.read_ts, &touched)
+                }
+            }
+            Body::Pin { .. } | Body::Checkpoint => self.write_all(self.placement.primary()),
+            Body::Ddl(_) => {
+                let mut destinations = self.write_all(self.placement.primary());
+                destinations.extend(self.followers());
+                destinations.sort_unstable_by_key(|(process, _)| *process);
+                destinations
+            }
+            Body::Configuration(_) if self.may_configure(message) => {
+                let live = self.placement.nodes().iter().filter(|node| node.suspected.is_none());
+                let live = live.map(|node| (node.process, Vec::new()));
+                let mut destinations: Vec<_> = live.chain(self.followers()).collect();
+                destinations.sort_unstable_by_key(|(process, _)| *process);
+                // A standby may be the new incarnation of a process on the ring, but then that one is suspected.
+                destinations
+            }
+            Body::Configuration(_) => Vec::new(),
+        }
+    }
+
+    /// The config with an incarnation of a client process joined, if that changes it.
+    pub fn with_client(&self, client: ProcessId, incarnation: Incarnation) -> Option<Config> {
+        assert_eq!(client.kind, ProcessKind::Client, "{client} joins as a client");
+        if self.clients.get(&client).is_some_and(|known| *known >= incarnation)
+            || self.fenced.get(&client).is_some_and(|fenced| *fenced >= incarnation)
+        {
+            return None;
+        }
+        let mut config = self.clone();
+        config.clients.insert(client, incarnation);
+        Some(config)
+    }
+
+    /// The config with a client process parted, if it was part of the system.
+    pub fn without_client(&self, client: ProcessId) -> Option<Config> {
+        self.clients.contains_key(&client).then(|| {
+            let mut config = self.clone();
+            config.clients.remove(&client);
+            config
+        })
+    }
+
+    /// Whether a configuration message comes from an unsuspected process. A process may ask for its own admission.
+    fn may_configure(&self, message: &Message) -> bool {
+        let submitter = message.id.submitter;
+        let joins = matches!(
+            &message.body,
+            Body::Configuration(Configuration::Membership(Membership::Join { process, .. }))
+                if *process == submitter
+        );
+        let is_member = submitter.kind == ProcessKind::Client || self.contains(submitter) || joins;
+        is_member && !self.is_fenced(message.id)
+    }
+
+    /// Those who follow the catalog and the config without holding a partition.
+    fn followers(&self) -> impl Iterator<Item = (ProcessId, Vec<KeyRange>)> {
+        let followers = self.clients.keys().chain(self.supers.keys()).chain(self.standbys.keys());
+        followers.map(|process| (*process, Vec::new()))
+    }
+
+    /// All live holders of primary ranges.
+    fn write_all(&self, touched: &[(KeyRange, usize)]) -> Vec<(ProcessId, Vec<KeyRange>)> {
+        let mut destinations = Vec::with_capacity(touched.len() * self.placement.reach());
+        for (range, partition) in touched {
+            let live = self.placement.holders(*partition).filter(|node| node.suspected.is_none());
+            destinations.extend(live.map(|node| (node.process, *range)));
+        }
+        by_process(destinations)
+    }
+
+    /// A smallest set of processes that together hold primary ranges, each range answered by one of them.
+    fn read_one(
+        &self,
+        offset: usize,
+        read_ts: Option<Ts>,
+        touched: &[(KeyRange, usize)],
+    ) -> Vec<(ProcessId, Vec<KeyRange>)> {
+        let mut partitions: Vec<usize> = touched.iter().map(|(_, partition)| *partition).collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        let class = |partition: usize, replica: usize| {
+            let node = self.placement.holder(partition, replica);
+            if node.suspected.is_some()
+                || read_ts.is_some_and(|read_ts| self.placement.since(partition, replica) > read_ts)
+            {
+                return None;
+            }
+            if !self.is_busy(node.process) {
+                return Some(Class::Idle);
+            }
+            let receiving = |range: KeyRange| {
+                self.copies().any(|(_, to, copied)| {
+                    to == node.process && copied.iter().any(|copied| copied.overlaps(&range))
+                })
+            };
+            match self.placement.ranges(partition).any(receiving) {
+                true => Some(Class::Receiving),
+                false => Some(Class::Busy),
+            }
+        };
+        let mut answering = cover::cover(&self.placement, &partitions, offset, class);
+        answering.sort_unstable();
+        let destinations = touched.iter().filter_map(|(range, partition)| {
+            let found = answering.binary_search_by_key(partition, |(partition, _)| *partition).ok()?;
+            Some((self.placement.holder(*partition, answering[found].1).process, *range))
+        });
+        by_process(destinations.collect())
+    }
+
+    /// Copies that are not complete: sender, receiver, ranges.
+    fn copies(&self) -> impl Iterator<Item = (ProcessId, ProcessId, &[KeyRange])> {
+        self.migrations.values().flat_map(Migration::under_way)
+    }
+
+    fn edges(&self) -> Vec<(ProcessId, ProcessId)> {
+        self.copies().map(|(from, to, _)| (from, to)).collect()
+    }
+
+    fn join(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        recovered: Option<Ts>,
+        ts: Ts,
+    ) -> Result<Option<Config>, ConfigError> {
+        if self.fenced.get(&process).is_some_and(|fenced| incarnation <= *fenced) {
+            return Err(ConfigError::Fenced(process, incarnation));
+        }
+        let mut next = self.clone();
+        match process.kind {
+            ProcessKind::Router => return Err(ConfigError::Kind(process)),
+            ProcessKind::Client => return Ok(self.with_client(process, incarnation)),
+            ProcessKind::Super => {
+                let known = next.supers.insert(process, incarnation);
+                return Ok(known.is_none_or(|known| known < incarnation).then_some(next));
+            }
+            ProcessKind::Storage => {}
+        }
+        match self.placement.index(process) {
+            // It has restarted, and nobody has suspected it.
+            Some(index) if self.placement.nodes()[index].suspected.is_none() => {
+                if self.placement.nodes()[index].incarnation >= incarnation {
+                    return Ok(None);
+                }
+                if recovered.is_some() {
+                    Arc::make_mut(&mut next.placement).restart(index, incarnation);
+                } else {
+                    // Its data is gone, which is the failure of its earlier lives.
+                    next = self.suspect(process, incarnation.saturating_sub(1), ts)?.unwrap_or(next);
+                    next.standbys.insert(process, Standby { incarnation, recovered });
+                }
+            }
+            // What it has missed must be copied, so it comes back as any other standby.
+            _ => {
+                if self.standbys.get(&process).is_some_and(|known| known.incarnation >= incarnation) {
+                    return Ok(None);
+                }
+                next.standbys.insert(process, Standby { incarnation, recovered });
+            }
+        }
+        Ok(Some(next))
+    }
+
+    fn part(&self, process: ProcessId) -> Result<Config, ConfigError> {
+        let is_active = self.placement.index(process).is_some() && !self.standbys.contains_key(&process);
+        if is_active || self.is_busy(process) {
+            return Err(ConfigError::Needed(process));
+        }
+        let mut next = self.clone();
+        let parted = next.standbys.remove(&process).is_some()
+            || next.supers.remove(&process).is_some()
+            || process.kind == ProcessKind::Client;
+        next.clients.remove(&process);
+        if !parted {
+            return Err(ConfigError::Unknown(process));
+        }
+        Ok(next)
+    }
+
+    fn suspect(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        ts: Ts,
+    ) -> Result<Option<Config>, ConfigError> {
+        let mut next = self.clone();
+        match process.kind {
+            ProcessKind::Router => return Err(ConfigError::Kind(process)),
+            // Only routers know all clients, so followers cannot tell whether there is such a one.
+            ProcessKind::Client => {}
+            ProcessKind::Storage | ProcessKind::Super if self.contains(process) => {}
+            ProcessKind::Storage | ProcessKind::Super => return Err(ConfigError::Unknown(process)),
+        }
+        let fenced = next.fenced.entry(process).or_insert(incarnation);
+        *fenced = (*fenced).max(incarnation);
+        next.clients.retain(|client, life| *client != process || *life > incarnation);
+        next.supers.retain(|other, life| *other != process || *life > incarnation);
+        next.standbys.retain(|other, standby| *other != process || standby.incarnation > incarnation);
+        if let Some(index) = self.placement.index(process) {
+            let node = &self.placement.nodes()[index];
+            if node.suspected.is_none() && node.incarnation <= incarnation {
+                let receiving: Vec<KeyRange> = self
+                    .copies()
+                    .filter(|(_, to, _)| *to == process)
+                    .flat_map(|(_, _, ranges)| ranges.iter().copied())
+                    .collect();
+                Arc::make_mut(&mut next.placement).suspect(index, ts, &receiving);
+                next.end_copies(|_, to| to == process);
+                next.version += 1;
+            }
+        }
+        Ok((next != *self).then_some(next))
+    }
+
+    fn received(&self, keyspace: Ts, process: ProcessId) -> Option<Config> {
+        let receives = self.migrations.get(&keyspace)?.under_way().any(|(_, to, _)| to == process);
+        receives.then(|| {
+            let mut next = self.clone();
+            next.end_copies(|ts, to| ts == keyspace && to == process);
+            next
+        })
+    }
+
+    /// Forgets copies by the `Ts` of their keyspace message and their receiver.
+    fn end_copies(&mut self, ended: impl Fn(Ts, ProcessId) -> bool) {
+        self.migrations.retain(|ts, migration| {
+            migration.copies.retain(|instruction| match instruction {
+                Instruction::Copy { to, .. } => !ended(*ts, *to),
+                Instruction::Delete { .. } => false,
+            });
+            !migration.copies.is_empty()
+        });
+    }
+
+    /// The next config, before its copies are entered, and what the change implies.
+    fn changed(&self, change: &Change, ts: Ts) -> Result<(Config, Implied), ConfigError> {
+        let mut next = self.clone();
+        let mut nodes = self.placement.nodes().to_vec();
+        let taken = |identifier: Position| {
+            let at = |node: &&Node| node.identifier == identifier;
+            match self.placement.nodes().iter().find(at) {
+                Some(node) => Err(ConfigError::Taken { identifier, by: node.process }),
+                None => Ok(()),
+            }
+        };
+        // The partitions that a new incarnation of a process can keep: those that nobody has written to since.
+        let mut keeper = None;
+        match change {
+            Change::Expand { process, identifier } => {
+                if self.placement.index(*process).is_some() {
+                    return Err(ConfigError::Active(*process));
+                }
+                taken(*identifier)?;
+                let standby = next.standbys.remove(process).ok_or(ConfigError::Unknown(*process))?;
+                let (identifier, incarnation) = (*identifier, standby.incarnation);
+                nodes.push(Node { identifier, process: *process, incarnation, suspected: None });
+            }
+            Change::Contract { process } => {
+                let left = nodes.remove(self.active(*process)?);
+                if nodes.is_empty() {
+                    return Err(ConfigError::Last(*process));
+                }
+                next.retire(&left);
+            }
+            Change::Replace { process, by } => {
+                let index = self.active(*process)?;
+                if by != process && self.placement.index(*by).is_some() {
+                    return Err(ConfigError::Active(*by));
+                }
+                let Some(standby) = next.standbys.remove(by) else {
+                    let is_active = self.placement.index(*by).is_some();
+                    return Err(if is_active { ConfigError::Active(*by) } else { ConfigError::Unknown(*by) });
+                };
+                let left = nodes[index];
+                let incarnation = standby.incarnation;
+                nodes[index] = Node { process: *by, incarnation, suspected: None, ..left };
+                next.retire(&left);
+                keeper = (by == process && standby.recovered.is_some()).then_some(index);
+            }
+            Change::Rebalance { process, identifier } => {
+                let index = self.active(*process)?;
+                taken(*identifier)?;
+                if nodes[index].suspected.is_some() {
+                    return Err(ConfigError::Suspected(*process));
+                }
+                nodes[index].identifier = *identifier;
+            }
+        }
+        let keeps = |partition: usize, node: &Node| {
+            let index = keeper.filter(|index| self.placement.nodes()[*index].process == node.process)?;
+            let kept = self.placement.last_holder(partition) == Some(index);
+            kept.then(|| self.placement.replica(partition, index)).flatten()
+        };
+        let placement = self.placement.changed(nodes, ts, keeps)?;
+        let implied = Implied::by(&self.placement, &placement, keeps)?;
+        next.placement = Arc::new(placement);
+        next.version += 1;
+        Ok((next, implied))
+    }
+
+    /// The index of a process that stands on the ring.
+    fn active(&self, process: ProcessId) -> Result<usize, ConfigError> {
+        self.placement.index(process).ok_or_else(|| match self.standbys.contains_key(&process) {
+            true => ConfigError::Standby(process),
+            false => ConfigError::Unknown(process),
+        })
+    }
+
+    /// A process that leaves the ring alive becomes a standby.
+    fn retire(&mut self, node: &Node) {
+        if node.suspected.is_none() {
+            let standby = Standby { incarnation: node.incarnation, recovered: None };
+            self.standbys.insert(node.process, standby);
+        }
+    }
+}
+
+/// Groups by process; both sorted.
+fn by_process(mut destinations: Vec<(ProcessId, KeyRange)>) -> Vec<(ProcessId, Vec<KeyRange>)> {
+    destinations.sort_unstable();
+    let mut grouped: Vec<(ProcessId, Vec<KeyRange>)> = Vec::new();
+    for (process, range) in destinations {
+        match grouped.last_mut() {
+            Some((last, ranges)) if *last == process => ranges.push(range),
+            _ => grouped.push((process, vec![range])),
+        }
+    }
+    grouped
+}

@@ -1,0 +1,717 @@
+//! Properties of the config: the ring, its changes, destinations, and the optimiser against brute force.
+
+use std::collections::BTreeSet;
+
+use proptest::{prelude::*, sample::Index};
+
+use super::*;
+use crate::router::testing::{configuration, read, read_ranges, write};
+
+const CLIENT: ProcessId = ProcessId::client(1);
+
+fn membership(membership: Membership) -> Message {
+    configuration(CLIENT, 1, 1, Configuration::Membership(membership))
+}
+
+fn keyspace(keyspace: Keyspace) -> Message {
+    configuration(CLIENT, 1, 1, Configuration::Keyspace(keyspace))
+}
+
+/// Applies a message that must change the config.
+fn after(config: &Config, message: &Message, ts: u64) -> Config {
+    config.apply(message, Ts(ts)).expect("a possible request").expect("it changes the config")
+}
+
+fn suspect(config: &Config, process: ProcessId, ts: u64) -> Config {
+    after(config, &membership(Membership::Suspect { process, incarnation: 1 }), ts)
+}
+
+fn join(config: &Config, process: ProcessId, incarnation: Incarnation, recovered: Option<Ts>) -> Config {
+    after(config, &membership(Membership::Join { process, incarnation, recovered }), 1)
+}
+
+fn change(config: &Config, change: Change, ts: u64) -> Config {
+    after(config, &keyspace(config.plan(change).expect("a possible change")), ts)
+}
+
+/// A ring with irregular identifiers, some suspected processes, and ranges to read or write.
+fn scenario() -> impl Strategy<Value = (Config, Vec<KeyRange>, u32)> {
+    let ring = proptest::collection::btree_set(any::<u64>(), 1..8);
+    (ring, any::<bool>(), 1u32..5, any::<u8>(), proptest::collection::btree_set(any::<u64>(), 1..9), 0u32..20)
+        .prop_map(|(mut ring, zero, replication, suspected, bounds, offset)| {
+            if zero {
+                ring.insert(0);
+            }
+            let ring = ring.into_iter().zip(1..).map(|(id, number)| (id, ProcessId::storage(number)));
+            let mut config = Config::new(ring, replication).expect("a valid ring");
+            let processes: Vec<_> = config.storage_processes().collect();
+            for (i, process) in processes.into_iter().enumerate() {
+                if suspected >> i & 0b101 == 0b101 {
+                    config = suspect(&config, process, 1 + i as u64);
+                }
+            }
+            let bounds: Vec<u64> = bounds.into_iter().collect();
+            let ranges =
+                bounds.chunks(2).map(|c| KeyRange::new(c[0], *c.last().expect("not empty"))).collect();
+            (config, ranges, offset)
+        })
+}
+
+fn live_holders(config: &Config, range: KeyRange) -> BTreeSet<ProcessId> {
+    config.holders(range).into_iter().filter(|p| !config.is_suspected(*p)).collect()
+}
+
+fn touched(config: &Config, ranges: &[KeyRange]) -> Vec<KeyRange> {
+    config.primary_ranges().filter(|primary| ranges.iter().any(|range| primary.overlaps(range))).collect()
+}
+
+/// Primary ranges partition the ring, and each has as many holders as it can.
+fn check_ring(config: &Config) -> Result<(), TestCaseError> {
+    let ranges: Vec<_> = config.primary_ranges().collect();
+    prop_assert_eq!(ranges[0].first, 0);
+    prop_assert_eq!(ranges[ranges.len() - 1].last, u64::MAX);
+    for pair in ranges.windows(2) {
+        prop_assert_eq!(pair[0].last + 1, pair[1].first);
+    }
+    let size = config.storage_processes().len();
+    for range in ranges {
+        let holders = config.holders(range);
+        prop_assert_eq!(holders.len(), size.min(config.replication() as usize));
+        prop_assert_eq!(config.range_of(range.first), range);
+        prop_assert_eq!(config.range_of(range.last), range);
+        for process in config.storage_processes() {
+            prop_assert_eq!(holders.contains(&process), config.held(process).contains(&range));
+        }
+    }
+    Ok(())
+}
+
+/// A read's destinations hold what they answer; each range with a live holder is answered once.
+fn check_read(
+    config: &Config,
+    ranges: &[KeyRange],
+    destinations: &[(ProcessId, Vec<KeyRange>)],
+) -> Result<(), TestCaseError> {
+    let wanted: Vec<_> = touched(config, ranges)
+        .into_iter()
+        .filter(|range| !live_holders(config, *range).is_empty())
+        .collect();
+    let mut answered: Vec<_> = destinations.iter().flat_map(|(_, ranges)| ranges.clone()).collect();
+    answered.sort();
+    prop_assert_eq!(answered, wanted);
+    for (process, ranges) in destinations {
+        for range in ranges {
+            let holders = live_holders(config, *range);
+            prop_assert!(holders.contains(process));
+            let idle = holders.iter().any(|holder| !config.is_busy(*holder));
+            prop_assert!(!idle || !config.is_busy(*process), "{} is busy and others are not", process);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn primary_ranges_tile_the_ring((config, _, _) in scenario()) {
+        check_ring(&config)?;
+    }
+
+    #[test]
+    fn writes_go_to_all_holders((config, ranges, _) in scenario()) {
+        let mut message = write(CLIENT, 1, 1, KeyRange::FULL);
+        message.ranges = ranges.clone();
+        let mut expected: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+        for range in touched(&config, &ranges) {
+            for process in live_holders(&config, range) {
+                expected.entry(process).or_default().push(range);
+            }
+        }
+        prop_assert_eq!(config.destset(&message), expected.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn reads_go_to_a_smallest_cover((config, ranges, offset) in scenario()) {
+        let destinations = config.destset(&read_ranges(CLIENT, 1, 1, ranges.clone(), offset));
+        check_read(&config, &ranges, &destinations)?;
+        let wanted: Vec<_> = touched(&config, &ranges).into_iter()
+            .filter(|range| !live_holders(&config, *range).is_empty()).collect();
+        let processes: Vec<_> = config.storage_processes().collect();
+        let smallest = (0u32..1 << processes.len()).filter(|set| {
+            wanted.iter().all(|range| {
+                let holders = live_holders(&config, *range);
+                processes.iter().enumerate().any(|(i, p)| set >> i & 1 == 1 && holders.contains(p))
+            })
+        }).map(u32::count_ones).min();
+        prop_assert_eq!(Some(destinations.len() as u32), smallest);
+    }
+}
+
+#[test]
+fn replica_offsets_spread_reads() {
+    let config = Config::evenly(6, 3).expect("a valid ring");
+    let point = KeyRange::point(42);
+    let holders = config.holders(config.range_of(42));
+    for (offset, holder) in (0..3).zip(&holders) {
+        let destinations = config.destset(&read_ranges(CLIENT, 1, 1, vec![point], offset));
+        assert_eq!(destinations, vec![(*holder, vec![config.range_of(42)])]);
+    }
+    let mut load: BTreeMap<ProcessId, u32> = BTreeMap::new();
+    for offset in 0..60 {
+        for (process, ranges) in config.destset(&read_ranges(CLIENT, 1, 1, vec![KeyRange::FULL], offset)) {
+            assert_eq!(ranges.len(), 3, "two processes answer for three ranges each");
+            *load.entry(process).or_default() += 1;
+        }
+    }
+    assert!(load.len() == 6 && load.values().all(|reads| *reads == 20), "{load:?}");
+}
+
+#[test]
+fn a_ring_must_make_sense() {
+    assert_eq!(Config::evenly(0, 1), Err(ConfigError::Empty));
+    assert_eq!(Config::evenly(2, 3), Err(ConfigError::Replication { factor: 3, processes: 2 }));
+    let twice = [(0, ProcessId::storage(1)), (5, ProcessId::storage(1))];
+    assert_eq!(Config::new(twice, 1), Err(ConfigError::Duplicate));
+}
+
+#[test]
+fn clients_come_and_go() {
+    let config = Config::evenly(2, 1).expect("a valid ring");
+    let joined = config.with_client(CLIENT, 1).expect("it was not there");
+    assert!(joined.contains(CLIENT) && joined.with_client(CLIENT, 1).is_none());
+    assert_eq!(joined.version(), config.version());
+    assert_eq!(joined.without_client(CLIENT), Some(config));
+}
+
+const S: fn(u32) -> ProcessId = ProcessId::storage;
+
+#[test]
+fn impossible_requests_are_refused() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
+    let config = join(&config, S(4), 1, None);
+    let plan = |config: &Config, change| config.plan(change).err().map(|error| error.to_string());
+    let refused = |change, error: &str| assert_eq!(plan(&config, change).as_deref(), Some(error));
+    refused(Change::Expand { process: S(9), identifier: 15 }, "s9 is not part of the system");
+    refused(Change::Expand { process: S(1), identifier: 15 }, "s1 is on the ring already");
+    refused(Change::Expand { process: S(4), identifier: 20 }, "identifier 20 is taken by s2");
+    refused(Change::Contract { process: S(4) }, "s4 is not on the ring");
+    refused(Change::Contract { process: S(9) }, "s9 is not part of the system");
+    refused(Change::Replace { process: S(1), by: S(2) }, "s2 is on the ring already");
+    refused(Change::Replace { process: S(1), by: S(9) }, "s9 is not part of the system");
+    refused(Change::Replace { process: S(1), by: S(1) }, "s1 is on the ring already");
+    refused(Change::Rebalance { process: S(1), identifier: 30 }, "identifier 30 is taken by s3");
+    let suspected = suspect(&config, S(2), 5);
+    let error = plan(&suspected, Change::Rebalance { process: S(2), identifier: 15 });
+    assert_eq!(error.as_deref(), Some("s2 is suspected"));
+    // f successive ones have failed: what they held cannot be copied.
+    let lost = suspect(&suspected, S(3), 6);
+    let error = plan(&lost, Change::Contract { process: S(2) }).expect("refused");
+    assert!(error.starts_with("no live process holds range ["), "{error}");
+
+    let apply = |membership_: Membership| {
+        config.apply(&membership(membership_), Ts(7)).err().map(|error| error.to_string())
+    };
+    let needed = "s1 holds a partition or sends it; contract the keyspace or replace it first";
+    assert_eq!(apply(Membership::Part { process: S(1) }).as_deref(), Some(needed));
+    assert_eq!(apply(Membership::Part { process: S(9) }).as_deref(), Some("s9 is not part of the system"));
+    let suspects_router = Membership::Suspect { process: ProcessId::router(1), incarnation: 1 };
+    assert!(apply(suspects_router).is_some());
+    let last = Config::new([(10, S(1))], 2).expect("a valid ring");
+    let error = plan(&last, Change::Contract { process: S(1) });
+    assert_eq!(error.as_deref(), Some("s1 is the last storage process on the ring"));
+}
+
+#[test]
+fn a_stale_keyspace_message_has_no_effect() {
+    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1, None);
+    let planned = config.plan(Change::Expand { process: S(4), identifier: 7 }).expect("possible");
+    let suspected = suspect(&config, S(3), 4);
+    let error = suspected.apply(&keyspace(planned.clone()), Ts(5)).expect_err("stale");
+    assert_eq!(error, ConfigError::Stale { planned: 1, current: 2 });
+    assert_eq!(SqlError::from(error).code, SqlState::SERIALIZATION_FAILURE);
+    // Standbys and clients come and go without making plans stale.
+    let joined = join(&config, S(5), 1, None).with_client(CLIENT, 1).expect("new");
+    assert!(joined.apply(&keyspace(planned), Ts(5)).expect("in time").is_some());
+}
+
+#[test]
+fn instructions_must_be_what_the_change_implies() {
+    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1, None);
+    let planned = config.plan(Change::Expand { process: S(4), identifier: 7 }).expect("possible");
+    for left_out in 0..planned.instructions.len() {
+        let mut wrong = planned.clone();
+        wrong.instructions.remove(left_out);
+        assert!(config.apply(&keyspace(wrong), Ts(5)).is_err());
+        let mut wrong = planned.clone();
+        wrong.instructions.push(planned.instructions[left_out].clone());
+        assert!(config.apply(&keyspace(wrong), Ts(5)).is_err());
+    }
+}
+
+#[test]
+fn messages_of_suspected_processes_have_no_effect() {
+    let config = Config::evenly(3, 2).expect("a valid ring").with_client(CLIENT, 1).expect("new");
+    let other = ProcessId::client(2);
+    let suspicion = Membership::Suspect { process: CLIENT, incarnation: 1 };
+    let suspicion = configuration(other, 1, 1, Configuration::Membership(suspicion));
+    assert_eq!(config.suspects(&suspicion), vec![CLIENT]);
+    let suspected = after(&config, &suspicion, 3);
+    assert!(suspected.is_suspected(CLIENT) && !suspected.contains(CLIENT));
+    assert_eq!(suspected.version(), config.version());
+    assert!(suspected.destset(&write(CLIENT, 1, 1, KeyRange::FULL)).is_empty());
+    let revenge = membership(Membership::Suspect { process: S(1), incarnation: 1 });
+    assert_eq!(suspected.suspects(&revenge), vec![]);
+    assert_eq!(suspected.apply(&revenge, Ts(4)), Ok(None));
+    assert!(suspected.destset(&revenge).is_empty());
+    assert!(suspected.with_client(CLIENT, 1).is_none());
+    // A later incarnation is not suspected.
+    let back = suspected.with_client(CLIENT, 2).expect("it may join");
+    assert!(!back.is_suspected(CLIENT));
+    assert!(!back.destset(&write(CLIENT, 2, 1, KeyRange::FULL)).is_empty());
+    assert!(back.destset(&write(CLIENT, 1, 1, KeyRange::FULL)).is_empty());
+}
+
+#[test]
+fn reads_avoid_busy_processes_and_ranges_that_came_later() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
+    let config = join(&config, S(4), 1, None);
+    let expanded = change(&config, Change::Expand { process: S(4), identifier: 15 }, 8);
+    let sender = config.storage_processes().find(|process| expanded.is_busy(*process)).expect("a sender");
+    let point = KeyRange::point(17);
+    assert_eq!(expanded.holders(expanded.range_of(17)), vec![S(4), S(2)]);
+    assert_eq!(sender, S(1), "which holds all that s4 needs and stands first");
+    for offset in 0..4 {
+        let message = read_ranges(CLIENT, 1, 1, vec![point], offset);
+        assert_eq!(expanded.destset(&message)[0].0, S(2), "s4 is busy");
+    }
+    let received = Configuration::Received { keyspace: Ts(8), process: S(4) };
+    let settled = after(&expanded, &configuration(CLIENT, 1, 1, received.clone()), 9);
+    assert!(!settled.is_busy(S(4)) && !settled.is_busy(sender) && settled.migrations().is_empty());
+    assert_eq!(settled.version(), expanded.version());
+    assert_eq!(settled.apply(&configuration(CLIENT, 1, 1, received), Ts(10)), Ok(None));
+    for offset in 0..4 {
+        let mut message = read_ranges(CLIENT, 1, 1, vec![point], offset);
+        let expected = if offset % 2 == 0 { S(4) } else { S(2) };
+        assert_eq!(settled.destset(&message)[0].0, expected);
+        // Before the Ts of the keyspace message only s2 held the range.
+        let Body::Data(data) = &mut message.body else { panic!("a read is data") };
+        data.read_ts = Some(Ts(7));
+        assert_eq!(settled.destset(&message)[0].0, S(2));
+    }
+}
+
+#[test]
+fn what_a_failed_process_had_comes_back_when_nobody_wrote_since() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
+    // All fail, s2 last; s3 failed before s1.
+    let failed = suspect(&suspect(&suspect(&config, S(3), 3), S(1), 4), S(2), 5);
+    assert_eq!(failed.keepers_of_log(), vec![S(1), S(2)]);
+    let replace = |process| Change::Replace { process, by: process };
+    // s1 holds [10, 20) with s2, which failed later.
+    let early = join(&failed, S(1), 2, Some(Ts(1)));
+    assert!(early.plan(replace(S(1))).is_err());
+    // s2 holds [10, 20) with s1 and [20, 30) with s3, and has outlived both.
+    let empty = join(&failed, S(2), 2, None);
+    assert!(empty.plan(replace(S(2))).is_err());
+    let back = join(&failed, S(2), 2, Some(Ts(1)));
+    assert_eq!(back.plan(replace(S(2))).expect("it has everything").instructions, vec![]);
+    let back = change(&back, replace(S(2)), 7);
+    assert!(!back.is_suspected(S(2)));
+    // Now s1 can get [10, 20) from s2 and has [30, 10) itself.
+    let both = join(&back, S(1), 2, Some(Ts(1)));
+    let both = both.plan(replace(S(1))).expect("possible");
+    let copy = Instruction::Copy { from: S(2), to: S(1), ranges: vec![KeyRange::new(10, 19)] };
+    assert_eq!(both.instructions, vec![copy]);
+}
+
+/// What happens to a cluster, to be interpreted by what it consists of at the time.
+#[derive(Clone, Debug)]
+enum Step {
+    Join(Index, bool),
+    Part(Index),
+    Suspect(Index),
+    Expand(Index, Index, u64),
+    Contract(Index),
+    Replace(Index, Index),
+    Rebalance(Index, Index, u64),
+    Received(Index),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let index = any::<Index>;
+    prop_oneof![
+        4 => (index(), any::<bool>()).prop_map(|(who, recovered)| Step::Join(who, recovered)),
+        1 => index().prop_map(Step::Part),
+        2 => index().prop_map(Step::Suspect),
+        4 => (index(), index(), 0..3u64).prop_map(|(who, at, by)| Step::Expand(who, at, by)),
+        2 => index().prop_map(Step::Contract),
+        4 => (index(), index()).prop_map(|(who, by)| Step::Replace(who, by)),
+        3 => (index(), index(), 0..3u64).prop_map(|(who, at, by)| Step::Rebalance(who, at, by)),
+        3 => index().prop_map(Step::Received),
+    ]
+}
+
+/// A cluster with what its processes hold: of every position looked at, how often it has been written.
+struct World {
+    config: Config,
+    incarnations: BTreeMap<ProcessId, Incarnation>,
+    rows: BTreeMap<(ProcessId, Incarnation), BTreeMap<Position, u64>>,
+    written: BTreeMap<Position, u64>,
+    ts: u64,
+}
+
+const POSITIONS: u64 = 40;
+/// Processes from which steps choose.
+const PROCESSES: u32 = 9;
+
+impl World {
+    fn new(size: u32, replication: u32) -> World {
+        let ring = (1..=size).map(|number| (u64::from(number) * 4, S(number)));
+        let config = Config::new(ring, replication).expect("a valid ring");
+        let mut world = World {
+            config,
+            incarnations: (1..=PROCESSES).map(|number| (S(number), 0)).collect(),
+            rows: BTreeMap::new(),
+            written: (0..POSITIONS).map(|position| (position, 0)).collect(),
+            ts: 1,
+        };
+        for process in world.config.storage_processes() {
+            let held = (0..POSITIONS).filter(|position| world.holds(process, *position));
+            world.rows.insert((process, 0), held.map(|position| (position, 0)).collect());
+        }
+        world
+    }
+
+    fn holds(&self, process: ProcessId, position: Position) -> bool {
+        self.config.holders(self.config.range_of(position)).contains(&process)
+    }
+
+    fn life(&self, process: ProcessId) -> (ProcessId, Incarnation) {
+        (process, self.config.placement.node(process).expect("it is on the ring").incarnation)
+    }
+
+    /// Everything that is held by somebody alive is written once more.
+    fn write(&mut self) -> Result<(), TestCaseError> {
+        for (position, written) in &mut self.written {
+            let range = self.config.range_of(*position);
+            let live = live_holders(&self.config, range);
+            for process in &live {
+                let node = self.config.placement.node(*process).expect("a holder");
+                let rows = self.rows.entry((*process, node.incarnation)).or_default();
+                prop_assert_eq!(rows.get(position), Some(&*written), "{} at {}", process, position);
+                rows.insert(*position, *written + 1);
+            }
+            *written += u64::from(!live.is_empty());
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, configuration_: Configuration) -> Result<(), TestCaseError> {
+        self.ts += 1;
+        let ts = Ts(self.ts);
+        let message = configuration(CLIENT, 1, 1, configuration_.clone());
+        let outcome = self.config.apply(&message, ts);
+        prop_assert_eq!(&outcome, &self.config.apply(&message, ts), "apply is deterministic");
+        let before = self.config.clone();
+        if let Ok(Some(next)) = outcome {
+            let changes = matches!(configuration_, Configuration::Keyspace(_))
+                || before.storage_processes().any(|p| before.is_suspected(p) != next.is_suspected(p));
+            prop_assert_eq!(next.version(), before.version() + u64::from(changes));
+            self.config = next;
+        }
+        match &configuration_ {
+            Configuration::Keyspace(keyspace) if keyspace.version == before.version() => {
+                self.execute(keyspace, &before)?;
+                let again = self.config.apply(&message, Ts(self.ts + 1));
+                let is_stale = matches!(again, Err(ConfigError::Stale { .. }));
+                prop_assert!(is_stale, "{:?}", again);
+            }
+            Configuration::Membership(Membership::Join { process, incarnation, recovered: Some(_) }) => {
+                let before = self.rows.get(&(*process, incarnation - 1)).cloned();
+                self.rows.insert((*process, *incarnation), before.unwrap_or_default());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Carries out instructions at once.
+    fn execute(&mut self, keyspace: &Keyspace, before: &Config) -> Result<(), TestCaseError> {
+        let snapshot = self.rows.clone();
+        for instruction in &keyspace.instructions {
+            let ranges = instruction.ranges();
+            match instruction {
+                Instruction::Copy { from, to, .. } => {
+                    prop_assert!(!before.is_suspected(*from), "{} cannot send", from);
+                    let node = before.placement.node(*from).expect("a sender is on the ring");
+                    let rows = &snapshot[&(*from, node.incarnation)];
+                    let rows = rows.iter().filter(|(p, _)| ranges.iter().any(|range| range.contains(**p)));
+                    let life = self.life(*to);
+                    self.rows.entry(life).or_default().extend(rows);
+                }
+                Instruction::Delete { process, .. } => {
+                    let node = before.placement.node(*process).expect("it holds something");
+                    let rows = self.rows.entry((*process, node.incarnation)).or_default();
+                    rows.retain(|position, _| !ranges.iter().any(|range| range.contains(*position)));
+                }
+            }
+        }
+        // A process has what it holds and nothing else.
+        for process in self.config.storage_processes().filter(|p| !self.config.is_suspected(*p)) {
+            if keyspace.instructions.iter().any(|instruction| instruction.concerns(process)) {
+                let range_count = self.rows[&self.life(process)]
+                    .keys()
+                    .filter(|position| !self.holds(process, **position))
+                    .count();
+                prop_assert_eq!(range_count, 0, "{} keeps what it does not hold", process);
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), TestCaseError> {
+        let planned = self.config.plan(change);
+        match planned {
+            Ok(keyspace) => {
+                let version = self.config.version();
+                self.apply(Configuration::Keyspace(keyspace))?;
+                prop_assert_eq!(self.config.version(), version + 1, "what is planned can be done");
+            }
+            Err(planned) => {
+                let keyspace = Keyspace { version: self.config.version(), change, instructions: Vec::new() };
+                let applied = self.config.apply(&self::keyspace(keyspace), Ts(self.ts + 1));
+                prop_assert_eq!(applied, Err(planned));
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        let any_process = |index: &Index| S(index.index(PROCESSES as usize) as u32 + 1);
+        let identifier = |index: &Index, by: u64| {
+            let position = index.index(POSITIONS as usize) as u64 + by;
+            if position >= POSITIONS - 1 { u64::MAX } else { position }
+        };
+        match step {
+            Step::Join(who, recovered) => {
+                let process = any_process(who);
+                let incarnation = self.incarnations[&process] + 1;
+                let lost = !recovered && self.config.placement.node(process).is_some();
+                self.incarnations.insert(process, incarnation);
+                let recovered = recovered.then_some(Ts(0));
+                let joins = Membership::Join { process, incarnation, recovered };
+                self.apply(Configuration::Membership(joins))?;
+                prop_assert!(self.config.contains(process));
+                prop_assert!(!lost || self.config.is_suspected(process), "its data is gone");
+                Ok(())
+            }
+            Step::Part(who) => {
+                self.apply(Configuration::Membership(Membership::Part { process: any_process(who) }))
+            }
+            Step::Suspect(who) => {
+                let process = any_process(who);
+                let incarnation = self.incarnations[&process];
+                let is_member = self.config.contains(process);
+                self.apply(Configuration::Membership(Membership::Suspect { process, incarnation }))?;
+                prop_assert_eq!(
+                    self.config.is_suspected(process),
+                    is_member || self.config.fenced.contains_key(&process)
+                );
+                Ok(())
+            }
+            Step::Expand(who, at, by) => {
+                self.change(Change::Expand { process: any_process(who), identifier: identifier(at, *by) })
+            }
+            Step::Contract(who) => self.change(Change::Contract { process: any_process(who) }),
+            Step::Replace(who, by) => {
+                self.change(Change::Replace { process: any_process(who), by: any_process(by) })
+            }
+            Step::Rebalance(who, at, by) => {
+                self.change(Change::Rebalance { process: any_process(who), identifier: identifier(at, *by) })
+            }
+            Step::Received(which) => {
+                let pending: Vec<(Ts, ProcessId)> = self
+                    .config
+                    .migrations()
+                    .iter()
+                    .flat_map(|(ts, migration)| migration.under_way().map(|(_, to, _)| (*ts, to)))
+                    .collect();
+                if pending.is_empty() {
+                    return Ok(());
+                }
+                let (keyspace, process) = pending[which.index(pending.len())];
+                self.apply(Configuration::Received { keyspace, process })?;
+                let pending = self.config.migrations().get(&keyspace);
+                let receives = pending.is_some_and(|m| m.under_way().any(|(_, to, _)| to == process));
+                prop_assert!(!receives, "{} has received", process);
+                Ok(())
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// After any messages the ring is whole, every live holder has what was last written to its ranges (so the
+    /// instructions were complete and their senders had the data), and reads and writes are routed by that.
+    #[test]
+    fn any_messages_keep_the_ring_whole(
+        size in 1u32..7,
+        replication in 1u32..5,
+        steps in proptest::collection::vec(step(), 1..40),
+    ) {
+        let mut world = World::new(size, replication);
+        for step in &steps {
+            world.write()?;
+            world.step(step)?;
+            check_ring(&world.config)?;
+            for offset in 0..3 {
+                let message = read(CLIENT, 1, 1, offset);
+                check_read(&world.config, &[KeyRange::FULL], &world.config.destset(&message))?;
+            }
+            let stored = postcard::to_stdvec(&world.config).expect("serialises");
+            let loaded: Config = postcard::from_bytes(&stored).expect("deserialises");
+            prop_assert_eq!(&loaded, &world.config);
+        }
+        world.write()?;
+    }
+}
+
+/// The optimiser's problem, solved by looking at everything.
+struct BruteForce {
+    /// Senders and receivers that have a piece to copy between them.
+    edges: Vec<(ProcessId, ProcessId)>,
+    /// For each piece to receive, the edges over which it can come.
+    needs: Vec<u32>,
+    /// The new ring.
+    ring: Vec<(ProcessId, bool)>,
+    reach: usize,
+    /// Live processes of either ring.
+    live: BTreeSet<ProcessId>,
+}
+
+impl BruteForce {
+    fn new(before: &Config, after: &Config) -> BruteForce {
+        let bounds = before.primary_ranges().chain(after.primary_ranges());
+        let bounds: BTreeSet<Position> = bounds.map(|range| range.first).collect();
+        let mut pieces = Vec::new();
+        let mut edges = BTreeSet::new();
+        for bound in bounds {
+            let senders = live_holders(before, before.range_of(bound));
+            let held = before.holders(before.range_of(bound));
+            for receiver in live_holders(after, after.range_of(bound)) {
+                if !held.contains(&receiver) {
+                    edges.extend(senders.iter().map(|sender| (*sender, receiver)));
+                    pieces.push((senders.clone(), receiver));
+                }
+            }
+        }
+        let edges: Vec<_> = edges.into_iter().collect();
+        let mask = |(senders, receiver): &(BTreeSet<ProcessId>, ProcessId)| {
+            let usable = |(from, to): &(ProcessId, ProcessId)| to == receiver && senders.contains(from);
+            edges.iter().enumerate().filter(|(_, edge)| usable(edge)).map(|(i, _)| 1 << i).sum()
+        };
+        let ring = after.storage_processes().map(|process| (process, after.is_suspected(process)));
+        let live = before.storage_processes().chain(after.storage_processes());
+        BruteForce {
+            needs: pieces.iter().map(mask).collect(),
+            ring: ring.collect(),
+            reach: (after.replication() as usize).min(after.storage_processes().len()),
+            live: live.filter(|process| !before.is_suspected(*process)).collect(),
+            edges,
+        }
+    }
+
+    fn is_solution(&self, set: u32) -> bool {
+        self.needs.iter().all(|need| need & set != 0)
+    }
+
+    fn minimal_solutions(&self) -> Vec<u32> {
+        let is_minimal = |set: &u32| {
+            (0..self.edges.len()).all(|i| set >> i & 1 == 0 || !self.is_solution(set & !(1 << i)))
+        };
+        (0..1 << self.edges.len()).filter(|set| self.is_solution(*set)).filter(is_minimal).collect()
+    }
+
+    /// Groups by how many of their processes have failed, over all further failures.
+    fn rank(&self, set: u32) -> (Vec<usize>, usize) {
+        let edges: Vec<_> =
+            self.edges.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, edge)| *edge).collect();
+        let mut counts = vec![0; self.reach + 1];
+        for first in &self.live {
+            let mut failed = BTreeSet::from([*first]);
+            while let Some((_, to)) =
+                edges.iter().find(|(from, to)| failed.contains(from) && !failed.contains(to))
+            {
+                failed.insert(*to);
+            }
+            for start in 0..self.ring.len() {
+                let group = (0..self.reach).map(|i| self.ring[(start + i) % self.ring.len()]);
+                let count =
+                    group.filter(|(process, suspected)| *suspected || failed.contains(process)).count();
+                counts[self.reach - count] += 1;
+            }
+        }
+        counts.pop();
+        let busy: BTreeSet<ProcessId> = edges.iter().flat_map(|(from, to)| [*from, *to]).collect();
+        (counts, busy.len())
+    }
+
+    fn set(&self, instructions: &[Instruction]) -> u32 {
+        let copies = instructions.iter().filter_map(|instruction| match instruction {
+            Instruction::Copy { from, to, .. } => Some((*from, *to)),
+            Instruction::Delete { .. } => None,
+        });
+        copies.map(|edge| 1 << self.edges.iter().position(|other| *other == edge).expect("an edge")).sum()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_optimiser_finds_what_brute_force_finds(
+        size in 1u32..10,
+        replication in 1u32..5,
+        suspected in any::<u16>(),
+        kind in 0..4,
+        who in any::<Index>(),
+        at in any::<Index>(),
+    ) {
+        let ring = (1..=size).map(|number| (u64::from(number) * 10, S(number)));
+        let mut config = Config::new(ring, replication).expect("a valid ring");
+        for number in 1..=size {
+            if suspected >> number & 0b11 == 0b11 {
+                config = suspect(&config, S(number), u64::from(number));
+            }
+        }
+        let standby = S(size + 1);
+        let config = join(&config, standby, 1, None);
+        let process = S(who.index(size as usize) as u32 + 1);
+        let identifier = at.index(size as usize + 1) as u64 * 10 + 5;
+        let change = match kind {
+            0 => Change::Expand { process: standby, identifier },
+            1 => Change::Contract { process },
+            2 => Change::Replace { process, by: standby },
+            _ => Change::Rebalance { process, identifier },
+        };
+        let Ok(planned) = config.plan(change) else { return Ok(()) };
+        let brute = BruteForce::new(&config, &after(&config, &keyspace(planned.clone()), 100));
+        if brute.edges.len() > 16 {
+            return Ok(());
+        }
+        let minimal: BTreeSet<u32> = brute.minimal_solutions().into_iter().collect();
+        let solutions = config.solutions(change).expect("it can be planned");
+        let found: BTreeSet<u32> =
+            solutions.iter().map(|solution| brute.set(&solution.instructions)).collect();
+        prop_assert_eq!(found.len(), solutions.len(), "each solution once");
+        prop_assert_eq!(&found, &minimal);
+        let best = minimal.iter().map(|set| brute.rank(*set)).min();
+        prop_assert_eq!(Some(brute.rank(brute.set(&planned.instructions))), best);
+        // The optimiser looks at a part of the groups and failures only, but ranks alike.
+        for pair in solutions.windows(2) {
+            let by_all = brute.rank(brute.set(&pair[0].instructions)).cmp(&brute.rank(brute.set(&pair[1].instructions)));
+            prop_assert_eq!(pair[0].rank.cmp(&pair[1].rank), by_all);
+        }
+    }
+}
