@@ -4,11 +4,12 @@
 //! A process subscribes at one router at a time. When that is not the leader or cannot be reached, it goes on to the
 //! next, subscribes there after what it has received, and submits again what is not known to be ordered. A leader
 //! without news says nothing; so after a silence the process subscribes again where it is, for the router may have been
-//! restarted, and goes on to the next when it gets no answer.
+//! restarted, and goes on to the next when it gets no answer. Only the subscription's own stream breaks the silence: a
+//! router that was restarted meanwhile confirms messages, but knows nothing of the subscription.
 
 use crate::message::ProcessId;
 
-/// When a leader sends nothing for this long, the subscription is renewed.
+/// When a stream brings nothing for this long, the subscription is renewed.
 const SILENCE_MS: u64 = 1_000;
 /// A router that does not answer a subscription for this long is given up.
 const NO_ANSWER_MS: u64 = 500;
@@ -61,15 +62,14 @@ impl RouterLink {
         current
     }
 
-    /// A router has refused the subscription as it was: ask again.
+    /// A router has refused the subscription as it was: ask it for another.
     pub fn ask_again(&mut self, from: ProcessId) {
         if from == self.router() {
-            self.open = false;
-            self.asking = true;
+            self.go_to(self.current);
         }
     }
 
-    /// Something came from a router.
+    /// The subscription's stream has brought something.
     pub fn heard(&mut self, from: ProcessId) {
         if from == self.router() && self.open {
             self.since_ms = self.now_ms;
@@ -100,11 +100,13 @@ impl RouterLink {
         }
     }
 
-    /// Time passes.
-    pub fn tick(&mut self, now_ms: u64) {
+    /// Time passes. Who does not `listen` at the moment, having enough to do, learns nothing from the silence.
+    pub fn tick(&mut self, now_ms: u64, listens: bool) {
         self.now_ms = now_ms;
         self.hints = 0;
-        if self.open && now_ms >= self.since_ms + SILENCE_MS {
+        if !listens {
+            self.since_ms = now_ms;
+        } else if self.open && now_ms >= self.since_ms + SILENCE_MS {
             self.go_to(self.current);
         } else if !self.open && now_ms >= self.since_ms + NO_ANSWER_MS {
             self.go_to((self.current + 1) % self.routers.len());
@@ -160,15 +162,17 @@ mod tests {
         link.unreachable(ProcessId::router(1));
         assert_eq!(link.router(), ProcessId::router(2));
         link.accepted(ProcessId::router(2));
-        link.tick(SILENCE_MS - 1);
+        link.tick(SILENCE_MS - 1, true);
         link.heard(ProcessId::router(2));
-        link.tick(SILENCE_MS + 1);
+        link.tick(SILENCE_MS + 1, true);
         assert_eq!(link.router(), ProcessId::router(2));
         link.must_subscribe();
-        link.tick(3 * SILENCE_MS);
+        link.tick(3 * SILENCE_MS, true);
         assert_eq!(link.router(), ProcessId::router(2), "the leader may have nothing to say");
         assert!(link.must_subscribe());
-        link.tick(3 * SILENCE_MS + NO_ANSWER_MS);
+        link.tick(4 * SILENCE_MS, false);
+        assert!(!link.must_subscribe(), "it has not listened");
+        link.tick(4 * SILENCE_MS + NO_ANSWER_MS, true);
         assert_eq!(link.router(), ProcessId::router(3), "a subscription that is not answered is given up");
     }
 }

@@ -40,8 +40,10 @@ pub enum Wire {
     Subscribe {
         /// The subscriber's incarnation.
         incarnation: Incarnation,
-        /// Everything up to here has been delivered.
-        after: Ts,
+        /// Everything up to here has been delivered. `None` for a process that has nothing to go on from and needs
+        /// nothing of what was ordered before (a new client or standby, a client that was refused): the stream begins
+        /// with the present catalog.
+        after: Option<Ts>,
     },
     /// Storage process to router: how far it is. Cumulative.
     Confirm(Watermarks),
@@ -54,15 +56,15 @@ pub enum Wire {
     State {
         /// The subscriber's incarnation.
         incarnation: Incarnation,
-        /// The stream continues after this: the subscription's `after`, or for a client that has nothing yet
-        /// (`after` = 0) the `Ts` of `catalog`.
+        /// The stream continues after this: the subscription's `after`, or without one the `Ts` of `catalog`.
         ts: Ts,
         /// The config that routes what comes after `ts`.
         config: Arc<Config>,
-        /// For a client that has nothing yet, the catalog as of `ts`. Others follow theirs by the deliveries.
+        /// The catalog as of `ts`, for a subscription without `after`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,
     },
-    /// Router to application process: the log no longer reaches back to the subscription's `after`.
+    /// Router to application process: the log no longer reaches back to the subscription's `after`. The same question
+    /// would get the same answer: a client begins anew, a storage process must be copied from another.
     SubscribeRefused {
         /// The subscriber's incarnation.
         incarnation: Incarnation,

@@ -323,9 +323,7 @@ async fn replicated_clusters_survive_kills() {
     disturbed(3, 4, 2, 2, 3).await;
 }
 
-// A known fault: after the only router has been killed and restarted, the cluster sometimes makes no progress.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "hangs now and then: a known fault of clusters with one router"]
 async fn unreplicated_clusters_survive_kills() {
     disturbed(1, 2, 1, 1, 2).await;
 }

@@ -27,6 +27,8 @@ use crate::{
 
 /// Messages in one `Route`.
 const MESSAGES_IN_A_ROUTE: usize = 1024;
+/// When the oldest message in the window has not been ordered for this long, the window is sent again.
+const RESEND_AFTER_MS: u64 = 2_000;
 /// A read that is not answered for this long makes the client look whether those who owe the answer are there.
 const PROBE_AFTER_MS: u64 = 500;
 
@@ -85,13 +87,19 @@ pub(crate) struct Core {
     link: RouterLink,
     config: Arc<Config>,
     catalog: Arc<Catalog>,
+    /// The catalog is that of this `Ts`.
     frontier: Ts,
+    /// The m-seq can be followed from the frontier on. Not at the beginning, and no longer when the routers' log does
+    /// not reach back that far: then a subscription begins with the routers' catalog.
+    follows: bool,
     /// The last sequence number given.
     sequence: u64,
     /// Messages that are not known to be ordered: the send window.
     window: VecDeque<Arc<Message>>,
     /// The last sequence number that was sent to the router in use.
     sent: u64,
+    /// The oldest message in the window, and since when.
+    oldest: (Option<u64>, u64),
     open: HashMap<u64, Open>,
     /// Sequence numbers of submissions.
     by_submission: HashMap<u64, u64>,
@@ -112,9 +120,11 @@ impl Core {
             config: options.config.clone(),
             catalog: Arc::default(),
             frontier: Ts::ZERO,
+            follows: false,
             sequence: 0,
             window: VecDeque::new(),
             sent: 0,
+            oldest: (None, 0),
             open: HashMap::new(),
             by_submission: HashMap::new(),
             ended: HashMap::new(),
@@ -158,7 +168,8 @@ impl Core {
     pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         if self.link.must_subscribe() {
             self.sent = 0;
-            let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, after: self.frontier };
+            let after = self.follows.then_some(self.frontier);
+            let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, after };
             self.effects.push(Effect::Send(self.link.router(), subscribe));
         }
         if self.link.is_open(self.link.router()) {
@@ -237,16 +248,14 @@ impl Core {
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
         let own = self.options.incarnation;
-        if from.kind == ProcessKind::Router {
-            self.link.heard(from);
-        } else {
-            self.absent.remove(&from);
-        }
+        self.absent.remove(&from);
         match wire {
             Wire::State { incarnation, ts, config, catalog } if incarnation == own => {
-                if !self.link.accepted(from) {
+                // Without a catalog it answers a subscription that has been refused since.
+                if !self.follows && catalog.is_none() || !self.link.accepted(from) {
                     return;
                 }
+                self.follows = true;
                 self.config = config;
                 if let Some(catalog) = catalog
                     && ts >= self.frontier
@@ -259,13 +268,14 @@ impl Core {
             Wire::SubscribeRefused { incarnation, .. } if incarnation == own => {
                 // The log has been cut past what this client has seen; begin again with the routers' catalog. Whether
                 // changes of the catalog that are under way succeeded can no longer be known.
-                self.frontier = Ts::ZERO;
+                self.follows = false;
                 self.link.ask_again(from);
                 self.fail_ddl();
             }
             Wire::Deliver { incarnation, after, deliveries, frontier }
                 if incarnation == own && self.link.is_open(from) && after <= self.frontier =>
             {
+                self.link.heard(from);
                 self.delivered(deliveries, frontier);
             }
             Wire::Ordered { incarnation, sequence, .. } if incarnation == own => self.ordered(sequence),
@@ -504,7 +514,15 @@ impl Core {
 
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
-        self.link.tick(now_ms);
+        self.link.tick(now_ms, true);
+        let oldest = self.window.front().map(|message| message.id.sequence);
+        if oldest != self.oldest.0 {
+            self.oldest = (oldest, now_ms);
+        } else if oldest.is_some() && now_ms >= self.oldest.1 + RESEND_AFTER_MS {
+            // A message, or the word that it was ordered, has been lost; or ordering takes long, then it does no harm.
+            self.oldest.1 = now_ms;
+            self.sent = 0;
+        }
         let mut probed: BTreeSet<ProcessId> =
             self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
         // Who is absent may be back.

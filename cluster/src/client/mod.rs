@@ -9,6 +9,8 @@ mod pin;
 mod process;
 mod stage;
 mod staging;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::{

@@ -272,7 +272,7 @@ struct Leading {
     in_flight: Option<u64>,
     streams: BTreeMap<ProcessId, Stream>,
     /// Clients whose subscription waits until they have joined.
-    joining: BTreeMap<ProcessId, (Incarnation, Ts)>,
+    joining: BTreeMap<ProcessId, (Incarnation, Option<Ts>)>,
     watermarks: BTreeMap<ProcessId, Watermarks>,
     truncating: Ts,
 }
@@ -469,7 +469,7 @@ impl Core {
         }
     }
 
-    fn subscribe(&mut self, from: ProcessId, incarnation: Incarnation, after: Ts) {
+    fn subscribe(&mut self, from: ProcessId, incarnation: Incarnation, after: Option<Ts>) {
         let Role::Leading(leading) = &mut self.role else { return };
         if leading.streams.get(&from).is_some_and(|stream| stream.incarnation > incarnation) {
             return;
@@ -492,22 +492,18 @@ impl Core {
     }
 
     /// Begins a subscription's stream.
-    fn open(&mut self, to: ProcessId, incarnation: Incarnation, after: Ts) {
+    fn open(&mut self, to: ProcessId, incarnation: Incarnation, after: Option<Ts>) {
         self.close(to);
         let now = self.mseq.ts();
-        if after > now {
+        if let Some(after) = after.filter(|after| *after > now) {
             // It followed a later leader, of which this router has not heard yet; or the routers have lost their disks.
             tracing::warn!(router = %self.id, %to, %after, %now, "a subscriber is ahead of the m-seq");
             self.send(to, Wire::NotLeader { leader: None });
             return;
         }
-        // One that has joined before the first message may have followed the m-seq from 0: it must miss nothing. A
-        // standby storage process joins as a client does, and needs nothing of what was ordered before.
-        let fresh = after == Ts::ZERO && self.mseq.joined(to).is_some_and(|(_, joined)| joined > Ts::ZERO);
-        let (ts, catalog) = match (fresh, after) {
-            (true, _) => (now, Some(self.mseq.catalog().clone())),
-            (false, Ts::ZERO) => (after, Some(Arc::default())),
-            (false, _) => (after, None),
+        let (ts, catalog) = match after {
+            Some(after) => (after, None),
+            None => (now, Some(self.mseq.catalog().clone())),
         };
         let state = Wire::State { incarnation, ts, config: self.mseq.config_behind(ts).clone(), catalog };
         self.last_stream += 1;

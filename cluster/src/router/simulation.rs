@@ -226,7 +226,7 @@ impl Simulation {
     fn subscribe(&mut self, id: ProcessId, router: usize) {
         let storage = self.storage.get_mut(&id).expect("it exists");
         storage.router = router;
-        let wire = Wire::Subscribe { incarnation: storage.incarnation, after: storage.after };
+        let wire = Wire::Subscribe { incarnation: storage.incarnation, after: Some(storage.after) };
         self.push(id, router_id(router), wire);
     }
 

@@ -165,7 +165,11 @@ async fn follow(
             return Ok(received);
         }
         if !subscribed {
-            if sender.send(router.current(), Wire::Subscribe { incarnation, after: last }).await.is_err() {
+            if sender
+                .send(router.current(), Wire::Subscribe { incarnation, after: Some(last) })
+                .await
+                .is_err()
+            {
                 router.next(None);
                 tokio::task::yield_now().await;
                 continue;
@@ -356,7 +360,7 @@ async fn a_slow_subscriber_holds_up_nobody() {
         let (network, members) = (cluster.network.clone(), cluster.members.clone());
         // s1 subscribes and then does not look at its mailbox.
         let mut slow = network.join(ProcessId::storage(1));
-        let subscribe = Wire::Subscribe { incarnation: 1, after: Ts::ZERO };
+        let subscribe = Wire::Subscribe { incarnation: 1, after: Some(Ts::ZERO) };
         slow.sender().send(ProcessId::router(1), subscribe).await.expect("the router is there");
         const COUNT: u64 = 3000;
         let client = ProcessId::client(1);

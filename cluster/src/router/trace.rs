@@ -38,6 +38,8 @@ struct Scenario {
     config: Config,
     log: Vec<Batch>,
     routers: BTreeMap<ProcessId, Router>,
+    /// The logs have been cut up to here.
+    purged: Option<Ts>,
     trace: String,
 }
 
@@ -53,7 +55,7 @@ impl Scenario {
             (id, Router { core, mseq: mseq.clone(), learned: 0, proposed: None })
         };
         let routers = [R1, R2].into_iter().map(router).collect();
-        Scenario { config, log: Vec::new(), routers, trace: String::new() }
+        Scenario { config, log: Vec::new(), routers, purged: None, trace: String::new() }
     }
 
     fn note(&mut self, text: &str) {
@@ -73,6 +75,7 @@ impl Scenario {
                 format!("route {}", names.join(" "))
             }
             Wire::Subscribe { incarnation, after } => {
+                let after = after.map_or("nothing".into(), |after| after.to_string());
                 format!("subscribe incarnation={incarnation} after={after}")
             }
             Wire::State { ts, catalog, .. } => {
@@ -133,6 +136,9 @@ impl Scenario {
             }
             Effect::Read { to, stream, after } => {
                 writeln!(self.trace, "{at} reads its log after {after} for {to}").expect("text");
+                if let Some(purged) = self.purged.filter(|purged| after < *purged) {
+                    return self.input(at, Input::Purged { to, stream, purged });
+                }
                 let (deliveries, through) = self.read(at, to, after);
                 self.input(at, Input::Read { to, stream, deliveries, through });
             }
@@ -193,7 +199,12 @@ impl Scenario {
     }
 
     fn subscribe(&mut self, from: ProcessId, to: ProcessId, incarnation: Incarnation, after: u64) {
-        self.send(from, to, Wire::Subscribe { incarnation, after: Ts(after) });
+        self.send(from, to, Wire::Subscribe { incarnation, after: Some(Ts(after)) });
+    }
+
+    /// A client that has nothing subscribes.
+    fn begin(&mut self, client: ProcessId, to: ProcessId) {
+        self.send(client, to, Wire::Subscribe { incarnation: 1, after: None });
     }
 }
 
@@ -217,7 +228,7 @@ fn a_write_goes_to_two_of_three_storage_processes() {
     scenario.subscribe(S1, R1, 1, 0);
     scenario.subscribe(S2, R1, 1, 0);
     scenario.subscribe(S3, R1, 1, 0);
-    scenario.subscribe(C1, R1, 1, 0);
+    scenario.begin(C1, R1);
     scenario.agree(R1, &[R1, R2]);
     scenario.note("a write of range a, held by s1 and s2");
     scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
@@ -298,20 +309,28 @@ fn a_restarted_storage_process_continues_its_stream() {
 
 #[test]
 fn a_client_begins_with_the_state_or_misses_nothing() {
-    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    // A window of one message: older ones come from the log.
+    let limits = Limits { window_bytes: 1, ..Limits::default() };
+    let mut scenario = Scenario::new(three_storage(), limits);
     scenario.note("before there is a leader, requests wait");
-    scenario.subscribe(C1, R1, 1, 0);
+    scenario.begin(C1, R1);
     scenario.leads(R1);
     scenario.agree(R1, &[R1, R2]);
     scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
     scenario.agree(R1, &[R1, R2]);
     scenario.note("c2 is new: it gets the state as of 1");
-    scenario.subscribe(C2, R1, 1, 0);
+    scenario.begin(C2, R1);
     scenario.agree(R1, &[R1, R2]);
-    scenario.note("r1 steps down; c1 has joined at 0 and continues from there, c2 begins anew");
+    scenario.note("r1 steps down; c1 continues from where it began, c2 has seen nothing and begins anew");
     scenario.input(R1, Input::Follower(Some(R2)));
     scenario.leads(R2);
     scenario.subscribe(C1, R2, 1, 0);
-    scenario.subscribe(C2, R2, 1, 0);
+    scenario.begin(C2, R2);
+    scenario.note("the log is cut past what c1 has: it must begin anew, although it once began at 0");
+    scenario.send(C2, R2, route([write_at(C2, 1, 7)]));
+    scenario.agree(R2, &[R2]);
+    scenario.purged = Some(Ts(1));
+    scenario.subscribe(C1, R2, 1, 0);
+    scenario.begin(C1, R2);
     insta::assert_snapshot!(scenario.trace);
 }

@@ -238,7 +238,7 @@ impl Storage {
             tokio::select! {
                 biased;
                 _ = &mut inputs.stopping => break,
-                received = receive(&mut inputs.endpoint, self.core.pending() > PENDING) => match received {
+                received = receive(&mut inputs.endpoint, is_full(&self.core)) => match received {
                     Some((from, wire)) => self.received(from, wire),
                     None => break,
                 },
@@ -270,7 +270,8 @@ impl Storage {
 
     fn subscribe(&mut self) {
         if self.link.must_subscribe() {
-            let subscribe = Wire::Subscribe { incarnation: self.incarnation, after: self.core.frontier() };
+            let after = Some(self.core.frontier());
+            let subscribe = Wire::Subscribe { incarnation: self.incarnation, after };
             self.confirmed = Watermarks::default();
             self.outbox.send(self.link.router(), subscribe);
         }
@@ -311,12 +312,8 @@ impl Storage {
     }
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
-        match from.kind {
-            ProcessKind::Router => self.link.heard(from),
-            ProcessKind::Client | ProcessKind::Super => {
-                self.clients.entry(from).or_insert(None);
-            }
-            ProcessKind::Storage => {}
+        if let ProcessKind::Client | ProcessKind::Super = from.kind {
+            self.clients.entry(from).or_insert(None);
         }
         match wire {
             Wire::State { incarnation, config, .. } if incarnation == self.incarnation => {
@@ -333,6 +330,7 @@ impl Storage {
                     && self.link.is_open(from)
                     && after <= self.core.frontier() =>
             {
+                self.link.heard(from);
                 self.handle(Event::Delivered { deliveries, frontier });
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
@@ -489,12 +487,14 @@ impl Storage {
             self.stopped = Some("a scan thread has ended".into());
             return;
         }
-        self.link.tick(now_ms);
+        self.link.tick(now_ms, !is_full(&self.core));
         self.handle(Event::Tick(now_ms));
-        for (key, fetching) in &self.fetching {
+        for (key, fetching) in &mut self.fetching {
             let fetch = Wire::FetchPart { payload: key.0, range: key.1 };
             if let Some(holder) = fetching.candidates.first() {
                 self.outbox.send(*holder, fetch);
+                // It may not be there: the next time another one is asked.
+                fetching.candidates.rotate_left(1);
             }
         }
         let delivered = self.core.watermarks(0).delivered;
@@ -530,6 +530,11 @@ fn ask_holders(
             ));
         }
     }
+}
+
+/// Whether so many deliveries wait for their turn that no more should be taken.
+fn is_full(core: &Core) -> bool {
+    core.pending() > PENDING
 }
 
 /// The next message; while deliveries wait for their turn, further data stays in the mailbox and holds up the router's

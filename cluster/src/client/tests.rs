@@ -1,0 +1,171 @@
+//! The client process against routers and storage processes that say what the test wants.
+
+use std::sync::Arc;
+
+use carousel_engine::{SqlState, Ts, position::KeyRange};
+
+use super::{
+    Failure, Part, Request,
+    core::{Core, CoreOptions, Effect, Event},
+};
+use crate::{
+    catalog::Catalog,
+    config::Config,
+    message::{Body, Ddl, ProcessId},
+    router::testing,
+    wire::Wire,
+};
+
+const C1: ProcessId = ProcessId::client(1);
+const R1: ProcessId = ProcessId::router(1);
+
+/// One client process, by default with one router.
+struct Scene {
+    core: Core,
+    config: Arc<Config>,
+    now_ms: u64,
+    submissions: u64,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let config = Arc::new(Config::evenly(2, 1).expect("a ring"));
+        let options = CoreOptions { id: C1, incarnation: 1, routers: vec![R1], config: config.clone() };
+        Scene { core: Core::new(options), config, now_ms: 0, submissions: 0 }
+    }
+
+    /// A client with an open subscription after `ts`.
+    fn subscribed(ts: u64) -> Scene {
+        let mut scene = Scene::new();
+        assert_eq!(scene.subscription(), Some(None));
+        scene.state(ts, true);
+        scene.core.take_effects();
+        scene
+    }
+
+    fn receive(&mut self, from: ProcessId, wire: Wire) {
+        self.core.handle(Event::Received { from, wire });
+    }
+
+    fn state(&mut self, ts: u64, with_catalog: bool) {
+        let catalog = with_catalog.then(|| Arc::new(Catalog::default()));
+        let config = self.config.clone();
+        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, catalog });
+    }
+
+    fn deliver(&mut self, after: u64, frontier: u64) {
+        let (after, frontier) = (Ts(after), Ts(frontier));
+        self.receive(R1, Wire::Deliver { incarnation: 1, after, deliveries: Vec::new(), frontier });
+    }
+
+    fn ordered(&mut self, sequence: u64) {
+        self.receive(R1, Wire::Ordered { incarnation: 1, sequence, ts: Ts(sequence) });
+    }
+
+    fn submit(&mut self, body: Body) -> u64 {
+        self.submissions += 1;
+        let ranges = match &body {
+            Body::Data(_) => vec![KeyRange::FULL],
+            _ => Vec::new(),
+        };
+        let request = Request { tables: Vec::new(), ranges, body };
+        self.core.handle(Event::Submit { submission: self.submissions, request });
+        self.submissions
+    }
+
+    fn pass(&mut self, milliseconds: u64) {
+        self.now_ms += milliseconds;
+        self.core.handle(Event::Tick(self.now_ms));
+    }
+
+    /// What the client subscribes after now, if it does.
+    fn subscription(&mut self) -> Option<Option<Ts>> {
+        self.core.take_effects().into_iter().find_map(|effect| match effect {
+            Effect::Send(R1, Wire::Subscribe { after, .. }) => Some(after),
+            _ => None,
+        })
+    }
+
+    /// Sequence numbers of the messages that the client routes now.
+    fn routed(&mut self) -> Vec<u64> {
+        let routed = self.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Send(R1, Wire::Route(messages)) => Some(messages),
+            _ => None,
+        });
+        routed.flatten().map(|message| message.id.sequence).collect()
+    }
+
+    /// What submissions hear now.
+    fn parts(&mut self) -> Vec<(u64, Result<Part, Failure>)> {
+        let parts = self.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Part(submission, part) => Some((submission, part)),
+            _ => None,
+        });
+        parts.collect()
+    }
+}
+
+fn write() -> Body {
+    testing::truncate_table(C1, 1, 1).body
+}
+
+#[test]
+fn a_client_that_is_refused_begins_anew() {
+    let mut scene = Scene::subscribed(0);
+    let change = scene.submit(Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: true }));
+    assert_eq!(scene.routed(), [1]);
+    // The router was restarted, and its log cut past what the client has.
+    scene.pass(1_000);
+    assert_eq!(scene.subscription(), Some(Some(Ts(0))));
+    scene.receive(R1, Wire::SubscribeRefused { incarnation: 1, purged: Ts(5) });
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(submission, Err(Failure::Sql(error)))]
+            if *submission == change && error.code == SqlState::OUTCOME_UNKNOWN),
+        "{parts:?}"
+    );
+    scene.pass(500);
+    assert_eq!(scene.subscription(), Some(None), "the same question would get the same answer");
+    // The state that came before the refusal, which travels on another lane, opens nothing.
+    scene.state(0, false);
+    scene.deliver(0, 3);
+    assert_eq!(scene.routed(), [0; 0]);
+    scene.state(7, true);
+    assert_eq!(scene.core.view().frontier, Ts(7));
+    assert_eq!(scene.routed(), [1]);
+    scene.deliver(7, 8);
+    assert_eq!(scene.core.view().frontier, Ts(8));
+}
+
+#[test]
+fn only_its_own_stream_tells_a_client_that_it_is_subscribed() {
+    let mut scene = Scene::subscribed(0);
+    for sequence in 1..=20 {
+        // A router that has been restarted orders what it is sent, but it has not heard of the subscription.
+        scene.submit(write());
+        scene.ordered(sequence);
+        scene.pass(100);
+        if let Some(after) = scene.subscription() {
+            assert_eq!(after, Some(Ts(0)));
+            return;
+        }
+    }
+    panic!("it does not subscribe again");
+}
+
+#[test]
+fn what_is_not_known_to_be_ordered_is_sent_again() {
+    let mut scene = Scene::subscribed(0);
+    scene.submit(write());
+    scene.submit(write());
+    assert_eq!(scene.routed(), [1, 2]);
+    scene.ordered(1);
+    // The word that the second was ordered is lost; the stream goes on, for there are other clients.
+    let mut again = Vec::new();
+    for ts in 1..=40 {
+        scene.pass(100);
+        scene.deliver(ts - 1, ts);
+        again.extend(scene.routed());
+    }
+    assert_eq!(again, [2]);
+}
