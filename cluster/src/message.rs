@@ -88,6 +88,34 @@ pub struct MessageId {
     pub sequence: u64,
 }
 
+/// Sequence numbers from here on are those of snapshot reads, which have no place in the m-seq: they are counted apart,
+/// may have gaps, and are never sent twice under one number.
+const FIRST_UNORDERED: u64 = 1 << 63;
+
+impl MessageId {
+    /// The identity of a submitter's snapshot read, counted from 0.
+    pub fn unordered(submitter: ProcessId, incarnation: Incarnation, count: u64) -> MessageId {
+        MessageId { submitter, incarnation, sequence: FIRST_UNORDERED + count }
+    }
+
+    /// Whether the message has a place in the m-seq, or will have one.
+    pub fn is_ordered(&self) -> bool {
+        self.sequence < FIRST_UNORDERED
+    }
+}
+
+/// How a read is ordered among the writes (paper, section 6.7; DESIGN, decision 14).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadIsolation {
+    /// It has its own place in the m-seq: it sees all that its submitter has done before, and nothing that it does
+    /// later.
+    #[default]
+    Sequential,
+    /// The lead router gives it the `Ts` of the last message in the m-seq and sends it along the streams: it sees one
+    /// state of all data, never an older one than an earlier answer to the same client process. No consensus is needed.
+    Snapshot,
+}
+
 /// A message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Message {

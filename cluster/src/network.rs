@@ -70,6 +70,8 @@ impl Wire {
             // Subscribe and Leave stay behind the routes sent before them; State and Restarted must neither overtake
             // nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)
+            | Wire::Read { .. }
+            | Wire::ReadsLost(_)
             | Wire::Subscribe { .. }
             | Wire::Leave { .. }
             | Wire::State { .. }

@@ -20,7 +20,7 @@ use crate::{
 /// A message with its place in the order and this destination's share of it.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Position in the m-seq.
+    /// Position in the m-seq. For a snapshot read, that of the last message whose effects it sees.
     pub ts: Ts,
     /// The message.
     pub message: Arc<Message>,
@@ -36,6 +36,15 @@ pub struct Delivery {
 pub enum Wire {
     /// Application process to router: please order these, in this order.
     Route(Vec<Arc<Message>>),
+    /// Client to router: snapshot reads, to be sent along the streams with the `Ts` of the newest message.
+    Read {
+        /// The reads.
+        messages: Vec<Arc<Message>>,
+        /// The client has seen this much: a router that has not does not lead.
+        seen: Ts,
+    },
+    /// Router or storage process to client: these snapshot reads will not be answered, or not in full.
+    ReadsLost(Vec<MessageId>),
     /// Application process to router: send me what I am a destination of, after `after`.
     Subscribe {
         /// The subscriber's incarnation.
@@ -62,6 +71,8 @@ pub enum Wire {
         config: Arc<Config>,
         /// The catalog as of `ts`, for a subscription without `after`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,
+        /// The leadership that the stream belongs to. Snapshot reads that were sent under another may be lost.
+        term: u64,
     },
     /// Router to application process: the log no longer reaches back to the subscription's `after`. The same question
     /// would get the same answer: a client begins anew, a storage process must be copied from another.
@@ -80,7 +91,7 @@ pub enum Wire {
         /// It continues what has been sent up to here. A receiver that has less has been overtaken by the last words of
         /// an earlier subscription, and ignores it.
         after: Ts,
-        /// In `Ts` order.
+        /// In `Ts` order; a snapshot read behind the message whose `Ts` it has.
         deliveries: Vec<Delivery>,
         /// All that there is for this process up to here has been sent.
         frontier: Ts,

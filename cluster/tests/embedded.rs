@@ -17,7 +17,7 @@ use arrow::{
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, staged_ranges},
     embedded::{Cluster, EmbeddedOptions, StartError},
-    message::{Body, Data, Ddl, StagedPayload},
+    message::{Body, Data, Ddl, ReadIsolation, StagedPayload},
 };
 use carousel_engine::{
     SqlState, TableSchema, Ts, Type, Value,
@@ -140,11 +140,19 @@ impl Table {
     }
 
     async fn read(&self) -> BTreeMap<i64, i64> {
-        self.read_at(None).await.expect("a read does not fail")
+        self.read_as(ReadIsolation::Sequential).await
+    }
+
+    async fn read_as(&self, isolation: ReadIsolation) -> BTreeMap<i64, i64> {
+        self.read_at(None, isolation).await.expect("a read does not fail")
     }
 
     /// All rows; a read that lost a storage process half-way is repeated.
-    async fn read_at(&self, read_ts: Option<Ts>) -> Result<BTreeMap<i64, i64>, SqlState> {
+    async fn read_at(
+        &self,
+        read_ts: Option<Ts>,
+        isolation: ReadIsolation,
+    ) -> Result<BTreeMap<i64, i64>, SqlState> {
         loop {
             let projection = vec![Expr::column(0, Type::Int8), Expr::column(1, Type::Int8)];
             let output = ReadOutput::Rows { projection, top: None };
@@ -153,7 +161,7 @@ impl Table {
             if let Body::Data(data) = &mut request.body {
                 data.read_ts = read_ts;
             }
-            let mut submission = self.client.submit(request).await.expect("submitted");
+            let mut submission = self.client.submit_read(request, isolation).await.expect("submitted");
             let mut rows = BTreeMap::new();
             let ended = loop {
                 match submission.next().await.expect("it ends with Done or a failure") {
@@ -206,7 +214,7 @@ async fn work(
     let mut numbers = Numbers(seed);
     let mut model: BTreeMap<i64, i64> = BTreeMap::new();
     while !stop.load(Ordering::Relaxed) {
-        match numbers.below(6) {
+        match numbers.below(8) {
             0 | 1 => {
                 let first = numbers.below(200) as i64;
                 let rows: Vec<(i64, i64)> =
@@ -238,7 +246,9 @@ async fn work(
                 assert_eq!(table.delete_below(below).await, Ok(model.len() as u64));
                 model = kept;
             }
-            _ => assert_eq!(table.read().await, model),
+            // A client sees what it has done, however its reads are ordered.
+            5 => assert_eq!(table.read().await, model),
+            _ => assert_eq!(table.read_as(ReadIsolation::Snapshot).await, model),
         }
         rounds.send_modify(|rounds| *rounds += 1);
     }
@@ -347,22 +357,29 @@ async fn concurrent_writes_to_all_rows_are_atomic_for_all_readers() {
             }
         }));
     }
-    for _ in 0..20 {
-        let seen = table.read().await;
+    for round in 0..40 {
+        let isolation = if round % 2 == 0 { ReadIsolation::Sequential } else { ReadIsolation::Snapshot };
+        let seen = table.read_as(isolation).await;
         assert_eq!(seen.len(), 100);
         let first = seen[&0];
         assert!(seen.values().all(|v| *v == first), "a read saw half a write: {seen:?}");
     }
     let pin = cluster.client().pin(Duration::from_secs(60)).await.expect("a pin");
-    let pinned = table.read_at(Some(pin.ts())).await.expect("the pin holds");
+    let pinned = table.read_at(Some(pin.ts()), ReadIsolation::Sequential).await.expect("the pin holds");
     for writer in writers {
         writer.await.expect("no assertion failed");
     }
-    assert_eq!(table.read_at(Some(pin.ts())).await.expect("the pin holds"), pinned);
+    assert_eq!(
+        table.read_at(Some(pin.ts()), ReadIsolation::Sequential).await.expect("the pin holds"),
+        pinned
+    );
     let ts = pin.ts();
     drop(pin);
     assert!(table.read().await.values().all(|v| v % 100 == 19), "the last write of some writer");
-    assert_eq!(table.read_at(Some(ts)).await, Err(SqlState::SERIALIZATION_FAILURE));
+    assert_eq!(
+        table.read_at(Some(ts), ReadIsolation::Sequential).await,
+        Err(SqlState::SERIALIZATION_FAILURE)
+    );
     cluster.shutdown().await.expect("a clean end");
 }
 
@@ -465,4 +482,28 @@ async fn a_data_directory_is_used_by_one_cluster_of_its_own_shape() {
     std::fs::write(foreign.path().join("precious"), "data").expect("writable");
     let refused = Cluster::start(options(foreign.path(), 1, 1, 1, 1)).await;
     assert!(matches!(refused, Err(StartError::Damaged { .. })), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_snapshot_reads_without_a_write_between_them() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 2, 1, 2)).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "quiet").await;
+    assert_eq!(table.insert(&[(1, 2), (3, 4)]).await, Ok(2));
+    let before = cluster.client().frontier();
+    // More than a storage process can tell apart between two messages.
+    let readers = (0..8).map(|_| {
+        let table = table.clone();
+        tokio::spawn(async move {
+            for _ in 0..10_000 {
+                assert_eq!(table.read_as(ReadIsolation::Snapshot).await.len(), 2);
+            }
+        })
+    });
+    for reader in readers.collect::<Vec<_>>() {
+        reader.await.expect("no assertion failed");
+    }
+    let moved = cluster.client().frontier().0 - before.0;
+    assert!((10..1000).contains(&moved), "80,000 reads made {moved} messages");
+    cluster.kill().await;
 }

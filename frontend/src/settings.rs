@@ -81,7 +81,7 @@ const DEFINITIONS: &[Definition] = &[
     setting(
         "carousel.read_isolation",
         "sequential",
-        Kind::EnumOf(&["sequential", "snapshot", "basic", "linearizable", "tentative"], 1),
+        Kind::EnumOf(&["sequential", "snapshot", "basic", "linearizable", "tentative"], 2),
         false,
         "Sets how reads are ordered among writes.",
     ),

@@ -21,7 +21,7 @@ use crate::{
     catalog::Catalog,
     config::Config,
     link::RouterLink,
-    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
     wire::{Answer, AnswerPart, Delivery, Wire},
 };
 
@@ -29,6 +29,9 @@ use crate::{
 const MESSAGES_IN_A_ROUTE: usize = 1024;
 /// When the oldest message in the window has not been ordered for this long, the window is sent again.
 const RESEND_AFTER_MS: u64 = 2_000;
+/// Snapshot reads that are answered at one `Ts` before the client makes the m-seq go on: a storage process can tell only
+/// so many operations between two messages apart.
+const READS_AT_A_TS: u32 = 4096;
 /// A read that is not answered for this long makes the client look whether those who owe the answer are there.
 const PROBE_AFTER_MS: u64 = 500;
 
@@ -44,7 +47,7 @@ pub(crate) struct CoreOptions {
 /// What happens to the client process.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Submit { submission: u64, request: Request },
+    Submit { submission: u64, request: Request, isolation: ReadIsolation },
     Cancel { submission: u64 },
     Received { from: ProcessId, wire: Wire },
     Unreachable(ProcessId),
@@ -80,6 +83,21 @@ struct Open {
     handed_out: bool,
 }
 
+impl Open {
+    fn new(submission: u64, message: Arc<Message>, submitted_ms: u64) -> Open {
+        Open {
+            submission,
+            message,
+            submitted_ms,
+            answered: BTreeMap::new(),
+            returned: HashMap::new(),
+            groups: Vec::new(),
+            has_groups: false,
+            handed_out: false,
+        }
+    }
+}
+
 /// The state of a client process.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -101,6 +119,16 @@ pub(crate) struct Core {
     /// The oldest message in the window, and since when.
     oldest: (Option<u64>, u64),
     open: HashMap<u64, Open>,
+    /// How many snapshot reads there have been.
+    unordered: u64,
+    /// Snapshot reads that were not sent, and those that were lost and will be sent again after a tick.
+    unsent_reads: Vec<Arc<Message>>,
+    lost_reads: Vec<Open>,
+    /// The leadership under which snapshot reads were sent last.
+    term: u64,
+    /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
+    seen: Ts,
+    seen_reads: u32,
     /// Sequence numbers of submissions.
     by_submission: HashMap<u64, u64>,
     /// Submissions that have ended, by sequence number, until they are ordered.
@@ -126,6 +154,12 @@ impl Core {
             sent: 0,
             oldest: (None, 0),
             open: HashMap::new(),
+            unordered: 0,
+            unsent_reads: Vec::new(),
+            lost_reads: Vec::new(),
+            term: 0,
+            seen: Ts::ZERO,
+            seen_reads: 0,
             by_submission: HashMap::new(),
             ended: HashMap::new(),
             absent: BTreeSet::new(),
@@ -156,7 +190,7 @@ impl Core {
 
     pub(crate) fn handle(&mut self, event: Event) {
         match event {
-            Event::Submit { submission, request } => self.submit(submission, request),
+            Event::Submit { submission, request, isolation } => self.submit(submission, request, isolation),
             Event::Cancel { submission } => self.cancel(submission),
             Event::Received { from, wire } => self.received(from, wire),
             Event::Unreachable(process) => self.unreachable(process),
@@ -179,50 +213,48 @@ impl Core {
                 self.sent = messages.last().map_or(self.sent, |message| message.id.sequence);
                 self.effects.push(Effect::Send(self.link.router(), Wire::Route(messages.to_vec())));
             }
+            for messages in std::mem::take(&mut self.unsent_reads).chunks(MESSAGES_IN_A_ROUTE) {
+                let read = Wire::Read { messages: messages.to_vec(), seen: self.seen };
+                self.effects.push(Effect::Send(self.link.router(), read));
+            }
         }
         std::mem::take(&mut self.effects)
     }
 
-    fn submit(&mut self, submission: u64, request: Request) {
+    fn submit(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
         if matches!(request.body, Body::Data(_)) && request.ranges.is_empty() {
             // It concerns no row.
             self.effects.push(Effect::Part(submission, Ok(Part::Done { ts: self.frontier, rows: 0 })));
             self.effects.push(Effect::Release(submission));
             return;
         }
-        let Request { tables, ranges, body } = request;
-        self.submit_message(submission, tables, ranges, body);
+        // What reads under a pin has its Ts already.
+        let is_read = matches!(&request.body, Body::Data(data)
+            if !data.operation.kind.is_write() && data.read_ts.is_none());
+        let ordered = isolation == ReadIsolation::Sequential || !is_read;
+        self.submit_message(submission, request, ordered);
     }
 
-    fn submit_message(
-        &mut self,
-        submission: u64,
-        tables: Vec<(carousel_engine::TableId, Ts)>,
-        ranges: Vec<KeyRange>,
-        body: Body,
-    ) {
-        self.sequence += 1;
-        let id = MessageId {
-            submitter: self.options.id,
-            incarnation: self.options.incarnation,
-            sequence: self.sequence,
+    fn submit_message(&mut self, submission: u64, request: Request, ordered: bool) {
+        let (submitter, incarnation) = (self.options.id, self.options.incarnation);
+        let id = if ordered {
+            self.sequence += 1;
+            MessageId { submitter, incarnation, sequence: self.sequence }
+        } else {
+            self.unordered += 1;
+            MessageId::unordered(submitter, incarnation, self.unordered)
         };
+        let Request { tables, ranges, body } = request;
         let mut message = Message { id, tables, ranges, body };
         self.choose_replicas(&mut message);
         let message = Arc::new(message);
-        self.window.push_back(message.clone());
-        self.by_submission.insert(submission, self.sequence);
-        let open = Open {
-            submission,
-            message,
-            submitted_ms: self.now_ms,
-            answered: BTreeMap::new(),
-            returned: HashMap::new(),
-            groups: Vec::new(),
-            has_groups: false,
-            handed_out: false,
-        };
-        self.open.insert(self.sequence, open);
+        if ordered {
+            self.window.push_back(message.clone());
+        } else {
+            self.unsent_reads.push(message.clone());
+        }
+        self.by_submission.insert(submission, id.sequence);
+        self.open.insert(id.sequence, Open::new(submission, message, self.now_ms));
     }
 
     /// Spreads reads over the replicas, and away from processes that are known to be absent.
@@ -250,12 +282,16 @@ impl Core {
         let own = self.options.incarnation;
         self.absent.remove(&from);
         match wire {
-            Wire::State { incarnation, ts, config, catalog } if incarnation == own => {
+            Wire::State { incarnation, ts, config, catalog, term } if incarnation == own => {
                 // Without a catalog it answers a subscription that has been refused since.
                 if !self.follows && catalog.is_none() || !self.link.accepted(from) {
                     return;
                 }
                 self.follows = true;
+                if term != self.term {
+                    self.term = term;
+                    self.lose_sent_reads();
+                }
                 self.config = config;
                 if let Some(catalog) = catalog
                     && ts >= self.frontier
@@ -288,6 +324,12 @@ impl Core {
                 }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::ReadsLost(reads) => {
+                let own_reads = reads.into_iter().filter(|id| id.incarnation == own && !id.is_ordered());
+                for id in own_reads.collect::<Vec<_>>() {
+                    self.lose_read(id.sequence);
+                }
+            }
             Wire::Answers(answers) => {
                 for answer in answers {
                     self.answered(from, answer);
@@ -300,6 +342,66 @@ impl Core {
             }
             // Everything else is for another kind of process or for an earlier life of this one.
             _ => {}
+        }
+    }
+
+    /// Another leader leads: it does not know the snapshot reads that were sent to the one before it.
+    fn lose_sent_reads(&mut self) {
+        let unsent: HashSet<u64> = self.unsent_reads.iter().map(|message| message.id.sequence).collect();
+        let sent =
+            |open: &&Open| !open.message.id.is_ordered() && !unsent.contains(&open.message.id.sequence);
+        let mut lost: Vec<u64> =
+            self.open.values().filter(sent).map(|open| open.message.id.sequence).collect();
+        lost.sort_unstable();
+        lost.into_iter().for_each(|sequence| self.lose_read(sequence));
+    }
+
+    /// A snapshot read will not be answered in full. It is sent again, under another identity, when time has passed:
+    /// what is missing needs time to come back.
+    fn lose_read(&mut self, sequence: u64) {
+        match self.open.get(&sequence) {
+            Some(open) if open.handed_out => self.end_lost(sequence, "a process"),
+            Some(_) => self.lost_reads.extend(self.open.remove(&sequence)),
+            // It was answered, cancelled or sent again meanwhile.
+            None => {}
+        }
+    }
+
+    /// Ends a read of which the user has some rows and will not get the others.
+    fn end_lost(&mut self, sequence: u64, whom: &str) {
+        let error = SqlError::new(
+            SqlState::SERIALIZATION_FAILURE,
+            format!("{whom} was lost while it answered the statement"),
+        )
+        .with_hint("Run the statement again.");
+        self.end(sequence, Err(Failure::Sql(error)));
+    }
+
+    fn send_lost_reads(&mut self) {
+        for Open { submission, message, .. } in std::mem::take(&mut self.lost_reads) {
+            let Message { tables, ranges, body, .. } = Message::clone(&message);
+            self.submit_message(submission, Request { tables, ranges, body }, false);
+        }
+    }
+
+    /// An answer has shown the state at `ts`. When many reads were answered there, an empty message moves the m-seq on.
+    fn saw(&mut self, ts: Ts, is_ordered: bool) {
+        if ts > self.seen {
+            (self.seen, self.seen_reads) = (ts, 0);
+        }
+        if ts == self.seen && !is_ordered {
+            self.seen_reads += 1;
+            if self.seen_reads == READS_AT_A_TS {
+                self.sequence += 1;
+                let id = MessageId {
+                    submitter: self.options.id,
+                    incarnation: self.options.incarnation,
+                    sequence: self.sequence,
+                };
+                let body = Body::Pin { lease_ms: 0 };
+                let message = Message { id, tables: Vec::new(), ranges: Vec::new(), body };
+                self.window.push_back(Arc::new(message));
+            }
         }
     }
 
@@ -349,7 +451,8 @@ impl Core {
     }
 
     fn is_ordered(&self, sequence: u64) -> bool {
-        self.window.front().is_none_or(|first| first.id.sequence > sequence)
+        // What has no place in the m-seq waits for none.
+        sequence > self.sequence || self.window.front().is_none_or(|first| first.id.sequence > sequence)
     }
 
     fn answered(&mut self, from: ProcessId, answer: Answer) {
@@ -358,7 +461,12 @@ impl Core {
             return;
         }
         // What is answered has been ordered, even if the router's word is still on its way.
-        self.ordered(id.sequence);
+        if id.is_ordered() {
+            self.ordered(id.sequence);
+        }
+        if matches!(part, AnswerPart::Done { .. }) && self.open.contains_key(&id.sequence) {
+            self.saw(ts, id.is_ordered());
+        }
         let Some(open) = self.open.get_mut(&id.sequence) else { return };
         let is_write = match &open.message.body {
             Body::Data(data) => data.operation.kind.is_write(),
@@ -445,6 +553,11 @@ impl Core {
 
     fn cancel(&mut self, submission: u64) {
         let Some(sequence) = self.by_submission.get(&submission).copied() else { return };
+        self.unsent_reads.retain(|message| message.id.sequence != sequence);
+        if let Some(lost) = self.lost_reads.iter().position(|open| open.submission == submission) {
+            self.lost_reads.swap_remove(lost);
+            return self.close(sequence, submission);
+        }
         let Some(open) = self.open.remove(&sequence) else { return };
         for (process, _) in self.config.destset(&open.message) {
             if process.kind == ProcessKind::Storage {
@@ -470,21 +583,16 @@ impl Core {
         let owed: Vec<u64> =
             self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
         for sequence in owed {
-            let Some(open) = self.open.remove(&sequence) else { continue };
-            if open.handed_out {
-                let error = SqlError::new(
-                    SqlState::SERIALIZATION_FAILURE,
-                    format!("storage process {process} was lost while it answered the statement"),
-                )
-                .with_hint("Run the statement again.");
-                self.open.insert(sequence, open);
-                self.end(sequence, Err(Failure::Sql(error)));
+            if self.open.get(&sequence).is_some_and(|open| open.handed_out) {
+                self.end_lost(sequence, &format!("storage process {process}"));
                 continue;
             }
-            let Open { submission, message, .. } = open;
+            let Some(Open { submission, message, .. }) = self.open.remove(&sequence) else { continue };
+            let ordered = message.id.is_ordered();
             let Message { tables, ranges, body, .. } = Message::clone(&message);
+            self.unsent_reads.retain(|unsent| unsent.id.sequence != sequence);
             // The submission keeps its place in the window: one of its messages is open at a time.
-            self.submit_message(submission, tables, ranges, body);
+            self.submit_message(submission, Request { tables, ranges, body }, ordered);
         }
     }
 
@@ -523,6 +631,7 @@ impl Core {
             self.oldest.1 = now_ms;
             self.sent = 0;
         }
+        self.send_lost_reads();
         let mut probed: BTreeSet<ProcessId> =
             self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
         // Who is absent may be back.

@@ -34,7 +34,7 @@ pub use self::{
 use crate::{
     catalog::{Catalog, DdlEffect},
     config::Config,
-    message::{Body, Incarnation, ProcessId},
+    message::{Body, Incarnation, ProcessId, ReadIsolation},
 };
 
 /// What a client asks: a message before it has an identity.
@@ -115,6 +115,7 @@ pub(crate) struct View {
 pub(crate) enum Command {
     Submit {
         request: Request,
+        isolation: ReadIsolation,
         answers: Answers,
         place: OwnedSemaphorePermit,
     },
@@ -197,6 +198,18 @@ impl Client {
     /// 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
     /// client process has been stopped.
     pub async fn submit(&self, request: Request) -> Result<Submission, SqlError> {
+        self.submit_read(request, ReadIsolation::Sequential).await
+    }
+
+    /// As [`Client::submit`], but a read that has no pin is ordered among the writes as `isolation` says.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn submit_read(
+        &self,
+        request: Request,
+        isolation: ReadIsolation,
+    ) -> Result<Submission, SqlError> {
         if matches!(request.body, Body::Configuration(_)) {
             // Routers order and apply them, but storage processes do not move rows yet.
             let message = "changing the configuration of a running cluster is not supported yet";
@@ -213,7 +226,7 @@ impl Client {
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let waiting = Arc::new(AtomicU64::new(0));
         let answers = Answers { submission, parts: sender, waiting: waiting.clone() };
-        self.command(Command::Submit { request, answers, place })?;
+        self.command(Command::Submit { request, isolation, answers, place })?;
         Ok(Submission { client: self.clone(), submission, parts, waiting, changes, ended: false })
     }
 

@@ -135,10 +135,10 @@ impl Process {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Submit { request, answers, place } => {
+            Command::Submit { request, isolation, answers, place } => {
                 let submission = answers.submission;
                 self.submissions.insert(submission, (answers, Some(place)));
-                self.core.handle(Event::Submit { submission, request });
+                self.core.handle(Event::Submit { submission, request, isolation });
             }
             Command::Cancel { submission } => self.core.handle(Event::Cancel { submission }),
             Command::Stage(StageCommand::Chunk { chunk, holders, done }) => {

@@ -11,9 +11,9 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::Config,
-    message::{Body, Ddl, ProcessId},
+    message::{Body, Ddl, Message, MessageId, ProcessId, ReadIsolation},
     router::testing,
-    wire::Wire,
+    wire::{Answer, AnswerPart, Wire},
 };
 
 const C1: ProcessId = ProcessId::client(1);
@@ -48,9 +48,13 @@ impl Scene {
     }
 
     fn state(&mut self, ts: u64, with_catalog: bool) {
+        self.state_of_term(1, ts, with_catalog);
+    }
+
+    fn state_of_term(&mut self, term: u64, ts: u64, with_catalog: bool) {
         let catalog = with_catalog.then(|| Arc::new(Catalog::default()));
         let config = self.config.clone();
-        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, catalog });
+        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, catalog, term });
     }
 
     fn deliver(&mut self, after: u64, frontier: u64) {
@@ -63,13 +67,17 @@ impl Scene {
     }
 
     fn submit(&mut self, body: Body) -> u64 {
+        self.submit_as(body, ReadIsolation::Sequential)
+    }
+
+    fn submit_as(&mut self, body: Body, isolation: ReadIsolation) -> u64 {
         self.submissions += 1;
         let ranges = match &body {
             Body::Data(_) => vec![KeyRange::FULL],
             _ => Vec::new(),
         };
         let request = Request { tables: Vec::new(), ranges, body };
-        self.core.handle(Event::Submit { submission: self.submissions, request });
+        self.core.handle(Event::Submit { submission: self.submissions, request, isolation });
         self.submissions
     }
 
@@ -93,6 +101,25 @@ impl Scene {
             _ => None,
         });
         routed.flatten().map(|message| message.id.sequence).collect()
+    }
+
+    /// Snapshot reads that the client sends now, with what it says to have seen.
+    fn reads(&mut self) -> Vec<(MessageId, Ts)> {
+        let reads = self.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Send(R1, Wire::Read { messages, seen }) => Some((messages, seen)),
+            _ => None,
+        });
+        let ids = |(messages, seen): (Vec<Arc<Message>>, Ts)| {
+            messages.into_iter().map(move |message| (message.id, seen)).collect::<Vec<_>>()
+        };
+        reads.flat_map(ids).collect()
+    }
+
+    /// A storage process answers for its half of the ring.
+    fn answer(&mut self, from: ProcessId, id: MessageId, ts: u64) {
+        let outcomes = self.config.held(from).into_iter().map(|range| (range, Ok(1))).collect();
+        let answer = Answer { id, ts: Ts(ts), part: AnswerPart::Done { outcomes } };
+        self.receive(from, Wire::Answers(vec![answer]));
     }
 
     /// What submissions hear now.
@@ -168,4 +195,40 @@ fn what_is_not_known_to_be_ordered_is_sent_again() {
         again.extend(scene.routed());
     }
     assert_eq!(again, [2]);
+}
+
+#[test]
+fn snapshot_reads_that_are_lost_are_sent_again_under_another_identity() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::subscribed(0);
+    let read = scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    let [(first, Ts(0))] = scene.reads()[..] else { panic!("one read is sent") };
+    assert!(!first.is_ordered());
+    scene.answer(s1, first, 5);
+    scene.receive(R1, Wire::ReadsLost(vec![first]));
+    assert_eq!(scene.reads(), [], "what is missing needs time to come back");
+    scene.pass(100);
+    let [(second, Ts(5))] = scene.reads()[..] else { panic!("it is sent again, and must not go backwards") };
+    assert_ne!(first, second);
+    // An answer to the first would mix two states.
+    scene.answer(s2, first, 5);
+    assert!(scene.parts().is_empty());
+    // Another leader does not know what was sent to the one before it.
+    scene.state_of_term(2, 6, false);
+    scene.pass(100);
+    let [(third, Ts(5))] = scene.reads()[..] else { panic!("it is sent again") };
+    assert!(third != first && third != second);
+    scene.answer(s1, third, 7);
+    scene.answer(s2, third, 7);
+    let parts = scene.parts();
+    assert!(
+        matches!(parts[..], [(submission, Ok(Part::Done { ts: Ts(7), rows: 2 }))] if submission == read),
+        "{parts:?}"
+    );
+    // The same leader again: nothing is lost.
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    assert_eq!(scene.reads().len(), 1);
+    scene.state_of_term(2, 7, false);
+    scene.pass(100);
+    assert_eq!(scene.reads(), []);
 }

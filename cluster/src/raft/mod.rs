@@ -67,8 +67,8 @@ pub(crate) enum Event {
     },
     /// The m-seq was replaced by a later one, because this router had fallen behind the others' logs.
     Installed(MSeq),
-    /// This router leads, and has learned all that earlier leaders agreed on.
-    Leader,
+    /// This router leads in this term, and has learned all that earlier leaders agreed on.
+    Leader(u64),
     /// This router does not lead (any more); who does, if known.
     Follower(Option<ProcessId>),
     /// The consensus has stopped because of an error.
@@ -275,7 +275,7 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
             if propose(&raft, Batch::default()).await.is_ok() {
                 led = Some(term);
                 reported = None;
-                if events.send(Event::Leader).await.is_err() {
+                if events.send(Event::Leader(term)).await.is_err() {
                     return;
                 }
             } else if metrics.changed().await.is_err() {

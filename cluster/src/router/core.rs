@@ -45,6 +45,8 @@ pub struct Limits {
     pub queue_bytes: usize,
     /// Approximate bytes of the newest messages kept for delivery.
     pub window_bytes: usize,
+    /// Snapshot reads that wait for one stream; more are lost.
+    pub stream_reads: usize,
     /// Messages in one `Deliver`.
     pub deliver_messages: usize,
     /// Approximate bytes in one `Deliver`.
@@ -60,6 +62,7 @@ impl Default for Limits {
             proposal_bytes: 4 << 20,
             queue_bytes: 64 << 20,
             window_bytes: 64 << 20,
+            stream_reads: 16 << 10,
             deliver_messages: 1024,
             deliver_bytes: 1 << 20,
             waiting: 256,
@@ -89,8 +92,8 @@ pub enum Input {
     },
     /// The m-seq was replaced by a later one, as this router had fallen behind.
     Installed(MSeq),
-    /// This router leads, and has learned all that earlier leaders have.
-    Leader,
+    /// This router leads in this term, and has learned all that earlier leaders have.
+    Leader(u64),
     /// This router does not lead; who does, if known.
     Follower(Option<ProcessId>),
     /// A proposal has been learned, or failed.
@@ -255,6 +258,35 @@ struct Stream {
     state: Option<Wire>,
     /// A step is under way.
     busy: bool,
+    /// Snapshot reads that have not been sent, in the order of their `Ts`.
+    reads: VecDeque<Delivery>,
+    /// Those of the step that is under way.
+    sending: Vec<MessageId>,
+}
+
+impl Stream {
+    /// The snapshot reads that its end loses.
+    fn lost(self) -> impl Iterator<Item = MessageId> {
+        self.sending.into_iter().chain(self.reads.into_iter().map(|read| read.message.id))
+    }
+}
+
+/// Puts the waiting reads up to the frontier behind the messages whose `Ts` they have; remembers which.
+fn with_reads(
+    deliveries: Vec<Delivery>,
+    reads: &mut VecDeque<Delivery>,
+    frontier: Ts,
+    sending: &mut Vec<MessageId>,
+) -> Vec<Delivery> {
+    let count = reads.partition_point(|read| read.ts <= frontier);
+    if count == 0 {
+        return deliveries;
+    }
+    sending.extend(reads.range(..count).map(|read| read.message.id));
+    let mut merged: Vec<Delivery> = deliveries.into_iter().chain(reads.drain(..count)).collect();
+    // Stable: a read stays behind the message with its `Ts`.
+    merged.sort_by_key(|delivery| delivery.ts);
+    merged
 }
 
 /// How far the leader has taken a submitter's messages: into the m-seq, a proposal or the queue.
@@ -266,6 +298,7 @@ struct Taken {
 
 #[derive(Default)]
 struct Leading {
+    term: u64,
     taken: BTreeMap<ProcessId, Taken>,
     queue: VecDeque<(Command, usize)>,
     queue_bytes: usize,
@@ -342,7 +375,7 @@ impl Core {
                 self.mseq = mseq;
                 self.pump_all();
             }
-            Input::Leader => self.lead(),
+            Input::Leader(term) => self.lead(term),
             Input::Follower(leader) => self.follow(leader),
             Input::Proposed { proposal, accepted } => {
                 if let Role::Leading(leading) = &mut self.role
@@ -357,6 +390,7 @@ impl Core {
             Input::Sent { to, stream } => {
                 if let Some(subscription) = self.stream(to, stream) {
                     subscription.busy = false;
+                    subscription.sending.clear();
                     self.pump(to);
                 }
             }
@@ -394,11 +428,17 @@ impl Core {
     fn receive(&mut self, from: ProcessId, wire: Wire) {
         match (&self.role, &wire) {
             (Role::Leading(_), _) => self.receive_leading(from, wire),
-            (Role::Following(Some(leader)), Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. }) => {
+            (
+                Role::Following(Some(leader)),
+                Wire::Route(_) | Wire::Read { .. } | Wire::Subscribe { .. } | Wire::Leave { .. },
+            ) => {
                 let leader = Some(*leader);
                 self.send(from, Wire::NotLeader { leader });
             }
-            (Role::Following(None), Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. }) => {
+            (
+                Role::Following(None),
+                Wire::Route(_) | Wire::Read { .. } | Wire::Subscribe { .. } | Wire::Leave { .. },
+            ) => {
                 // An election is short; answering would make everybody ask again and again.
                 if self.waiting.len() < self.limits.waiting {
                     self.waiting.push_back((from, wire));
@@ -413,6 +453,7 @@ impl Core {
     fn receive_leading(&mut self, from: ProcessId, wire: Wire) {
         match wire {
             Wire::Route(messages) => self.route(from, messages),
+            Wire::Read { messages, seen } => self.read(from, messages, seen),
             Wire::Subscribe { incarnation, after } => self.subscribe(from, incarnation, after),
             Wire::Leave { incarnation } => {
                 if let Role::Leading(leading) = &mut self.role {
@@ -469,6 +510,58 @@ impl Core {
         }
     }
 
+    /// Gives snapshot reads the `Ts` of the last message and puts them on the streams of their destinations. They are
+    /// lost when a destination has no stream, or its stream ends (paper, section 6.7: "delivery is not guaranteed").
+    fn read(&mut self, from: ProcessId, messages: Vec<Arc<Message>>, seen: Ts) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let ts = self.mseq.ts();
+        if seen > ts {
+            // A later leader has answered this client.
+            self.send(from, Wire::ReadsLost(messages.iter().map(|message| message.id).collect()));
+            self.send(from, Wire::NotLeader { leader: None });
+            return;
+        }
+        let config = self.mseq.config();
+        let mut lost = Vec::new();
+        let mut touched = BTreeSet::new();
+        for message in messages {
+            let is_read = matches!(&message.body, Body::Data(data)
+                if !data.operation.kind.is_write() && data.read_ts.is_none());
+            if message.id.submitter != from || message.id.is_ordered() || !is_read {
+                tracing::warn!(router = %self.id, %from, id = ?message.id, "not a snapshot read of this client's");
+                continue;
+            }
+            let destinations = config.destset(&message);
+            let has_room = |(to, _): &(ProcessId, _)| {
+                leading.streams.get(to).is_some_and(|stream| stream.reads.len() < self.limits.stream_reads)
+            };
+            if !destinations.iter().all(has_room) {
+                lost.push(message.id);
+                continue;
+            }
+            for (to, ranges) in destinations {
+                if let Some(stream) = leading.streams.get_mut(&to) {
+                    let (message, config_version) = (message.clone(), config.version());
+                    stream.reads.push_back(Delivery { ts, message, ranges, config_version });
+                    touched.insert(to);
+                }
+            }
+        }
+        if !lost.is_empty() {
+            self.send(from, Wire::ReadsLost(lost));
+        }
+        touched.into_iter().for_each(|to| self.pump(to));
+    }
+
+    /// Tells the submitters of snapshot reads that they are lost.
+    fn lose(&mut self, reads: impl Iterator<Item = MessageId>) {
+        let mut by_submitter: BTreeMap<ProcessId, Vec<MessageId>> = BTreeMap::new();
+        for id in reads {
+            by_submitter.entry(id.submitter).or_default().push(id);
+        }
+        by_submitter.into_iter().for_each(|(to, reads)| self.send(to, Wire::ReadsLost(reads)));
+    }
+
     fn subscribe(&mut self, from: ProcessId, incarnation: Incarnation, after: Option<Ts>) {
         let Role::Leading(leading) = &mut self.role else { return };
         if leading.streams.get(&from).is_some_and(|stream| stream.incarnation > incarnation) {
@@ -505,12 +598,19 @@ impl Core {
             Some(after) => (after, None),
             None => (now, Some(self.mseq.catalog().clone())),
         };
-        let state = Wire::State { incarnation, ts, config: self.mseq.config_behind(ts).clone(), catalog };
+        let Role::Leading(leading) = &mut self.role else { return };
+        let (config, term) = (self.mseq.config_behind(ts).clone(), leading.term);
         self.last_stream += 1;
-        let stream = Stream { id: self.last_stream, incarnation, sent: ts, state: Some(state), busy: false };
-        if let Role::Leading(leading) = &mut self.role {
-            leading.streams.insert(to, stream);
-        }
+        let stream = Stream {
+            id: self.last_stream,
+            incarnation,
+            sent: ts,
+            state: Some(Wire::State { incarnation, ts, config, catalog, term }),
+            busy: false,
+            reads: VecDeque::new(),
+            sending: Vec::new(),
+        };
+        leading.streams.insert(to, stream);
         self.pump(to);
     }
 
@@ -519,6 +619,7 @@ impl Core {
             && let Some(stream) = leading.streams.remove(&to)
         {
             self.effects.push(Effect::Close { to, stream: stream.id });
+            self.lose(stream.lost());
         }
     }
 
@@ -533,7 +634,7 @@ impl Core {
     fn pump(&mut self, to: ProcessId) {
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(stream) = leading.streams.get_mut(&to).filter(|stream| !stream.busy) else { return };
-        if stream.sent >= self.window.last && stream.state.is_none() {
+        if stream.sent >= self.window.last && stream.state.is_none() && stream.reads.is_empty() {
             return;
         }
         stream.busy = true;
@@ -575,7 +676,8 @@ impl Core {
         }
         assert!(last <= frontier, "{to} would get {last} beyond the frontier {frontier}");
         let mut wires = Vec::from_iter(stream.state.take());
-        if frontier > stream.sent {
+        let deliveries = with_reads(deliveries, &mut stream.reads, frontier, &mut stream.sending);
+        if frontier > stream.sent || !deliveries.is_empty() {
             let (incarnation, after) = (stream.incarnation, stream.sent);
             wires.push(Wire::Deliver { incarnation, after, deliveries, frontier });
         }
@@ -641,11 +743,14 @@ impl Core {
         self.pump_all();
     }
 
-    fn lead(&mut self) {
-        if let Role::Leading(_) = self.role {
-            return;
+    fn lead(&mut self, term: u64) {
+        match &self.role {
+            // Another term: another leader may have led between them.
+            Role::Leading(leading) if leading.term != term => self.follow(None),
+            Role::Leading(_) => return,
+            Role::Following(_) => {}
         }
-        self.role = Role::Leading(Leading::default());
+        self.role = Role::Leading(Leading { term, ..Leading::default() });
         for (from, wire) in std::mem::take(&mut self.waiting) {
             self.receive_leading(from, wire);
         }
@@ -654,16 +759,12 @@ impl Core {
     fn follow(&mut self, leader: Option<ProcessId>) {
         let mut told = BTreeSet::new();
         if let Role::Leading(leading) = std::mem::replace(&mut self.role, Role::Following(leader)) {
-            for (to, stream) in &leading.streams {
-                self.effects.push(Effect::Close { to: *to, stream: stream.id });
+            told.extend(leading.streams.keys().copied());
+            told.extend(leading.joining.into_keys().chain(leading.taken.into_keys()));
+            for (to, stream) in leading.streams {
+                self.effects.push(Effect::Close { to, stream: stream.id });
+                self.lose(stream.lost());
             }
-            told.extend(
-                leading
-                    .streams
-                    .into_keys()
-                    .chain(leading.joining.into_keys())
-                    .chain(leading.taken.into_keys()),
-            );
         }
         if leader.is_some() {
             told.extend(self.waiting.drain(..).map(|(from, _)| from));

@@ -221,9 +221,9 @@ impl Router {
                 event = events.recv() => match event {
                     Some(Event::Learned { mseq, learned }) => Input::Learned { mseq, learned },
                     Some(Event::Installed(mseq)) => Input::Installed(mseq),
-                    Some(Event::Leader) => {
+                    Some(Event::Leader(term)) => {
                         self.state.send_replace(State::Leading);
-                        Input::Leader
+                        Input::Leader(term)
                     }
                     Some(Event::Follower(leader)) => {
                         self.state.send_replace(State::Following(leader));

@@ -49,6 +49,7 @@ struct Simulation {
     config: Config,
     log: Vec<Batch>,
     leader: usize,
+    term: u64,
     routers: Vec<Router>,
     submitters: BTreeMap<ProcessId, Submitter>,
     storage: BTreeMap<ProcessId, Storage>,
@@ -80,11 +81,12 @@ impl Simulation {
             config,
             log: Vec::new(),
             leader: 0,
+            term: 0,
             submitters: (1..=2).map(submitter).collect(),
             storage: (1..=3).map(storage).collect(),
             channels: BTreeMap::new(),
         };
-        simulation.input(0, Input::Leader);
+        simulation.lead(0);
         simulation
     }
 
@@ -168,7 +170,12 @@ impl Simulation {
         self.routers[number].proposed = None;
         self.input(number, Input::Follower(None));
         self.learn(number, usize::MAX);
-        self.input(number, Input::Leader);
+        self.lead(number);
+    }
+
+    fn lead(&mut self, number: usize) {
+        self.term += 1;
+        self.input(number, Input::Leader(self.term));
     }
 
     fn tell(&mut self, number: usize) {

@@ -40,11 +40,15 @@ struct Scenario {
     routers: BTreeMap<ProcessId, Router>,
     /// The logs have been cut up to here.
     purged: Option<Ts>,
+    term: u64,
     trace: String,
 }
 
 fn name(id: MessageId) -> String {
-    format!("{}.{}#{}", id.submitter, id.incarnation, id.sequence)
+    match id.is_ordered() {
+        true => format!("{}.{}#{}", id.submitter, id.incarnation, id.sequence),
+        false => format!("{}.{}read#{}", id.submitter, id.incarnation, id.sequence - (1 << 63)),
+    }
 }
 
 impl Scenario {
@@ -55,7 +59,7 @@ impl Scenario {
             (id, Router { core, mseq: mseq.clone(), learned: 0, proposed: None })
         };
         let routers = [R1, R2].into_iter().map(router).collect();
-        Scenario { config, log: Vec::new(), routers, purged: None, trace: String::new() }
+        Scenario { config, log: Vec::new(), routers, purged: None, term: 0, trace: String::new() }
     }
 
     fn note(&mut self, text: &str) {
@@ -73,6 +77,14 @@ impl Scenario {
             Wire::Route(messages) => {
                 let names: Vec<_> = messages.iter().map(|message| name(message.id)).collect();
                 format!("route {}", names.join(" "))
+            }
+            Wire::Read { messages, seen } => {
+                let names: Vec<_> = messages.iter().map(|message| name(message.id)).collect();
+                format!("read {} seen={seen}", names.join(" "))
+            }
+            Wire::ReadsLost(reads) => {
+                let names: Vec<_> = reads.iter().map(|id| name(*id)).collect();
+                format!("lost {}", names.join(" "))
             }
             Wire::Subscribe { incarnation, after } => {
                 let after = after.map_or("nothing".into(), |after| after.to_string());
@@ -195,7 +207,8 @@ impl Scenario {
 
     fn leads(&mut self, at: ProcessId) {
         writeln!(self.trace, "[{at} leads]").expect("text");
-        self.input(at, Input::Leader);
+        self.term += 1;
+        self.input(at, Input::Leader(self.term));
     }
 
     fn subscribe(&mut self, from: ProcessId, to: ProcessId, incarnation: Incarnation, after: u64) {
@@ -304,6 +317,31 @@ fn a_restarted_storage_process_continues_its_stream() {
     scenario.subscribe(S3, R1, 1, 4);
     scenario.note("s2 has followed a later leader: r1 must have been replaced, though it does not know yet");
     scenario.subscribe(S2, R1, 1, 9);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn snapshot_reads_ride_on_the_streams() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    let read = |count| {
+        let mut read = testing::read(C1, 1, 0, 0);
+        read.id = MessageId::unordered(C1, 1, count);
+        Arc::new(read)
+    };
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.subscribe(S2, R1, 1, 0);
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("s3 has no stream: a read of the whole ring that needs it cannot be answered");
+    scenario.send(C1, R1, Wire::Read { messages: vec![read(1)], seen: Ts(1) });
+    scenario.subscribe(S3, R1, 1, 0);
+    scenario.note("a read gets the Ts of the last message without consensus; a write that is on its way comes behind it");
+    scenario.send(C1, R1, route([write_at(C1, 2, 7)]));
+    scenario.send(C1, R1, Wire::Read { messages: vec![read(2), read(3)], seen: Ts(1) });
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("r1 does not know yet that r2 has led: it would show c1 an earlier state than c1 has seen");
+    scenario.send(C1, R1, Wire::Read { messages: vec![read(4)], seen: Ts(9) });
     insta::assert_snapshot!(scenario.trace);
 }
 

@@ -253,6 +253,7 @@ pub struct Core {
     /// Everything up to here has been given to the shards.
     delivered: Ts,
     durable: Ts,
+    /// By their local times.
     running: BTreeMap<Ts, Running>,
     by_message: HashMap<MessageId, Ts>,
     cancelled: HashSet<MessageId>,
@@ -303,6 +304,8 @@ struct Writing {
 
 /// Bits of local time below a message's `Ts`.
 const LOCAL_BITS: u32 = 16;
+/// Local times between two messages that are kept for the process's own operations.
+const OWN_OPERATIONS: u64 = 1 << 12;
 
 /// The time of a shard at a message: later than everything between it and the message before.
 ///
@@ -449,11 +452,23 @@ impl Core {
 
     fn receive(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
         let mut last = Ts::ZERO;
+        let received = self.frontier;
         for delivery in deliveries {
-            assert!(delivery.ts > last, "delivery {} after {last}", delivery.ts);
+            let is_ordered = delivery.message.id.is_ordered();
+            let in_order = if is_ordered { delivery.ts > last } else { delivery.ts >= last };
+            assert!(in_order, "delivery {} after {last}", delivery.ts);
             assert!(delivery.ts <= frontier, "delivery {} beyond the frontier {frontier}", delivery.ts);
             last = delivery.ts;
-            if delivery.ts <= self.frontier {
+            if !is_ordered {
+                if delivery.ts < received {
+                    // The rows of that time may be gone.
+                    self.lose(delivery.message.id);
+                } else {
+                    self.pending.push_back(Pending { delivery, payload: Payload::Unneeded });
+                }
+                continue;
+            }
+            if delivery.ts <= received {
                 continue;
             }
             let mut payload = Payload::Unneeded;
@@ -474,10 +489,18 @@ impl Core {
         self.frontier = self.frontier.max(frontier);
     }
 
+    /// A snapshot read cannot be answered.
+    fn lose(&mut self, id: MessageId) {
+        self.effects.push(Effect::Send(id.submitter, Wire::ReadsLost(vec![id])));
+    }
+
     fn loaded(&mut self, ts: Ts, rows: Result<Option<RowBatch>, String>) {
         match rows {
             Ok(rows) => {
-                if let Some(pending) = self.pending.iter_mut().find(|pending| pending.delivery.ts == ts) {
+                let loading = |pending: &&mut Pending| {
+                    pending.delivery.ts == ts && matches!(pending.payload, Payload::Loading)
+                };
+                if let Some(pending) = self.pending.iter_mut().find(loading) {
                     pending.payload = Payload::Loaded(rows);
                 }
             }
@@ -531,6 +554,12 @@ impl Core {
             "too many operations between two messages"
         );
         time
+    }
+
+    /// Whether a read can have a local time of its own.
+    fn has_local(&self) -> bool {
+        let last = self.submitted.0.max(local(self.delivered).0);
+        global(Ts(last + OWN_OPERATIONS)) == self.delivered
     }
 
     fn submit_to_all(&mut self, time: Ts, read_ts: Ts, table: TableId, kind: OperationKind) {
@@ -661,6 +690,10 @@ impl Core {
     fn process_data(&mut self, delivery: &Delivery, data: &Data, payload: Payload) {
         let (ts, message) = (delivery.ts, &delivery.message);
         let is_write = data.operation.kind.is_write();
+        let is_ordered = message.id.is_ordered();
+        if !is_ordered && !self.has_local() {
+            return self.lose(message.id);
+        }
         let read_ts = data.read_ts.unwrap_or(ts);
         let in_time = staged_insert(delivery).is_none_or(|staged| staged_in_time(delivery, staged));
         if !in_time || !self.catalog.is_current(&message.tables) {
@@ -716,6 +749,7 @@ impl Core {
                 self.questions.push(ts);
             }
         }
+        let time = if is_ordered { local(ts) } else { self.next_local() };
         let running = Running {
             answer: (!cancelled).then_some(message.id),
             read_ts,
@@ -726,11 +760,13 @@ impl Core {
             rows: Vec::new(),
         };
         if !cancelled {
-            self.by_message.insert(message.id, ts);
+            self.by_message.insert(message.id, time);
         }
-        self.running.insert(ts, running);
-        let (time, ranges) = (local(ts), delivery.ranges.clone());
-        self.submit(OrderedOperation { ts: time, read_ts: local(read_ts), operation, ranges, undecided });
+        self.running.insert(time, running);
+        let ranges = delivery.ranges.clone();
+        // What is read at the present time sees all messages up to it.
+        let read_ts = if read_ts == ts { time } else { local(read_ts) };
+        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided });
     }
 
     /// The primary ranges that a message's key ranges touch.
@@ -745,9 +781,9 @@ impl Core {
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
         let Some(effect) = self.checkpoint_effect(shard, effect) else { return };
         match effect {
-            ShardEffect::Rows { ts, range, batch } => {
-                let ts = global(ts);
-                let Some(running) = self.running.get_mut(&ts) else { return };
+            ShardEffect::Rows { ts: time, range, batch } => {
+                let ts = global(time);
+                let Some(running) = self.running.get_mut(&time) else { return };
                 let part = AnswerPart::Rows { range, batch };
                 match running.answer {
                     Some(_) if running.is_write => running.rows.push(part),
@@ -755,23 +791,20 @@ impl Core {
                     None => {}
                 }
             }
-            ShardEffect::Groups { ts, groups } => {
-                let ts = global(ts);
-                if let Some(Running { answer: Some(id), .. }) = self.running.get(&ts) {
-                    self.answer(*id, ts, AnswerPart::Groups(groups));
+            ShardEffect::Groups { ts: time, groups } => {
+                if let Some(Running { answer: Some(id), .. }) = self.running.get(&time) {
+                    self.answer(*id, global(time), AnswerPart::Groups(groups));
                 }
             }
-            // Changes of the catalog are not tracked: they cannot fail. They have local times between messages, or
-            // that of their own message.
-            ShardEffect::Executed { ts, outcomes } if local(global(ts)) == ts => {
-                self.executed_by(shard, global(ts), outcomes);
-            }
-            ShardEffect::Executed { .. } | ShardEffect::ContentHash { .. } => {}
+            // Changes of the catalog are not among the running operations: they cannot fail.
+            ShardEffect::Executed { ts: time, outcomes } => self.executed_by(shard, time, outcomes),
+            ShardEffect::ContentHash { .. } => {}
         }
     }
 
-    fn executed_by(&mut self, shard: usize, ts: Ts, outcomes: Vec<(KeyRange, Result<u64, SqlError>)>) {
-        let Some(running) = self.running.get_mut(&ts) else { return };
+    fn executed_by(&mut self, shard: usize, time: Ts, outcomes: Vec<(KeyRange, Result<u64, SqlError>)>) {
+        let ts = global(time);
+        let Some(running) = self.running.get_mut(&time) else { return };
         assert!(running.executing.remove(&shard), "shard {shard} executed {ts} twice");
         for (range, outcome) in outcomes {
             let known = running.outcomes.entry(range).or_insert(Ok(0));
@@ -794,10 +827,10 @@ impl Core {
             return;
         }
         if !running.undecided {
-            return self.end(ts, None);
+            return self.end(time, None);
         }
         let votes: Vec<Vote> = self
-            .outcomes(ts)
+            .outcomes(time)
             .into_iter()
             .map(|(range, outcome)| Vote {
                 ts,
@@ -824,25 +857,27 @@ impl Core {
 
     /// Ends an undecided write that has been executed here, if its votes allow.
     fn decide(&mut self, ts: Ts) {
-        let executed = self.running.get(&ts).is_some_and(|r| r.undecided && r.executing.is_empty());
+        let time = local(ts);
+        let executed = self.running.get(&time).is_some_and(|r| r.undecided && r.executing.is_empty());
         if executed && let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) {
-            self.end(ts, Some(decision));
+            self.end(time, Some(decision));
         }
     }
 
     /// Outcomes by primary range.
-    fn outcomes(&self, ts: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
-        let outcomes = self.running.get(&ts).into_iter().flat_map(|running| &running.outcomes);
+    fn outcomes(&self, time: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
+        let outcomes = self.running.get(&time).into_iter().flat_map(|running| &running.outcomes);
         outcomes.map(|(range, outcome)| (*range, outcome.clone().map_err(|(_, error)| error))).collect()
     }
 
     /// Everything about an operation is known: the shards hear the decision, the client is answered.
-    fn end(&mut self, ts: Ts, decision: Option<Decision>) {
-        let mut outcomes = self.outcomes(ts);
-        let Some(running) = self.running.remove(&ts) else { return };
+    fn end(&mut self, time: Ts, decision: Option<Decision>) {
+        let ts = global(time);
+        let mut outcomes = self.outcomes(time);
+        let Some(running) = self.running.remove(&time) else { return };
         if let Some(decision) = decision {
             for shard in 0..self.options.shards {
-                self.effects.push(Effect::Decide { shard, ts: local(ts), decision });
+                self.effects.push(Effect::Decide { shard, ts: time, decision });
             }
         }
         let failed =
@@ -877,8 +912,8 @@ impl Core {
 
     fn cancel(&mut self, id: MessageId) {
         match self.by_message.remove(&id) {
-            Some(ts) => {
-                if let Some(running) = self.running.get_mut(&ts) {
+            Some(time) => {
+                if let Some(running) = self.running.get_mut(&time) {
                     running.answer = None;
                     running.rows.clear();
                 }
@@ -898,7 +933,7 @@ impl Core {
         self.pins.retain(|_, pin| pin.deadline_ms >= now_ms);
         // Votes can be lost when either side restarts.
         let waiting = self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty());
-        let waiting = waiting.map(|(ts, _)| *ts).collect();
+        let waiting = waiting.map(|(time, _)| global(*time)).collect();
         self.ask_votes(waiting);
         if self.executed() == self.frontier && self.frontier > self.recovered {
             self.catching_up = false;
@@ -925,7 +960,8 @@ impl Core {
 
     fn executed(&self) -> Ts {
         match self.running.keys().next() {
-            Some(oldest) => Ts(oldest.0 - 1),
+            // A snapshot read runs behind its message.
+            Some(oldest) => global(Ts(oldest.0 - 1)),
             None => self.delivered,
         }
     }
@@ -1019,7 +1055,7 @@ fn weight(body: &Body) -> u64 {
 }
 
 fn runs_before(running: &BTreeMap<Ts, Running>, ts: Ts) -> bool {
-    running.range(..ts).next().is_some()
+    running.range(..local(ts)).next().is_some()
 }
 
 /// The staged payload of a delivery that is an INSERT of one.

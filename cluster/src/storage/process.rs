@@ -333,6 +333,13 @@ impl Storage {
                 self.link.heard(from);
                 self.handle(Event::Delivered { deliveries, frontier });
             }
+            // Of an earlier subscription. What was ordered will come again; snapshot reads will not.
+            Wire::Deliver { deliveries, .. } => {
+                for read in deliveries.iter().filter(|delivery| !delivery.message.id.is_ordered()) {
+                    let id = read.message.id;
+                    self.outbox.send(id.submitter, Wire::ReadsLost(vec![id]));
+                }
+            }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Votes(votes) => self.handle(Event::Votes(votes)),
             Wire::AskVotes(writes) => self.handle(Event::AskVotes { from, writes }),

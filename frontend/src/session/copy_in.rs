@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, staged_ranges},
-    message::{Body, StagedPayload},
+    message::{Body, ReadIsolation, StagedPayload},
 };
 use carousel_engine::{
     SqlError, SqlState,
@@ -113,7 +113,7 @@ impl Session<'_> {
         }
         let tables = message.tables.clone();
         loop {
-            let failure = match self.submit(message.clone(), true).await? {
+            let failure = match self.submit(message.clone(), ReadIsolation::Sequential, true).await? {
                 Ok((mut part, mut submission)) => loop {
                     if let Part::Done { rows, .. } = part {
                         return Ok(rows);

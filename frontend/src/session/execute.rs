@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, Submission, staged_ranges},
-    message::Body,
+    message::{Body, ReadIsolation},
 };
 use carousel_engine::{
     SqlError, SqlState, Ts, Type, Value,
@@ -197,7 +197,8 @@ impl Session<'_> {
                 return Ok(cursor);
             }
             let message = Request { tables: request.tables, ranges: request.ranges, body: request.body };
-            match self.submit(message, planned.plan.is_write()).await? {
+            let isolation = self.read_isolation(statement);
+            match self.submit(message, isolation, planned.plan.is_write()).await? {
                 Ok((part, submission)) => {
                     cursor.arrived = Some(part);
                     cursor.submission = Some(submission);
@@ -230,6 +231,7 @@ impl Session<'_> {
     pub(super) async fn submit(
         &mut self,
         mut message: Request,
+        isolation: ReadIsolation,
         writes: bool,
     ) -> Result<Result<(Part, Submission), Failure>> {
         if let Body::Data(data) = &mut message.body {
@@ -240,13 +242,22 @@ impl Session<'_> {
             }
         }
         let interrupts = &mut self.connection.interrupts;
-        let mut submission = interrupts.guard(self.client.submit(message)).await??;
+        let mut submission = interrupts.guard(self.client.submit_read(message, isolation)).await??;
         if writes {
             self.transaction.has_written = true;
         }
         match next_part(&mut submission, interrupts, writes).await? {
             Ok(part) => Ok(Ok((part, submission))),
             Err(failure) => Ok(Err(failure)),
+        }
+    }
+
+    /// How the statement's reads are ordered among the writes: as its hint says, else as the session's setting does.
+    fn read_isolation(&self, statement: &Statement) -> ReadIsolation {
+        let setting = self.settings.get("carousel.read_isolation");
+        match statement.read_isolation().unwrap_or(setting.as_ref()) {
+            "snapshot" => ReadIsolation::Snapshot,
+            _ => ReadIsolation::Sequential,
         }
     }
 
