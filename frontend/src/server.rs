@@ -28,7 +28,7 @@ use crate::{
         frames,
         startup::{FirstPacket, Startup, read_first_packet},
     },
-    session::{Identity, Session},
+    session::{Identity, Relations, Session},
 };
 
 /// Connections that may be on their way to become sessions, or to be refused, at a time.
@@ -51,16 +51,19 @@ pub struct Options {
     pub startup_timeout: Duration,
     /// Longest message of a client, in bytes; also the longest row of COPY data.
     pub max_message_bytes: usize,
+    /// Most memory, in bytes, that joins, sorts and groups of all sessions together may take: 53200 beyond it.
+    pub relations_bytes: usize,
 }
 
 impl Options {
-    /// The defaults: 1,000 sessions, a minute to start, messages of up to 64 MiB.
+    /// The defaults: 1,000 sessions, a minute to start, messages of up to 64 MiB, 512 MiB for joins.
     pub fn new(listen: SocketAddr) -> Options {
         Options {
             listen,
             max_connections: 1_000,
             startup_timeout: Duration::from_secs(60),
             max_message_bytes: 64 << 20,
+            relations_bytes: 512 << 20,
         }
     }
 }
@@ -84,6 +87,9 @@ pub enum StartError {
         /// Why not.
         source: std::io::Error,
     },
+    /// There are no threads to be had.
+    #[error("cannot start: {0}")]
+    Relations(SqlError),
 }
 
 /// The Postgres front end of a cluster.
@@ -110,6 +116,7 @@ impl FrontEnd {
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
             registry: Mutex::new(HashMap::new()),
             next_process: AtomicI32::new(1),
+            relations: Arc::new(Relations::new(options.relations_bytes).map_err(StartError::Relations)?),
             options,
             client,
         });
@@ -155,6 +162,7 @@ impl Drop for Handle {
 struct Shared {
     options: Options,
     client: Client,
+    relations: Arc<Relations>,
     sessions: Arc<Semaphore>,
     pending: Arc<Semaphore>,
     registry: Mutex<HashMap<i32, Registered>>,
@@ -325,7 +333,14 @@ async fn serve(
     }
     let identity = Identity { process: registration.process, secret: registration.use_secret(minor) };
     let mut connection = Connection::new(writing, inbox, output, interrupts);
-    let ended = match Session::start(&mut connection, shared.client.clone(), identity, startup, limit) {
+    let ended = match Session::start(
+        &mut connection,
+        shared.client.clone(),
+        shared.relations.clone(),
+        identity,
+        startup,
+        limit,
+    ) {
         Ok(session) => session.run().await,
         Err(error) => Failed::Session(Some(Box::new(error))),
     };

@@ -29,6 +29,7 @@ use crate::{
     names::Scope,
     parse::with_stack,
     plan::{DeletePlan, InsertPlan, Plan, QueryPlan, SESSION_VALUES, SessionValue, Source, UpdatePlan},
+    relational::{Relational, bind_relational},
     rewrite::{conjuncts, depth},
     settings::{IdSource, Settings},
 };
@@ -43,6 +44,8 @@ pub enum Execution {
     Request(Box<Request>),
     /// Nothing is to be asked: these are the result's rows.
     Rows(Vec<RecordBatch>),
+    /// Reads of several tables and what runs above them.
+    Relational(Box<Relational>),
 }
 
 /// A message without its identity, and what to do with the answer.
@@ -79,6 +82,10 @@ pub fn bind(
 ) -> Result<Execution> {
     match plan {
         Plan::Query(query) => bind_query(query, parameters, settings, ids),
+        Plan::Relational(plan) => {
+            let bound = bind_relational(plan, parameters, settings, ids)?;
+            Ok(Execution::Relational(Box::new(bound)))
+        }
         Plan::CopyOut(copy) => bind_query(&copy.query, parameters, settings, ids),
         Plan::Insert(insert) => bind_insert(insert, parameters, settings, ids).map(request),
         Plan::Update(update) => bind_update(update, parameters, settings, ids).map(request),
@@ -249,7 +256,7 @@ impl<'a> Binder<'a> {
 
     /// The conjuncts in the form that can be indexed; one that is constant and true is left out, one that is constant
     /// and not true stands alone.
-    fn predicate(&mut self, predicate: &[Expr]) -> Result<Predicate> {
+    pub(crate) fn predicate(&mut self, predicate: &[Expr]) -> Result<Predicate> {
         let mut bound = Vec::with_capacity(predicate.len());
         for conjunct in predicate {
             for conjunct in conjuncts(self.expr(conjunct)?).into_iter().flat_map(fit) {
@@ -264,7 +271,7 @@ impl<'a> Binder<'a> {
     }
 
     /// LIMIT or OFFSET.
-    fn count(&mut self, expr: Option<&Expr>, clause: &str, code: &[u8; 5]) -> Result<Option<u64>> {
+    pub(crate) fn count(&mut self, expr: Option<&Expr>, clause: &str, code: &[u8; 5]) -> Result<Option<u64>> {
         let Some(expr) = expr else { return Ok(None) };
         match self.constant(expr)? {
             Value::Null => Ok(None),
@@ -286,7 +293,7 @@ impl<'a> Binder<'a> {
 }
 
 /// The key ranges of a predicate: none when it is never true.
-fn ranges(table: &TableSchema, predicate: &[Expr]) -> Vec<KeyRange> {
+pub(crate) fn ranges(table: &TableSchema, predicate: &[Expr]) -> Vec<KeyRange> {
     match predicate {
         [Expr::Literal { value: Value::Bool(false), .. }] => Vec::new(),
         _ => ranges_of_predicate(&table.partitioning, predicate),
@@ -371,7 +378,7 @@ fn one_row() -> Result<RecordBatch> {
         .map_err(|e| SqlError::internal(e.to_string()))
 }
 
-fn rows_batch(binder: &mut Binder<'_>, rows: &[Vec<Expr>], types: &[Type]) -> Result<RecordBatch> {
+pub(crate) fn rows_batch(binder: &mut Binder<'_>, rows: &[Vec<Expr>], types: &[Type]) -> Result<RecordBatch> {
     let mut columns: Vec<Vec<Value>> = vec![Vec::with_capacity(rows.len()); types.len()];
     for row in rows {
         for (column, expr) in columns.iter_mut().zip(row) {

@@ -130,7 +130,7 @@ impl Planner<'_> {
             Some(ast::OnInsert::DuplicateKeyUpdate(_)) => return unsupported("ON DUPLICATE KEY UPDATE"),
             Some(_) => return unsupported("this form of ON in INSERT"),
         };
-        let scope = Scope { relations: vec![target] };
+        let scope = Scope::of(vec![target]);
         let (returning, above, output) = self.returning(&scope, returning.as_deref(), true)?;
         let session_values = self.shared.session_values.clone();
         let plan = InsertPlan { table, rows, on_conflict, returning, above, session_values };
@@ -240,8 +240,7 @@ impl Planner<'_> {
         let mut excluded = Relation::new(table, None)?;
         excluded.name = "excluded".into();
         excluded.is_table_name = false;
-        excluded.offset = table.columns.len();
-        let scope = Scope { relations: vec![target.clone(), excluded] };
+        let scope = Scope::of(vec![target.clone(), excluded.shifted(table.columns.len())]);
         let assignments = self.assignments(table, &scope, assignments)?;
         let predicate = match selection {
             None => Vec::new(),

@@ -14,6 +14,7 @@ use crate::{
     bind::{Execution, Request, bind},
     display::Printer,
     plan::{Plan, Source},
+    relational::explain_relational,
     settings::{IdSource, Settings},
 };
 
@@ -43,11 +44,20 @@ pub fn explain(
             lines.node("Result");
             lines.detail(format!("Rows: {rows}, computed without a message"));
         }
+        Execution::Relational(relational) => {
+            let (plan, reads) = explain_relational(&relational)?;
+            lines.lines.extend(plan);
+            for (table, read) in reads {
+                let mut of_read = Lines { lines: Vec::new(), depth: 0 };
+                message(&mut of_read, (&read.body, &read.ranges), Some(&table), &context, destinations);
+                lines.lines.extend(of_read.lines);
+            }
+        }
         Execution::Request(request) => {
             let request = *request;
             let table = table_of(plan);
             above(&mut lines, &request.above, table, &request, &context);
-            message(&mut lines, &request, table, &context, destinations);
+            message(&mut lines, (&request.body, &request.ranges), table, &context, destinations);
         }
     }
     Ok(lines.lines)
@@ -196,7 +206,7 @@ fn predicate_details(lines: &mut Lines, printer: &Printer<'_>, predicate: &[Expr
 
 fn message(
     lines: &mut Lines,
-    request: &Request,
+    (body, ranges): (&Body, &[KeyRange]),
     table: Option<&TableSchema>,
     context: &EvalContext,
     destinations: &dyn Fn(&[KeyRange], bool) -> Vec<ProcessId>,
@@ -206,7 +216,7 @@ fn message(
     let on = table.map_or_else(String::new, |t| format!(" on {}", t.name));
     let mut vote = None;
     let mut writes = true;
-    match &request.body {
+    match body {
         Body::Data(Data { operation, fallible, .. }) => {
             vote = Some(*fallible);
             operation_details(lines, &printer, &operation.kind, &on);
@@ -218,10 +228,9 @@ fn message(
         Body::Checkpoint => lines.node("Checkpoint"),
         Body::Configuration(_) => lines.node("Configuration"),
     }
-    lines.detail(format!("Key Ranges: {}", ranges_text(&request.ranges)));
-    let processes: Vec<String> =
-        destinations(&request.ranges, writes).iter().map(ToString::to_string).collect();
-    let none = processes.is_empty() || request.ranges.is_empty();
+    lines.detail(format!("Key Ranges: {}", ranges_text(ranges)));
+    let processes: Vec<String> = destinations(ranges, writes).iter().map(ToString::to_string).collect();
+    let none = processes.is_empty() || ranges.is_empty();
     lines.detail(format!("Destination Set: {}", if none { "none".into() } else { processes.join(", ") }));
     if let (true, Some(fallible)) = (writes, vote) {
         let text = if fallible { "yes, it can fail while it runs" } else { "no, it cannot fail" };

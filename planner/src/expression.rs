@@ -21,6 +21,7 @@ use crate::{
     names::{Scope, at},
     parse::{Source, position_of, too_deep},
     plan::{SESSION_VALUES, SessionValue},
+    relational::Environment,
     settings::Settings,
     types::{self, plain_name},
 };
@@ -29,6 +30,10 @@ use crate::{
 const MAX_DEPTH: usize = 300;
 /// Columns from this index on stand for aggregates.
 pub(crate) const AGGREGATES: usize = 1 << 24;
+/// Columns from this index on stand for window functions.
+pub(crate) const WINDOWS: usize = 1 << 25;
+/// Columns from this index on stand for subqueries; those from `1 << 32` on belong to outer queries.
+pub(crate) const SUBQUERIES: usize = 1 << 26;
 
 /// The clause that an expression stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +52,19 @@ pub(crate) enum Clause {
     AggregateArgument,
     Execute,
     Partition,
+    JoinOn,
+    Window,
 }
 
 impl Clause {
     /// Whether aggregates may stand here.
     fn has_aggregates(self) -> bool {
-        matches!(self, Clause::SelectList | Clause::Having | Clause::OrderBy)
+        matches!(self, Clause::SelectList | Clause::Having | Clause::OrderBy | Clause::Window)
+    }
+
+    /// Whether window functions may stand here.
+    pub(crate) fn has_windows(self) -> bool {
+        matches!(self, Clause::SelectList | Clause::OrderBy)
     }
 
     /// Whether the expression is evaluated once for the statement or for each row that is written in it.
@@ -61,7 +73,7 @@ impl Clause {
     }
 
     /// As PostgreSQL's errors name it.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Clause::SelectList => "SELECT",
             Clause::Where => "WHERE",
@@ -77,6 +89,8 @@ impl Clause {
             Clause::AggregateArgument => "aggregate arguments",
             Clause::Execute => "EXECUTE parameters",
             Clause::Partition => "partition bound",
+            Clause::JoinOn => "JOIN conditions",
+            Clause::Window => "window definitions",
         }
     }
 }
@@ -88,6 +102,8 @@ pub(crate) struct Shared {
     pub(crate) parameters: Vec<Option<Type>>,
     /// Session values that expressions refer to.
     pub(crate) session_values: Vec<SessionValue>,
+    /// What a statement that is not about one table needs besides.
+    pub(crate) relational: Option<Environment>,
 }
 
 /// An expression whose type may still be unknown.
@@ -358,10 +374,12 @@ impl<'a> Resolver<'a> {
             }
             E::AnyOp { left, compare_op: BinaryOperator::Eq, right, is_some: _ } => match right.as_ref() {
                 E::Array(array) => self.in_list(left, &array.elem, false, position()),
+                E::Subquery(query) => self.in_subquery(left, query, false, position()),
                 _ => unsupported("ANY over anything but an ARRAY[…]"),
             },
             E::AllOp { left, compare_op: BinaryOperator::NotEq, right } => match right.as_ref() {
                 E::Array(array) => self.in_list(left, &array.elem, true, position()),
+                E::Subquery(query) => self.in_subquery(left, query, true, position()),
                 _ => unsupported("ALL over anything but an ARRAY[…]"),
             },
             E::Cast { kind, expr: operand, data_type, array, format } => {
@@ -459,7 +477,11 @@ impl<'a> Resolver<'a> {
                 self.term(operand)
             }
             E::Tuple(_) => unsupported("a row constructor here"),
-            E::Subquery(_) | E::InSubquery { .. } | E::Exists { .. } => unsupported("a subquery"),
+            E::Subquery(query) => self.scalar_subquery(query, position()),
+            E::Exists { subquery, negated } => self.exists(subquery, *negated, position()),
+            E::InSubquery { expr: operand, subquery, negated } => {
+                self.in_subquery(operand, subquery, *negated, position())
+            }
             E::SimilarTo { .. } => unsupported("SIMILAR TO"),
             E::Array(_) => unsupported("ARRAY[…]"),
             E::AnyOp { .. } => unsupported("ANY"),

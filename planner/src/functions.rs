@@ -85,6 +85,7 @@ const OTHER_FUNCTIONS: &[&str] = &[
     "generate_series",
     "get_bit",
     "get_byte",
+    "grouping",
     "has_table_privilege",
     "inet_client_addr",
     "inet_server_addr",
@@ -165,7 +166,7 @@ const OTHER_FUNCTIONS: &[&str] = &[
     "width_bucket",
 ];
 
-fn aggregate(name: &str) -> Option<AggregateFunction> {
+pub(crate) fn aggregate(name: &str) -> Option<AggregateFunction> {
     Some(match name {
         "count" => AggregateFunction::Count,
         "sum" => AggregateFunction::Sum,
@@ -193,8 +194,8 @@ impl Resolver<'_> {
         } = function;
         let position = position_of(name.span());
         let unsupported = |what: &str| Err(at(SqlError::unsupported(what), position));
-        if over.is_some() {
-            return unsupported("a window function (OVER)");
+        if let Some(over) = over {
+            return self.window_function(function, over);
         }
         if !within_group.is_empty() {
             return unsupported("WITHIN GROUP");
@@ -285,7 +286,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn aggregate(
+    pub(crate) fn aggregate(
         &mut self,
         function: AggregateFunction,
         name: &str,
@@ -298,6 +299,25 @@ impl Resolver<'_> {
         let outer = self.clause;
         let references = self.references.len();
         self.clause = Clause::AggregateArgument;
+        let (terms, star) = self.aggregate_arguments(arguments, position)?;
+        self.clause = Clause::Filter;
+        let filter = filter.map(|f| self.boolean(f, "FILTER")).transpose()?;
+        self.clause = outer;
+        self.references.truncate(references);
+        let (call, ty) = self.aggregate_call(function, name, distinct, (terms, star), filter, position)?;
+        let place = self.aggregates.iter().position(|a| *a == call).unwrap_or_else(|| {
+            self.aggregates.push(call);
+            self.aggregates.len() - 1
+        });
+        Ok(Term { kind: TermKind::Known(Expr::column(AGGREGATES + place, ty)), position })
+    }
+
+    /// The arguments of an aggregate, and whether they are `*`.
+    pub(crate) fn aggregate_arguments(
+        &mut self,
+        arguments: &[ast::FunctionArg],
+        position: Option<u32>,
+    ) -> Result<(Vec<Term>, bool)> {
         let mut terms = Vec::new();
         let mut star = false;
         for argument in arguments {
@@ -307,10 +327,19 @@ impl Resolver<'_> {
                 _ => return Err(at(SqlError::unsupported("this form of argument"), position)),
             }
         }
-        self.clause = Clause::Filter;
-        let filter = filter.map(|f| self.boolean(f, "FILTER")).transpose()?;
-        self.clause = outer;
-        self.references.truncate(references);
+        Ok((terms, star))
+    }
+
+    /// An aggregate over resolved arguments, with the type of its result.
+    pub(crate) fn aggregate_call(
+        &mut self,
+        function: AggregateFunction,
+        name: &str,
+        distinct: bool,
+        (mut terms, star): (Vec<Term>, bool),
+        filter: Option<Expr>,
+        position: Option<u32>,
+    ) -> Result<(AggregateCall, Type)> {
         let types: Vec<String> = terms.iter().map(|t| t.arg_type().to_string()).collect();
         let undefined = || {
             at(
@@ -343,12 +372,7 @@ impl Resolver<'_> {
         };
         let argument = argument.map(|a| self.settle(a)).transpose()?;
         let ty = result_type(function, argument.as_ref().map(Expr::ty).as_ref()).ok_or_else(undefined)?;
-        let call = AggregateCall { function, argument, distinct, filter };
-        let place = self.aggregates.iter().position(|a| *a == call).unwrap_or_else(|| {
-            self.aggregates.push(call);
-            self.aggregates.len() - 1
-        });
-        Ok(Term { kind: TermKind::Known(Expr::column(AGGREGATES + place, ty)), position })
+        Ok((AggregateCall { function, argument, distinct, filter }, ty))
     }
 
     /// A function whose call is a keyword.

@@ -27,6 +27,7 @@ pub mod parse;
 mod parse_session;
 pub mod plan;
 mod precedence;
+pub mod relational;
 mod rewrite;
 mod select;
 pub mod settings;

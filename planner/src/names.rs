@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use carousel_cluster::catalog::Catalog;
-use carousel_engine::{SqlError, SqlState, TableSchema, Type, error::Result};
+use carousel_engine::{SqlError, SqlState, TableId, TableSchema, Type, error::Result};
 use sqlparser::ast::{self, Ident, ObjectName, ObjectNamePart, Spanned};
 
 use crate::parse::position_of;
@@ -70,49 +70,82 @@ pub(crate) fn table<'a>(catalog: &'a Catalog, name: &ObjectName) -> Result<&'a A
     ))
 }
 
-/// A table that expressions may refer to.
+/// A column that expressions may refer to.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopeColumn {
+    pub(crate) name: String,
+    /// Index in the input row.
+    pub(crate) index: usize,
+    pub(crate) ty: Type,
+    /// The table's column that it is, unchanged.
+    pub(crate) origin: Option<(TableId, usize)>,
+}
+
+/// What stands in FROM under a name: a table, or anything that has been given an alias.
 #[derive(Clone, Debug)]
 pub(crate) struct Relation {
     /// Its name or alias.
     pub(crate) name: String,
     /// Whether `name` is the table's own, so that `public.name` means it, too.
     pub(crate) is_table_name: bool,
-    /// Its definition.
-    pub(crate) table: Arc<TableSchema>,
-    /// Names of the visible columns (an alias may rename them).
-    pub(crate) columns: Vec<String>,
-    /// Index of its first column in the input row.
-    pub(crate) offset: usize,
+    /// Its definition, when it is a table.
+    pub(crate) table: Option<Arc<TableSchema>>,
+    /// The visible columns (an alias may rename them).
+    pub(crate) columns: Vec<ScopeColumn>,
 }
 
 impl Relation {
     /// A table under its alias, if it has one.
     pub(crate) fn new(table: &Arc<TableSchema>, alias: Option<&ast::TableAlias>) -> Result<Relation> {
-        let mut columns: Vec<String> = table.visible_columns().iter().map(|c| c.name.clone()).collect();
-        let mut name = table.name.clone();
-        if let Some(ast::TableAlias { explicit: _, name: alias, columns: renamed, at }) = alias {
-            if at.is_some() {
-                return Err(SqlError::unsupported("AT in a table alias"));
-            }
-            name = fold(alias);
-            if renamed.len() > columns.len() {
-                return Err(SqlError::new(
-                    SqlState::INVALID_COLUMN_REFERENCE,
-                    format!(
-                        "table \"{name}\" has {} columns available but {} columns specified",
-                        columns.len(),
-                        renamed.len()
-                    ),
-                ));
-            }
-            for (column, ast::TableAliasColumnDef { name, data_type }) in columns.iter_mut().zip(renamed) {
-                if data_type.is_some() {
-                    return Err(SqlError::unsupported("a column definition list for a table"));
-                }
-                *column = fold(name);
-            }
+        let columns = table.visible_columns().iter().enumerate().map(|(index, column)| ScopeColumn {
+            name: column.name.clone(),
+            index,
+            ty: column.ty.clone(),
+            origin: Some((table.id, index)),
+        });
+        let relation = Relation {
+            name: table.name.clone(),
+            is_table_name: alias.is_none(),
+            table: Some(table.clone()),
+            columns: columns.collect(),
+        };
+        match alias {
+            None => Ok(relation),
+            Some(alias) => relation.renamed(alias),
         }
-        Ok(Relation { name, is_table_name: alias.is_none(), table: table.clone(), columns, offset: 0 })
+    }
+
+    /// The relation under an alias.
+    pub(crate) fn renamed(mut self, alias: &ast::TableAlias) -> Result<Relation> {
+        let ast::TableAlias { explicit: _, name: alias, columns: renamed, at } = alias;
+        if at.is_some() {
+            return Err(SqlError::unsupported("AT in a table alias"));
+        }
+        self.name = fold(alias);
+        if renamed.len() > self.columns.len() {
+            return Err(SqlError::new(
+                SqlState::INVALID_COLUMN_REFERENCE,
+                format!(
+                    "table \"{}\" has {} columns available but {} columns specified",
+                    self.name,
+                    self.columns.len(),
+                    renamed.len()
+                ),
+            ));
+        }
+        for (column, ast::TableAliasColumnDef { name, data_type }) in self.columns.iter_mut().zip(renamed) {
+            if data_type.is_some() {
+                return Err(SqlError::unsupported("a column definition list for a table"));
+            }
+            column.name = fold(name);
+        }
+        Ok(self)
+    }
+
+    /// The relation with its columns further behind in the input row.
+    pub(crate) fn shifted(mut self, offset: usize) -> Relation {
+        self.columns.iter_mut().for_each(|column| column.index += offset);
+        self
     }
 }
 
@@ -124,10 +157,25 @@ pub(crate) struct Found {
     pub(crate) ty: Type,
 }
 
-/// The tables that expressions may refer to.
+/// What expressions may refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     pub(crate) relations: Vec<Relation>,
+    /// The columns that need no qualifier, in the order of `*`, where they are not just those of the relations: after
+    /// JOIN … USING.
+    pub(crate) unqualified: Option<Vec<ScopeColumn>>,
+    /// Around a subquery: what the query that it stands in may refer to.
+    pub(crate) outer: Option<Arc<Scope>>,
+}
+
+/// The number of a column of the query `level` levels further out.
+pub(crate) const fn outer_column(level: usize, index: usize) -> usize {
+    (level << 32) | index
+}
+
+/// How many levels further out a column is, and its index there.
+pub(crate) const fn outer_level(index: usize) -> (usize, usize) {
+    (index >> 32, index & ((1 << 32) - 1))
 }
 
 impl Scope {
@@ -138,7 +186,20 @@ impl Scope {
 
     /// One table.
     pub(crate) fn table(table: &Arc<TableSchema>, alias: Option<&ast::TableAlias>) -> Result<Scope> {
-        Ok(Scope { relations: vec![Relation::new(table, alias)?] })
+        Ok(Scope::of(vec![Relation::new(table, alias)?]))
+    }
+
+    /// These relations, whose columns have their places in the input row.
+    pub(crate) fn of(relations: Vec<Relation>) -> Scope {
+        Scope { relations, unqualified: None, outer: None }
+    }
+
+    /// The columns that need no qualifier, in the order of `*`.
+    pub(crate) fn visible(&self) -> Vec<&ScopeColumn> {
+        match &self.unqualified {
+            Some(columns) => columns.iter().collect(),
+            None => self.relations.iter().flat_map(|r| &r.columns).collect(),
+        }
     }
 
     /// The table that a qualifier names; `None` when there is none of that name.
@@ -153,10 +214,10 @@ impl Scope {
     /// The error for a qualifier that names no table: 42P01.
     pub(crate) fn missing_relation(&self, qualifier: &[String], position: Option<u32>) -> SqlError {
         let name = qualifier.join(".");
-        let aliased = self
-            .relations
-            .iter()
-            .find(|r| !r.is_table_name && qualifier.last() == Some(&r.table.name) && r.name != r.table.name);
+        let aliased = self.relations.iter().find(|r| {
+            !r.is_table_name
+                && r.table.as_ref().is_some_and(|t| qualifier.last() == Some(&t.name) && r.name != t.name)
+        });
         let error = match aliased {
             Some(relation) => SqlError::new(
                 SqlState::UNDEFINED_TABLE,
@@ -171,32 +232,47 @@ impl Scope {
         at(error, position)
     }
 
-    /// Finds `column` or `table.column`. Errors: 42703, 42702, 42P01.
+    /// Finds `column` or `table.column`, here or further out. Errors: 42703, 42702, 42P01.
     pub(crate) fn column(&self, idents: &[Ident]) -> Result<Found> {
+        let missing = match self.column_here(idents) {
+            Err(error) if matches!(error.code, SqlState::UNDEFINED_COLUMN | SqlState::UNDEFINED_TABLE) => {
+                error
+            }
+            found => return found,
+        };
+        let mut scope = self;
+        for level in 1.. {
+            let Some(outer) = &scope.outer else { break };
+            match outer.column_here(idents) {
+                Ok(Found { index, ty }) => return Ok(Found { index: outer_column(level, index), ty }),
+                Err(e) if matches!(e.code, SqlState::UNDEFINED_COLUMN | SqlState::UNDEFINED_TABLE) => {}
+                Err(error) => return Err(error),
+            }
+            scope = outer;
+        }
+        Err(missing)
+    }
+
+    fn column_here(&self, idents: &[Ident]) -> Result<Found> {
         let names: Vec<String> = idents.iter().map(fold).collect();
         let position = idents.first().and_then(|i| position_of(i.span));
         let Some((name, qualifier)) = names.split_last() else {
             return Err(SqlError::internal("a column reference without a name"));
         };
-        let candidates: Vec<&Relation> = if qualifier.is_empty() {
-            self.relations.iter().collect()
+        let (candidates, relations): (Vec<&ScopeColumn>, Vec<&Relation>) = if qualifier.is_empty() {
+            (self.visible(), self.relations.iter().collect())
         } else {
             match self.relation(qualifier) {
-                Some(relation) => vec![relation],
+                Some(relation) => (relation.columns.iter().collect(), vec![relation]),
                 None => return Err(self.missing_relation(qualifier, position)),
             }
         };
-        let mut found = Vec::new();
-        for relation in &candidates {
-            for (index, column) in relation.columns.iter().enumerate() {
-                if column == name {
-                    let ty = relation.table.columns[index].ty.clone();
-                    found.push(Found { index: relation.offset + index, ty });
-                }
-            }
-        }
+        let mut found: Vec<&ScopeColumn> = candidates.into_iter().filter(|c| c.name == *name).collect();
         match found.len() {
-            1 => Ok(found.swap_remove(0)),
+            1 => {
+                let column = found.swap_remove(0);
+                Ok(Found { index: column.index, ty: column.ty.clone() })
+            }
             0 if qualifier.is_empty() && self.relations.iter().any(|r| r.name == *name) => {
                 Err(at(SqlError::unsupported(format!("a reference to the whole row \"{name}\"")), position))
             }
@@ -207,7 +283,7 @@ impl Scope {
                     format!("column {}.{name} does not exist", qualifier.join("."))
                 };
                 let mut error = SqlError::new(SqlState::UNDEFINED_COLUMN, message);
-                error.hint = similar_columns(name, &candidates);
+                error.hint = similar_columns(name, &relations);
                 Err(at(error, position))
             }
             _ => Err(at(
@@ -223,11 +299,12 @@ impl Scope {
     /// The name of an input column as PostgreSQL writes it in errors: `table.column`.
     pub(crate) fn describe(&self, index: usize) -> String {
         for relation in &self.relations {
-            if let Some(name) = index.checked_sub(relation.offset).and_then(|i| relation.columns.get(i)) {
-                return format!("{}.{name}", relation.name);
+            if let Some(column) = relation.columns.iter().find(|c| c.index == index) {
+                return format!("{}.{}", relation.name, column.name);
             }
         }
-        format!("column {index}")
+        let merged = self.unqualified.iter().flatten().find(|c| c.index == index);
+        merged.map_or_else(|| format!("column {index}"), |c| c.name.clone())
     }
 }
 
@@ -237,7 +314,7 @@ pub(crate) fn similar_columns(name: &str, relations: &[&Relation]) -> Option<Str
     let mut best = FARTHEST + 1;
     let mut found: Vec<String> = Vec::new();
     for relation in relations {
-        for column in &relation.columns {
+        for ScopeColumn { name: column, .. } in &relation.columns {
             let distance = edit_distance(name, column);
             if distance > name.len() / 2 || distance > best {
                 continue;

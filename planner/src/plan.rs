@@ -17,6 +17,7 @@ use crate::{
     ddl::drop_tables,
     expression::Shared,
     parse::{Ast, Statement, with_stack},
+    relational::{RelationalPlan, is_relational},
     select::Planner,
     settings::Settings,
     types,
@@ -51,6 +52,8 @@ pub struct OutputColumn {
 pub enum Plan {
     /// SELECT, VALUES, TABLE (*bind*).
     Query(Box<QueryPlan>),
+    /// A SELECT or VALUES that is not about one table or none (*bind*).
+    Relational(Box<RelationalPlan>),
     /// INSERT (*bind*).
     Insert(Box<InsertPlan>),
     /// UPDATE (*bind*).
@@ -318,6 +321,7 @@ impl Plan {
         matches!(
             self,
             Plan::Query(_)
+                | Plan::Relational(_)
                 | Plan::Insert(_)
                 | Plan::Update(_)
                 | Plan::Delete(_)
@@ -343,7 +347,7 @@ impl Plan {
     /// The command tag; `rows` is the number of rows read or written.
     pub fn tag(&self, rows: u64) -> String {
         match self {
-            Plan::Query(_) => format!("SELECT {rows}"),
+            Plan::Query(_) | Plan::Relational(_) => format!("SELECT {rows}"),
             Plan::Insert(_) => format!("INSERT 0 {rows}"),
             Plan::Update(_) => format!("UPDATE {rows}"),
             Plan::Delete(_) => format!("DELETE {rows}"),
@@ -395,7 +399,7 @@ fn plan_statement(
         source: &statement.source,
         catalog,
         settings,
-        shared: Shared { parameters: parameter_types.to_vec(), session_values: Vec::new() },
+        shared: Shared { parameters: parameter_types.to_vec(), ..Shared::default() },
         tables: Vec::new(),
     };
     let (plan, output) = match statement.tree.root() {
@@ -457,6 +461,10 @@ impl Planner<'_> {
                 // A WITH in front of INSERT, UPDATE or DELETE puts them inside a query.
                 ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_) => {
                     Err(SqlError::unsupported("WITH (a common table expression)"))
+                }
+                _ if is_relational(query) => {
+                    let (plan, output) = self.relational(query)?;
+                    Ok((Plan::Relational(Box::new(plan)), Some(output)))
                 }
                 _ => {
                     let (plan, output) = self.query(query)?;

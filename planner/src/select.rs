@@ -14,8 +14,8 @@ use sqlparser::ast::{self, Spanned};
 
 use crate::{
     above::AbovePlan,
-    expression::{AGGREGATES, Clause, Resolver, Shared},
-    names::{self, Scope, at, fold},
+    expression::{AGGREGATES, Clause, Resolver, Shared, TermKind, WINDOWS},
+    names::{self, Scope, ScopeColumn, at, fold},
     parse::{Source as Text, position_of},
     plan::{OutputColumn, QueryPlan, Source},
     rewrite::{conjuncts, rewrite},
@@ -43,6 +43,8 @@ pub(crate) struct Item {
     /// Columns it refers to outside of aggregates.
     pub(crate) references: Vec<(usize, Option<u32>)>,
     pub(crate) position: Option<u32>,
+    /// The literal without a type that it is.
+    pub(crate) unknown: Option<TermKind>,
 }
 
 impl Item {
@@ -53,8 +55,8 @@ impl Item {
 
 /// A resolved expression with the columns it refers to outside of aggregates.
 pub(crate) struct Resolved {
-    expr: Expr,
-    references: Vec<(usize, Option<u32>)>,
+    pub(crate) expr: Expr,
+    pub(crate) references: Vec<(usize, Option<u32>)>,
 }
 
 pub(crate) fn unsupported<T>(what: &str) -> Result<T> {
@@ -149,7 +151,7 @@ impl<'a> Planner<'a> {
     }
 
     /// LIMIT and OFFSET.
-    fn limits(
+    pub(crate) fn limits(
         &mut self,
         clause: Option<&ast::LimitClause>,
         fetch: Option<&ast::Fetch>,
@@ -221,6 +223,11 @@ impl<'a> Planner<'a> {
         if !joins.is_empty() {
             return unsupported("JOIN");
         }
+        self.table_factor(relation)
+    }
+
+    /// A table in FROM, with its alias.
+    pub(crate) fn table_factor(&mut self, relation: &ast::TableFactor) -> Result<(Arc<TableSchema>, Scope)> {
         let position = position_of(relation.span());
         let what = match relation {
             ast::TableFactor::Table {
@@ -303,7 +310,7 @@ impl<'a> Planner<'a> {
                     let position = position_of(name.span());
                     let relation =
                         scope.relation(&parts).ok_or_else(|| scope.missing_relation(&parts, position))?;
-                    let one = Scope { relations: vec![relation.clone()] };
+                    let one = Scope::of(vec![relation.clone()]);
                     items.extend(expand(&one, position));
                     continue;
                 }
@@ -312,11 +319,12 @@ impl<'a> Planner<'a> {
                 Resolver::new(self.source, scope, self.settings, &mut self.shared, aggregates, clause);
             let term = resolver.term(expr)?;
             let position = term.position;
+            let unknown = matches!(term.kind, TermKind::Text(_) | TermKind::Null).then(|| term.kind.clone());
             let typed = resolver.settle(term)?;
             let references = std::mem::take(&mut resolver.references);
             let name = alias.map_or_else(|| title(expr), fold);
             let origin = origin(scope, &typed);
-            items.push(Item { name, expr: typed, origin, references, position });
+            items.push(Item { name, expr: typed, origin, references, position, unknown });
         }
         Ok(items)
     }
@@ -327,58 +335,8 @@ impl<'a> Planner<'a> {
         order_by: Option<&ast::OrderBy>,
         limits: (Option<Expr>, Option<Expr>),
     ) -> Result<(QueryPlan, Vec<OutputColumn>)> {
-        let ast::Select {
-            select_token: _,
-            optimizer_hints: _,
-            distinct,
-            select_modifiers,
-            top,
-            top_before_distinct: _,
-            projection,
-            exclude,
-            into,
-            from,
-            lateral_views,
-            prewhere,
-            selection,
-            connect_by,
-            group_by,
-            cluster_by,
-            distribute_by,
-            sort_by,
-            having,
-            named_window,
-            qualify,
-            window_before_qualify: _,
-            value_table_mode,
-            flavor,
-        } = select;
-        if into.is_some() {
-            return unsupported("SELECT INTO");
-        }
-        if !named_window.is_empty() {
-            return unsupported("WINDOW");
-        }
-        let foreign = select_modifiers.is_some()
-            || top.is_some()
-            || exclude.is_some()
-            || !lateral_views.is_empty()
-            || prewhere.is_some()
-            || !connect_by.is_empty()
-            || !cluster_by.is_empty()
-            || !distribute_by.is_empty()
-            || !sort_by.is_empty()
-            || qualify.is_some()
-            || value_table_mode.is_some()
-            || *flavor != ast::SelectFlavor::Standard;
-        if foreign {
-            return unsupported("a clause of another database's SELECT");
-        }
-        let distinct = match distinct {
-            None | Some(ast::Distinct::All) => false,
-            Some(ast::Distinct::Distinct) => true,
-            Some(ast::Distinct::On(_)) => return unsupported("DISTINCT ON"),
-        };
+        let distinct = check_clauses(select)?;
+        let ast::Select { projection, from, selection, group_by, having, .. } = select;
         let (table, scope) = match from.as_slice() {
             [] => (None, Scope::empty()),
             [one] => {
@@ -417,7 +375,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The grouping expressions; `None` without GROUP BY.
-    fn group_by(
+    pub(crate) fn group_by(
         &mut self,
         scope: &Scope,
         group_by: &ast::GroupByExpr,
@@ -442,7 +400,8 @@ impl<'a> Planner<'a> {
                     let item = &items[index];
                     let mut aggregate = false;
                     walk(&item.expr, &mut |e| {
-                        aggregate |= matches!(e, Expr::Column { index, .. } if *index >= AGGREGATES);
+                        aggregate |=
+                            matches!(e, Expr::Column { index, .. } if (AGGREGATES..WINDOWS).contains(index));
                     });
                     if aggregate {
                         return Err(at(
@@ -502,7 +461,7 @@ impl<'a> Planner<'a> {
             },
             ast::Expr::Identifier(ident) => {
                 let name = fold(ident);
-                if input_first && scope.relations.iter().any(|r| r.columns.contains(&name)) {
+                if input_first && scope.visible().iter().any(|c| c.name == name) {
                     return Ok(None);
                 }
                 let mut found: Option<usize> = None;
@@ -743,11 +702,64 @@ impl<'a> Planner<'a> {
 /// What a SELECT does with its rows.
 #[derive(Default)]
 pub(crate) struct Shape {
-    distinct: bool,
-    grouped: bool,
-    keys: Vec<Expr>,
-    having: Option<Resolved>,
-    aggregates: Vec<AggregateCall>,
+    pub(crate) distinct: bool,
+    pub(crate) grouped: bool,
+    pub(crate) keys: Vec<Expr>,
+    pub(crate) having: Option<Resolved>,
+    pub(crate) aggregates: Vec<AggregateCall>,
+}
+
+/// Refuses clauses that PostgreSQL or Carousel does not have; gives whether there is a DISTINCT.
+pub(crate) fn check_clauses(select: &ast::Select) -> Result<bool> {
+    let ast::Select {
+        select_token: _,
+        optimizer_hints: _,
+        distinct,
+        select_modifiers,
+        top,
+        top_before_distinct: _,
+        projection: _,
+        exclude,
+        into,
+        from: _,
+        lateral_views,
+        prewhere,
+        selection: _,
+        connect_by,
+        group_by: _,
+        cluster_by,
+        distribute_by,
+        sort_by,
+        having: _,
+        named_window: _,
+        qualify,
+        window_before_qualify: _,
+        value_table_mode,
+        flavor,
+    } = select;
+    if into.is_some() {
+        return unsupported("SELECT INTO");
+    }
+    let foreign = select_modifiers.is_some()
+        || top.is_some()
+        || exclude.is_some()
+        || !lateral_views.is_empty()
+        || prewhere.is_some()
+        || !connect_by.is_empty()
+        || !cluster_by.is_empty()
+        || !distribute_by.is_empty()
+        || !sort_by.is_empty()
+        || qualify.is_some()
+        || value_table_mode.is_some()
+        || *flavor != ast::SelectFlavor::Standard;
+    if foreign {
+        return unsupported("a clause of another database's SELECT");
+    }
+    match distinct {
+        None | Some(ast::Distinct::All) => Ok(false),
+        Some(ast::Distinct::Distinct) => Ok(true),
+        Some(ast::Distinct::On(_)) => unsupported("DISTINCT ON"),
+    }
 }
 
 /// Input types of what runs above groups: keys, then results of aggregates.
@@ -782,7 +794,7 @@ fn add_dependent_columns<'r>(
 
 /// Rewrites an expression over the table's columns and aggregates into one over keys and results of aggregates: 42803
 /// for a column that is neither.
-fn regroup(resolved: &Resolved, keys: &[Expr], scope: &Scope) -> Result<Expr> {
+pub(crate) fn regroup(resolved: &Resolved, keys: &[Expr], scope: &Scope) -> Result<Expr> {
     rewrite(&resolved.expr, &mut |expr| {
         if !columns(expr).is_empty()
             && let Some(index) = keys.iter().position(|key| key == expr)
@@ -790,6 +802,8 @@ fn regroup(resolved: &Resolved, keys: &[Expr], scope: &Scope) -> Result<Expr> {
             return Ok(Some(Expr::column(index, expr.ty())));
         }
         match expr {
+            // Windows, subqueries and columns of outer queries are for those who put them there.
+            Expr::Column { index, .. } if *index >= WINDOWS => Ok(Some(expr.clone())),
             Expr::Column { index, ty } if *index >= AGGREGATES => {
                 Ok(Some(Expr::column(keys.len() + index - AGGREGATES, ty.clone())))
             }
@@ -811,30 +825,23 @@ fn regroup(resolved: &Resolved, keys: &[Expr], scope: &Scope) -> Result<Expr> {
     })
 }
 
-/// Every visible column of the tables.
+/// Every column that `*` stands for.
 pub(crate) fn expand(scope: &Scope, position: Option<u32>) -> Vec<Item> {
-    let mut items = Vec::new();
-    for relation in &scope.relations {
-        for (index, name) in relation.columns.iter().enumerate() {
-            let column = relation.offset + index;
-            items.push(Item {
-                name: name.clone(),
-                expr: Expr::column(column, relation.table.columns[index].ty.clone()),
-                origin: Some((relation.table.id, index)),
-                references: vec![(column, position)],
-                position,
-            });
-        }
-    }
-    items
+    let item = |column: &ScopeColumn| Item {
+        name: column.name.clone(),
+        expr: Expr::column(column.index, column.ty.clone()),
+        origin: column.origin,
+        references: vec![(column.index, position)],
+        position,
+        unknown: None,
+    };
+    scope.visible().into_iter().map(item).collect()
 }
 
 fn origin(scope: &Scope, expr: &Expr) -> Option<(TableId, usize)> {
     let Expr::Column { index, .. } = expr else { return None };
-    scope.relations.iter().find_map(|relation| {
-        let column = index.checked_sub(relation.offset)?;
-        (column < relation.columns.len()).then_some((relation.table.id, column))
-    })
+    let columns = || scope.relations.iter().flat_map(|r| &r.columns);
+    columns().find(|column| column.index == *index).and_then(|column| column.origin)
 }
 
 fn wildcard(options: &ast::WildcardAdditionalOptions) -> Result<Option<u32>> {

@@ -1,6 +1,6 @@
 //! Names of output columns without an alias, as PostgreSQL chooses them.
 
-use sqlparser::ast::{self, Expr};
+use sqlparser::ast::{self, Expr, SelectItem, SetExpr};
 
 use crate::{names::fold, types};
 
@@ -17,6 +17,16 @@ pub(crate) fn title(expr: &Expr) -> String {
     match find(expr) {
         (_, Strength::None) => "?column?".into(),
         (name, _) => name,
+    }
+}
+
+/// The first output column of a query.
+fn first_item(body: &SetExpr) -> Option<&SelectItem> {
+    match body {
+        SetExpr::Select(select) => select.projection.first(),
+        SetExpr::Query(query) => first_item(&query.body),
+        SetExpr::SetOperation { left, .. } => first_item(left),
+        _ => None,
     }
 }
 
@@ -59,6 +69,11 @@ fn find(expr: &Expr) -> (String, Strength) {
             _ => "btrim",
         }),
         Expr::Exists { .. } => proper("exists"),
+        Expr::Subquery(query) => match first_item(&query.body) {
+            Some(SelectItem::UnnamedExpr(expr)) => find(expr),
+            Some(SelectItem::ExprWithAlias { alias, .. }) => (fold(alias), Strength::Proper),
+            _ => (String::new(), Strength::None),
+        },
         Expr::Array(_) => proper("array"),
         Expr::Tuple(_) => proper("row"),
         _ => (String::new(), Strength::None),

@@ -22,6 +22,18 @@ impl Planner<'_> {
         order_by: Option<&ast::OrderBy>,
         limits: (Option<Expr>, Option<Expr>),
     ) -> Result<(QueryPlan, Vec<OutputColumn>)> {
+        let (rows, items) = self.values_rows(values)?;
+        let columns = items.iter().map(Item::column).collect();
+        let scope = Scope::empty();
+        let (sort, hidden) = self.order_by(&scope, order_by, &items, &mut Shape::default())?;
+        if !hidden.is_empty() {
+            return unsupported("ORDER BY of an expression on VALUES");
+        }
+        Ok(self.rows(rows, Vec::new(), columns, sort, limits))
+    }
+
+    /// The rows of VALUES, and their columns.
+    pub(crate) fn values_rows(&mut self, values: &ast::Values) -> Result<(Vec<Vec<Expr>>, Vec<Item>)> {
         let scope = Scope::empty();
         let lists = lists(values, self.source)?;
         let width = lists.first().map_or(0, |l| l.len());
@@ -52,14 +64,10 @@ impl Planner<'_> {
                 origin: None,
                 references: Vec::new(),
                 position: None,
+                unknown: None,
             })
             .collect();
-        let columns = items.iter().map(Item::column).collect();
-        let (sort, hidden) = self.order_by(&scope, order_by, &items, &mut Shape::default())?;
-        if !hidden.is_empty() {
-            return unsupported("ORDER BY of an expression on VALUES");
-        }
-        Ok(self.rows(rows, Vec::new(), columns, sort, limits))
+        Ok((rows, items))
     }
 }
 

@@ -448,6 +448,17 @@ impl AggregateState {
         }
         Ok(())
     }
+
+    /// Takes in an array in the Arrow form of the argument's type, each row into the state of its group. All states
+    /// are of the same aggregate, which has an argument.
+    pub fn update_grouped(states: &mut [AggregateState], groups: &[usize], array: &ArrayRef) -> Result<()> {
+        let Some(ty) = states.first().and_then(|state| state.argument.clone()) else { return Ok(()) };
+        let column = ArgumentColumn::new(array, &ty);
+        for (row, group) in groups.iter().enumerate() {
+            column.feed(row, &mut states[*group])?;
+        }
+        Ok(())
+    }
 }
 
 /// Digits that tell equal values apart: scales of numerics and the sign of zero.

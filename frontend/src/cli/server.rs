@@ -12,6 +12,9 @@ use crate::{
     load::{connect, reason},
 };
 
+/// Of the memory for rows, this part may be taken by joins, sorts and groups besides.
+const RELATIONS_SHARE: u64 = 4;
+
 /// A running server.
 pub struct Server {
     cluster: Cluster,
@@ -49,8 +52,11 @@ impl Server {
             .ready()
             .await
             .map_err(|error| Failure::job(format!("the cluster did not start: {}", error.message)))?;
-        let front_end =
-            FrontEnd::start(Options::new(settings.listen), cluster.client()).await.map_err(Failure::setup)?;
+        let mut options = Options::new(settings.listen);
+        if let Some(limit) = settings.memory_limit {
+            options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
+        }
+        let front_end = FrontEnd::start(options, cluster.client()).await.map_err(Failure::setup)?;
         let server = Server { cluster, front_end };
         let client = connect(&server.config()).await?;
         client

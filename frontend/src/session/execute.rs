@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::{
-    client::{Client, Failure, Part, Request, Submission, staged_ranges},
+    client::{Client, Failure, Part, Pin, Request, Submission, staged_ranges},
     message::{Body, ReadIsolation},
 };
 use carousel_engine::{
@@ -14,7 +14,7 @@ use carousel_engine::{
 };
 use carousel_planner::{Above, Execution, OutputColumn, Planned, Statement, copy::CopyOptions};
 
-use super::{Result, Session, command::output_columns, ids::Ids, transaction::State};
+use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
 use crate::connection::{Failed, Interrupts};
 
 /// How often a statement is planned again because the catalog or the placement changed under it.
@@ -42,6 +42,7 @@ pub struct Cursor {
     /// The columns of its rows; `None` when it returns none.
     pub columns: Option<Vec<OutputColumn>>,
     submission: Option<Submission>,
+    running: Option<Running>,
     above: Option<Above>,
     /// A part that arrived and was not looked at.
     arrived: Option<Part>,
@@ -65,6 +66,7 @@ impl Cursor {
             planned,
             columns,
             submission: None,
+            running: None,
             above: None,
             arrived: None,
             ready: rows.into(),
@@ -89,6 +91,16 @@ impl Cursor {
             if let Some(batch) = self.ready.pop_front() {
                 if batch.num_rows() > 0 && self.columns.is_some() {
                     return Ok(Some(batch));
+                }
+                continue;
+            }
+            if let Some(running) = &mut self.running {
+                match interrupts.guard(running.next()).await? {
+                    Some(Ok(batch)) => self.ready.push_back(batch),
+                    Some(Err(Failure::Sql(error))) => return Err(error.into()),
+                    // Rows of it have been sent.
+                    Some(Err(Failure::Stale { .. })) => return Err(changing().into()),
+                    None => self.running = None,
                 }
                 continue;
             }
@@ -187,6 +199,22 @@ impl Session<'_> {
             };
             let request = match execution {
                 Execution::Rows(rows) => return Ok(Cursor::ready(planned, columns, rows)),
+                Execution::Relational(relational) => {
+                    let mut running =
+                        self.start_relational(&relational, self.read_isolation(statement)).await?;
+                    let mut cursor = Cursor::ready(planned.clone(), columns, Vec::new());
+                    match self.connection.interrupts.guard(running.next()).await? {
+                        Some(Ok(batch)) => cursor.ready.push_back(batch),
+                        Some(Err(Failure::Sql(error))) => return Err(error.into()),
+                        Some(Err(Failure::Stale { ts })) => {
+                            planned = self.plan_again(ts, &planned, statement, declared).await?;
+                            continue;
+                        }
+                        None => {}
+                    }
+                    cursor.running = Some(running);
+                    return Ok(cursor);
+                }
                 Execution::Request(request) => *request,
             };
             let mut cursor = Cursor::ready(planned.clone(), columns, Vec::new());
@@ -206,18 +234,27 @@ impl Session<'_> {
                 }
                 Err(Failure::Sql(error)) => return Err(error.into()),
                 Err(Failure::Stale { ts }) => {
-                    self.follow_catalog(ts).await?;
-                    let again = Arc::new(self.plan(statement, declared)?);
-                    if again.output != planned.output || again.parameter_types != planned.parameter_types {
-                        return Err(
-                            SqlError::unsupported("a change of a statement's result while it runs").into()
-                        );
-                    }
-                    planned = again;
+                    planned = self.plan_again(ts, &planned, statement, declared).await?;
                 }
             }
         }
         Err(changing().into())
+    }
+
+    /// Plans a statement again that was planned against another catalog than that of a `Ts`.
+    async fn plan_again(
+        &mut self,
+        ts: Ts,
+        planned: &Planned,
+        statement: &Statement,
+        declared: &[Option<Type>],
+    ) -> Result<Arc<Planned>> {
+        self.follow_catalog(ts).await?;
+        let again = Arc::new(self.plan(statement, declared)?);
+        if again.output != planned.output || again.parameter_types != planned.parameter_types {
+            return Err(SqlError::unsupported("a change of a statement's result while it runs").into());
+        }
+        Ok(again)
     }
 
     /// Waits until this client knows the catalog of a `Ts`.
@@ -262,16 +299,21 @@ impl Session<'_> {
     }
 
     /// What the reads of the transaction block see; fixed by its first read.
-    async fn snapshot(&mut self) -> Result<Ts> {
+    pub(super) async fn snapshot(&mut self) -> Result<Ts> {
         if let Some(pin) = &self.transaction.pin {
             return Ok(pin.ts());
         }
+        let pin = self.pin().await?;
+        Ok(self.transaction.pin.insert(pin).ts())
+    }
+
+    /// A `Ts` at which several reads see the same.
+    pub(super) async fn pin(&mut self) -> Result<Pin> {
         let pinned = self.connection.interrupts.guard(self.client.pin(PIN_LEASE)).await?;
-        let pin = pinned.map_err(|failure| match failure {
+        Ok(pinned.map_err(|failure| match failure {
             Failure::Sql(error) => error,
             Failure::Stale { .. } => SqlError::internal("a pin was stale"),
-        })?;
-        Ok(self.transaction.pin.insert(pin).ts())
+        })?)
     }
 
     /// Sends the rows of a large INSERT around the m-seq.

@@ -2,13 +2,14 @@
 //!
 //! This file has the session's state, its start and its message loop with the simple query protocol; `extended` has
 //! the extended one, `execute` the way of a plan through the cluster, `command` the statements about the session
-//! itself, `copy_in` COPY FROM STDIN, `startup` what a client says first.
+//! itself, `relational` those that read several tables, `copy_in` COPY FROM STDIN, `startup` what a client says first.
 
 mod command;
 mod copy_in;
 mod execute;
 mod extended;
 mod ids;
+mod relational;
 mod startup;
 mod transaction;
 
@@ -38,6 +39,8 @@ use crate::{
     settings::SessionSettings,
 };
 
+pub use self::relational::Relations;
+
 type Result<T, E = Failed> = std::result::Result<T, E>;
 
 /// By what a session is known outside.
@@ -53,6 +56,7 @@ pub struct Identity {
 pub struct Session<'c> {
     connection: &'c mut Connection,
     client: Client,
+    relations: Arc<Relations>,
     process: i32,
     user: String,
     database: String,
@@ -372,6 +376,7 @@ impl Session<'_> {
         }
         match &planned.plan {
             Plan::Query(_)
+            | Plan::Relational(_)
             | Plan::Insert(_)
             | Plan::Update(_)
             | Plan::Delete(_)

@@ -1,12 +1,12 @@
 //! The start of a session: what the client says about itself, and the settings it brings.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use carousel_cluster::client::Client;
 use carousel_engine::{SqlError, SqlState, error::Result};
 use pgwire::messages::response::TransactionStatus;
 
-use super::{Identity, Session, transaction::Transaction};
+use super::{Identity, Relations, Session, transaction::Transaction};
 use crate::{connection::Connection, protocol::startup::Startup, settings::SessionSettings};
 
 impl<'c> Session<'c> {
@@ -18,6 +18,7 @@ impl<'c> Session<'c> {
     pub fn start(
         connection: &'c mut Connection,
         client: Client,
+        relations: Arc<Relations>,
         identity: Identity,
         startup: Startup,
         longest_row: usize,
@@ -55,6 +56,7 @@ impl<'c> Session<'c> {
         Ok(Session {
             connection,
             client,
+            relations,
             process: identity.process,
             user,
             database,

@@ -1,0 +1,165 @@
+//! Relational statements: reads of several tables at one `Ts`, and what runs above them, on threads of their own.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use carousel_cluster::{
+    client::{Client, Failure, Part, Pin, Request, Submission},
+    message::{Body, ReadIsolation},
+};
+use carousel_engine::{SqlError, Ts};
+use carousel_planner::relational::{ReadRequest, Reader, Relational, RowStream, Runtime};
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::mpsc,
+    task::AbortHandle,
+};
+
+use super::{Result, Session, transaction::State};
+
+/// Rows, or how a statement failed.
+type Rows = std::result::Result<RecordBatch, Failure>;
+
+/// Batches that wait to be sent, at most.
+const WAITING_BATCHES: usize = 2;
+
+/// Where the relational statements of all sessions run.
+#[derive(Debug)]
+pub struct Relations {
+    runtime: Runtime,
+    threads: Threads,
+}
+
+/// Threads that compute: what they do takes no time from those that answer messages.
+#[derive(Debug)]
+struct Threads(Option<tokio::runtime::Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Statements that still run belong to sessions that are gone.
+        if let Some(threads) = self.0.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+impl Relations {
+    /// All statements together may take `memory_bytes`.
+    ///
+    /// # Errors
+    /// When there are no threads to be had.
+    pub fn new(memory_bytes: usize) -> carousel_engine::error::Result<Relations> {
+        let threads = Builder::new_multi_thread()
+            .thread_name("relations")
+            .enable_time()
+            .build()
+            .map_err(|e| SqlError::internal(format!("cannot start threads: {e}")))?;
+        Ok(Relations { runtime: Runtime::new(memory_bytes)?, threads: Threads(Some(threads)) })
+    }
+
+    fn handle(&self) -> carousel_engine::error::Result<&Handle> {
+        let threads = self.threads.0.as_ref();
+        threads.map(|t| t.handle()).ok_or_else(|| SqlError::internal("the threads have ended"))
+    }
+}
+
+/// A relational statement that runs; dropped, it ends.
+#[derive(Debug)]
+pub struct Running {
+    rows: mpsc::Receiver<Rows>,
+    task: AbortHandle,
+    /// What its reads see, unless it is a block's snapshot.
+    _pin: Option<Pin>,
+}
+
+impl Running {
+    /// The next rows; `None` after the last.
+    pub async fn next(&mut self) -> Option<Rows> {
+        self.rows.recv().await
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Session<'_> {
+    /// Starts a relational statement.
+    pub(super) async fn start_relational(
+        &mut self,
+        statement: &Relational,
+        isolation: ReadIsolation,
+    ) -> Result<Running> {
+        let (mut read_ts, mut pin) = (None, None);
+        if self.transaction.state() == State::Open {
+            read_ts = Some(self.snapshot().await?);
+        } else if statement.reads() > 1 {
+            // One read by itself sees what was ordered before it; several must see the same.
+            let own = self.pin().await?;
+            read_ts = Some(own.ts());
+            pin = Some(own);
+        }
+        let reader = Arc::new(ClusterReader { client: self.client.clone(), read_ts, isolation });
+        let rows = statement.start(&self.relations.runtime, reader)?;
+        let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
+        let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
+        Ok(Running { rows: receiver, task, _pin: pin })
+    }
+}
+
+async fn run(mut rows: RowStream, sender: mpsc::Sender<Rows>) {
+    while let Some(batch) = rows.next().await {
+        let failed = batch.is_err();
+        if sender.send(batch).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Reads by messages.
+#[derive(Debug)]
+struct ClusterReader {
+    client: Client,
+    read_ts: Option<Ts>,
+    /// How a read that has no `Ts` yet is ordered.
+    isolation: ReadIsolation,
+}
+
+enum Step {
+    Submit(Client, Request, ReadIsolation),
+    Answer(Submission),
+}
+
+impl Reader for ClusterReader {
+    fn read(&self, request: ReadRequest) -> BoxStream<'static, Rows> {
+        let ReadRequest { tables, ranges, mut body } = request;
+        if let Body::Data(data) = &mut body {
+            data.read_ts = self.read_ts;
+        }
+        let first = Step::Submit(self.client.clone(), Request { tables, ranges, body }, self.isolation);
+        stream::unfold(Some(first), |step| async move {
+            let mut submission = match step? {
+                Step::Answer(submission) => submission,
+                Step::Submit(client, request, isolation) => {
+                    match client.submit_read(request, isolation).await {
+                        Ok(submission) => submission,
+                        Err(error) => return Some((Err(error.into()), None)),
+                    }
+                }
+            };
+            match submission.next().await? {
+                Ok(Part::Rows(batch)) => Some((Ok(batch), Some(Step::Answer(submission)))),
+                Ok(Part::Done { .. }) => None,
+                Ok(part) => {
+                    let error = SqlError::internal(format!("a read was answered by {part:?}"));
+                    Some((Err(error.into()), None))
+                }
+                Err(failure) => Some((Err(failure), None)),
+            }
+        })
+        .boxed()
+    }
+}

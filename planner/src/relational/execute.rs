@@ -1,0 +1,188 @@
+//! Running a relational statement: physical planning, bounded memory, rows and errors.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use carousel_cluster::client::Failure;
+use carousel_engine::{SqlError, SqlState, TableSchema, error::Result, expr::EvalContext};
+use datafusion::{
+    error::DataFusionError,
+    execution::{
+        SendableRecordBatchStream, SessionState, SessionStateBuilder,
+        disk_manager::{DiskManagerBuilder, DiskManagerMode},
+        memory_pool::{GreedyMemoryPool, MemoryPool},
+        runtime_env::RuntimeEnvBuilder,
+    },
+    physical_plan::{ExecutionPlan, displayable, execute_stream},
+    prelude::SessionConfig,
+};
+use futures::{StreamExt, executor::block_on, stream::BoxStream};
+
+use super::{
+    lower::lower,
+    node::{Kind, Node},
+    scan::{ReadRequest, Reader, RubberbandRead},
+};
+
+/// Rows in a batch.
+const BATCH_ROWS: usize = 8192;
+
+/// How a scan failed, on its way through DataFusion.
+#[derive(Debug, thiserror::Error)]
+#[error("a scan failed: {0:?}")]
+pub(crate) struct ScanFailed(pub(crate) Failure);
+
+impl ScanFailed {
+    pub(crate) fn into_datafusion(self) -> DataFusionError {
+        DataFusionError::External(Box::new(self))
+    }
+}
+
+/// What relational statements of all sessions share: the memory for joins, sorts and groups.
+#[derive(Debug)]
+pub struct Runtime {
+    state: SessionState,
+}
+
+impl Runtime {
+    /// All statements together may take `memory_bytes` for what they hold: 53200 beyond it.
+    ///
+    /// # Errors
+    /// XX000 when DataFusion cannot be set up.
+    pub fn new(memory_bytes: usize) -> Result<Runtime> {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(memory_bytes));
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(pool)
+            .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
+            .build_arc()
+            .map_err(|e| sql_error(&e))?;
+        // Statements run beside each other; each by itself is one thread's work.
+        let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH_ROWS);
+        let state = SessionStateBuilder::new().with_config(config).with_runtime_env(environment).build();
+        Ok(Runtime { state })
+    }
+}
+
+/// A bound relational statement.
+#[derive(Debug)]
+pub struct Relational {
+    pub(crate) node: Node,
+    pub(crate) context: Arc<EvalContext>,
+}
+
+impl Relational {
+    /// How many reads it takes. They must all be as of the same `Ts`.
+    pub fn reads(&self) -> usize {
+        fn count(node: &Node) -> usize {
+            let own = usize::from(matches!(node.kind, Kind::Scan { .. }));
+            own + node.inputs().into_iter().map(count).sum::<usize>()
+        }
+        count(&self.node)
+    }
+
+    fn physical(&self, runtime: &Runtime, reader: Arc<dyn Reader>) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = lower(&self.node, &self.context, &reader)?;
+        // Planning waits for nothing: tables are known and nothing is read.
+        block_on(runtime.state.create_physical_plan(&plan)).map_err(|e| sql_error(&e))
+    }
+
+    /// Starts it: nothing is read before the rows are asked for.
+    ///
+    /// # Errors
+    /// What is only found out when parameters are known.
+    pub fn start(&self, runtime: &Runtime, reader: Arc<dyn Reader>) -> Result<RowStream> {
+        let plan = self.physical(runtime, reader)?;
+        let rows = execute_stream(plan, runtime.state.task_ctx()).map_err(|e| sql_error(&e))?;
+        Ok(RowStream { rows })
+    }
+}
+
+/// The rows of a relational statement. Dropping it cancels the reads.
+pub struct RowStream {
+    rows: SendableRecordBatchStream,
+}
+
+impl std::fmt::Debug for RowStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RowStream").finish_non_exhaustive()
+    }
+}
+
+impl RowStream {
+    /// The next rows; `None` after the last.
+    ///
+    /// # Errors
+    /// How a scan, or what runs above it, failed.
+    pub async fn next(&mut self) -> Option<Result<RecordBatch, Failure>> {
+        let batch = self.rows.next().await?;
+        Some(batch.map_err(|error| match scan_failure(&error) {
+            Some(failure) => failure,
+            None => Failure::Sql(sql_error(&error)),
+        }))
+    }
+}
+
+/// The error of a scan within an error of DataFusion.
+fn scan_failure(error: &DataFusionError) -> Option<Failure> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(ScanFailed(failure)) = error.downcast_ref::<ScanFailed>() {
+            return Some(failure.clone());
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The error of the engine within an error of DataFusion, or what DataFusion's own error means to a client.
+pub(crate) fn sql_error(error: &DataFusionError) -> SqlError {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<SqlError>() {
+            return error.clone();
+        }
+        next = error.source();
+    }
+    match error.find_root() {
+        DataFusionError::ResourcesExhausted(detail) => {
+            SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(detail.clone()).with_hint(
+                "The statement joins, sorts or groups more rows than fit; make it select fewer of them.",
+            )
+        }
+        DataFusionError::NotImplemented(what) => SqlError::unsupported(what),
+        other => SqlError::internal(format!("above the scan: {other}")),
+    }
+}
+
+/// A reader for plans that are only looked at.
+#[derive(Debug)]
+struct NoReader;
+
+impl Reader for NoReader {
+    fn read(&self, _request: ReadRequest) -> BoxStream<'static, Result<RecordBatch, Failure>> {
+        futures::stream::once(async { Err(Failure::Sql(SqlError::internal("EXPLAIN reads nothing"))) })
+            .boxed()
+    }
+}
+
+/// The reads of a plan and their tables.
+type Reads = Vec<(Arc<TableSchema>, ReadRequest)>;
+
+/// What EXPLAIN shows: the physical plan, one line an element, and the reads in it.
+pub(crate) fn explain_relational(relational: &Relational) -> Result<(Vec<String>, Reads)> {
+    let runtime = Runtime::new(0)?;
+    let plan = relational.physical(&runtime, Arc::new(NoReader))?;
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    let mut reads = Vec::new();
+    collect_reads(&plan, &mut reads);
+    Ok((text.lines().map(str::to_owned).collect(), reads))
+}
+
+fn collect_reads(plan: &Arc<dyn ExecutionPlan>, reads: &mut Reads) {
+    if let Some(read) = (plan.as_ref() as &dyn std::any::Any).downcast_ref::<RubberbandRead>() {
+        reads.push((read.table.clone(), read.request.clone()));
+    }
+    for child in plan.children() {
+        collect_reads(child, reads);
+    }
+}

@@ -1,0 +1,130 @@
+//! Moves conjuncts as close to the tables as they may go, so that a read asks for no row that cannot matter.
+
+use carousel_engine::{
+    Type, Value,
+    error::Result,
+    expr::{Expr, columns, remap_columns},
+};
+
+use super::{
+    node::{JoinKind, Kind, Node},
+    subquery::substitute,
+};
+use crate::{expression::literal, fit::fit};
+
+/// The tree with only the rows of which the conjuncts are true.
+pub(crate) fn push_down(node: Node, conjuncts: Vec<Expr>) -> Result<Node> {
+    let Node { kind, fields } = node;
+    Ok(match kind {
+        Kind::Filter { input, predicate } => {
+            push_down(*input, predicate.into_iter().chain(conjuncts).collect())?
+        }
+        Kind::Project { input, exprs } => {
+            let below = conjuncts.iter().map(|c| substitute(c, &exprs)).collect::<Result<Vec<_>>>()?;
+            let input = Box::new(push_down(*input, below)?);
+            Node { kind: Kind::Project { input, exprs }, fields }
+        }
+        Kind::Join { kind, left, right, condition } => push_join(kind, *left, *right, condition, conjuncts)?,
+        Kind::Aggregate { input, keys, calls } => {
+            // Of keys alone: it decides about whole groups.
+            let (of_keys, above): (Vec<Expr>, Vec<Expr>) = conjuncts.into_iter().partition(|c| {
+                !keys.is_empty() && columns(c).iter().all(|c| *c < keys.len()) && !columns(c).is_empty()
+            });
+            let below = of_keys.iter().map(|c| substitute(c, &keys)).collect::<Result<Vec<_>>>()?;
+            let input = Box::new(push_down(*input, below)?);
+            Node { kind: Kind::Aggregate { input, keys, calls }, fields }.filter(above)
+        }
+        Kind::Distinct { input } => {
+            let input = Box::new(push_down(*input, conjuncts)?);
+            Node { kind: Kind::Distinct { input }, fields }
+        }
+        Kind::Union { inputs } => {
+            let inputs = inputs.into_iter().map(|i| push_down(i, conjuncts.clone()));
+            Node { kind: Kind::Union { inputs: inputs.collect::<Result<Vec<_>>>()? }, fields }
+        }
+        Kind::Window { input, calls } => {
+            let input = Box::new(push_down(*input, Vec::new())?);
+            Node { kind: Kind::Window { input, calls }, fields }.filter(conjuncts)
+        }
+        Kind::Sort { input, keys, limit, offset } => {
+            let whole = limit.is_none() && offset.is_none();
+            let (below, above) = if whole { (conjuncts, Vec::new()) } else { (Vec::new(), conjuncts) };
+            let input = Box::new(push_down(*input, below)?);
+            Node { kind: Kind::Sort { input, keys, limit, offset }, fields }.filter(above)
+        }
+        Kind::Scan { table, mut predicate } => {
+            for conjunct in conjuncts.into_iter().flat_map(fit) {
+                match conjunct {
+                    Expr::Literal { value: Value::Bool(true), .. } => {}
+                    Expr::Literal { .. } => {
+                        predicate = vec![literal(Value::Bool(false), Type::Bool)];
+                        break;
+                    }
+                    other => predicate.push(other),
+                }
+            }
+            Node { kind: Kind::Scan { table, predicate }, fields }
+        }
+        kind @ (Kind::Rows(_) | Kind::Batch(_)) => Node { kind, fields }.filter(conjuncts),
+    })
+}
+
+/// On which side of a join the columns of an expression are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Neither,
+    Left,
+    Right,
+    Both,
+}
+
+fn side(expr: &Expr, left_width: usize) -> Side {
+    let used = columns(expr);
+    let left = used.iter().any(|c| *c < left_width);
+    let right = used.iter().any(|c| *c >= left_width);
+    match (left, right) {
+        (false, false) => Side::Neither,
+        (true, false) => Side::Left,
+        (false, true) => Side::Right,
+        (true, true) => Side::Both,
+    }
+}
+
+fn push_join(
+    kind: JoinKind,
+    left: Node,
+    right: Node,
+    condition: Vec<Expr>,
+    conjuncts: Vec<Expr>,
+) -> Result<Node> {
+    let width = left.width();
+    let of_right = |expr: Expr| remap_columns(expr, &|column| column - width);
+    let (mut to_left, mut to_right, mut on, mut above) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    // What is said of the result.
+    for conjunct in conjuncts {
+        match (kind, side(&conjunct, width)) {
+            (JoinKind::Inner, Side::Left | Side::Neither) => to_left.push(conjunct),
+            (JoinKind::Inner, Side::Right) => to_right.push(of_right(conjunct)),
+            (JoinKind::Inner, Side::Both) => on.push(conjunct),
+            (JoinKind::Left | JoinKind::Semi | JoinKind::Anti | JoinKind::Mark, Side::Left) => {
+                to_left.push(conjunct);
+            }
+            (JoinKind::Right, Side::Right) => to_right.push(of_right(conjunct)),
+            _ => above.push(conjunct),
+        }
+    }
+    // What decides who is whose partner.
+    for conjunct in condition {
+        match (kind, side(&conjunct, width)) {
+            (JoinKind::Inner | JoinKind::Semi | JoinKind::Right, Side::Left) => to_left.push(conjunct),
+            (
+                JoinKind::Inner | JoinKind::Left | JoinKind::Semi | JoinKind::Anti | JoinKind::Mark,
+                Side::Right,
+            ) => to_right.push(of_right(conjunct)),
+            _ => on.push(conjunct),
+        }
+    }
+    let left = push_down(left, to_left)?;
+    let right = push_down(right, to_right)?;
+    Ok(left.join(kind, right, on).filter(above))
+}
