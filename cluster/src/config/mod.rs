@@ -102,6 +102,17 @@ impl Migration {
     }
 }
 
+/// A key range that a process receives because of a keyspace message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The receiver.
+    pub to: ProcessId,
+    /// The range; it lies in one primary range before the message and in one after it.
+    pub range: KeyRange,
+    /// Who can send it: first the one that the instructions name, then the other live holders in the order of the ring.
+    pub senders: Vec<ProcessId>,
+}
+
 /// What is wrong with a description of a ring, or with a configuration message. Every follower of the m-seq finds the
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -363,6 +374,29 @@ impl Config {
         Ok(optimiser::solutions(&implied, &next.placement, &self.edges()).collect())
     }
 
+    /// What every process has to receive if a keyspace message takes effect on this config, and who can send it.
+    ///
+    /// # Errors
+    /// When it does not take effect.
+    pub fn transfers(&self, keyspace: &Keyspace) -> Result<Vec<Transfer>, ConfigError> {
+        let (_, implied) = self.changed(&keyspace.change, Ts::ZERO)?;
+        implied.check(&keyspace.instructions)?;
+        let mut transfers = Vec::new();
+        for (to, needs) in implied.needs {
+            for mut need in needs {
+                let named = keyspace.instructions.iter().find_map(|instruction| match instruction {
+                    Instruction::Copy { from, to: receiver, ranges } if *receiver == to => {
+                        ranges.iter().any(|range| range.contains(need.range.first)).then_some(*from)
+                    }
+                    _ => None,
+                });
+                need.senders.sort_by_key(|sender| Some(*sender) != named);
+                transfers.push(Transfer { to, range: need.range, senders: need.senders });
+            }
+        }
+        Ok(transfers)
+    }
+
     /// The config after a message at a `Ts`, if the message changes it.
     ///
     /// # Errors
@@ -582,8 +616,13 @@ impl Config {
             }
             // What it has missed must be copied, so it comes back as any other standby.
             _ => {
-                if self.standbys.get(&process).is_some_and(|known| known.incarnation >= incarnation) {
+                let known = self.standbys.get(&process);
+                if known.is_some_and(|known| known.incarnation >= incarnation) {
                     return Ok(None);
+                }
+                if known.is_some() && recovered.is_none() {
+                    // It has left the ring before it had received everything, and has lost what it had.
+                    next.end_copies(|_, to| to == process);
                 }
                 next.standbys.insert(process, Standby { incarnation, recovered });
             }
@@ -625,7 +664,11 @@ impl Config {
         *fenced = (*fenced).max(incarnation);
         next.clients.retain(|client, life| *client != process || *life > incarnation);
         next.supers.retain(|other, life| *other != process || *life > incarnation);
-        next.standbys.retain(|other, standby| *other != process || standby.incarnation > incarnation);
+        if self.standbys.get(&process).is_some_and(|standby| standby.incarnation <= incarnation) {
+            next.standbys.remove(&process);
+            // It has left the ring before it had received everything.
+            next.end_copies(|_, to| to == process);
+        }
         if let Some(index) = self.placement.index(process) {
             let node = &self.placement.nodes()[index];
             if node.suspected.is_none() && node.incarnation <= incarnation {

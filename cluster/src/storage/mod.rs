@@ -1,13 +1,15 @@
 //! Storage processes: they hold partitions of the data and execute operations on them (Crescando/RB paper, sections
 //! 3.1 and 6).
 //!
-//! [`core`] is the process as a pure state machine, [`ballot`] its votes. [`Storage`] is the shell around it: a task
+//! [`core`] is the process as a pure state machine, [`ballot`] its votes, [`migration`] what it does about keyspace
+//! messages. [`Storage`] is the shell around it: a task
 //! that owns the core and the network endpoint, scan threads with a shard each, a thread for staged payloads and one
 //! for checkpoints.
 
 pub mod ballot;
 mod checkpointer;
 pub mod core;
+pub mod migration;
 mod payloads;
 mod process;
 mod scan;

@@ -1,0 +1,590 @@
+//! Partial live migration as a pure state machine (paper, sections 6.4 to 6.6; DESIGN, decision 15): what a storage
+//! process does about the instructions of keyspace messages. Events in, effects out.
+//!
+//! A keyspace message at `Ts` M cuts what has to move into *parts*, each one key range that one process receives. A
+//! part's content is what a read at M sees in the range, so every process that held the range before M can send it,
+//! in *chunks* that are numbered and checksummed.
+//!
+//! ```text
+//!   m-seq      … w  w  M  w  w  w  w  w  R …            R: e has received what M instructed, durably
+//!
+//!   sender b      ──────┬───────────────┬──────         executes everything as it comes; keeps the versions that a
+//!                       │ chunks        │               read at M sees until every receiver is durable
+//!   receiver e    ──────┴───(waits)─┬───┴──────         takes what comes behind M only when its parts are installed
+//!                                install
+//! ```
+//!
+//! The receiver holds back everything behind M, which keeps the updates that arrive meanwhile in order; the routers
+//! send reads elsewhere as long as it is busy. If a sender is suspected, says that it cannot send or sends damaged
+//! chunks, the part is asked for from another holder, from the beginning. Only when none remains has the receiver
+//! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
+//!
+//! When all parts are installed, the receiver needs a durable checkpoint behind M. Then it announces so by a message
+//! ([`crate::config::Configuration::Received`]), again and again until that message is ordered. Suspicions, too, come
+//! from the m-seq, so everybody agrees on who still has to send and who need not keep old versions any more.
+//!
+//! Where this departs from the paper: there the failure of a sender is the failure of its receivers (section 6.5),
+//! and a process that sends is stopped meanwhile; versions make both unnecessary. A delete takes effect at M for
+//! everything behind M, while the versions before it stay for the sake of other receivers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use carousel_engine::{TableId, Ts, position::KeyRange};
+
+use crate::{config::Transfer, message::ProcessId};
+
+/// A key range that a process receives because of a keyspace message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PartId {
+    /// `Ts` of the keyspace message: the part's rows are those that a read at this `Ts` sees.
+    pub keyspace: Ts,
+    /// The range.
+    pub range: KeyRange,
+}
+
+/// A chunk of a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Counted from 0.
+    pub number: u32,
+    /// The table whose rows it has; none for the last chunk of a part without any table.
+    pub table: Option<TableId>,
+    /// The rows, serialised.
+    pub rows: Bytes,
+    /// CRC-32 of `rows`.
+    pub checksum: u32,
+    /// For the last chunk: the content hash of each table in the range at the keyspace message's `Ts`.
+    pub last: Option<Vec<(TableId, u128)>>,
+}
+
+/// Patience and limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Chunks that may be on their way from one sender.
+    pub window: u32,
+    /// How long to wait for a chunk before it is asked for again.
+    pub patience_ms: u64,
+    /// After how many fruitless questions another holder is asked.
+    pub questions: u32,
+    /// How many damaged chunks disqualify a sender.
+    pub damaged: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { window: 8, patience_ms: 2_000, questions: 5, damaged: 3 }
+    }
+}
+
+/// What happens to the process.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A keyspace message that takes effect has its turn: everything before it has been given to the shards.
+    Keyspace {
+        /// Its `Ts`.
+        ts: Ts,
+        /// What every process receives.
+        transfers: Vec<Transfer>,
+        /// What this process holds no more.
+        deletes: Vec<KeyRange>,
+    },
+    /// A receiver asks for chunks.
+    Asked {
+        /// Who.
+        from: ProcessId,
+        /// Of which part.
+        part: PartId,
+        /// Which.
+        chunks: std::ops::Range<u32>,
+    },
+    /// A chunk has come.
+    Chunk {
+        /// From whom.
+        from: ProcessId,
+        /// Of which part.
+        part: PartId,
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// A process cannot send a part.
+    Refused {
+        /// Who.
+        from: ProcessId,
+        /// Which part.
+        part: PartId,
+    },
+    /// The shards have the rows of a part, or they are not what the sender said.
+    Installed {
+        /// Which part.
+        part: PartId,
+        /// Whether the content hashes agree.
+        outcome: Result<(), String>,
+    },
+    /// A checkpoint of what a read at this `Ts` sees is durable.
+    Durable(Ts),
+    /// An ordered message says that a process has durably received what a keyspace message instructed. To be told as
+    /// soon as it is delivered, like suspicions: a process that waits for its parts must not wait for its turn.
+    Received {
+        /// `Ts` of the keyspace message.
+        keyspace: Ts,
+        /// The receiver.
+        process: ProcessId,
+    },
+    /// An ordered message has declared a process as failed.
+    Suspected {
+        /// The process.
+        process: ProcessId,
+        /// `Ts` of that message.
+        ts: Ts,
+    },
+    /// Time passes: milliseconds since some beginning.
+    Tick(u64),
+}
+
+/// What the process does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Ask a holder for chunks of a part.
+    Ask {
+        /// The holder.
+        to: ProcessId,
+        /// The part.
+        part: PartId,
+        /// Which chunks.
+        chunks: std::ops::Range<u32>,
+    },
+    /// Send chunks of a part, as soon as they have been read from the shards.
+    Serve {
+        /// The receiver.
+        to: ProcessId,
+        /// The part.
+        part: PartId,
+        /// Which chunks; there may be fewer.
+        chunks: std::ops::Range<u32>,
+    },
+    /// Tell a receiver that this process cannot send a part.
+    Refuse {
+        /// The receiver.
+        to: ProcessId,
+        /// The part.
+        part: PartId,
+    },
+    /// Keep a chunk that has come.
+    Keep {
+        /// Of which part.
+        part: PartId,
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// Forget the chunks of a part: it begins anew, from another sender.
+    Discard(PartId),
+    /// Give the rows of a part's chunks to the shards and compare content hashes.
+    Install {
+        /// The part.
+        part: PartId,
+        /// How many chunks it has.
+        chunks: u32,
+        /// What the sender's content hashes are.
+        hashes: Vec<(TableId, u128)>,
+    },
+    /// Delete what is held no more, for everything behind the keyspace message.
+    Delete {
+        /// `Ts` of the keyspace message.
+        keyspace: Ts,
+        /// What is held no more.
+        ranges: Vec<KeyRange>,
+    },
+    /// Make a checkpoint behind a keyspace message: everything has been received.
+    Checkpoint {
+        /// `Ts` of the keyspace message.
+        keyspace: Ts,
+    },
+    /// Submit the message that says that what a keyspace message instructed has been received, durably.
+    Announce {
+        /// `Ts` of the keyspace message.
+        keyspace: Ts,
+    },
+    /// What a read at a keyspace message's `Ts` sees is not needed by any receiver any more.
+    Release {
+        /// `Ts` of the keyspace message.
+        keyspace: Ts,
+    },
+    /// No holder of a part remains: this process has failed.
+    Fail(String),
+}
+
+/// A part that is to be received.
+#[derive(Clone, Debug)]
+struct Incoming {
+    /// Holders that may still be asked, the present one first.
+    senders: Vec<ProcessId>,
+    /// The next chunk.
+    next: u32,
+    /// Chunks before this have been asked for.
+    asked: u32,
+    /// Fruitless questions to the present sender.
+    questions: u32,
+    damaged: u32,
+    /// When there was progress last.
+    progress_ms: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Receiving,
+    Installing,
+    Installed,
+}
+
+/// A keyspace message whose instructions let this process receive something.
+#[derive(Clone, Debug)]
+struct Receiving {
+    parts: BTreeMap<KeyRange, Incoming>,
+}
+
+impl Receiving {
+    fn is_installed(&self) -> bool {
+        self.parts.values().all(|part| part.state == State::Installed)
+    }
+}
+
+/// A keyspace message some of whose parts this process could send.
+#[derive(Clone, Debug)]
+struct Serving {
+    /// Receivers that are not durable, with their parts.
+    receivers: BTreeMap<ProcessId, Vec<KeyRange>>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Migrations {
+    id: ProcessId,
+    limits: Limits,
+    /// Keyspace messages up to here have had their turn, or were executed by an earlier life.
+    reached: Ts,
+    receiving: BTreeMap<Ts, Receiving>,
+    serving: BTreeMap<Ts, Serving>,
+    /// Of keyspace messages that are still to come: those who have received everything.
+    received_early: BTreeSet<(Ts, ProcessId)>,
+    /// When a process was suspected last.
+    suspected: BTreeMap<ProcessId, Ts>,
+    /// Questions about keyspace messages that are still to come.
+    early: BTreeMap<(PartId, ProcessId), std::ops::Range<u32>>,
+    /// What has been received durably, but whose announcement is not known to be ordered.
+    announcing: Vec<Ts>,
+    now_ms: u64,
+    announced_ms: u64,
+    effects: Vec<Effect>,
+}
+
+impl Migrations {
+    /// The state after everything up to `recovered` is known to be durable here. `unannounced` are the keyspace
+    /// messages up to there whose parts the config still takes for incomplete at this process.
+    pub fn new(id: ProcessId, recovered: Ts, unannounced: Vec<Ts>, limits: Limits) -> Migrations {
+        Migrations {
+            id,
+            limits,
+            reached: recovered,
+            receiving: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            received_early: BTreeSet::new(),
+            suspected: BTreeMap::new(),
+            early: BTreeMap::new(),
+            announcing: unannounced,
+            now_ms: 0,
+            announced_ms: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Whether what is behind the last keyspace message must wait until its parts are installed.
+    pub fn is_waiting(&self) -> bool {
+        self.receiving.values().any(|receiving| !receiving.is_installed())
+    }
+
+    /// The oldest keyspace message at whose `Ts` rows may still have to be read for other processes: their versions
+    /// must be kept.
+    pub fn oldest_served(&self) -> Option<Ts> {
+        self.serving.keys().next().copied()
+    }
+
+    /// Parts that are not installed: their keyspace message, range, and how many chunks have come.
+    pub fn progress(&self) -> impl Iterator<Item = (PartId, u32)> {
+        self.receiving.iter().flat_map(|(keyspace, receiving)| {
+            let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
+            open.map(|(range, part)| (PartId { keyspace: *keyspace, range: *range }, part.next))
+        })
+    }
+
+    /// Takes an event and returns what is to be done, in order.
+    ///
+    /// # Panics
+    /// When a keyspace message has its turn although parts of an earlier one are missing, or a second time.
+    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+        match event {
+            Event::Keyspace { ts, transfers, deletes } => self.keyspace(ts, transfers, deletes),
+            Event::Asked { from, part, chunks } => self.asked(from, part, chunks),
+            Event::Chunk { from, part, chunk } => self.chunk(from, part, chunk),
+            Event::Refused { from, part } => {
+                if self.incoming(part).is_some_and(|incoming| incoming.senders.contains(&from)) {
+                    self.exclude(part, from, "cannot send it");
+                }
+            }
+            Event::Installed { part, outcome } => self.installed(part, outcome),
+            Event::Durable(ts) => self.durable(ts),
+            Event::Received { keyspace, process } => self.received(keyspace, process),
+            Event::Suspected { process, ts } => self.suspect(process, ts),
+            Event::Tick(now_ms) => self.tick(now_ms),
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn keyspace(&mut self, ts: Ts, transfers: Vec<Transfer>, deletes: Vec<KeyRange>) {
+        assert!(ts > self.reached, "the keyspace message at {ts} has its turn after {}", self.reached);
+        assert!(!self.is_waiting(), "the keyspace message at {ts} overtakes parts of an earlier one");
+        self.reached = ts;
+        if !deletes.is_empty() {
+            self.effects.push(Effect::Delete { keyspace: ts, ranges: deletes });
+        }
+        let mut receivers: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+        let mut parts = BTreeMap::new();
+        for mut transfer in transfers {
+            // They have failed since, though it is not yet the turn of the message that says so.
+            let suspected = |process: &ProcessId| self.suspected.get(process).is_some_and(|when| *when > ts);
+            transfer.senders.retain(|sender| !suspected(sender));
+            let ended = suspected(&transfer.to) || self.received_early.contains(&(ts, transfer.to));
+            if transfer.senders.contains(&self.id) && !ended {
+                receivers.entry(transfer.to).or_default().push(transfer.range);
+            }
+            if transfer.to == self.id {
+                let incoming = Incoming {
+                    senders: transfer.senders,
+                    next: 0,
+                    asked: 0,
+                    questions: 0,
+                    damaged: 0,
+                    progress_ms: self.now_ms,
+                    state: State::Receiving,
+                };
+                parts.insert(transfer.range, incoming);
+            }
+        }
+        if !receivers.is_empty() {
+            self.serving.insert(ts, Serving { receivers });
+        }
+        let ranges: Vec<KeyRange> = parts.keys().copied().collect();
+        if !parts.is_empty() {
+            self.receiving.insert(ts, Receiving { parts });
+        }
+        self.received_early.retain(|(keyspace, _)| *keyspace > ts);
+        for range in ranges {
+            self.begin_anew(PartId { keyspace: ts, range }, "is suspected");
+        }
+        // Those who were ahead.
+        let early = std::mem::take(&mut self.early);
+        for ((part, from), chunks) in early {
+            self.asked(from, part, chunks);
+        }
+    }
+
+    /// The part, if it is still being received.
+    fn incoming(&mut self, part: PartId) -> Option<&mut Incoming> {
+        let incoming = self.receiving.get_mut(&part.keyspace)?.parts.get_mut(&part.range)?;
+        (incoming.state == State::Receiving).then_some(incoming)
+    }
+
+    /// Asks for what is missing of the window.
+    fn ask(&mut self, part: PartId) {
+        let window = self.limits.window;
+        let Some(incoming) = self.incoming(part) else { return };
+        let Some(to) = incoming.senders.first().copied() else { return };
+        let until = incoming.next.saturating_add(window);
+        if incoming.asked < until {
+            let chunks = incoming.asked..until;
+            incoming.asked = until;
+            self.effects.push(Effect::Ask { to, part, chunks });
+        }
+    }
+
+    fn asked(&mut self, from: ProcessId, part: PartId, chunks: std::ops::Range<u32>) {
+        let serving = self.serving.get(&part.keyspace).and_then(|serving| serving.receivers.get(&from));
+        if serving.is_some_and(|ranges| ranges.contains(&part.range)) {
+            self.effects.push(Effect::Serve { to: from, part, chunks });
+        } else if part.keyspace > self.reached {
+            self.early.insert((part, from), chunks);
+        } else {
+            self.effects.push(Effect::Refuse { to: from, part });
+        }
+    }
+
+    fn chunk(&mut self, from: ProcessId, part: PartId, chunk: Chunk) {
+        let (now_ms, limits) = (self.now_ms, self.limits);
+        let Some(incoming) = self.incoming(part) else { return };
+        // What an earlier sender still sends, or comes twice, or behind a lost one.
+        if incoming.senders.first() != Some(&from) || incoming.next != chunk.number {
+            return;
+        }
+        if crc32fast::hash(&chunk.rows) != chunk.checksum {
+            incoming.damaged += 1;
+            if incoming.damaged >= limits.damaged {
+                return self.exclude(part, from, "sends damaged chunks");
+            }
+            // What follows would come behind a lost one.
+            incoming.asked = incoming.next;
+            return self.ask(part);
+        }
+        incoming.next += 1;
+        incoming.questions = 0;
+        incoming.progress_ms = now_ms;
+        let chunks = incoming.next;
+        let last = chunk.last.clone();
+        if last.is_some() {
+            incoming.state = State::Installing;
+        }
+        self.effects.push(Effect::Keep { part, chunk });
+        match last {
+            Some(hashes) => self.effects.push(Effect::Install { part, chunks, hashes }),
+            None => {
+                let half = limits.window / 2;
+                if self.incoming(part).is_some_and(|incoming| incoming.asked <= incoming.next + half) {
+                    self.ask(part);
+                }
+            }
+        }
+    }
+
+    /// Asks the next holder, from the beginning.
+    fn begin_anew(&mut self, part: PartId, reason: &str) {
+        let now_ms = self.now_ms;
+        let Some(incoming) = self.incoming(part) else { return };
+        let had = incoming.next > 0;
+        incoming.next = 0;
+        incoming.asked = 0;
+        incoming.questions = 0;
+        incoming.damaged = 0;
+        incoming.progress_ms = now_ms;
+        if incoming.senders.is_empty() {
+            let PartId { keyspace, range } = part;
+            let reason = format!(
+                "no holder remains of range {range} that the keyspace message at {keyspace} moves here: the last one {reason}"
+            );
+            return self.effects.push(Effect::Fail(reason));
+        }
+        if had {
+            self.effects.push(Effect::Discard(part));
+        }
+        self.ask(part);
+    }
+
+    /// A holder is not asked for a part any more.
+    fn exclude(&mut self, part: PartId, sender: ProcessId, reason: &str) {
+        let Some(incoming) = self.incoming(part) else { return };
+        let was_asked = incoming.senders.first() == Some(&sender);
+        incoming.senders.retain(|other| *other != sender);
+        if was_asked {
+            self.begin_anew(part, reason);
+        }
+    }
+
+    fn installed(&mut self, part: PartId, outcome: Result<(), String>) {
+        let Some(receiving) = self.receiving.get_mut(&part.keyspace) else { return };
+        let Some(incoming) = receiving.parts.get_mut(&part.range) else { return };
+        if incoming.state != State::Installing {
+            return;
+        }
+        match outcome {
+            Ok(()) => {
+                incoming.state = State::Installed;
+                if receiving.is_installed() {
+                    self.effects.push(Effect::Checkpoint { keyspace: part.keyspace });
+                }
+            }
+            Err(reason) => {
+                incoming.state = State::Receiving;
+                if let Some(sender) = incoming.senders.first().copied() {
+                    self.exclude(part, sender, &reason);
+                }
+            }
+        }
+    }
+
+    fn durable(&mut self, ts: Ts) {
+        let complete = self.receiving.range(..ts).filter(|(_, receiving)| receiving.is_installed());
+        for keyspace in complete.map(|(keyspace, _)| *keyspace).collect::<Vec<_>>() {
+            self.receiving.remove(&keyspace);
+            self.announcing.push(keyspace);
+            self.effects.push(Effect::Announce { keyspace });
+        }
+    }
+
+    fn received(&mut self, keyspace: Ts, process: ProcessId) {
+        if process == self.id {
+            self.announcing.retain(|announced| *announced != keyspace);
+        }
+        if keyspace > self.reached {
+            self.received_early.insert((keyspace, process));
+        }
+        self.end_serving(process, |ts| ts == keyspace);
+    }
+
+    fn suspect(&mut self, process: ProcessId, ts: Ts) {
+        self.suspected.insert(process, ts);
+        self.early.retain(|(_, from), _| *from != process);
+        self.end_serving(process, |_| true);
+        let parts: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
+        for part in parts {
+            self.exclude(part, process, "is suspected");
+        }
+        // If the rows that are being installed turn out to be wrong, it is not asked either.
+        for part in self.receiving.values_mut().flat_map(|receiving| receiving.parts.values_mut()) {
+            part.senders.retain(|sender| *sender != process);
+        }
+    }
+
+    /// A receiver needs nothing any more.
+    fn end_serving(&mut self, receiver: ProcessId, ended: impl Fn(Ts) -> bool) {
+        let effects = &mut self.effects;
+        self.serving.retain(|keyspace, serving| {
+            if ended(*keyspace)
+                && serving.receivers.remove(&receiver).is_some()
+                && serving.receivers.is_empty()
+            {
+                effects.push(Effect::Release { keyspace: *keyspace });
+            }
+            !serving.receivers.is_empty()
+        });
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        let limits = self.limits;
+        let late: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
+        for part in late {
+            let Some(incoming) = self.incoming(part) else { continue };
+            if now_ms < incoming.progress_ms + limits.patience_ms {
+                continue;
+            }
+            incoming.progress_ms = now_ms;
+            incoming.questions += 1;
+            if incoming.questions > limits.questions && incoming.senders.len() > 1 {
+                // It may be back later.
+                incoming.senders.rotate_left(1);
+                self.begin_anew(part, "does not answer");
+            } else {
+                incoming.asked = incoming.next;
+                self.ask(part);
+            }
+        }
+        if !self.announcing.is_empty() && now_ms >= self.announced_ms + limits.patience_ms {
+            self.announced_ms = now_ms;
+            let again = self.announcing.iter().map(|keyspace| Effect::Announce { keyspace: *keyspace });
+            self.effects.extend(again);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "migration_tests.rs"]
+mod tests;
