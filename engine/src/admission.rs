@@ -41,6 +41,10 @@ impl Shard {
             OperationKind::Delete(delete) => &delete.predicate,
             _ => return None,
         };
+        let is_tested = |column: &usize| rider.split.tests.iter().any(|test| test.column == *column);
+        if !table.schema.primary_key.iter().all(is_tested) {
+            return None;
+        }
         // Only what is evaluated before anything that may fail on other rows.
         let free: Vec<_> = predicate.iter().take_while(|conjunct| !can_fail(conjunct)).cloned().collect();
         let mut keys: Vec<Vec<u8>> = vec![Vec::new()];

@@ -51,6 +51,16 @@ impl Bits {
         self.words[row / 64] &= !(1 << (row % 64));
     }
 
+    /// From words whose bits beyond `len` are clear.
+    pub(crate) fn from_words(words: Vec<u64>, len: usize) -> Bits {
+        Bits { words, len }
+    }
+
+    /// The words; bits beyond the length are clear.
+    pub(crate) fn into_words(self) -> Vec<u64> {
+        self.words
+    }
+
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
@@ -99,8 +109,8 @@ pub(crate) fn and_where<T: Copy>(mask: &mut [u64], values: &[T], test: impl Fn(T
 }
 
 /// Packs 64 bytes that are 0 or 1 into 64 bits.
-#[inline]
-fn pack(flags: &[u8; 64]) -> u64 {
+#[inline(always)]
+pub(crate) fn pack(flags: &[u8; 64]) -> u64 {
     let mut word = 0;
     for (index, eight) in flags.chunks_exact(8).enumerate() {
         let mut lanes = [0; 8];

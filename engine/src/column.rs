@@ -4,8 +4,8 @@
 //! - [`Physical::Int`]: everything that fits in 64 bits (booleans, integers, dates and times, decimals of up to 18
 //!   digits, and floating point numbers by an order-preserving mapping of their bits);
 //! - [`Physical::Wide`]: decimals of more digits;
-//! - [`Physical::Bytes`]: strings, uuid, bytea, and numeric without a declared precision (as text, whose byte order
-//!   means nothing).
+//! - [`Physical::Bytes`]: strings (`char(n)` without its trailing blanks, which mean nothing to its order), uuid, bytea,
+//!   and numeric without a declared precision (as text, whose byte order means nothing).
 //!
 //! An encoded column is a vector of narrow codes (one bit to 64 bits wide; constant columns have none) and a
 //! domain that maps codes to values monotonically: `base + scale * code` for whole numbers, a sorted dictionary
@@ -27,7 +27,12 @@ use arrow::{
 use hashbrown::{HashMap, HashTable};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{array::DECIMAL_NAN, bits::Bits, types::Type};
+use crate::{
+    array::DECIMAL_NAN,
+    bits::Bits,
+    types::Type,
+    value_filter::{ValueFilter, hash_bytes, hash_int},
+};
 
 /// The physical domain of a SQL type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +200,13 @@ impl PlainColumn {
                         let array = array.as_binary::<i32>();
                         take.for_each(|row| push(if empty(row) { &[] } else { array.value(row) }));
                     }
+                    Type::Char(_) => {
+                        let array = array.as_string::<i32>();
+                        take.for_each(|row| {
+                            let text = if empty(row) { "" } else { array.value(row) };
+                            push(text.trim_end_matches(' ').as_bytes());
+                        });
+                    }
                     _ => {
                         let array = array.as_string::<i32>();
                         take.for_each(|row| push(if empty(row) { &[] } else { array.value(row).as_bytes() }));
@@ -307,6 +319,10 @@ pub(crate) struct EncodedColumn {
     pub(crate) domain: Domain,
     /// The largest code.
     pub(crate) max_code: u64,
+    /// How often codes occur.
+    pub(crate) frequency: Frequency,
+    /// The values, unless they are so few that a search is as cheap.
+    filter: Option<ValueFilter>,
     pub(crate) nulls: Option<Bits>,
     /// Whether every row is NULL: the domain is then meaningless.
     pub(crate) all_null: bool,
@@ -354,6 +370,47 @@ impl EncodedColumn {
         }
     }
 
+    /// Whether a value with this hash may be in some row.
+    #[inline]
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_have(hash))
+    }
+
+    fn make_filter(&self, rows: usize) -> Option<ValueFilter> {
+        if self.max_code < 256 {
+            return None;
+        }
+        match &self.domain {
+            Domain::Linear { .. } => {
+                let mut filter = ValueFilter::new(rows);
+                (0..rows).for_each(|row| filter.insert(hash_int(self.int_of(self.codes.get(row)))));
+                Some(filter)
+            }
+            Domain::Ints(values) => {
+                let mut filter = ValueFilter::new(values.len());
+                values.iter().for_each(|value| filter.insert(hash_int(*value)));
+                Some(filter)
+            }
+            Domain::Wides(_) => None,
+            Domain::Bytes { offsets, .. } => {
+                let entries = offsets.len() - 1;
+                let mut filter = ValueFilter::new(entries);
+                (0..entries).for_each(|code| filter.insert(hash_bytes(self.bytes_of(code as u64))));
+                Some(filter)
+            }
+        }
+    }
+
+    /// How many entries of a dictionary of byte strings are below a bound, when the first `from` are.
+    pub(crate) fn bytes_below(&self, bound: &[u8], from: usize) -> usize {
+        let (mut low, mut high) = (from, self.dictionary_len().unwrap_or(0));
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.bytes_of(middle as u64) < bound { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
         let domain = match &self.domain {
@@ -362,20 +419,78 @@ impl EncodedColumn {
             Domain::Wides(values) => values.len() * 16,
             Domain::Bytes { offsets, bytes } => offsets.len() * 4 + bytes.len(),
         };
-        self.codes.size() + domain + self.nulls.as_ref().map_or(0, Bits::size)
+        self.codes.size()
+            + domain
+            + self.nulls.as_ref().map_or(0, Bits::size)
+            + self.frequency.size()
+            + self.filter.as_ref().map_or(0, ValueFilter::size)
     }
 
     /// The dictionary as an Arrow array of the column's type, one element for each code.
     pub(crate) fn dictionary(&self, ty: &Type) -> Option<ArrayRef> {
         let entries = self.dictionary_len()?;
-        Some(build(
-            ty,
-            entries,
-            |_| false,
-            |i| self.int_of(i as u64),
-            |i| self.wide_of(i as u64),
-            |i| self.bytes_of(i as u64),
-        ))
+        Some(build(ty, &Entries { column: self, entries: entries as u64 }))
+    }
+}
+
+/// How often the codes of a column occur: what the index chooses by.
+#[derive(Debug, Default)]
+pub(crate) struct Frequency {
+    /// Of a narrow column the rows of each code, NULLs left out.
+    exact: Vec<u32>,
+    /// Of a wide one the codes that stand out, ascending, with about their rows.
+    heavy: Vec<(u64, u32)>,
+    /// Rows of each other code.
+    rest: f64,
+}
+
+impl Frequency {
+    /// Codes up to which each is counted.
+    const EXACT: u64 = 1024;
+    /// Rows that are looked at in a wide column, and how often a code must be met to stand out.
+    const SAMPLE: usize = 2048;
+    const OFTEN: usize = 6;
+
+    fn new(codes: &Codes, max_code: u64, rows: usize, nulls: Option<&Bits>) -> Frequency {
+        let is_null = |row: usize| nulls.is_some_and(|nulls| nulls.get(row));
+        if max_code < Frequency::EXACT {
+            let mut exact = vec![0; max_code as usize + 1];
+            (0..rows).filter(|row| !is_null(*row)).for_each(|row| exact[codes.get(row) as usize] += 1);
+            return Frequency { exact, ..Frequency::default() };
+        }
+        let stride = (rows / Frequency::SAMPLE).max(1);
+        let mut sample: Vec<u64> =
+            (0..rows).step_by(stride).filter(|row| !is_null(*row)).map(|row| codes.get(row)).collect();
+        sample.sort_unstable();
+        let mut heavy = Vec::new();
+        let mut light = 0;
+        for same in sample.chunk_by(|a, b| a == b) {
+            if same.len() >= Frequency::OFTEN {
+                heavy.push((same[0], (same.len() * stride) as u32));
+            } else {
+                light += same.len() * stride;
+            }
+        }
+        Frequency { exact: Vec::new(), heavy, rest: light as f64 / (max_code as f64 + 1.0) }
+    }
+
+    /// About how many rows have one of these codes.
+    pub(crate) fn estimate(&self, low: u64, high: u64) -> usize {
+        if !self.exact.is_empty() {
+            let high = (high as usize).min(self.exact.len() - 1);
+            return self
+                .exact
+                .get(low as usize..=high)
+                .map_or(0, |counts| counts.iter().sum::<u32>() as usize);
+        }
+        let first = self.heavy.partition_point(|(code, _)| *code < low);
+        let heavy: u32 =
+            self.heavy[first..].iter().take_while(|(code, _)| *code <= high).map(|(_, n)| n).sum();
+        heavy as usize + (((high - low) as f64 + 1.0) * self.rest).ceil() as usize
+    }
+
+    fn size(&self) -> usize {
+        self.exact.len() * 4 + self.heavy.len() * 12
     }
 }
 
@@ -534,6 +649,12 @@ impl SegmentColumn {
         }
     }
 
+    /// Whether a row may be NULL.
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.delta.nulls.is_some()
+            || self.base.as_ref().is_some_and(|base| base.all_null || base.nulls.is_some())
+    }
+
     #[inline]
     pub(crate) fn int(&self, row: usize) -> i64 {
         match &self.base {
@@ -560,14 +681,7 @@ impl SegmentColumn {
 
     /// The cells of these rows as an Arrow array.
     pub(crate) fn gather(&self, ty: &Type, rows: &[u32]) -> ArrayRef {
-        build(
-            ty,
-            rows.len(),
-            |i| self.is_null(rows[i] as usize),
-            |i| self.int(rows[i] as usize),
-            |i| self.wide(rows[i] as usize),
-            |i| self.bytes(rows[i] as usize),
-        )
+        gather_runs(ty, &[(self, rows)])
     }
 
     /// Keeps only these rows, all of them encoded.
@@ -587,31 +701,108 @@ impl SegmentColumn {
         }
         let all_null = rows > 0 && null_count == rows;
         let nulls = (null_count > 0 && !all_null).then_some(nulls);
-        self.base = Some(EncodedColumn { codes, domain, max_code, nulls, all_null });
+        let frequency = Frequency::new(&codes, max_code, rows, nulls.as_ref());
+        let mut base = EncodedColumn { codes, domain, max_code, frequency, filter: None, nulls, all_null };
+        base.filter = base.make_filter(rows);
+        self.base = Some(base);
         self.base_rows = rows;
         self.delta = PlainColumn::new(ty);
     }
 }
 
+/// Where the physical values of an array come from.
+trait Cells {
+    fn rows(&self) -> usize;
+    fn nulls(&self) -> Option<NullBuffer>;
+    fn ints(&self, f: impl FnMut(i64));
+    fn wides(&self, f: impl FnMut(i128));
+    fn bytes(&self, f: impl FnMut(&[u8]));
+}
+
+/// Rows of several columns of one type, one after the other.
+struct Runs<'a>(&'a [(&'a SegmentColumn, &'a [u32])]);
+
+/// The cells of rows of several segments' columns as one Arrow array.
+pub(crate) fn gather_runs(ty: &Type, runs: &[(&SegmentColumn, &[u32])]) -> ArrayRef {
+    build(ty, &Runs(runs))
+}
+
+impl Cells for Runs<'_> {
+    fn rows(&self) -> usize {
+        self.0.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    fn nulls(&self) -> Option<NullBuffer> {
+        if !self.0.iter().any(|(column, _)| column.has_nulls()) {
+            return None;
+        }
+        let valid: Vec<bool> = self
+            .0
+            .iter()
+            .flat_map(|(column, rows)| rows.iter().map(|row| !column.is_null(*row as usize)))
+            .collect();
+        valid.contains(&false).then(|| NullBuffer::from(valid))
+    }
+
+    fn ints(&self, mut f: impl FnMut(i64)) {
+        for (column, rows) in self.0 {
+            rows.iter().for_each(|row| f(column.int(*row as usize)));
+        }
+    }
+
+    fn wides(&self, mut f: impl FnMut(i128)) {
+        for (column, rows) in self.0 {
+            rows.iter().for_each(|row| f(column.wide(*row as usize)));
+        }
+    }
+
+    fn bytes(&self, mut f: impl FnMut(&[u8])) {
+        for (column, rows) in self.0 {
+            rows.iter().for_each(|row| f(column.bytes(*row as usize)));
+        }
+    }
+}
+
+/// The entries of a dictionary.
+struct Entries<'a> {
+    column: &'a EncodedColumn,
+    entries: u64,
+}
+
+impl Cells for Entries<'_> {
+    fn rows(&self) -> usize {
+        self.entries as usize
+    }
+
+    fn nulls(&self) -> Option<NullBuffer> {
+        None
+    }
+
+    fn ints(&self, mut f: impl FnMut(i64)) {
+        (0..self.entries).for_each(|code| f(self.column.int_of(code)));
+    }
+
+    fn wides(&self, mut f: impl FnMut(i128)) {
+        (0..self.entries).for_each(|code| f(self.column.wide_of(code)));
+    }
+
+    fn bytes(&self, mut f: impl FnMut(&[u8])) {
+        (0..self.entries).for_each(|code| f(self.column.bytes_of(code)));
+    }
+}
+
 /// Builds an Arrow array of a SQL type from physical values.
-fn build<'a>(
-    ty: &Type,
-    rows: usize,
-    is_null: impl Fn(usize) -> bool,
-    int: impl Fn(usize) -> i64,
-    wide: impl Fn(usize) -> i128,
-    bytes: impl Fn(usize) -> &'a [u8],
-) -> ArrayRef {
-    let valid: Vec<bool> = (0..rows).map(|row| !is_null(row)).collect();
-    let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
+fn build(ty: &Type, cells: &impl Cells) -> ArrayRef {
+    let (rows, nulls) = (cells.rows(), cells.nulls());
     macro_rules! primitive {
         ($arrow:ty, $map:expr) => {
-            primitive::<$arrow>(rows, nulls, |row| $map(int(row)))
+            Arc::new(ints::<$arrow>(cells, nulls, $map))
         };
     }
     match ty {
         Type::Bool => {
-            let values: Vec<bool> = (0..rows).map(|row| int(row) != 0).collect();
+            let mut values = Vec::with_capacity(rows);
+            cells.ints(|value| values.push(value != 0));
             Arc::new(BooleanArray::new(values.into(), nulls))
         }
         Type::Int2 => primitive!(Int16Type, |v| v as i16),
@@ -623,46 +814,46 @@ fn build<'a>(
         Type::Time => primitive!(Time64MicrosecondType, |v| v),
         Type::Timestamp => primitive!(TimestampMicrosecondType, |v| v),
         Type::TimestampTz => {
-            let values: ScalarBuffer<i64> = (0..rows).map(int).collect();
-            Arc::new(PrimitiveArray::<TimestampMicrosecondType>::new(values, nulls).with_timezone("UTC"))
+            Arc::new(ints::<TimestampMicrosecondType>(cells, nulls, |v| v).with_timezone("UTC"))
         }
         Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
-            let narrow = physical(ty) == Physical::Int;
-            let values: ScalarBuffer<i128> = (0..rows)
-                .map(|row| decimal(if narrow { Some(int(row)) } else { None }, || wide(row)))
-                .collect();
-            let array = PrimitiveArray::<Decimal128Type>::new(values, nulls);
+            let mut values = Vec::with_capacity(rows);
+            match physical(ty) {
+                Physical::Int => cells.ints(|value| values.push(decimal(Some(value), || 0))),
+                _ => cells.wides(|value| values.push(decimal(None, || value))),
+            }
+            let array = PrimitiveArray::<Decimal128Type>::new(values.into(), nulls);
             Arc::new(
                 array.with_data_type(arrow::datatypes::DataType::Decimal128(*precision as u8, *scale as i8)),
             )
         }
         Type::Uuid => {
             let mut values = Vec::with_capacity(rows * 16);
-            for row in 0..rows {
-                let value = bytes(row);
-                if value.len() == 16 {
-                    values.extend_from_slice(value);
-                } else {
-                    values.extend_from_slice(&[0; 16]);
-                }
-            }
+            cells.bytes(|value| values.extend_from_slice(if value.len() == 16 { value } else { &[0; 16] }));
             Arc::new(FixedSizeBinaryArray::new(16, Buffer::from_vec(values), nulls))
         }
         Type::Bytea | Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Numeric(_) | Type::Interval => {
             let mut offsets = Vec::with_capacity(rows + 1);
-            let mut values: Vec<u8> = Vec::new();
+            let mut values: Vec<u8> = Vec::with_capacity(rows * 8);
             offsets.push(0i32);
-            for row in 0..rows {
-                if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)) {
-                    values.extend_from_slice(bytes(row));
+            let length = if let Type::Char(length) = ty { *length as usize } else { 0 };
+            cells.bytes(|value| {
+                let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(offsets.len() - 1));
+                if valid {
+                    values.extend_from_slice(value);
+                    if length > 0 {
+                        let characters = value.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+                        values.resize(values.len() + length.saturating_sub(characters), b' ');
+                    }
                 }
                 offsets.push(i32::try_from(values.len()).expect("a segment's cells are below 2 GB"));
-            }
+            });
             let offsets = OffsetBuffer::new(offsets.into());
             if *ty == Type::Bytea {
                 Arc::new(BinaryArray::new(offsets, Buffer::from_vec(values), nulls))
             } else {
-                // SAFETY: only whole cells of string arrays are ever stored in string columns.
+                // SAFETY: only whole cells of string arrays are ever stored in string columns, some of them without
+                // trailing blanks.
                 Arc::new(unsafe { StringArray::new_unchecked(offsets, Buffer::from_vec(values), nulls) })
             }
         }
@@ -681,11 +872,12 @@ pub(crate) fn decimal(int: Option<i64>, wide: impl FnOnce() -> i128) -> i128 {
     }
 }
 
-fn primitive<T: ArrowPrimitiveType>(
-    rows: usize,
+fn ints<T: ArrowPrimitiveType>(
+    cells: &impl Cells,
     nulls: Option<NullBuffer>,
-    value: impl Fn(usize) -> T::Native,
-) -> ArrayRef {
-    let values: ScalarBuffer<T::Native> = (0..rows).map(value).collect();
-    Arc::new(PrimitiveArray::<T>::new(values, nulls))
+    map: impl Fn(i64) -> T::Native,
+) -> PrimitiveArray<T> {
+    let mut values = Vec::with_capacity(cells.rows());
+    cells.ints(|value| values.push(map(value)));
+    PrimitiveArray::new(ScalarBuffer::from(values), nulls)
 }

@@ -205,11 +205,6 @@ pub(crate) fn write_stored(out: &mut Vec<u8>, column: &SegmentColumn, row: usize
         (Physical::Bytes, Type::Numeric(_)) => {
             write_numeric_text(out, std::str::from_utf8(column.bytes(row)).unwrap_or("NaN"))
         }
-        (Physical::Bytes, Type::Char(_)) => {
-            let bytes = column.bytes(row);
-            let kept = bytes.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
-            write_bytes(out, &bytes[..kept]);
-        }
         (Physical::Bytes, _) => write_bytes(out, column.bytes(row)),
     }
 }

@@ -24,13 +24,16 @@ pub mod position;
 mod predicate_index;
 mod primary_key;
 mod rider;
+mod riders;
 pub mod schema;
 mod segment;
 pub mod shard;
+mod simd;
 mod table;
 pub mod text;
 pub mod types;
 pub mod value;
+mod value_filter;
 mod versions;
 mod visit;
 

@@ -1,6 +1,9 @@
 //! An operation on its way through a shard.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use arrow::{
     array::{Array, ArrayRef, Int64Array},
@@ -10,7 +13,7 @@ use arrow::{
 
 use crate::{
     error::{Result, SqlError},
-    expr::{EvalContext, Expr, can_fail, check_depth, columns, remap_columns},
+    expr::{EvalContext, Expr, can_fail, check_depth, columns, remap_columns, walk},
     kernel::{self, Groups},
     operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, Ts},
     position::KeyRange,
@@ -21,6 +24,8 @@ use crate::{
 /// Expressions over some columns of a row, renumbered so that only those columns need be fetched.
 #[derive(Clone, Debug)]
 pub(crate) struct Projection {
+    /// As they were given.
+    source: Vec<Expr>,
     columns: Vec<usize>,
     exprs: Vec<Expr>,
     schema: SchemaRef,
@@ -35,17 +40,54 @@ pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatc
         .map_err(|error| SqlError::internal(error.to_string()))
 }
 
+/// Refuses expressions that are too deep or refer to columns that are not there.
+fn check(exprs: &[Expr], width: usize) -> Result<()> {
+    for expr in exprs {
+        check_depth(expr)?;
+        let mut fits = true;
+        walk(expr, &mut |part| {
+            if let Expr::Column { index, .. } = part {
+                fits &= *index < width;
+            }
+        });
+        if !fits {
+            return Err(SqlError::internal("an expression refers to a column that the table does not have"));
+        }
+    }
+    Ok(())
+}
+
+/// The projections that reads have asked for last: statements that are prepared once are asked often.
+#[derive(Debug, Default)]
+pub(crate) struct Projections {
+    recent: VecDeque<Arc<Projection>>,
+}
+
+impl Projections {
+    const KEPT: usize = 16;
+
+    fn get(&mut self, exprs: &[Expr], width: usize) -> Result<Arc<Projection>> {
+        // Constants that compare as equal may still look different.
+        if !exprs.iter().all(|expr| matches!(expr, Expr::Column { .. })) {
+            return Ok(Arc::new(Projection::new(exprs, width)?));
+        }
+        if let Some(found) = self.recent.iter().find(|recent| recent.source == exprs) {
+            return Ok(found.clone());
+        }
+        let mut projection = Projection::new(exprs, width)?;
+        projection.source = exprs.to_vec();
+        let projection = Arc::new(projection);
+        self.recent.truncate(Projections::KEPT - 1);
+        self.recent.push_front(projection.clone());
+        Ok(projection)
+    }
+}
+
 impl Projection {
     /// `width` is the number of columns that the expressions may refer to.
     fn new(exprs: &[Expr], width: usize) -> Result<Projection> {
-        let mut needed = BTreeSet::new();
-        for expr in exprs {
-            check_depth(expr)?;
-            needed.extend(columns(expr));
-        }
-        if needed.last().is_some_and(|column| *column >= width) {
-            return Err(SqlError::internal("an expression refers to a column that the table does not have"));
-        }
+        check(exprs, width)?;
+        let needed: BTreeSet<usize> = exprs.iter().flat_map(columns).collect();
         let columns: Vec<usize> = needed.into_iter().collect();
         let place = |index: usize| columns.binary_search(&index).unwrap_or(0);
         let exprs: Vec<Expr> = exprs.iter().map(|expr| remap_columns(expr.clone(), &place)).collect();
@@ -54,7 +96,7 @@ impl Projection {
             .enumerate()
             .map(|(index, expr)| Field::new(format!("column{}", index + 1), expr.ty().arrow(), true))
             .collect();
-        Ok(Projection { columns, exprs, schema: Arc::new(Schema::new(fields)) })
+        Ok(Projection { source: Vec::new(), columns, exprs, schema: Arc::new(Schema::new(fields)) })
     }
 
     /// With the row's ordinal in front.
@@ -139,10 +181,58 @@ pub(crate) struct ConflictUpdate {
     pub(crate) filter: Option<Filter>,
 }
 
+/// Rows that a read has found and that have not been sent yet. They stay where they are: the read itself keeps their
+/// versions from being collected.
+#[derive(Debug, Default)]
+pub(crate) struct FoundRows {
+    /// Runs of rows of one segment: its slot, and where its rows end.
+    runs: Vec<(u32, u32)>,
+    rows: Vec<u32>,
+}
+
+impl FoundRows {
+    /// Rows from which they are sent before the end of the revolution.
+    pub(crate) const MANY: usize = 512;
+
+    pub(crate) fn push(&mut self, slot: u32, rows: &[u32]) {
+        self.rows.extend_from_slice(rows);
+        let end = self.rows.len() as u32;
+        match self.runs.last_mut() {
+            Some(last) if last.0 == slot => last.1 = end,
+            _ => self.runs.push((slot, end)),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows of each segment; some segments may come more than once.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, &[u32])> {
+        let mut start = 0;
+        self.runs.iter().map(move |(slot, end)| {
+            let rows = &self.rows[start..*end as usize];
+            start = *end as usize;
+            (*slot, rows)
+        })
+    }
+
+    /// Gives the rows of a segment new numbers.
+    pub(crate) fn renumber(&mut self, slot: u32, renumbered: &[u32]) {
+        let mut start = 0;
+        for (other, end) in &self.runs {
+            if *other == slot {
+                self.rows[start..*end as usize].iter_mut().for_each(|row| *row = renumbered[*row as usize]);
+            }
+            start = *end as usize;
+        }
+    }
+}
+
 /// What to do with qualifying rows.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Rows { projection: Projection, limit: Option<u64> },
+    Rows { projection: Arc<Projection>, limit: Option<u64>, found: FoundRows },
     Groups { groups: Groups, input: Projection },
     Hash,
     Insert { conflict: Option<ConflictUpdate>, returning: Option<Projection> },
@@ -186,11 +276,8 @@ pub(crate) struct Rider {
     /// Whether its effects may have to be taken back, so that others must wait for them.
     pub(crate) tentative: bool,
     pub(crate) changes: Vec<Change>,
-    /// First segment of its revolution, and how many there are in it.
-    pub(crate) start: u32,
-    pub(crate) slots: u32,
-    /// Segments not yet passed.
-    pub(crate) left: u32,
+    /// Whether it is on its revolution.
+    pub(crate) rides: bool,
     /// Rows that it waits for.
     pub(crate) waiting: usize,
     pub(crate) executed: bool,
@@ -226,6 +313,7 @@ impl Rider {
     pub(crate) fn new(
         ordered: &OrderedOperation,
         schema: &TableSchema,
+        projections: &mut Projections,
         place_of_range: Vec<Option<usize>>,
     ) -> Result<Rider> {
         let operation = ordered.operation.clone();
@@ -236,8 +324,9 @@ impl Rider {
                 predicate = &read.predicate;
                 match &read.output {
                     ReadOutput::Rows { projection, top } => Work::Rows {
-                        projection: Projection::new(projection, width)?,
+                        projection: projections.get(projection, width)?,
                         limit: top.as_ref().filter(|top| top.keys.is_empty()).map(|top| top.limit),
+                        found: FoundRows::default(),
                     },
                     ReadOutput::Groups { group_by, aggregates } => {
                         let mut exprs = group_by.clone();
@@ -293,7 +382,7 @@ impl Rider {
             }
         };
         // Checked as a whole, so that the index may rely on it.
-        Filter::new(predicate, width)?;
+        check(predicate, width)?;
         let split = split(predicate, &schema.columns);
         let residual = Filter::new(&split.residual, width)?;
         let is_write = operation.kind.is_write();
@@ -315,9 +404,7 @@ impl Rider {
             tentative: is_write && (ordered.undecided || may_fail(&operation.kind, schema)),
             operation,
             changes: Vec::new(),
-            start: 0,
-            slots: 0,
-            left: 0,
+            rides: false,
             waiting: 0,
             executed: false,
         })
@@ -334,11 +421,6 @@ impl Rider {
             .copied()
             .flatten()
             .is_some_and(|place| self.ranges[place].outcome.is_ok())
-    }
-
-    /// Whether its revolution has still to come past the segment.
-    pub(crate) fn has_ahead(&self, slot: u32) -> bool {
-        slot < self.slots && (slot + self.slots - self.start) % self.slots >= self.slots - self.left
     }
 
     pub(crate) fn fail(&mut self, place: usize, error: SqlError) {

@@ -8,6 +8,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::{
     column::{SegmentColumn, Take},
     operation::Ts,
+    predicate_index::Found,
     primary_key::Address,
     schema::Column,
     versions::Versions,
@@ -124,6 +125,30 @@ impl Segment {
         is_new
     }
 
+    /// Adds the versions from row `first` on that follow versions which are there.
+    pub(crate) fn add_successors(&self, found: &mut Found, first: usize) {
+        match found {
+            Found::Rows(rows) => {
+                for index in 0..rows.len() {
+                    let mut row = rows[index];
+                    while let Some(next) = self.next.get(&row).filter(|next| **next >= first as u32) {
+                        rows.push(*next);
+                        row = *next;
+                    }
+                }
+            }
+            Found::Mask(mask) => {
+                mask.resize(self.rows);
+                for row in first..self.rows {
+                    let is_next = |old: &Address| mask.get(old.row as usize);
+                    if self.previous.get(&(row as u32)).is_some_and(is_next) {
+                        mask.set(row);
+                    }
+                }
+            }
+        }
+    }
+
     pub(crate) fn note_undecided(&mut self, ts: Ts) {
         self.undecided.insert(ts.0);
     }
@@ -144,10 +169,12 @@ impl Segment {
     /// Recomputes the logical size; returns old and new.
     pub(crate) fn measure(&mut self) -> (usize, usize) {
         let before = self.size;
-        self.size = self.columns.iter().map(SegmentColumn::size).sum::<usize>()
-            + self.versions.size()
-            + self.previous.len() * 16
-            + self.next.len() * 12;
+        self.size = self.columns.iter().map(SegmentColumn::size).sum::<usize>() + self.versions_size();
         (before, self.size)
+    }
+
+    /// Logical size in bytes of what is known about the rows' versions.
+    pub(crate) fn versions_size(&self) -> usize {
+        self.versions.size() + self.previous.len() * 16 + self.next.len() * 12
     }
 }

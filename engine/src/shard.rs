@@ -37,6 +37,7 @@ use crate::{
     position::{KeyRange, Position},
     primary_key::Address,
     rider::{Rider, Work},
+    riders::{Riders, bit},
     schema::{TableId, TableSchema},
     segment::Deferred,
     table::{RowKeys, Table, Visit, shard_of},
@@ -47,11 +48,16 @@ use crate::{
 pub struct Options {
     /// Rows after which a segment takes no more inserted rows. (New versions always stay in their segment.)
     pub segment_rows: usize,
+    /// Tests of one column of 16-bit codes from which one pass over it, joining it with all of them, costs less than
+    /// comparing it with each; the number for other widths follows from it.
+    pub probe_together: usize,
+    /// A test is selective, and its rows are listed, when at most one row in so many meets it.
+    pub selective_share: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { segment_rows: 1 << 15 }
+        Options { segment_rows: 1 << 16, probe_together: 10, selective_share: 256 }
     }
 }
 
@@ -73,7 +79,7 @@ pub struct Shard {
     options: Options,
     pub(crate) tables: HashMap<TableId, Box<Table>>,
     /// Operations that have been admitted and are not finished.
-    pub(crate) riders: HashMap<Ts, Box<Rider>>,
+    pub(crate) riders: Riders,
     inbox: VecDeque<OrderedOperation>,
     submitted: Ts,
     /// Decisions that came before their operation.
@@ -97,7 +103,7 @@ impl Shard {
             ranges,
             options,
             tables: HashMap::new(),
-            riders: HashMap::new(),
+            riders: Riders::default(),
             inbox: VecDeque::new(),
             submitted: Ts::ZERO,
             early: BTreeMap::new(),
@@ -145,7 +151,7 @@ impl Shard {
     /// Tells how an undecided write ended. May come at any time after the write has been ordered, even before it is
     /// submitted; a decision about a write that is not undecided is ignored.
     pub fn decide(&mut self, ts: Ts, decision: Decision, effects: &mut Vec<Effect>) {
-        match self.riders.get(&ts) {
+        match self.riders.get(ts) {
             Some(rider) if rider.awaits_decision => self.settle_decided(ts, decision, effects),
             Some(_) => {}
             None if ts > self.submitted || self.inbox.iter().any(|operation| operation.ts == ts) => {
@@ -159,7 +165,7 @@ impl Shard {
     /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more. Looks at a bounded
     /// amount of data; `Busy` means that there was something to do and may be more.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
-        let oldest = self.riders.values().map(|rider| rider.sees.min(rider.ts)).min().unwrap_or(Ts::INFINITY);
+        let oldest = self.riders.horizon();
         let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
         let horizon = horizon.min(oldest).min(queued);
         // Sorted, so that it is a function of the history.
@@ -167,7 +173,7 @@ impl Shard {
         ids.sort_unstable();
         for id in ids {
             if let Some(table) = self.tables.get_mut(&id)
-                && table.collect_garbage(horizon)
+                && table.collect_garbage(horizon, &mut self.riders)
             {
                 return Progress::Busy;
             }
@@ -178,6 +184,11 @@ impl Shard {
     /// Logical size of the rows, their versions and keys in bytes.
     pub fn memory(&self) -> usize {
         self.tables.values().map(|table| table.size()).sum()
+    }
+
+    /// Logical size of one table in bytes, by part: its columns by name, then their versions, then the key index.
+    pub fn memory_by_part(&self, table: TableId) -> Vec<(String, usize)> {
+        self.tables.get(&table).map_or(Vec::new(), |table| table.size_by_part())
     }
 
     /// Number of rows of a table that have not ended, undecided ones included.
@@ -197,8 +208,8 @@ impl Shard {
 
     /// Makes room for a table when a checkpoint is loaded, as its `CreateTable` did.
     pub fn restore_table(&mut self, schema: Arc<TableSchema>) {
-        let (ranges, rows) = (self.ranges.len(), self.options.segment_rows);
-        self.tables.entry(schema.id).or_insert_with(|| Box::new(Table::new(schema, ranges, rows)));
+        let (ranges, options) = (self.ranges.len(), self.options);
+        self.tables.entry(schema.id).or_insert_with(|| Box::new(Table::new(schema, ranges, options)));
     }
 
     /// Loads rows of a checkpoint, in the table's Arrow schema: those that belong to this shard are taken, the others
@@ -264,12 +275,15 @@ impl Shard {
             .iter()
             .map(|range| ordered.ranges.iter().position(|wanted| wanted == range))
             .collect();
-        let rider = Rider::new(&ordered, &table.schema, places).and_then(|rider| {
-            match ordered.ranges.iter().all(|range| self.ranges.contains(range)) {
-                true => Ok(rider),
-                false => Err(SqlError::internal("an operation on a key range that the shard does not hold")),
-            }
-        });
+        let rider =
+            Rider::new(&ordered, &table.schema, &mut table.projections, places).and_then(
+                |rider| match ordered.ranges.iter().all(|range| self.ranges.contains(range)) {
+                    true => Ok(rider),
+                    false => {
+                        Err(SqlError::internal("an operation on a key range that the shard does not hold"))
+                    }
+                },
+            );
         let mut rider = match rider {
             Ok(rider) => Box::new(rider),
             Err(error) => {
@@ -284,69 +298,66 @@ impl Shard {
         match self.point_keys(&table, &rider) {
             _ if matches!(rider.work, Work::Insert { .. }) => self.insert(&mut table, &mut rider, effects),
             Some(keys) => self.visit_keys(&mut table, &mut rider, &keys, effects),
+            None if table.segments.is_empty() => {}
             None => {
-                rider.slots = table.segments.len() as u32;
-                rider.left = rider.slots;
-                if rider.slots > 0 {
-                    rider.start = (table.cursor % table.segments.len()) as u32;
-                    if table.riding.is_empty() {
-                        self.rotation.push_back(id);
-                    }
-                    table.riding.push(rider.ts);
+                if table.riding.is_empty() {
+                    self.rotation.push_back(id);
                 }
+                rider.rides = true;
+                table.ride(&mut rider);
             }
         }
+        let (ts, rides) = (rider.ts, rider.rides);
+        let place = self.riders.insert(rider);
+        if rides && let Some(ride) = table.riding.last_mut() {
+            ride.place = place;
+        }
         self.tables.insert(id, table);
-        let ts = rider.ts;
-        self.riders.insert(ts, rider);
-        self.finish(ts, effects);
+        if !rides {
+            self.finish(ts, effects);
+        }
     }
 
     /// Visits the next segment that one of the table's riders has to see.
     fn visit_next(&mut self, id: TableId, effects: &mut Vec<Effect>) {
         let Some(mut table) = self.tables.remove(&id) else { return };
-        let mut satisfied = Vec::new();
+        let mut rides = std::mem::take(&mut table.riding);
+        let mut arrived = Vec::new();
+        let mut visitors = Vec::with_capacity(rides.len());
         for _ in 0..table.segments.len() {
             let slot = table.cursor % table.segments.len();
             table.cursor = (slot + 1) % table.segments.len();
-            let range = table.segments[slot].range;
-            let mut visitors = Vec::new();
-            for ts in &table.riding {
-                let Some(rider) = self.riders.get_mut(ts) else { continue };
-                if !rider.has_ahead(slot as u32) {
-                    continue;
-                }
-                rider.left -= 1;
-                if rider.acts_on(range) && table.segments[slot].rows > 0 {
-                    visitors.push(*ts);
+            let range = bit(table.segments[slot].range);
+            visitors.clear();
+            for (index, ride) in rides.iter_mut().enumerate() {
+                if ride.has_ahead(slot as u32) {
+                    ride.left -= 1;
+                    if ride.ranges & range != 0 {
+                        visitors.push(index as u32);
+                    }
                 }
             }
-            let mut riders: Vec<Box<Rider>> =
-                visitors.iter().filter_map(|ts| self.riders.remove(ts)).collect();
-            let visited = !riders.is_empty();
+            let visited = !visitors.is_empty() && table.segments[slot].rows > 0;
             if visited {
-                table.visit(slot as u32, &mut riders, effects);
+                table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, effects);
             }
-            for mut rider in riders {
-                if rider.is_satisfied() {
-                    rider.left = 0;
+            rides.retain(|ride| {
+                if ride.left == 0 {
+                    arrived.push(ride.ts);
+                    table.leave(ride);
+                    if let Some(rider) = self.riders.at(ride.place) {
+                        rider.rides = false;
+                    }
                 }
-                self.riders.insert(rider.ts, rider);
-            }
-            let riders = &self.riders;
-            table.riding.retain(|ts| {
-                let rides = riders.get(ts).is_some_and(|rider| rider.left > 0);
-                if !rides {
-                    satisfied.push(*ts);
-                }
-                rides
+                ride.left > 0
             });
-            if visited || table.riding.is_empty() {
+            if visited || rides.is_empty() {
                 break;
             }
         }
+        table.riding = rides;
         self.tables.insert(id, table);
-        for ts in satisfied {
+        for ts in arrived {
             self.finish(ts, effects);
         }
     }
@@ -366,39 +377,39 @@ impl Shard {
         let pending: Vec<Ts> = table
             .riding
             .iter()
-            .copied()
-            .take_while(|ts| *ts < before)
-            .filter(|ts| {
-                self.riders.get(ts).is_some_and(|rider| {
-                    rider.is_write && rider.has_ahead(address.slot) && rider.acts_on(range)
-                })
-            })
+            .take_while(|ride| ride.ts < before)
+            .filter(|ride| ride.is_write && ride.has_ahead(address.slot) && ride.ranges & bit(range) != 0)
+            .map(|ride| ride.ts)
+            .filter(|ts| self.riders.get(*ts).is_some_and(|rider| rider.acts_on(range)))
             .collect();
         for ts in pending {
-            let Some(mut rider) = self.riders.remove(&ts) else { continue };
+            let Some(mut rider) = self.riders.take(ts) else { continue };
             if let Visit::Waits(root) = table.visit_row(&mut rider, address.slot, address.row, effects) {
                 table.defer(&mut rider, Address { slot: address.slot, row: root }, None);
             }
-            self.riders.insert(ts, rider);
+            self.riders.put_back(rider);
         }
     }
 
     /// Reports an operation that has nothing more to do.
     fn finish(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
-        let Some(rider) = self.riders.get(&ts) else { return };
+        let Some(rider) = self.riders.get(ts) else { return };
         // What fails alone need not wait for the rows it has not seen.
         let gives_up = rider.is_write && !rider.awaits_decision && rider.has_failed();
-        if rider.executed || (!gives_up && (rider.left > 0 || rider.waiting > 0)) {
+        if rider.executed || (!gives_up && (rider.rides || rider.waiting > 0)) {
             return;
         }
-        let Some(mut rider) = self.riders.remove(&ts) else { return };
+        let Some(mut rider) = self.riders.take(ts) else { return };
         rider.executed = true;
         if !rider.is_write {
+            if let Some(table) = self.tables.get(&rider.table) {
+                table.send_found(&mut rider, effects);
+            }
             report_read(&mut rider, effects);
         }
         if rider.awaits_decision {
             effects.push(Effect::Executed { ts, outcomes: rider.outcomes() });
-            self.riders.insert(ts, rider);
+            self.riders.put_back(rider);
             return;
         }
         // Alone it fails as a whole: ranges without an error may be unfinished.
@@ -412,7 +423,7 @@ impl Shard {
     }
 
     fn settle_decided(&mut self, ts: Ts, decision: Decision, effects: &mut Vec<Effect>) {
-        let Some(mut rider) = self.riders.remove(&ts) else { return };
+        let Some(mut rider) = self.riders.take(ts) else { return };
         self.settle(&mut rider, decision == Decision::Commit);
         rider.awaits_decision = false;
         match (decision, rider.executed) {
@@ -423,7 +434,7 @@ impl Shard {
                 self.leave(&rider);
             }
             (Decision::Commit, false) => {
-                self.riders.insert(ts, rider);
+                self.riders.put_back(rider);
                 self.finish(ts, effects);
             }
         }
@@ -438,9 +449,15 @@ impl Shard {
 
     /// Forgets an operation that is done.
     fn leave(&mut self, rider: &Rider) {
+        self.riders.remove(rider.ts);
         if let Some(table) = self.tables.get_mut(&rider.table) {
             table.active -= 1;
-            table.riding.retain(|ts| *ts != rider.ts);
+            if rider.rides
+                && let Ok(index) = table.riding.binary_search_by_key(&rider.ts, |ride| ride.ts)
+            {
+                let ride = table.riding.remove(index);
+                table.leave(&ride);
+            }
             if table.riding.is_empty() {
                 self.rotation.retain(|id| *id != rider.table);
             }
@@ -474,7 +491,7 @@ impl Shard {
         };
         while let Some((ts, deferred)) = queue.pop_first() {
             // It may have failed or been aborted meanwhile.
-            let Some(mut rider) = self.riders.remove(&ts) else { continue };
+            let Some(mut rider) = self.riders.take(ts) else { continue };
             if let Some((root, rest)) = self.resume(table, &mut rider, root, deferred, effects) {
                 // Those behind it are asked one by one: a read of an older prefix need not wait with it, and from
                 // the row that is in doubt now it would not find its version.
@@ -486,11 +503,11 @@ impl Shard {
                 } else {
                     queue.insert(ts, rest);
                 }
-                self.riders.insert(ts, rider);
+                self.riders.put_back(rider);
                 continue;
             }
             rider.waiting -= 1;
-            self.riders.insert(ts, rider);
+            self.riders.put_back(rider);
             progressed.push(ts);
         }
         progressed

@@ -8,16 +8,18 @@ use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    column::Take,
+    column::{SegmentColumn, Take, gather_runs},
     content_hash,
     error::{Result, SqlError},
     key::{Blanks, write_cell, write_stored},
     operation::{Effect, Ts},
-    predicate_index::row_holds,
+    predicate_index::{Prober, SharedTests, row_holds},
     primary_key::{Address, KeyIndex},
-    rider::{Change, Rider, Work, check_not_null},
+    rider::{Change, FoundRows, Projections, Rider, Work, check_not_null},
+    riders::{Ride, Riders},
     schema::TableSchema,
     segment::Segment,
+    shard::Options,
 };
 
 /// Bytes after which a segment takes no more inserted rows: far below what the offsets of a column can count.
@@ -35,13 +37,17 @@ pub(crate) struct Table {
     tails: Vec<Option<u32>>,
     pub(crate) keys: KeyIndex,
     /// Operations on their revolution, by `Ts`.
-    pub(crate) riding: Vec<Ts>,
+    pub(crate) riding: Vec<Ride>,
+    /// Their tests.
+    pub(crate) tests: SharedTests,
+    pub(crate) prober: Prober,
+    pub(crate) projections: Projections,
     /// The segment that is visited next.
     pub(crate) cursor: usize,
     /// Operations that are not finished.
     pub(crate) active: usize,
     pub(crate) dropped: bool,
-    segment_rows: usize,
+    pub(crate) options: Options,
     segments_size: usize,
     /// Where garbage collection goes on.
     collector: usize,
@@ -55,17 +61,20 @@ pub(crate) enum Visit {
 }
 
 impl Table {
-    pub(crate) fn new(schema: Arc<TableSchema>, ranges: usize, segment_rows: usize) -> Table {
+    pub(crate) fn new(schema: Arc<TableSchema>, ranges: usize, options: Options) -> Table {
         Table {
             schema,
             segments: Vec::new(),
             tails: vec![None; ranges],
             keys: KeyIndex::default(),
             riding: Vec::new(),
+            tests: SharedTests::default(),
+            prober: Prober::default(),
+            projections: Projections::default(),
             cursor: 0,
             active: 0,
             dropped: false,
-            segment_rows,
+            options,
             segments_size: 0,
             collector: 0,
         }
@@ -73,6 +82,15 @@ impl Table {
 
     pub(crate) fn size(&self) -> usize {
         self.segments_size + self.keys.size()
+    }
+
+    /// The size by column, then that of versions and keys.
+    pub(crate) fn size_by_part(&self) -> Vec<(String, usize)> {
+        let columns = self.schema.columns.iter().enumerate().map(|(index, column)| {
+            (column.name.clone(), self.segments.iter().map(|segment| segment.columns[index].size()).sum())
+        });
+        let versions = self.segments.iter().map(Segment::versions_size).sum();
+        columns.chain([("versions".to_owned(), versions), ("keys".to_owned(), self.keys.size())]).collect()
     }
 
     /// Rows that have not ended.
@@ -100,6 +118,19 @@ impl Table {
 
     pub(crate) fn hash(key: &[u8]) -> u64 {
         xxh3_64_with_seed(key, KEY_SEED)
+    }
+
+    /// Lets an operation ride, from the segment that is visited next.
+    pub(crate) fn ride(&mut self, rider: &mut Rider) {
+        let slots = self.segments.len();
+        let context = &rider.operation.context;
+        let tests = rider.split.tests.iter_mut().map(|test| self.tests.join(test, context)).collect();
+        self.riding.push(Ride::new(rider, tests, (self.cursor % slots) as u32, slots as u32));
+    }
+
+    /// Takes the tests of an operation away that does not ride any more.
+    pub(crate) fn leave(&mut self, ride: &Ride) {
+        ride.tests.iter().for_each(|id| self.tests.leave(*id));
     }
 
     /// The canonical key of a stored row.
@@ -135,8 +166,8 @@ impl Table {
     fn tail(&mut self, range: usize) -> (u32, usize) {
         if let Some(slot) = self.tails[range] {
             let segment = &self.segments[slot as usize];
-            if segment.rows < self.segment_rows && segment.size() < SEGMENT_BYTES {
-                return (slot, self.segment_rows - segment.rows);
+            if segment.rows < self.options.segment_rows && segment.size() < SEGMENT_BYTES {
+                return (slot, self.options.segment_rows - segment.rows);
             }
             self.segments[slot as usize].encode(&self.schema.columns);
             self.measure(slot);
@@ -144,7 +175,7 @@ impl Table {
         // A segment that deletions have emptied is filled again before another is made.
         let roomy = self.segments.iter().position(|segment| {
             segment.range == range
-                && segment.rows * 2 <= self.segment_rows
+                && segment.rows * 2 <= self.options.segment_rows
                 && segment.size() * 2 <= SEGMENT_BYTES
         });
         let slot = match roomy {
@@ -155,7 +186,7 @@ impl Table {
             }
         };
         self.tails[range] = Some(slot);
-        (slot, self.segment_rows - self.segments[slot as usize].rows)
+        (slot, self.options.segment_rows - self.segments[slot as usize].rows)
     }
 
     /// Appends rows of a batch that begin at `begin`; returns where they are, in order. Keys are not entered.
@@ -212,8 +243,10 @@ impl Table {
     fn qualifies(&self, rider: &Rider, slot: u32, row: u32) -> Result<bool> {
         let segment = &self.segments[slot as usize];
         let (types, context) = (&self.schema.columns, rider.context());
-        if !row_holds(&rider.split.tests, &segment.columns, types, context, row as usize)? {
-            return Ok(false);
+        for test in &rider.split.tests {
+            if !row_holds(test, &segment.columns, types, context, row as usize)? {
+                return Ok(false);
+            }
         }
         match &rider.residual {
             None => Ok(true),
@@ -306,19 +339,7 @@ impl Table {
         let types = &self.schema.columns;
         let fetch = |rows: &[u32], column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
-            Work::Rows { projection, limit } => {
-                let mut rows = rows;
-                if let Some(limit) = limit {
-                    let wanted = usize::try_from(*limit).unwrap_or(usize::MAX).min(rows.len());
-                    rows = &rows[..wanted];
-                    *limit -= wanted as u64;
-                }
-                if !rows.is_empty() {
-                    let batch = projection.batch(rows.len(), None, &|column| fetch(rows, column), context)?;
-                    effects.push(Effect::Rows { ts, range, batch });
-                }
-                Ok(rows.len() as u64)
-            }
+            Work::Rows { .. } => self.find_rows(rider, slot, rows, effects),
             Work::Groups { groups, input } => {
                 groups.update(&input.input(rows.len(), &|column| fetch(rows, column))?)?;
                 Ok(rows.len() as u64)
@@ -360,6 +381,62 @@ impl Table {
                 Ok(rows.len() as u64)
             }
             Work::Insert { .. } => Err(SqlError::internal("an insert looks at no rows")),
+        }
+    }
+
+    /// Puts rows to those that a read has found; a reader of many gets them as they are found.
+    fn find_rows(
+        &self,
+        rider: &mut Rider,
+        slot: u32,
+        mut rows: &[u32],
+        effects: &mut Vec<Effect>,
+    ) -> Result<u64> {
+        if let Work::Rows { limit: Some(limit), .. } = &mut rider.work {
+            let wanted = usize::try_from(*limit).unwrap_or(usize::MAX).min(rows.len());
+            rows = &rows[..wanted];
+            *limit -= wanted as u64;
+        }
+        for rows in rows.chunks(FoundRows::MANY) {
+            let Work::Rows { found, .. } = &mut rider.work else { break };
+            found.push(slot, rows);
+            if found.len() >= FoundRows::MANY {
+                self.send(rider, effects)?;
+            }
+        }
+        Ok(rows.len() as u64)
+    }
+
+    /// Sends the rows that a read has found so far, those of each key range in a batch.
+    fn send(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<()> {
+        let Work::Rows { projection, found, .. } = &mut rider.work else { return Ok(()) };
+        let found = std::mem::take(found);
+        let projection = projection.clone();
+        let place_of = |slot: u32| rider.place_of_range[self.segments[slot as usize].range];
+        let mut places: Vec<Option<usize>> = found.runs().map(|(slot, _)| place_of(slot)).collect();
+        places.sort_unstable();
+        places.dedup();
+        for place in places.into_iter().flatten() {
+            let runs = || found.runs().filter(|(slot, _)| place_of(*slot) == Some(place));
+            let fetch = |column: usize| {
+                let cells: Vec<(&SegmentColumn, &[u32])> = runs()
+                    .map(|(slot, rows)| (&self.segments[slot as usize].columns[column], rows))
+                    .collect();
+                gather_runs(&self.schema.columns[column].ty, &cells)
+            };
+            let rows = runs().map(|(_, rows)| rows.len()).sum();
+            let batch = projection.batch(rows, None, &fetch, rider.context())?;
+            effects.push(Effect::Rows { ts: rider.ts, range: rider.ranges[place].range, batch });
+        }
+        Ok(())
+    }
+
+    /// Sends what a read has found and not sent yet.
+    pub(crate) fn send_found(&self, rider: &mut Rider, effects: &mut Vec<Effect>) {
+        if !rider.has_failed()
+            && let Err(error) = self.send(rider, effects)
+        {
+            rider.fail_everywhere(&error);
         }
     }
 
@@ -451,11 +528,11 @@ impl Table {
 
     /// Collects versions that ended before `horizon` and encodes what has grown, in at most one segment. Returns
     /// whether there was anything to do.
-    pub(crate) fn collect_garbage(&mut self, horizon: Ts) -> bool {
+    pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
         for _ in 0..self.segments.len() {
             let slot = self.collector % self.segments.len();
             self.collector = (slot + 1) % self.segments.len();
-            if self.collect_segment(slot, horizon) {
+            if self.collect_segment(slot, horizon, riders) {
                 self.measure(slot as u32);
                 return true;
             }
@@ -463,7 +540,7 @@ impl Table {
         false
     }
 
-    fn collect_segment(&mut self, slot: usize, horizon: Ts) -> bool {
+    fn collect_segment(&mut self, slot: usize, horizon: Ts, riders: &mut Riders) -> bool {
         let segment = &mut self.segments[slot];
         if !segment.undecided.is_empty() || !segment.queues.is_empty() {
             return false;
@@ -484,13 +561,13 @@ impl Table {
         if garbage == 0 {
             self.segments[slot].encode(&self.schema.columns);
         } else {
-            self.compact(slot as u32, &keep, horizon);
+            self.compact(slot as u32, &keep, horizon, riders);
         }
         true
     }
 
     /// Keeps only some rows of a segment; every reference to its rows is renumbered.
-    fn compact(&mut self, slot: u32, keep: &[u32], horizon: Ts) {
+    fn compact(&mut self, slot: u32, keep: &[u32], horizon: Ts, riders: &mut Riders) {
         const GONE: u32 = u32::MAX;
         let mut renumbered = vec![GONE; self.segments[slot as usize].rows];
         for (new, old) in keep.iter().enumerate() {
@@ -507,6 +584,11 @@ impl Table {
                         self.keys.replace(hash, address, Address { slot, row: new });
                     }
                 }
+            }
+        }
+        for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {
+            if let Work::Rows { found, .. } = &mut rider.work {
+                found.renumber(slot, &renumbered);
             }
         }
         for (index, segment) in self.segments.iter_mut().enumerate() {

@@ -109,6 +109,21 @@ impl Versions {
         }
     }
 
+    /// As [`retain_visible`](Versions::retain_visible), of a list of rows.
+    pub(crate) fn retain_visible_rows(&self, rows: &mut Vec<u32>, t: Ts, is_write: bool) {
+        if self.max_begin >= t.0
+            && let Some(begins) = &self.begin
+        {
+            rows.retain(|row| begins[*row as usize] < t.0);
+        }
+        if self.ended > 0
+            && let Some(ends) = &self.end
+        {
+            let first = if is_write { t.0.saturating_add(1) } else { t.0 };
+            rows.retain(|row| ends[*row as usize] >= first);
+        }
+    }
+
     /// The rows that somebody at or after `horizon` may still see.
     pub(crate) fn survivors(&self, horizon: Ts) -> Vec<u32> {
         (0..self.len as u32).filter(|row| self.end(*row as usize) >= horizon.0).collect()

@@ -1,66 +1,163 @@
 //! One visit of a segment by the operations that ride past it.
 
 use crate::{
-    bits::Bits,
     error::Result,
     operation::Effect,
-    predicate_index::{Probe, candidates, row_holds},
+    predicate_index::{Found, Plan, Scene, plain_rows, row_holds},
     primary_key::Address,
     rider::{Rider, Work},
+    riders::{Ride, Riders, bit},
     table::Table,
 };
 
 impl Table {
-    /// Applies the riders, which are in `Ts` order, to a segment.
+    /// Applies riders, which are in `Ts` order, to a segment.
     ///
     /// First the index over all their predicates is probed with the columns: which rows can qualify depends on no
     /// version. Then they act one after the other, each on the versions that it sees, those written in this very
-    /// visit by riders before it included.
-    pub(crate) fn visit(&mut self, slot: u32, riders: &mut [Box<Rider>], effects: &mut Vec<Effect>) {
+    /// visit by riders before it included. Most of them find nothing, and nothing but their [`Ride`] is looked at.
+    pub(crate) fn visit(
+        &mut self,
+        slot: u32,
+        rides: &mut [Ride],
+        visitors: &[u32],
+        riders: &mut Riders,
+        effects: &mut Vec<Effect>,
+    ) {
+        let plans = self.plan(slot, rides, visitors);
         let segment = &self.segments[slot as usize];
-        let rows_before = segment.rows;
-        let probes: Vec<Probe> = riders
-            .iter()
-            .map(|rider| Probe { tests: &rider.split.tests, context: &rider.operation.context })
-            .collect();
-        let found = candidates(&probes, &segment.columns, &self.schema.columns, rows_before);
-        for (rider, found) in riders.iter_mut().zip(found) {
-            let range = self.segments[slot as usize].range;
-            match found.and_then(|found| self.visit_with(slot, rider, found, rows_before)) {
+        let (range, rows_before) = (segment.range, segment.rows);
+        let has_plain = segment.encoded_rows() < rows_before;
+        // The columns that updates have assigned in this visit.
+        let mut assigned = 0;
+        for (index, plan) in visitors.iter().zip(plans) {
+            let ride = &mut rides[*index as usize];
+            let segment = &self.segments[slot as usize];
+            let meets_new =
+                segment.rows > rows_before && (ride.columns & assigned != 0 || ride.tests.is_empty());
+            if plan == Plan::Nothing && !has_plain && !meets_new && segment.queues.is_empty() {
+                continue;
+            }
+            let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range)) else { continue };
+            let rows = segment.rows;
+            match self.visit_with(slot, ride, rider, plan, rows_before, meets_new) {
+                Ok(rows) if rows.is_empty() => {}
                 Ok(rows) => self.apply(rider, slot, &rows, effects),
                 Err(error) => self.fail(rider, range, error),
+            }
+            if self.segments[slot as usize].rows > rows
+                && let Work::Update { targets, .. } = &rider.work
+            {
+                assigned |= targets.iter().fold(0, |bits, target| bits | bit(*target));
+            }
+            if rider.is_satisfied() {
+                ride.left = 0;
             }
         }
     }
 
-    /// The rows on which a rider acts, given those that can qualify among the first `rows_before`. Makes it wait for
-    /// rows in doubt.
+    /// How each visitor's rows are to be found, with the lists that this takes.
+    fn plan(&mut self, slot: u32, rides: &mut [Ride], visitors: &[u32]) -> Vec<Plan> {
+        let segment = &self.segments[slot as usize];
+        let rows = segment.encoded_rows();
+        if rows == 0 {
+            return vec![Plan::Nothing; visitors.len()];
+        }
+        let scene = Scene {
+            tests: &self.tests,
+            columns: &segment.columns,
+            types: &self.schema.columns,
+            rows,
+            options: self.options,
+        };
+        self.prober.begin(&self.tests);
+        let mut plans = Vec::with_capacity(visitors.len());
+        for index in visitors {
+            let ride = &mut rides[*index as usize];
+            if !ride.ordered {
+                self.prober.order(&scene, &mut ride.tests);
+                ride.ordered = true;
+                ride.point = ride.tests.first().and_then(|id| {
+                    let column = self.tests.get(*id).column as u32;
+                    self.tests.point(*id).map(|hash| (column, hash))
+                });
+            }
+            let hopeless = ride.point.is_some_and(|(column, hash)| {
+                segment.columns[column as usize].base.as_ref().is_some_and(|base| !base.may_have(hash))
+            });
+            plans.push(if hopeless { Plan::Nothing } else { self.prober.plan(&scene, &ride.tests) });
+        }
+        self.prober.probe(&scene);
+        plans
+    }
+
+    /// The rows on which a rider acts. Makes it wait for rows in doubt.
     fn visit_with(
         &mut self,
         slot: u32,
+        ride: &Ride,
         rider: &mut Rider,
-        mut found: Bits,
+        plan: Plan,
         rows_before: usize,
+        meets_new: bool,
     ) -> Result<Vec<u32>> {
         let segment = &self.segments[slot as usize];
+        let encoded = segment.encoded_rows();
+        let scene = Scene {
+            tests: &self.tests,
+            columns: &segment.columns,
+            types: &self.schema.columns,
+            rows: encoded,
+            options: self.options,
+        };
+        let context = rider.context();
+        let mut found = self.prober.find(&scene, &ride.tests, plan, context)?;
+        if encoded < rows_before {
+            let plain = plain_rows(&scene, &ride.tests, context, rows_before - encoded)?;
+            found.extend(plain.iter().map(|row| row + encoded as u32), rows_before);
+        }
         if segment.rows > rows_before {
-            found.resize(segment.rows);
-            for row in rows_before..segment.rows {
-                let (types, context) = (&self.schema.columns, rider.context());
-                if row_holds(&rider.split.tests, &segment.columns, types, context, row)? {
-                    found.set(row);
+            if meets_new {
+                let mut qualifying = Vec::new();
+                for row in rows_before..segment.rows {
+                    let mut all = true;
+                    for id in &ride.tests {
+                        all =
+                            all && row_holds(scene.tests.get(*id), scene.columns, scene.types, context, row)?;
+                    }
+                    if all {
+                        qualifying.push(row as u32);
+                    }
                 }
+                found.extend(qualifying.into_iter(), segment.rows);
+            } else {
+                // What has been written in this visit differs from its predecessor only where nobody asks here.
+                segment.add_successors(&mut found, rows_before);
             }
         }
         if !segment.undecided.is_empty() {
-            self.wait_for_rows_in_doubt(slot, rider, &mut found);
+            found = self.wait_for_rows_in_doubt(slot, rider, found);
         }
         let segment = &self.segments[slot as usize];
-        segment.versions.retain_visible(&mut found, rider.sees, rider.is_write);
-        if rider.residual.is_none() && self.count_only(slot, rider, found.count()) {
-            return Ok(Vec::new());
-        }
-        let rows: Vec<u32> = found.iter().collect();
+        let rows = match &mut found {
+            Found::Rows(rows) => {
+                segment.versions.retain_visible_rows(rows, rider.sees, rider.is_write);
+                if rider.residual.is_none() && self.count_only(slot, rider, rows.len()) {
+                    rows.clear();
+                }
+                rows.clone()
+            }
+            Found::Mask(mask) => {
+                segment.versions.retain_visible(mask, rider.sees, rider.is_write);
+                if rider.residual.is_none() && self.count_only(slot, rider, mask.count()) {
+                    Vec::new()
+                } else {
+                    mask.iter().collect()
+                }
+            }
+        };
+        self.prober.recycle(found);
+        let segment = &self.segments[slot as usize];
         match &rider.residual {
             Some(filter) if !rows.is_empty() => {
                 let types = &self.schema.columns;
@@ -87,16 +184,26 @@ impl Table {
         }
     }
 
-    fn wait_for_rows_in_doubt(&mut self, slot: u32, rider: &mut Rider, found: &mut Bits) {
+    /// Makes a rider wait for those rows that are in doubt; returns the others.
+    fn wait_for_rows_in_doubt(&mut self, slot: u32, rider: &mut Rider, found: Found) -> Found {
         let segment = &self.segments[slot as usize];
         let mut roots = Vec::new();
-        let mut in_doubt = Vec::new();
-        for row in found.iter() {
-            if let Some(root) = segment.waits_for(row, rider.sees) {
-                in_doubt.push(row);
-                roots.push(root);
+        let mut is_certain = |row: u32| {
+            let root = segment.waits_for(row, rider.sees);
+            roots.extend(root);
+            root.is_none()
+        };
+        let found = match found {
+            Found::Rows(mut rows) => {
+                rows.retain(|row| is_certain(*row));
+                Found::Rows(rows)
             }
-        }
+            Found::Mask(mut mask) => {
+                let in_doubt: Vec<u32> = mask.iter().filter(|row| !is_certain(*row)).collect();
+                in_doubt.into_iter().for_each(|row| mask.clear(row as usize));
+                Found::Mask(mask)
+            }
+        };
         // What a waiting write makes of a row may qualify, even if none of its versions does.
         for (root, queue) in &segment.queues {
             if queue.iter().any(|(ts, deferred)| deferred.writes && *ts < rider.ts)
@@ -105,12 +212,12 @@ impl Table {
                 roots.push(root);
             }
         }
-        in_doubt.into_iter().for_each(|row| found.clear(row as usize));
         roots.sort_unstable();
         roots.dedup();
         for row in roots {
             self.defer(rider, Address { slot, row }, None);
         }
+        found
     }
 
     /// Makes an operation wait for the decision about a row: to look at it, or to insert one of its own.

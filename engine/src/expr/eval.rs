@@ -166,6 +166,8 @@ pub fn qualifies(predicate: &[Expr], row: &(impl Row + ?Sized), context: &EvalCo
 /// Whether evaluation may fail for some row. Conservative: `true` when it cannot be excluded.
 pub fn can_fail(expr: &Expr) -> bool {
     let itself = match expr {
+        Expr::Column { .. } | Expr::Literal { .. } => return false,
+        Expr::Compare { left, right, .. } => return can_fail(left) || can_fail(right),
         Expr::Parameter { .. } => true,
         Expr::Call { function, .. } => !function.is_total(),
         Expr::Cast { expr, to, kind } => cast::cast_can_fail(&expr.ty(), to, *kind),

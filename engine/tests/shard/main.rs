@@ -158,7 +158,11 @@ fn run(seed: u64, scale: &Scale) {
     let last_ts = ts + 1;
 
     // The shards, each at its own pace.
-    let options = Options { segment_rows: 2 + random.below(scale.segment_rows) };
+    let options = Options {
+        segment_rows: 2 + random.below(scale.segment_rows),
+        probe_together: 1 + random.below(4),
+        selective_share: 1 + random.below(20),
+    };
     let mut shards: Vec<Shard> =
         (0..shard_count).map(|index| Shard::new(index, shard_count, world.ranges.clone(), options)).collect();
     let initial = batch_of(&world.schema, &initial);

@@ -1,0 +1,333 @@
+//! Tests as tests of codes: what a segment's index works with.
+
+use super::{BytesInterval, Test};
+use crate::{
+    bits::{Bits, and_where},
+    column::{Codes, Domain, EncodedColumn},
+    error::Result,
+    expr::EvalContext,
+    kernel, simd,
+    simd::Code,
+    types::Type,
+};
+
+/// A test translated to the codes of one encoded column.
+#[derive(Debug, Default)]
+pub(crate) struct CodeTest {
+    codes: CodeSet,
+    accept_null: bool,
+}
+
+#[derive(Debug, Default)]
+enum CodeSet {
+    #[default]
+    None,
+    All,
+    /// Both ends included.
+    Range(u64, u64),
+    /// Closed, ascending, disjoint.
+    Ranges(Vec<(u64, u64)>),
+    Set(Bits),
+}
+
+/// Codes up to which a set of codes is held as a bitmap.
+const SET_CODES: u64 = 1 << 16;
+
+/// Calls a macro with the vector of fixed-width codes.
+macro_rules! with_codes {
+    ($codes:expr, $vector:ident => $body:expr, constant => $constant:expr, $bits:ident => $bit:expr) => {
+        match $codes {
+            Codes::Constant => $constant,
+            Codes::Bit($bits) => $bit,
+            Codes::U8($vector) => $body,
+            Codes::U16($vector) => $body,
+            Codes::U32($vector) => $body,
+            Codes::U64($vector) => $body,
+        }
+    };
+}
+
+impl CodeTest {
+    /// Translates a test. Only a [`Test::Expression`] can be wrong, and only if it is not what it promised.
+    pub(crate) fn new(
+        test: &Test,
+        column: &EncodedColumn,
+        ty: &Type,
+        context: &EvalContext,
+    ) -> Result<CodeTest> {
+        let accept_null = match test {
+            Test::Null => true,
+            Test::Expression(expr) if column.all_null || column.nulls.is_some() => {
+                let null = arrow::array::new_null_array(&ty.arrow(), 1);
+                !kernel::filter_array(expr, &null, context)?.is_empty()
+            }
+            _ => false,
+        };
+        if column.all_null {
+            return Ok(CodeTest { codes: CodeSet::None, accept_null });
+        }
+        let mut codes = match test {
+            Test::Null => CodeSet::None,
+            Test::NotNull => CodeSet::All,
+            Test::Ints(intervals) => match &column.domain {
+                Domain::Ints(values) => dictionary_ranges(intervals, values),
+                Domain::Linear { base, scale } => linear_ranges(intervals, *base, *scale, column.max_code),
+                _ => CodeSet::None,
+            },
+            Test::Wides(intervals) => match &column.domain {
+                Domain::Wides(values) => dictionary_ranges(intervals, values),
+                _ => CodeSet::None,
+            },
+            Test::Bytes(intervals) => bytes_ranges(intervals, column),
+            Test::Expression(expr) => match column.dictionary(ty) {
+                Some(dictionary) => {
+                    let mut set = Bits::zeros(dictionary.len());
+                    for code in kernel::filter_array(expr, &dictionary, context)? {
+                        set.set(code as usize);
+                    }
+                    match set.count() {
+                        0 => CodeSet::None,
+                        all if all == dictionary.len() => CodeSet::All,
+                        _ => CodeSet::Set(set),
+                    }
+                }
+                None => CodeSet::All,
+            },
+        };
+        codes.simplify(column.max_code);
+        Ok(CodeTest { codes, accept_null })
+    }
+
+    /// Whether no row of the column can meet it.
+    pub(crate) fn is_hopeless(&self, column: &EncodedColumn) -> bool {
+        matches!(self.codes, CodeSet::None)
+            && !(self.accept_null && (column.all_null || column.nulls.is_some()))
+    }
+
+    /// Whether every row of the column meets it.
+    pub(crate) fn is_certain(&self, column: &EncodedColumn) -> bool {
+        matches!(self.codes, CodeSet::All) && !column.all_null && (self.accept_null || column.nulls.is_none())
+    }
+
+    /// About how many of the column's rows meet it.
+    pub(crate) fn estimate(&self, column: &EncodedColumn, rows: usize) -> usize {
+        if self.accept_null {
+            return rows;
+        }
+        match &self.codes {
+            CodeSet::None => 0,
+            CodeSet::All => rows,
+            CodeSet::Range(low, high) => column.frequency.estimate(*low, *high),
+            CodeSet::Ranges(ranges) => {
+                ranges.iter().map(|(low, high)| column.frequency.estimate(*low, *high)).sum()
+            }
+            CodeSet::Set(set) => {
+                (rows as f64 * set.count() as f64 / (column.max_code as f64 + 1.0)).ceil() as usize
+            }
+        }
+    }
+
+    /// Calls `f` with the intervals of codes that meet it, if they are few and no NULL does; returns whether.
+    pub(super) fn for_few_intervals(&self, mut f: impl FnMut(u64, u64)) -> bool {
+        const FEW: usize = 16;
+        match &self.codes {
+            _ if self.accept_null => false,
+            CodeSet::Range(low, high) => {
+                f(*low, *high);
+                true
+            }
+            CodeSet::Ranges(ranges) if ranges.len() <= FEW => {
+                ranges.iter().for_each(|(low, high)| f(*low, *high));
+                true
+            }
+            CodeSet::Set(set) if set.count() <= FEW => {
+                set.iter().for_each(|code| f(u64::from(code), u64::from(code)));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a code that is not a NULL's meets it.
+    fn has(&self, code: u64) -> bool {
+        match &self.codes {
+            CodeSet::None => false,
+            CodeSet::All => true,
+            CodeSet::Range(low, high) => *low <= code && code <= *high,
+            CodeSet::Ranges(ranges) => ranges.iter().any(|(low, high)| *low <= code && code <= *high),
+            CodeSet::Set(set) => set.get(code as usize),
+        }
+    }
+
+    /// Whether one row meets it.
+    fn holds(&self, column: &EncodedColumn, row: usize) -> bool {
+        if column.is_null(row) { self.accept_null } else { self.has(column.codes.get(row)) }
+    }
+
+    /// Keeps those of some rows that meet it.
+    pub(crate) fn retain(&self, column: &EncodedColumn, rows: &mut Vec<u32>) {
+        if self.is_certain(column) {
+            return;
+        }
+        match (&self.codes, &column.nulls) {
+            (CodeSet::Range(low, high), None) if !column.all_null && !self.accept_null => {
+                with_codes!(&column.codes,
+                    codes => {
+                        let (low, span) = (Code::narrow(*low), Code::narrow(high - low));
+                        keep(rows, |row| codes[row as usize].within(low, span));
+                    },
+                    constant => if *low > 0 { rows.clear() },
+                    bits => {
+                        let wanted = *low == 1;
+                        keep(rows, |row| bits.get(row as usize) == wanted);
+                    }
+                );
+            }
+            _ => rows.retain(|row| self.holds(column, *row as usize)),
+        }
+    }
+
+    /// Sets in `words` the bits of the column's first `rows` rows that meet it, and no others.
+    pub(crate) fn mask(&self, column: &EncodedColumn, rows: usize, words: &mut Vec<u64>) {
+        words.clear();
+        words.resize(rows.div_ceil(64), 0);
+        if column.all_null || self.accept_null {
+            for row in (0..rows).filter(|row| self.holds(column, *row)) {
+                words[row / 64] |= 1 << (row % 64);
+            }
+            return;
+        }
+        match &self.codes {
+            CodeSet::None => return,
+            CodeSet::All => words.fill(u64::MAX),
+            CodeSet::Range(low, high) => with_codes!(&column.codes,
+                codes => Code::mask(codes, Code::narrow(*low), Code::narrow(high - low), words),
+                constant => if *low == 0 { words.fill(u64::MAX) },
+                bits => copy_bits(bits, *low == 0, *high >= 1, words)
+            ),
+            CodeSet::Ranges(_) | CodeSet::Set(_) => with_codes!(&column.codes,
+                codes => {
+                    words.fill(u64::MAX);
+                    and_where(words, codes, |code| self.has(code.wide()));
+                },
+                constant => if self.has(0) { words.fill(u64::MAX) },
+                bits => copy_bits(bits, self.has(0), self.has(1), words)
+            ),
+        }
+        if let Some(nulls) = &column.nulls {
+            simd::subtract(words, nulls.words());
+        }
+        if !rows.is_multiple_of(64)
+            && let Some(last) = words.last_mut()
+        {
+            *last &= (1 << (rows % 64)) - 1;
+        }
+    }
+}
+
+/// Keeps rows without a branch for each.
+#[inline]
+fn keep(rows: &mut Vec<u32>, test: impl Fn(u32) -> bool) {
+    let mut kept = 0;
+    for index in 0..rows.len() {
+        let row = rows[index];
+        rows[kept] = row;
+        kept += usize::from(test(row));
+    }
+    rows.truncate(kept);
+}
+
+fn copy_bits(bits: &Bits, zeros: bool, ones: bool, words: &mut [u64]) {
+    for (word, codes) in words.iter_mut().zip(bits.words()) {
+        *word = (if ones { *codes } else { 0 }) | (if zeros { !*codes } else { 0 });
+    }
+}
+
+impl CodeSet {
+    fn push(&mut self, low: u64, high: u64) {
+        *self = match std::mem::take(self) {
+            CodeSet::None => CodeSet::Range(low, high),
+            CodeSet::Range(first, last) if last + 1 == low => CodeSet::Range(first, high),
+            CodeSet::Range(first, last) => CodeSet::Ranges(vec![(first, last), (low, high)]),
+            CodeSet::Ranges(mut ranges) => {
+                ranges.push((low, high));
+                CodeSet::Ranges(ranges)
+            }
+            other => other,
+        };
+    }
+
+    fn simplify(&mut self, max_code: u64) {
+        match self {
+            CodeSet::Range(0, high) if *high == max_code => *self = CodeSet::All,
+            CodeSet::Ranges(ranges) if max_code < SET_CODES => {
+                let mut set = Bits::zeros(max_code as usize + 1);
+                for code in ranges.iter().flat_map(|(low, high)| *low..=*high) {
+                    set.set(code as usize);
+                }
+                *self = CodeSet::Set(set);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn linear_ranges(intervals: &[(i64, i64)], base: i64, scale: u64, max_code: u64) -> CodeSet {
+    let mut codes = CodeSet::None;
+    if let [(low, high)] = intervals
+        && low == high
+    {
+        let distance = low.wrapping_sub(base) as u64;
+        if *low >= base && distance.is_multiple_of(scale) && distance / scale <= max_code {
+            codes.push(distance / scale, distance / scale);
+        }
+        return codes;
+    }
+    let (base, scale) = (i128::from(base), i128::from(scale));
+    for (low, high) in intervals {
+        let low = (i128::from(*low) - base).max(0);
+        let high = i128::from(*high) - base;
+        if high < 0 {
+            continue;
+        }
+        let first = ((low + scale - 1) / scale) as u64;
+        let last = ((high / scale).min(i128::from(max_code))) as u64;
+        if first <= last {
+            codes.push(first, last);
+        }
+    }
+    codes
+}
+
+fn dictionary_ranges<K: Ord>(intervals: &[(K, K)], dictionary: &[K]) -> CodeSet {
+    let mut codes = CodeSet::None;
+    for (low, high) in intervals {
+        let first = dictionary.partition_point(|value| value < low);
+        let after = first + dictionary[first..].partition_point(|value| value <= high);
+        if first < after {
+            codes.push(first as u64, after as u64 - 1);
+        }
+    }
+    codes
+}
+
+fn bytes_ranges(intervals: &[BytesInterval], column: &EncodedColumn) -> CodeSet {
+    let entries = column.dictionary_len().unwrap_or(0);
+    let mut codes = CodeSet::None;
+    for (low, high) in intervals {
+        let first = column.bytes_below(low, 0);
+        // Equality is most of what is asked: the upper end is then the next entry or the first one itself.
+        let after = match high {
+            None => entries,
+            Some(high) if first == entries || column.bytes_of(first as u64) >= high.as_slice() => first,
+            Some(high) if first + 1 == entries || column.bytes_of(first as u64 + 1) >= high.as_slice() => {
+                first + 1
+            }
+            Some(high) => column.bytes_below(high, first),
+        };
+        if first < after {
+            codes.push(first as u64, after as u64 - 1);
+        }
+    }
+    codes
+}

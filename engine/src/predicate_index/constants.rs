@@ -1,0 +1,153 @@
+//! Which physical values a comparison with a constant allows.
+
+use bigdecimal::{BigDecimal, RoundingMode};
+
+use super::{BytesInterval, Test};
+use crate::{
+    column::{Physical, float_to_int, physical},
+    expr::CompareOp,
+    numeric::Numeric,
+    types::Type,
+    value::Value,
+};
+
+/// What no value meets.
+pub(super) fn empty(ty: &Type) -> Test {
+    match physical(ty) {
+        Physical::Int => Test::Ints(Vec::new()),
+        Physical::Wide => Test::Wides(Vec::new()),
+        Physical::Bytes => Test::Bytes(Vec::new()),
+    }
+}
+
+/// What meets one of two tests.
+pub(super) fn unite(a: Test, b: Test) -> Option<Test> {
+    fn merge<K: Ord + Copy>(mut a: Vec<(K, K)>, b: Vec<(K, K)>) -> Vec<(K, K)> {
+        a.extend(b);
+        a.sort_unstable();
+        let mut merged: Vec<(K, K)> = Vec::with_capacity(a.len());
+        for (low, high) in a {
+            match merged.last_mut() {
+                Some(last) if low <= last.1 => last.1 = last.1.max(high),
+                _ => merged.push((low, high)),
+            }
+        }
+        merged
+    }
+    match (a, b) {
+        (Test::Ints(a), Test::Ints(b)) => Some(Test::Ints(merge(a, b))),
+        (Test::Wides(a), Test::Wides(b)) => Some(Test::Wides(merge(a, b))),
+        (Test::Bytes(mut a), Test::Bytes(b)) => {
+            a.extend(b);
+            a.sort_unstable();
+            let mut merged: Vec<BytesInterval> = Vec::with_capacity(a.len());
+            for (low, high) in a {
+                match merged.last_mut() {
+                    Some(last) if last.1.as_ref().is_none_or(|end| low <= *end) => {
+                        last.1 = match (last.1.take(), high) {
+                            (Some(x), Some(y)) => Some(x.max(y)),
+                            _ => None,
+                        };
+                    }
+                    _ => merged.push((low, high)),
+                }
+            }
+            Some(Test::Bytes(merged))
+        }
+        _ => None,
+    }
+}
+
+/// The values that `column op constant` allows, or `None` when order or equality of the physical values do not tell.
+pub(super) fn comparison(ty: &Type, op: CompareOp, constant: &Value) -> Option<Test> {
+    if constant.is_null() {
+        return Some(empty(ty));
+    }
+    match physical(ty) {
+        Physical::Int => {
+            let intervals = number_intervals(op, equal_zone(ty, constant)?);
+            let clamp = |(low, high): (i128, i128)| {
+                (low <= i128::from(i64::MAX) && high >= i128::from(i64::MIN) && low <= high)
+                    .then(|| (low.max(i128::from(i64::MIN)) as i64, high.min(i128::from(i64::MAX)) as i64))
+            };
+            Some(Test::Ints(intervals.into_iter().filter_map(clamp).collect()))
+        }
+        Physical::Wide => {
+            let mut intervals = number_intervals(op, equal_zone(ty, constant)?);
+            intervals.retain(|(low, high)| low <= high);
+            Some(Test::Wides(intervals))
+        }
+        Physical::Bytes => bytes_comparison(ty, op, constant),
+    }
+}
+
+/// The physical numbers that equal the constant; empty, but in the right place, when none does.
+fn equal_zone(ty: &Type, constant: &Value) -> Option<(i128, i128)> {
+    let point = |value: i64| (i128::from(value), i128::from(value));
+    Some(match (ty, constant) {
+        (Type::Bool, Value::Bool(v)) => point(i64::from(*v)),
+        (Type::Int2, Value::Int2(v)) => point(i64::from(*v)),
+        (Type::Int4, Value::Int4(v)) | (Type::Date, Value::Date(v)) => point(i64::from(*v)),
+        (Type::Int8, Value::Int8(v))
+        | (Type::Time, Value::Time(v))
+        | (Type::Timestamp, Value::Timestamp(v))
+        | (Type::TimestampTz, Value::TimestampTz(v)) => point(*v),
+        (Type::Float4, Value::Float4(v)) => float_zone(f64::from(*v)),
+        (Type::Float8, Value::Float8(v)) => float_zone(*v),
+        (Type::Numeric(Some((_, scale))), Value::Numeric(Numeric::Finite(v))) => {
+            let below = v.with_scale_round(i64::from(*scale), RoundingMode::Floor);
+            let exact = below == *v;
+            let below = unscaled(&below, i64::from(*scale))?;
+            if exact { (below, below) } else { (below + 1, below) }
+        }
+        _ => return None,
+    })
+}
+
+fn unscaled(value: &BigDecimal, scale: i64) -> Option<i128> {
+    let (digits, _) = value.with_scale(scale).into_bigint_and_exponent();
+    // Far from the ends, so that neighbours can be named.
+    i128::try_from(digits).ok().filter(|v| v.unsigned_abs() < 1 << 126)
+}
+
+/// `-0` and `0` are equal but stored apart.
+fn float_zone(value: f64) -> (i128, i128) {
+    if value == 0.0 {
+        (i128::from(float_to_int(-0.0)), i128::from(float_to_int(0.0)))
+    } else {
+        let point = i128::from(float_to_int(value));
+        (point, point)
+    }
+}
+
+fn number_intervals(op: CompareOp, (low, high): (i128, i128)) -> Vec<(i128, i128)> {
+    match op {
+        CompareOp::Eq => vec![(low, high)],
+        CompareOp::Ne => vec![(i128::MIN, low - 1), (high + 1, i128::MAX)],
+        CompareOp::Lt => vec![(i128::MIN, low - 1)],
+        CompareOp::Le => vec![(i128::MIN, high)],
+        CompareOp::Gt => vec![(high + 1, i128::MAX)],
+        CompareOp::Ge => vec![(low, i128::MAX)],
+    }
+}
+
+fn bytes_comparison(ty: &Type, op: CompareOp, constant: &Value) -> Option<Test> {
+    let bytes = match (ty, constant) {
+        (Type::Text | Type::Varchar(_), Value::Text(text)) => text.as_bytes().to_vec(),
+        // Stored without the blanks that do not count.
+        (Type::Char(_), Value::Text(text)) => text.trim_end_matches(' ').as_bytes().to_vec(),
+        (Type::Bytea, Value::Bytea(bytes)) => bytes.to_vec(),
+        (Type::Uuid, Value::Uuid(bytes)) => bytes.to_vec(),
+        _ => return None,
+    };
+    let mut after = bytes.clone();
+    after.push(0);
+    Some(Test::Bytes(match op {
+        CompareOp::Eq => vec![(bytes, Some(after))],
+        CompareOp::Ne => vec![(Vec::new(), Some(bytes)), (after, None)],
+        CompareOp::Lt => vec![(Vec::new(), Some(bytes))],
+        CompareOp::Le => vec![(Vec::new(), Some(after))],
+        CompareOp::Gt => vec![(after, None)],
+        CompareOp::Ge => vec![(bytes, None)],
+    }))
+}

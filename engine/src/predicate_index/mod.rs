@@ -1,0 +1,178 @@
+//! The index over the predicates of the operations that share a scan (Crescando/RB paper, section 3.1; DESIGN,
+//! decision 7).
+//!
+//! A conjunct that compares one column with constants becomes a [`Test`]: intervals of physical values. The tests of
+//! all riders of a table are held once each ([`shared`]). At a segment they are translated to its codes as far as
+//! somebody needs them ([`code_test`]), and the riders' rows are found together ([`probe`]).
+
+mod code_test;
+mod constants;
+mod plain;
+mod probe;
+mod shared;
+
+use std::sync::Arc;
+
+use constants::{comparison, empty, unite};
+pub(crate) use plain::row_holds;
+pub(crate) use probe::{Found, Plan, Prober, Scene, plain_rows};
+pub(crate) use shared::{SharedTests, TestId};
+
+use crate::{
+    column::{Physical, physical},
+    expr::{CompareOp, Expr, can_fail},
+    kernel,
+    schema::Column,
+    types::Type,
+    value::Value,
+};
+
+/// Bytes at or above the first and below the second.
+type BytesInterval = (Vec<u8>, Option<Vec<u8>>);
+
+/// A condition on one column. NULL does not meet it unless it says so.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Test {
+    /// Closed intervals, ascending.
+    Ints(Vec<(i64, i64)>),
+    /// Closed intervals, ascending.
+    Wides(Vec<(i128, i128)>),
+    /// Ascending.
+    Bytes(Vec<BytesInterval>),
+    /// An expression over this column alone that cannot fail; evaluated on dictionaries.
+    Expression(Expr),
+    /// `IS NULL`
+    Null,
+    /// `IS NOT NULL`
+    NotNull,
+}
+
+/// A test with its column.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ColumnTest {
+    pub(crate) column: usize,
+    pub(crate) test: Test,
+}
+
+/// A predicate split into what the index understands and the rest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SplitPredicate {
+    /// All must hold. None of them can fail, so their order is free.
+    pub(crate) tests: Vec<Arc<ColumnTest>>,
+    /// Evaluated afterwards, from the left.
+    pub(crate) residual: Vec<Expr>,
+}
+
+/// Splits a predicate. Behind the first conjunct that may fail everything is left where it is, because conjuncts are
+/// evaluated from the left.
+pub(crate) fn split(predicate: &[Expr], columns: &[Column]) -> SplitPredicate {
+    let mut flat = Vec::new();
+    for conjunct in predicate {
+        flatten(conjunct, &mut flat);
+    }
+    let mut split = SplitPredicate::default();
+    let mut free = true;
+    for conjunct in flat {
+        free &= !can_fail(conjunct);
+        match free.then(|| test_of(conjunct, columns)).flatten() {
+            Some(test) => split.tests.push(Arc::new(test)),
+            None => split.residual.push(conjunct.clone()),
+        }
+    }
+    split
+}
+
+fn flatten<'a>(conjunct: &'a Expr, flat: &mut Vec<&'a Expr>) {
+    match conjunct {
+        Expr::And(operands) if !can_fail(conjunct) => {
+            operands.iter().for_each(|operand| flatten(operand, flat))
+        }
+        _ => flat.push(conjunct),
+    }
+}
+
+fn column_index(expr: &Expr) -> Option<usize> {
+    match expr {
+        Expr::Column { index, .. } => Some(*index),
+        _ => None,
+    }
+}
+
+fn test_of(conjunct: &Expr, columns: &[Column]) -> Option<ColumnTest> {
+    interval_test(conjunct, columns).or_else(|| {
+        let (column, expr) = kernel::over_single_column(conjunct)?;
+        (physical(&columns.get(column)?.ty) == Physical::Bytes)
+            .then_some(ColumnTest { column, test: Test::Expression(expr) })
+    })
+}
+
+fn interval_test(conjunct: &Expr, columns: &[Column]) -> Option<ColumnTest> {
+    let boolean = |expr: &Expr, truth: bool| {
+        let column = column_index(expr)?;
+        (columns.get(column)?.ty == Type::Bool).then(|| {
+            let value = i64::from(truth);
+            ColumnTest { column, test: Test::Ints(vec![(value, value)]) }
+        })
+    };
+    match conjunct {
+        Expr::Column { .. } => boolean(conjunct, true),
+        Expr::Not(operand) => boolean(operand, false),
+        Expr::IsTruth { expr, truth: Some(truth), negated: false } => boolean(expr, *truth),
+        Expr::IsNull { expr, negated } => {
+            let column = column_index(expr)?;
+            Some(ColumnTest { column, test: if *negated { Test::NotNull } else { Test::Null } })
+        }
+        Expr::Compare { op, left, right } => {
+            let (column, op, value) = match (left.as_ref(), right.as_ref()) {
+                (Expr::Column { index, .. }, Expr::Literal { value, .. }) => (*index, *op, value),
+                (Expr::Literal { value, .. }, Expr::Column { index, .. }) => (*index, op.swapped(), value),
+                _ => return None,
+            };
+            Some(ColumnTest { column, test: comparison(&columns.get(column)?.ty, op, value)? })
+        }
+        Expr::InList { expr, list, negated: false } => {
+            let column = column_index(expr)?;
+            let ty = &columns.get(column)?.ty;
+            let mut union = empty(ty);
+            for member in list {
+                let Expr::Literal { value, .. } = member else { return None };
+                union = unite(union, comparison(ty, CompareOp::Eq, value)?)?;
+            }
+            Some(ColumnTest { column, test: union })
+        }
+        Expr::Or(operands) => {
+            let mut operands = operands.iter();
+            let mut union = interval_test(operands.next()?, columns)?;
+            for operand in operands {
+                let other = interval_test(operand, columns)?;
+                if other.column != union.column {
+                    return None;
+                }
+                union.test = unite(union.test, other.test)?;
+            }
+            Some(union)
+        }
+        Expr::Like { expr, pattern, escape, case_insensitive: false, negated: false } => {
+            let column = column_index(expr)?;
+            if !matches!(columns.get(column)?.ty, Type::Text | Type::Varchar(_)) {
+                return None;
+            }
+            let Expr::Literal { value: Value::Text(pattern), .. } = pattern.as_ref() else { return None };
+            let prefix = pattern.strip_suffix('%')?;
+            let plain = |c: char| c != '%' && c != '_' && Some(c) != *escape;
+            prefix.chars().all(plain).then(|| ColumnTest {
+                column,
+                test: Test::Bytes(vec![(prefix.as_bytes().to_vec(), successor(prefix.as_bytes()))]),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The least byte string above every string with this prefix.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut above = prefix[..=keep].to_vec();
+    above[keep] += 1;
+    Some(above)
+}

@@ -1,0 +1,107 @@
+//! Tests of values: for the plain rows of a segment, and for single rows.
+
+use super::{BytesInterval, ColumnTest, Test};
+use crate::{
+    bits::{Bits, and_where},
+    column::{PlainColumn, PlainData, SegmentColumn},
+    error::Result,
+    expr::EvalContext,
+    kernel,
+    schema::Column,
+    simd,
+    types::Type,
+};
+
+fn plain_holds(test: &Test, column: &PlainColumn, row: usize) -> bool {
+    if column.is_null(row) {
+        return matches!(test, Test::Null);
+    }
+    match test {
+        Test::Ints(intervals) => {
+            let value = column.int(row);
+            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
+        }
+        Test::Wides(intervals) => {
+            let value = column.wide(row);
+            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
+        }
+        Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
+        Test::NotNull => true,
+        Test::Null | Test::Expression(_) => false,
+    }
+}
+
+fn bytes_hold(intervals: &[BytesInterval], value: &[u8]) -> bool {
+    intervals.iter().any(|(low, high)| {
+        low.as_slice() <= value && high.as_ref().is_none_or(|high| value < high.as_slice())
+    })
+}
+
+/// Clears the rows of `mask` (over the plain rows of the column) that do not meet the test.
+pub(super) fn retain_plain(
+    test: &Test,
+    column: &SegmentColumn,
+    ty: &Type,
+    context: &EvalContext,
+    mask: &mut Bits,
+) -> Result<()> {
+    let plain = &column.delta;
+    match (test, plain.data()) {
+        (Test::Expression(expr), _) => {
+            let rows: Vec<u32> = mask.iter().collect();
+            let addresses: Vec<u32> = rows.iter().map(|row| row + column.base_rows as u32).collect();
+            let array = column.gather(ty, &addresses);
+            mask.words_mut().fill(0);
+            for kept in kernel::filter_array(expr, &array, context)? {
+                mask.set(rows[kept as usize] as usize);
+            }
+        }
+        (Test::Ints(intervals), PlainData::Int(values)) => {
+            match intervals.as_slice() {
+                [] => mask.words_mut().fill(0),
+                [(low, high)] => and_where(mask.words_mut(), values, |value| *low <= value && value <= *high),
+                _ => and_where(mask.words_mut(), values, |value| {
+                    intervals.iter().any(|(low, high)| *low <= value && value <= *high)
+                }),
+            }
+            if let Some(nulls) = plain.nulls() {
+                simd::subtract(mask.words_mut(), nulls.words());
+            }
+        }
+        _ => {
+            let failed: Vec<u32> =
+                mask.iter().filter(|row| !plain_holds(test, plain, *row as usize)).collect();
+            failed.into_iter().for_each(|row| mask.clear(row as usize));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one row of a segment meets a test.
+pub(crate) fn row_holds(
+    test: &ColumnTest,
+    columns: &[SegmentColumn],
+    types: &[Column],
+    context: &EvalContext,
+    row: usize,
+) -> Result<bool> {
+    let ty = &types[test.column].ty;
+    let column = &columns[test.column];
+    Ok(match &test.test {
+        Test::Expression(expr) => {
+            !kernel::filter_array(expr, &column.gather(ty, &[row as u32]), context)?.is_empty()
+        }
+        Test::Null => column.is_null(row),
+        _ if column.is_null(row) => false,
+        Test::NotNull => true,
+        Test::Ints(intervals) => {
+            let value = column.int(row);
+            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
+        }
+        Test::Wides(intervals) => {
+            let value = column.wide(row);
+            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
+        }
+        Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
+    })
+}

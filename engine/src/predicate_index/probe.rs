@@ -1,0 +1,544 @@
+//! Finding the rows of all riders at a segment.
+//!
+//! ```text
+//!   plan      each rider's tests become tests of codes, the most selective first and no more of them than it takes:
+//!             a constant that is in no row of the segment spares the rider the segment
+//!   probe     the riders' most selective tests of one column are joined with the column in one pass, and each test
+//!             gets the list of its rows; where few rows are expected
+//!   find      each rider's list is checked against its other tests; or, where no test of it is selective by itself,
+//!             the bitmaps of its tests are intersected, each of which is made once for all riders
+//! ```
+
+use super::{
+    SharedTests, TestId,
+    code_test::CodeTest,
+    plain::{retain_plain, row_holds},
+};
+use crate::{
+    bits::Bits,
+    column::{Codes, EncodedColumn, SegmentColumn},
+    error::{Result, SqlError},
+    expr::EvalContext,
+    schema::Column,
+    shard::Options,
+    simd,
+    simd::Code,
+};
+
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) tests: &'a SharedTests,
+    pub(crate) columns: &'a [SegmentColumn],
+    pub(crate) types: &'a [Column],
+    /// Encoded rows.
+    pub(crate) rows: usize,
+    pub(crate) options: Options,
+}
+
+impl<'a> Scene<'a> {
+    /// Rows up to which a test counts as selective.
+    fn few(&self) -> usize {
+        self.rows / self.options.selective_share.max(1)
+    }
+
+    fn encoded(&self, id: TestId) -> Option<&'a EncodedColumn> {
+        self.columns[self.tests.get(id).column].base.as_ref()
+    }
+}
+
+/// How a rider's rows are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// There are none.
+    Nothing,
+    /// They are all rows.
+    All,
+    /// From the list of this test's rows.
+    List(TestId),
+    /// From the bitmaps of the tests.
+    Masks,
+    /// The evaluation of this test fails.
+    Wrong(TestId),
+}
+
+/// Rows that meet all tests of a rider.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Ascending.
+    Rows(Vec<u32>),
+    Mask(Bits),
+}
+
+impl Found {
+    /// Adds rows behind all others; there are `rows` then.
+    pub(crate) fn extend(&mut self, more: impl Iterator<Item = u32>, rows: usize) {
+        match self {
+            Found::Rows(found) => found.extend(more),
+            Found::Mask(mask) => {
+                mask.resize(rows);
+                more.for_each(|row| mask.set(row as usize));
+            }
+        }
+    }
+}
+
+/// What a test comes to at a segment.
+#[derive(Debug, Default)]
+enum Standing {
+    /// No row meets it.
+    #[default]
+    Hopeless,
+    /// Every row meets it.
+    Certain,
+    Open,
+    Wrong(Box<SqlError>),
+}
+
+const NONE: u32 = u32::MAX;
+
+/// A test during a visit.
+#[derive(Debug)]
+struct State {
+    /// The visit that the rest is about.
+    visit: u64,
+    standing: Standing,
+    code: CodeTest,
+    /// About how many rows meet it.
+    rows: usize,
+    list: u32,
+    mask: u32,
+}
+
+/// An interval of codes that somebody wants, and where the rows go.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    low: u64,
+    high: u64,
+    /// The greatest end of this interval and those before it.
+    reach: u64,
+    list: u32,
+}
+
+/// Vectors that are used again at every visit.
+#[derive(Debug)]
+struct Pool<T> {
+    vectors: Vec<Vec<T>>,
+    used: usize,
+}
+
+impl<T> Default for Pool<T> {
+    fn default() -> Pool<T> {
+        Pool { vectors: Vec::new(), used: 0 }
+    }
+}
+
+impl<T> Pool<T> {
+    /// Vectors that are kept for the next visit.
+    const KEPT: usize = 512;
+
+    fn next(&mut self) -> u32 {
+        match self.vectors.get_mut(self.used) {
+            Some(vector) => vector.clear(),
+            None => self.vectors.push(Vec::new()),
+        }
+        self.used += 1;
+        self.used as u32 - 1
+    }
+
+    fn reset(&mut self) {
+        self.used = 0;
+        self.vectors.truncate(Pool::<T>::KEPT);
+    }
+}
+
+/// Buckets that the codes of a column are put into when many tests are joined with it.
+const BUCKETS: usize = 1 << 16;
+
+/// Finds rows; keeps its memory from visit to visit.
+#[derive(Debug, Default)]
+pub(crate) struct Prober {
+    visit: u64,
+    states: Vec<State>,
+    lists: Pool<u32>,
+    masks: Pool<u64>,
+    /// Tests whose lists are to be made, with their columns.
+    requests: Vec<(usize, TestId)>,
+    wanted: Vec<Wanted>,
+    /// Which buckets somebody wants, and behind which interval to look for those that overlap a bucket.
+    buckets: Vec<u64>,
+    behind: Vec<u32>,
+    spare_rows: Vec<u32>,
+    spare_words: Vec<u64>,
+    scratch: Vec<u64>,
+}
+
+impl Prober {
+    /// Begins the visit of another segment.
+    pub(crate) fn begin(&mut self, tests: &SharedTests) {
+        self.visit += 1;
+        self.lists.reset();
+        self.masks.reset();
+        self.requests.clear();
+        self.states.resize_with(tests.bound(), || State {
+            visit: 0,
+            standing: Standing::Hopeless,
+            code: CodeTest::default(),
+            rows: 0,
+            list: NONE,
+            mask: NONE,
+        });
+    }
+
+    fn is_translated(&self, id: TestId) -> bool {
+        self.states[id as usize].visit == self.visit
+    }
+
+    fn translate(&mut self, scene: &Scene, id: TestId) -> &State {
+        let state = &mut self.states[id as usize];
+        if state.visit != self.visit {
+            state.visit = self.visit;
+            (state.list, state.mask) = (NONE, NONE);
+            let test = scene.tests.get(id);
+            let Some(column) = &scene.columns[test.column].base else {
+                state.standing = Standing::Hopeless;
+                return state;
+            };
+            if scene.tests.point(id).is_some_and(|hash| !column.may_have(hash)) {
+                state.standing = Standing::Hopeless;
+                return state;
+            }
+            let ty = &scene.types[test.column].ty;
+            match CodeTest::new(&test.test, column, ty, scene.tests.context(id)) {
+                Ok(code) => {
+                    state.standing = if code.is_hopeless(column) {
+                        Standing::Hopeless
+                    } else if code.is_certain(column) {
+                        Standing::Certain
+                    } else {
+                        Standing::Open
+                    };
+                    state.rows = code.estimate(column, scene.rows);
+                    state.code = code;
+                }
+                Err(error) => state.standing = Standing::Wrong(Box::new(error)),
+            }
+        }
+        state
+    }
+
+    /// Orders tests by what this segment tells about their selectivity.
+    pub(crate) fn order(&mut self, scene: &Scene, tests: &mut [TestId]) {
+        let mut keyed: Vec<(f64, TestId)> = tests
+            .iter()
+            .map(|id| {
+                let codes = scene.encoded(*id).map_or(1.0, |column| column.max_code as f64 + 1.0);
+                let state = self.translate(scene, *id);
+                let rows = match state.standing {
+                    Standing::Open => state.rows as f64,
+                    // A constant that is not here: as rare as its column's values are on average.
+                    Standing::Hopeless | Standing::Wrong(_) => (scene.rows as f64 / codes).min(0.5),
+                    Standing::Certain => scene.rows as f64,
+                };
+                (rows, *id)
+            })
+            .collect();
+        keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (place, (_, id)) in tests.iter_mut().zip(keyed) {
+            *place = id;
+        }
+    }
+
+    /// Decides how a rider's rows are found. The first tests are the most selective ones.
+    pub(crate) fn plan(&mut self, scene: &Scene, tests: &[TestId]) -> Plan {
+        let few = scene.few();
+        let mut best: Option<(usize, TestId)> = None;
+        for id in tests {
+            let state = self.translate(scene, *id);
+            match state.standing {
+                Standing::Hopeless => return Plan::Nothing,
+                Standing::Wrong(_) => return Plan::Wrong(*id),
+                Standing::Certain => continue,
+                Standing::Open => {}
+            }
+            if best.is_none_or(|(rows, _)| state.rows < rows) {
+                best = Some((state.rows, *id));
+            }
+            // Good enough: the others are asked about its rows only.
+            if best.is_some_and(|(rows, _)| rows <= few / 4) {
+                break;
+            }
+        }
+        let Some((rows, id)) = best else { return Plan::All };
+        if rows > few {
+            return Plan::Masks;
+        }
+        let state = &mut self.states[id as usize];
+        if state.list == NONE {
+            if !state.code.for_few_intervals(|_, _| {}) {
+                return Plan::Masks;
+            }
+            state.list = self.lists.next();
+            self.requests.push((scene.tests.get(id).column, id));
+        }
+        Plan::List(id)
+    }
+
+    /// Makes the lists that plans need: one pass over each column.
+    pub(crate) fn probe(&mut self, scene: &Scene) {
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.sort_unstable();
+        for column_requests in requests.chunk_by(|a, b| a.0 == b.0) {
+            if let Some(column) = &scene.columns[column_requests[0].0].base {
+                self.probe_column(scene, column, column_requests);
+            }
+        }
+        requests.clear();
+        self.requests = requests;
+    }
+
+    fn probe_column(&mut self, scene: &Scene, column: &EncodedColumn, requests: &[(usize, TestId)]) {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.clear();
+        for (_, id) in requests {
+            let state = &self.states[*id as usize];
+            let list = state.list;
+            state.code.for_few_intervals(|low, high| wanted.push(Wanted { low, high, reach: high, list }));
+        }
+        // A pass over the column costs about as much as so many comparisons of it with a constant.
+        let together = match column.codes {
+            Codes::Constant | Codes::Bit(_) => usize::MAX,
+            Codes::U8(_) => scene.options.probe_together * 2,
+            Codes::U16(_) => scene.options.probe_together,
+            Codes::U32(_) => scene.options.probe_together.div_ceil(2),
+            Codes::U64(_) => scene.options.probe_together.div_ceil(4),
+        };
+        if wanted.len() < together {
+            let mut words = std::mem::take(&mut self.scratch);
+            for (_, id) in requests {
+                let state = &self.states[*id as usize];
+                state.code.mask(column, scene.rows, &mut words);
+                let list = &mut self.lists.vectors[state.list as usize];
+                for_bits(&words, |row| list.push(row));
+            }
+            self.scratch = words;
+        } else {
+            wanted.sort_unstable_by_key(|wanted| wanted.low);
+            let mut reach = 0;
+            for wanted in &mut wanted {
+                reach = reach.max(wanted.high);
+                wanted.reach = reach;
+            }
+            match &column.codes {
+                Codes::U8(codes) => self.join(codes, column, &wanted),
+                Codes::U16(codes) => self.join(codes, column, &wanted),
+                Codes::U32(codes) => self.join(codes, column, &wanted),
+                Codes::U64(codes) => self.join(codes, column, &wanted),
+                Codes::Constant | Codes::Bit(_) => {}
+            }
+        }
+        self.wanted = wanted;
+    }
+
+    /// Joins codes with intervals, which are in the order of their lower ends.
+    fn join<T: Code>(&mut self, codes: &[T], column: &EncodedColumn, wanted: &[Wanted]) {
+        let bits = u64::BITS - column.max_code.leading_zeros();
+        let shift = bits.saturating_sub(BUCKETS.ilog2());
+        let bucket = |code: u64| (code >> shift) as usize % BUCKETS;
+        self.buckets.clear();
+        self.buckets.resize(BUCKETS / 64, 0);
+        self.behind.resize(BUCKETS, 0);
+        for (index, wanted) in wanted.iter().enumerate() {
+            for bucket in bucket(wanted.low)..=bucket(wanted.high) {
+                self.buckets[bucket / 64] |= 1 << (bucket % 64);
+                self.behind[bucket] = index as u32 + 1;
+            }
+        }
+        let Ok(buckets) = <&[u64; BUCKETS / 64]>::try_from(self.buckets.as_slice()) else { return };
+        let lists = &mut self.lists.vectors;
+        for (index, chunk) in codes.chunks(64).enumerate() {
+            let mut word = 0u64;
+            for (place, code) in chunk.iter().enumerate() {
+                let bucket = bucket(code.wide());
+                word |= (buckets[bucket / 64] >> (bucket % 64) & 1) << place;
+            }
+            while word != 0 {
+                let row = index * 64 + word.trailing_zeros() as usize;
+                word &= word - 1;
+                let code = codes[row].wide();
+                // The code of a NULL is 0.
+                if code == 0 && column.is_null(row) {
+                    continue;
+                }
+                let mut at = self.behind[bucket(code)] as usize;
+                while at > 0 && wanted[at - 1].reach >= code {
+                    at -= 1;
+                    if wanted[at].low <= code && code <= wanted[at].high {
+                        lists[wanted[at].list as usize].push(row as u32);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The bitmap of a test that has been translated.
+    fn mask(&mut self, scene: &Scene, id: TestId) -> u32 {
+        let state = &mut self.states[id as usize];
+        if state.mask == NONE {
+            state.mask = self.masks.next();
+            if let Some(column) = scene.encoded(id) {
+                state.code.mask(column, scene.rows, &mut self.masks.vectors[state.mask as usize]);
+            }
+        }
+        state.mask
+    }
+
+    /// The encoded rows that meet all of a rider's tests.
+    pub(crate) fn find(
+        &mut self,
+        scene: &Scene,
+        tests: &[TestId],
+        plan: Plan,
+        context: &EvalContext,
+    ) -> Result<Found> {
+        let mut rows = std::mem::take(&mut self.spare_rows);
+        rows.clear();
+        match plan {
+            Plan::Nothing => Ok(Found::Rows(rows)),
+            Plan::Wrong(id) => match &self.states[id as usize].standing {
+                Standing::Wrong(error) => Err((**error).clone()),
+                _ => Ok(Found::Rows(rows)),
+            },
+            Plan::All => Ok(Found::Mask(Bits::ones(scene.rows))),
+            Plan::List(first) => {
+                let list = self.states[first as usize].list;
+                rows.extend_from_slice(&self.lists.vectors[list as usize]);
+                for id in tests.iter().filter(|id| **id != first) {
+                    self.retain(scene, *id, &mut rows, context)?;
+                }
+                Ok(Found::Rows(rows))
+            }
+            Plan::Masks => self.intersect(scene, tests, rows, context),
+        }
+    }
+
+    /// Keeps those of some rows that meet a test.
+    fn retain(
+        &mut self,
+        scene: &Scene,
+        id: TestId,
+        rows: &mut Vec<u32>,
+        context: &EvalContext,
+    ) -> Result<()> {
+        /// Rows up to which looking at their values is cheaper than translating a test.
+        const SINGLE: usize = 2;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if rows.len() <= SINGLE && !self.is_translated(id) {
+            let mut error = None;
+            rows.retain(|row| {
+                row_holds(scene.tests.get(id), scene.columns, scene.types, context, *row as usize)
+                    .unwrap_or_else(|wrong| {
+                        error = Some(wrong);
+                        false
+                    })
+            });
+            return error.map_or(Ok(()), Err);
+        }
+        self.translate(scene, id);
+        let state = &self.states[id as usize];
+        match &state.standing {
+            Standing::Hopeless => rows.clear(),
+            Standing::Certain => {}
+            Standing::Wrong(error) => return Err((**error).clone()),
+            Standing::Open if state.mask != NONE => {
+                let words = &self.masks.vectors[state.mask as usize];
+                rows.retain(|row| words[*row as usize / 64] >> (row % 64) & 1 == 1);
+            }
+            Standing::Open => {
+                if let Some(column) = scene.encoded(id) {
+                    state.code.retain(column, rows);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn intersect(
+        &mut self,
+        scene: &Scene,
+        tests: &[TestId],
+        mut rows: Vec<u32>,
+        context: &EvalContext,
+    ) -> Result<Found> {
+        let mut order: Vec<TestId> = tests
+            .iter()
+            .copied()
+            .filter(|id| matches!(self.states[*id as usize].standing, Standing::Open))
+            .collect();
+        order.sort_by_key(|id| self.states[*id as usize].rows);
+        let mut words = std::mem::take(&mut self.spare_words);
+        words.clear();
+        let mut left = scene.rows;
+        for (index, id) in order.iter().enumerate() {
+            if index > 0 && left <= scene.few() {
+                for_bits(&words, |row| rows.push(row));
+                self.spare_words = words;
+                for id in &order[index..] {
+                    self.retain(scene, *id, &mut rows, context)?;
+                }
+                return Ok(Found::Rows(rows));
+            }
+            let mask = self.mask(scene, *id) as usize;
+            if index == 0 {
+                words.extend_from_slice(&self.masks.vectors[mask]);
+                left = simd::count_ones(&words);
+            } else {
+                left = simd::intersect(&mut words, &self.masks.vectors[mask]);
+            }
+        }
+        if left <= scene.few() {
+            for_bits(&words, |row| rows.push(row));
+            self.spare_words = words;
+            return Ok(Found::Rows(rows));
+        }
+        self.spare_rows = rows;
+        Ok(Found::Mask(Bits::from_words(words, scene.rows)))
+    }
+
+    /// Takes memory back for the next rider.
+    pub(crate) fn recycle(&mut self, found: Found) {
+        match found {
+            Found::Rows(rows) => self.spare_rows = rows,
+            Found::Mask(mask) => self.spare_words = mask.into_words(),
+        }
+    }
+}
+
+/// The plain rows of a segment, counted from 0, that meet all tests.
+pub(crate) fn plain_rows(
+    scene: &Scene,
+    tests: &[TestId],
+    context: &EvalContext,
+    rows: usize,
+) -> Result<Bits> {
+    let mut mask = Bits::ones(rows);
+    for id in tests {
+        let test = scene.tests.get(*id);
+        let ty = &scene.types[test.column].ty;
+        retain_plain(&test.test, &scene.columns[test.column], ty, context, &mut mask)?;
+    }
+    Ok(mask)
+}
+
+#[inline]
+fn for_bits(words: &[u64], mut f: impl FnMut(u32)) {
+    for (index, word) in words.iter().enumerate() {
+        let mut rest = *word;
+        while rest != 0 {
+            f(index as u32 * 64 + rest.trailing_zeros());
+            rest &= rest - 1;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The tests of everybody who rides past a table, each held once.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{ColumnTest, Test};
+use crate::{
+    expr::EvalContext,
+    value_filter::{hash_bytes, hash_int},
+};
+
+/// A test that somebody rides with.
+pub(crate) type TestId = u32;
+
+/// The tests of a table's riders.
+#[derive(Debug, Default)]
+pub(crate) struct SharedTests {
+    entries: Vec<Entry>,
+    free: Vec<TestId>,
+    index: HashTable<TestId>,
+    any_context: EvalContext,
+}
+
+#[derive(Debug)]
+struct Entry {
+    test: Arc<ColumnTest>,
+    /// What it is evaluated in; only an expression asks.
+    context: Option<EvalContext>,
+    hash: u64,
+    /// The hash of the one value that meets it, if it is one.
+    point: Option<u64>,
+    riders: u32,
+}
+
+impl SharedTests {
+    /// Adds a rider's test. `test` becomes the one that is held.
+    pub(crate) fn join(&mut self, test: &mut Arc<ColumnTest>, context: &EvalContext) -> TestId {
+        let hash = hash_of(test);
+        // Constants in an expression that compare as equal may still make a difference.
+        let is_expression = matches!(test.test, Test::Expression(_));
+        let same = |id: &TestId| {
+            let entry = &self.entries[*id as usize];
+            entry.hash == hash && *entry.test == **test
+        };
+        if !is_expression && let Some(id) = self.index.find(hash, same).copied() {
+            let entry = &mut self.entries[id as usize];
+            entry.riders += 1;
+            test.clone_from(&entry.test);
+            return id;
+        }
+        let point = point_of(&test.test);
+        let entry = Entry {
+            point,
+            test: test.clone(),
+            context: is_expression.then(|| context.clone()),
+            hash,
+            riders: 1,
+        };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.entries[id as usize] = entry;
+                id
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as TestId - 1
+            }
+        };
+        let entries = &self.entries;
+        self.index.insert_unique(hash, id, |id| entries[*id as usize].hash);
+        id
+    }
+
+    /// Takes a rider's test away.
+    pub(crate) fn leave(&mut self, id: TestId) {
+        let entry = &mut self.entries[id as usize];
+        entry.riders -= 1;
+        if entry.riders == 0 {
+            if let Ok(found) = self.index.find_entry(entry.hash, |other| *other == id) {
+                found.remove();
+            }
+            self.free.push(id);
+        }
+    }
+
+    pub(crate) fn get(&self, id: TestId) -> &Arc<ColumnTest> {
+        &self.entries[id as usize].test
+    }
+
+    /// What a test is evaluated in. Only expressions ask, and theirs is the riders'.
+    pub(crate) fn context(&self, id: TestId) -> &EvalContext {
+        self.entries[id as usize].context.as_ref().unwrap_or(&self.any_context)
+    }
+
+    /// The hash of the one value that meets a test, as [`ValueFilter`](crate::value_filter::ValueFilter) has it.
+    #[inline]
+    pub(crate) fn point(&self, id: TestId) -> Option<u64> {
+        self.entries[id as usize].point
+    }
+
+    /// Above every test's number.
+    pub(crate) fn bound(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+fn point_of(test: &Test) -> Option<u64> {
+    match test {
+        Test::Ints(intervals) => match intervals.as_slice() {
+            [(low, high)] if low == high => Some(hash_int(*low)),
+            _ => None,
+        },
+        Test::Bytes(intervals) => match intervals.as_slice() {
+            [(low, Some(high))] => match high.split_last() {
+                Some((0, value)) if value == low => Some(hash_bytes(low)),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn hash_of(test: &ColumnTest) -> u64 {
+    let mut hash = test.column as u64;
+    let mut add = |value: u64| hash = (hash.rotate_left(25) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    match &test.test {
+        Test::Ints(intervals) => intervals.iter().for_each(|(low, high)| {
+            add(*low as u64);
+            add(*high as u64);
+        }),
+        Test::Wides(intervals) => intervals.iter().for_each(|(low, high)| {
+            add(*low as u64);
+            add(*high as u64);
+        }),
+        Test::Bytes(intervals) => intervals.iter().for_each(|(low, high)| {
+            add(xxh3_64(low));
+            add(high.as_ref().map_or(1, |high| xxh3_64(high)));
+        }),
+        // Few are asked with; which it is, equality tells.
+        Test::Expression(_) => add(2),
+        Test::Null => add(3),
+        Test::NotNull => add(4),
+    }
+    hash ^ hash >> 29
+}

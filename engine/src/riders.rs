@@ -1,0 +1,134 @@
+//! The operations of a shard that are not finished, and what of them is looked at at every segment.
+
+use hashbrown::HashMap;
+
+use crate::{operation::Ts, predicate_index::TestId, rider::Rider};
+
+/// The operations that have been admitted and are not finished. Each has a place, which it keeps while it is taken
+/// out to act.
+#[derive(Debug, Default)]
+pub(crate) struct Riders {
+    places: Vec<Option<Box<Rider>>>,
+    /// By place: the earliest prefix that the operation asks for.
+    horizons: Vec<u64>,
+    free: Vec<u32>,
+    by_ts: HashMap<Ts, u32>,
+}
+
+impl Riders {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_ts.is_empty()
+    }
+
+    /// Adds an operation.
+    pub(crate) fn insert(&mut self, rider: Box<Rider>) -> u32 {
+        let horizon = rider.sees.min(rider.ts).0;
+        let ts = rider.ts;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.places[place as usize] = Some(rider);
+                self.horizons[place as usize] = horizon;
+                place
+            }
+            None => {
+                self.places.push(Some(rider));
+                self.horizons.push(horizon);
+                self.places.len() as u32 - 1
+            }
+        };
+        self.by_ts.insert(ts, place);
+        place
+    }
+
+    /// Forgets an operation, which may have been taken out.
+    pub(crate) fn remove(&mut self, ts: Ts) {
+        if let Some(place) = self.by_ts.remove(&ts) {
+            self.places[place as usize] = None;
+            self.horizons[place as usize] = u64::MAX;
+            self.free.push(place);
+        }
+    }
+
+    pub(crate) fn get(&self, ts: Ts) -> Option<&Rider> {
+        self.places[*self.by_ts.get(&ts)? as usize].as_deref()
+    }
+
+    /// The operation at a place.
+    pub(crate) fn at(&mut self, place: u32) -> Option<&mut Rider> {
+        self.places[place as usize].as_deref_mut()
+    }
+
+    /// Takes an operation out for a while.
+    pub(crate) fn take(&mut self, ts: Ts) -> Option<Box<Rider>> {
+        self.places[*self.by_ts.get(&ts)? as usize].take()
+    }
+
+    /// Puts an operation back where it was.
+    pub(crate) fn put_back(&mut self, rider: Box<Rider>) {
+        if let Some(place) = self.by_ts.get(&rider.ts) {
+            self.places[*place as usize] = Some(rider);
+        }
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Rider> {
+        self.places.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// The earliest prefix that an operation asks for.
+    pub(crate) fn horizon(&self) -> Ts {
+        Ts(self.horizons.iter().copied().min().unwrap_or(u64::MAX))
+    }
+}
+
+/// An operation on its revolution: no more of it than decides whether it has to look at a segment.
+#[derive(Debug)]
+pub(crate) struct Ride {
+    pub(crate) ts: Ts,
+    /// Its place among the riders.
+    pub(crate) place: u32,
+    /// First segment of its revolution, and how many there are in it.
+    start: u32,
+    slots: u32,
+    /// Segments not yet passed.
+    pub(crate) left: u32,
+    pub(crate) is_write: bool,
+    /// Whether its tests are in the order of their selectivity.
+    pub(crate) ordered: bool,
+    /// The key ranges of the shard that it acts on, as [`bit`]s.
+    pub(crate) ranges: u64,
+    /// The columns it tests, as [`bit`]s.
+    pub(crate) columns: u64,
+    /// The most selective test, if it asks for one value: its column, and the value's hash.
+    pub(crate) point: Option<(u32, u64)>,
+    pub(crate) tests: Box<[TestId]>,
+}
+
+/// One of 64 bits for an index; indices may share one.
+pub(crate) fn bit(index: usize) -> u64 {
+    1 << (index % 64)
+}
+
+impl Ride {
+    /// A revolution over `slots` segments that begins at `start`.
+    pub(crate) fn new(rider: &Rider, tests: Box<[TestId]>, start: u32, slots: u32) -> Ride {
+        let acts = |range: &usize| rider.acts_on(*range);
+        Ride {
+            ts: rider.ts,
+            place: 0,
+            start,
+            slots,
+            left: slots,
+            is_write: rider.is_write,
+            ordered: false,
+            ranges: (0..rider.place_of_range.len()).filter(acts).fold(0, |bits, range| bits | bit(range)),
+            columns: rider.split.tests.iter().fold(0, |bits, test| bits | bit(test.column)),
+            point: None,
+            tests,
+        }
+    }
+
+    /// Whether the segment is still to come.
+    pub(crate) fn has_ahead(&self, slot: u32) -> bool {
+        slot < self.slots && (slot + self.slots - self.start) % self.slots >= self.slots - self.left
+    }
+}

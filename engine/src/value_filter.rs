@@ -1,0 +1,64 @@
+//! Which values may occur in a column of a segment: spares most constants the search in its dictionary.
+
+use crate::bits::Bits;
+
+/// A set of hashes that may say yes wrongly, about once in eight times, but never no.
+#[derive(Debug)]
+pub(crate) struct ValueFilter {
+    bits: Bits,
+    /// The number of bits is a power of two; this is its logarithm.
+    log_bits: u32,
+}
+
+impl ValueFilter {
+    /// With room for so many values.
+    pub(crate) fn new(values: usize) -> ValueFilter {
+        let log_bits = (values * 6).next_power_of_two().ilog2().max(6);
+        ValueFilter { bits: Bits::zeros(1 << log_bits), log_bits }
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> usize {
+        (hash >> (64 - self.log_bits)) as usize
+    }
+
+    pub(crate) fn insert(&mut self, hash: u64) {
+        let place = self.place(hash);
+        self.bits.set(place);
+    }
+
+    #[inline]
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        self.bits.get(self.place(hash))
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.bits.size()
+    }
+}
+
+/// The hash of a whole number.
+#[inline]
+pub(crate) fn hash_int(value: i64) -> u64 {
+    let mixed = (value as u64 ^ (value as u64 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// The hash of a byte string.
+pub(crate) fn hash_bytes(value: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_never_denied() {
+        let mut filter = ValueFilter::new(1000);
+        (0..1000).for_each(|value| filter.insert(hash_int(value * 3)));
+        assert!((0..1000).all(|value| filter.may_have(hash_int(value * 3))));
+        let wrong = (0..10_000).filter(|value| filter.may_have(hash_int(value * 3 + 1))).count();
+        assert!(wrong < 2_000, "{wrong} of 10,000");
+    }
+}
