@@ -109,6 +109,45 @@ impl Interval {
         Ok(Interval { months: self.months, days: days.try_into().map_err(|_| out_of_range())?, microseconds })
     }
 
+    /// Turns whole 30 days into months.
+    pub fn justify_days(&self) -> Result<Interval> {
+        let mut months = self.months.checked_add(self.days / 30).ok_or_else(out_of_range)?;
+        let mut days = self.days % 30;
+        if months > 0 && days < 0 {
+            days += 30;
+            months -= 1;
+        } else if months < 0 && days > 0 {
+            days -= 30;
+            months += 1;
+        }
+        Ok(Interval { months, days, ..*self })
+    }
+
+    /// Turns whole days of time into days and whole 30 days into months, and gives all parts the same sign.
+    pub fn justify_interval(&self) -> Result<Interval> {
+        let (mut months, mut days) = (i64::from(self.months), i64::from(self.days));
+        let mut microseconds = self.microseconds % MICROS_PER_DAY;
+        days += self.microseconds / MICROS_PER_DAY;
+        months += days / 30;
+        days %= 30;
+        if months > 0 && (days < 0 || (days == 0 && microseconds < 0)) {
+            days += 30;
+            months -= 1;
+        } else if months < 0 && (days > 0 || (days == 0 && microseconds > 0)) {
+            days -= 30;
+            months += 1;
+        }
+        if days > 0 && microseconds < 0 {
+            microseconds += MICROS_PER_DAY;
+            days -= 1;
+        } else if days < 0 && microseconds > 0 {
+            microseconds -= MICROS_PER_DAY;
+            days += 1;
+        }
+        let months = i32::try_from(months).map_err(|_| out_of_range())?;
+        Ok(Interval { months, days: days as i32, microseconds })
+    }
+
     /// Appends the text in `postgres` style.
     pub fn write(&self, out: &mut String) {
         let mut empty = true;

@@ -30,6 +30,7 @@ mod segment;
 pub mod shard;
 mod simd;
 mod table;
+mod template;
 pub mod text;
 pub mod types;
 pub mod value;

@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SqlError, SqlState};
 
+mod whole;
+
+pub(crate) use whole::width_bucket_float;
+
 /// Digits after the point that a numeric can have.
 pub const MAX_SCALE: i64 = 16383;
 /// Digits before the point that a numeric can have.
@@ -369,6 +373,13 @@ impl Numeric {
         let (weight, _) = leading_digit(&unscaled, scale);
         let result_scale =
             (MIN_SIGNIFICANT_DIGITS - (weight * 4 / 2 + 1)).max(scale).clamp(0, MAX_RESULT_SCALE);
+        self.sqrt_at_scale(result_scale as u32)
+    }
+
+    /// Square root of a number that is not negative, rounded to this many digits after the point.
+    pub(crate) fn sqrt_at_scale(&self, result_scale: u32) -> Result<Numeric> {
+        let Some((unscaled, scale)) = self.parts() else { return Ok(Numeric::NaN) };
+        let result_scale = i64::from(result_scale);
         // One digit more than wanted decides how to round.
         let squared = rescale(&unscaled, scale, 2 * (result_scale + 1).max(scale));
         let work_scale = (result_scale + 1).max(scale);

@@ -333,6 +333,7 @@ impl Rider {
                         for call in aggregates {
                             exprs.extend(call.argument.clone());
                             exprs.extend(call.filter.clone());
+                            exprs.extend(call.further.iter().cloned());
                         }
                         let input = Projection::new(&exprs, width)?;
                         let place = |index: usize| input.columns.binary_search(&index).unwrap_or(0);
@@ -342,6 +343,7 @@ impl Rider {
                         for call in &mut aggregates {
                             call.argument = call.argument.as_ref().map(remap);
                             call.filter = call.filter.as_ref().map(remap);
+                            call.further = call.further.iter().map(remap).collect();
                         }
                         Work::Groups { groups: Groups::new(group_by, aggregates, &operation.context), input }
                     }

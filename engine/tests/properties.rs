@@ -9,7 +9,7 @@ use arrow::{
 };
 use carousel_engine::{
     Type, Value,
-    aggregate::{AggregateCall, AggregateFunction, AggregateState, GroupTable},
+    aggregate::{AggregateCall, AggregateFunction, AggregateState, Direction, GroupTable, Spread},
     array::{BatchRow, ColumnBuilder, arrow_cell_to_value, values_to_array},
     expr::{
         CompareOp, EvalContext, Expr, Function, check_depth, columns, eval, fold, qualifies, shift_columns,
@@ -367,13 +367,17 @@ proptest! {
         function in prop::sample::select(vec![
             AggregateFunction::Count, AggregateFunction::Sum, AggregateFunction::Avg, AggregateFunction::Min,
             AggregateFunction::Max, AggregateFunction::BoolAnd, AggregateFunction::BoolOr,
+            AggregateFunction::BitAnd, AggregateFunction::BitOr, AggregateFunction::BitXor,
+            AggregateFunction::Spread(Spread { deviation: true, sample: true }),
+            AggregateFunction::Spread(Spread { deviation: true, sample: false }),
+            AggregateFunction::Spread(Spread { deviation: false, sample: true }),
+            AggregateFunction::Spread(Spread { deviation: false, sample: false }),
         ]),
         distinct in any::<bool>(),
         cut in 0usize..20,
     ) {
-        let call = AggregateCall {
-            function, argument: Some(Expr::column(0, ty.clone())), distinct, filter: None,
-        };
+        let argument = Some(Expr::column(0, ty.clone()));
+        let call = AggregateCall { distinct, ..AggregateCall::new(function, argument) };
         prop_assume!(call.result_type().is_ok());
         let state = |values: &[Value]| {
             let mut state = AggregateState::new(&call);
@@ -396,13 +400,30 @@ proptest! {
     }
 
     #[test]
-    fn groups_merge_to_the_same(batch in batch(), cut in 0usize..12, key in 0usize..12) {
+    fn groups_merge_to_the_same(
+        batch in batch(), cut in 0usize..12, key in 0usize..12, distinct in any::<bool>(),
+        descending in any::<bool>(), nulls_first in any::<bool>(),
+    ) {
+        let direction = Direction { descending, nulls_first };
         let context = EvalContext::default();
         let group_by = vec![Expr::column(key, column_types()[key].clone()), Expr::column(5, Type::Bool)];
         let calls = vec![
-            AggregateCall { function: AggregateFunction::Count, argument: None, distinct: false, filter: Some(Expr::column(5, Type::Bool)) },
-            AggregateCall { function: AggregateFunction::Sum, argument: Some(Expr::column(0, Type::Int4)), distinct: false, filter: None },
-            AggregateCall { function: AggregateFunction::Max, argument: Some(Expr::column(4, Type::Text)), distinct: false, filter: None },
+            AggregateCall {
+                filter: Some(Expr::column(5, Type::Bool)),
+                ..AggregateCall::new(AggregateFunction::Count, None)
+            },
+            AggregateCall::new(AggregateFunction::Sum, Some(Expr::column(0, Type::Int4))),
+            AggregateCall::new(AggregateFunction::Max, Some(Expr::column(4, Type::Text))),
+            AggregateCall {
+                distinct,
+                further: vec![
+                    Expr::literal(Value::text(","), Type::Text),
+                    Expr::column(0, Type::Int4),
+                    Expr::column(8, Type::Char(3)),
+                ],
+                order: vec![direction, Direction::default()],
+                ..AggregateCall::new(AggregateFunction::StringAgg, Some(Expr::column(4, Type::Text)))
+            },
         ];
         let table = |batch: &RecordBatch| {
             let mut table = GroupTable::for_read(&group_by, &calls);

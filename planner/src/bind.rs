@@ -366,6 +366,7 @@ impl Binder<'_> {
         for call in &mut calls {
             call.argument = call.argument.as_ref().map(|e| self.expr(e)).transpose()?;
             call.filter = call.filter.as_ref().map(|e| self.expr(e)).transpose()?;
+            call.further = call.further.iter().map(|e| self.expr(e)).collect::<Result<_>>()?;
         }
         Ok(calls)
     }

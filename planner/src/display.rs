@@ -115,6 +115,14 @@ impl Printer<'_> {
             None => "*".to_owned(),
             Some(argument) => self.expr(argument),
         };
+        let mut argument = argument;
+        for (i, further) in call.further.iter().enumerate() {
+            argument.push_str(if i == 1 { " ORDER BY " } else { ", " });
+            argument.push_str(&self.expr(further));
+            if i > 0 && call.order.get(i - 1).is_some_and(|direction| direction.descending) {
+                argument.push_str(" DESC");
+            }
+        }
         let distinct = if call.distinct { "DISTINCT " } else { "" };
         let filter = match &call.filter {
             None => String::new(),

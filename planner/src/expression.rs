@@ -283,7 +283,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// `CAST (term AS ty)`
-    fn cast(&mut self, term: Term, ty: &Type) -> Result<Expr> {
+    pub(crate) fn cast(&mut self, term: Term, ty: &Type) -> Result<Expr> {
         let position = term.position;
         let expr = match term.kind {
             TermKind::Known(expr) => expr,
@@ -465,7 +465,15 @@ impl<'a> Resolver<'a> {
                 }
                 self.call(name, arguments, call)
             }
-            E::Overlay { .. } => unsupported("OVERLAY"),
+            E::Overlay { expr: operand, overlay_what, overlay_from, overlay_for } => {
+                let call = self.source.operator_before(operand.span(), "overlay");
+                let mut arguments =
+                    vec![self.term(operand)?, self.term(overlay_what)?, self.term(overlay_from)?];
+                if let Some(length) = overlay_for {
+                    arguments.push(self.term(length)?);
+                }
+                self.call("overlay", arguments, call)
+            }
             E::Collate { expr: operand, collation } => {
                 let name = collation.to_string().trim_matches('"').to_owned();
                 if !matches!(

@@ -2,38 +2,29 @@
 
 use carousel_engine::{
     SqlError, SqlState, Type, Value,
-    aggregate::{AggregateCall, AggregateFunction, result_type},
+    aggregate::{AggregateCall, AggregateFunction, Direction, result_type},
     error::Result,
-    expr::{ArgType, CastKind, Expr},
+    expr::{ArgType, CastKind, Expr, cast_allowed},
 };
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
     expression::{AGGREGATES, Clause, Resolver, Term, TermKind, literal},
-    names::{at, parts},
+    names::{at, fold, parts},
     parse::position_of,
     plan::SessionValue,
     settings::VERSION,
+    types,
 };
 
 /// Aggregates that PostgreSQL has and Carousel has not.
 const OTHER_AGGREGATES: &[&str] = &[
-    "string_agg",
     "array_agg",
     "json_agg",
     "jsonb_agg",
     "json_object_agg",
     "jsonb_object_agg",
     "xmlagg",
-    "bit_and",
-    "bit_or",
-    "bit_xor",
-    "stddev",
-    "stddev_pop",
-    "stddev_samp",
-    "variance",
-    "var_pop",
-    "var_samp",
     "corr",
     "covar_pop",
     "covar_samp",
@@ -55,58 +46,23 @@ const OTHER_AGGREGATES: &[&str] = &[
 
 /// Functions that PostgreSQL has and Carousel has not.
 const OTHER_FUNCTIONS: &[&str] = &[
-    "acos",
-    "acosd",
-    "acosh",
     "array_length",
     "array_to_string",
-    "asin",
-    "asind",
-    "asinh",
-    "atan",
-    "atan2",
-    "atand",
-    "atanh",
-    "bit_count",
     "cardinality",
     "col_description",
-    "convert_from",
-    "convert_to",
-    "cos",
-    "cosd",
-    "cosh",
-    "cot",
     "currval",
-    "date_bin",
-    "factorial",
-    "format",
     "format_type",
-    "gcd",
     "generate_series",
-    "get_bit",
-    "get_byte",
     "grouping",
     "has_table_privilege",
     "inet_client_addr",
     "inet_server_addr",
-    "isfinite",
     "json_build_object",
     "jsonb_build_object",
-    "justify_days",
-    "justify_interval",
     "lastval",
-    "lcm",
-    "make_interval",
-    "make_time",
-    "make_timestamp",
-    "make_timestamptz",
-    "min_scale",
     "nextval",
     "normalize",
-    "num_nonnulls",
-    "num_nulls",
     "obj_description",
-    "overlay",
     "parse_ident",
     "pg_client_encoding",
     "pg_get_constraintdef",
@@ -121,21 +77,14 @@ const OTHER_FUNCTIONS: &[&str] = &[
     "pg_table_size",
     "pg_total_relation_size",
     "pg_typeof",
-    "quote_ident",
-    "quote_literal",
-    "quote_nullable",
     "regexp_count",
     "regexp_instr",
-    "regexp_like",
     "regexp_match",
     "regexp_matches",
     "regexp_split_to_array",
     "regexp_split_to_table",
     "regexp_substr",
     "row_to_json",
-    "scale",
-    "set_bit",
-    "set_byte",
     "set_config",
     "setseed",
     "setval",
@@ -143,40 +92,32 @@ const OTHER_FUNCTIONS: &[&str] = &[
     "sha256",
     "sha384",
     "sha512",
-    "sin",
-    "sind",
-    "sinh",
     "string_to_array",
     "string_to_table",
-    "tan",
-    "tand",
-    "tanh",
     "timeofday",
     "to_ascii",
-    "to_char",
-    "to_date",
     "to_json",
     "to_jsonb",
-    "to_number",
     "to_regclass",
-    "trim_scale",
     "txid_current",
     "unistr",
     "unnest",
-    "width_bucket",
 ];
 
+/// A call of an aggregate as written.
+#[derive(Clone, Copy)]
+struct AggregateSyntax<'a> {
+    function: AggregateFunction,
+    name: &'a str,
+    distinct: bool,
+    arguments: &'a [ast::FunctionArg],
+    order: &'a [ast::OrderByExpr],
+    filter: Option<&'a ast::Expr>,
+}
+
+/// The aggregate of this name.
 pub(crate) fn aggregate(name: &str) -> Option<AggregateFunction> {
-    Some(match name {
-        "count" => AggregateFunction::Count,
-        "sum" => AggregateFunction::Sum,
-        "avg" => AggregateFunction::Avg,
-        "min" => AggregateFunction::Min,
-        "max" => AggregateFunction::Max,
-        "bool_and" | "every" => AggregateFunction::BoolAnd,
-        "bool_or" => AggregateFunction::BoolOr,
-        _ => return None,
-    })
+    AggregateFunction::by_name(name)
 }
 
 impl Resolver<'_> {
@@ -212,6 +153,7 @@ impl Resolver<'_> {
             [schema, name] if schema == "pg_catalog" => name.as_str(),
             _ => parts.last().map_or("", String::as_str),
         };
+        let mut order: &[ast::OrderByExpr] = &[];
         let (distinct, arguments) = match args {
             ast::FunctionArguments::None => (None, &[][..]),
             ast::FunctionArguments::Subquery(_) => return unsupported("a subquery"),
@@ -220,8 +162,11 @@ impl Resolver<'_> {
                 args,
                 clauses,
             }) => {
-                if !clauses.is_empty() {
-                    return unsupported("ORDER BY and other clauses inside a call");
+                for clause in clauses {
+                    match clause {
+                        ast::FunctionArgumentClause::OrderBy(keys) => order = keys,
+                        other => return unsupported(&format!("{other} inside a call")),
+                    }
                 }
                 (*duplicate_treatment, args.as_slice())
             }
@@ -229,12 +174,22 @@ impl Resolver<'_> {
         let distinct = distinct == Some(ast::DuplicateTreatment::Distinct);
         let without_parentheses = matches!(args, ast::FunctionArguments::None);
         if let Some(aggregate) = aggregate(name) {
-            return self.aggregate(aggregate, name, distinct, arguments, filter.as_deref(), position);
+            let call = AggregateSyntax {
+                function: aggregate,
+                name,
+                distinct,
+                arguments,
+                order,
+                filter: filter.as_deref(),
+            };
+            return self.aggregate(&call, position);
         }
         if OTHER_AGGREGATES.contains(&name) {
             return unsupported(&format!("aggregate {name}"));
         }
-        for (is_there, clause) in [(distinct, "DISTINCT"), (filter.is_some(), "FILTER")] {
+        for (is_there, clause) in
+            [(distinct, "DISTINCT"), (!order.is_empty(), "ORDER BY"), (filter.is_some(), "FILTER")]
+        {
             if is_there {
                 return Err(at(
                     SqlError::new(
@@ -244,6 +199,9 @@ impl Resolver<'_> {
                     position,
                 ));
             }
+        }
+        if name == "make_interval" && arguments.iter().any(|a| !matches!(a, ast::FunctionArg::Unnamed(_))) {
+            return self.make_interval(arguments, position);
         }
         let mut terms = Vec::with_capacity(arguments.len());
         for argument in arguments {
@@ -280,31 +238,30 @@ impl Resolver<'_> {
                 if OTHER_FUNCTIONS.contains(&name) {
                     return unsupported(&format!("function {name}"));
                 }
+                if let Some(term) = self.cast_call(name, &terms)? {
+                    return Ok(term);
+                }
                 let known = parts.len() == 1 || (parts.len() == 2 && parts[0] == "pg_catalog");
                 self.call(if known { name.to_owned() } else { parts.join(".") }.as_str(), terms, position)
             }
         }
     }
 
-    pub(crate) fn aggregate(
-        &mut self,
-        function: AggregateFunction,
-        name: &str,
-        distinct: bool,
-        arguments: &[ast::FunctionArg],
-        filter: Option<&ast::Expr>,
-        position: Option<u32>,
-    ) -> Result<Term> {
+    /// A call of an aggregate.
+    fn aggregate(&mut self, call: &AggregateSyntax<'_>, position: Option<u32>) -> Result<Term> {
+        let AggregateSyntax { function, name, distinct, arguments, order, filter } = *call;
         self.check_aggregates(position)?;
         let outer = self.clause;
         let references = self.references.len();
         self.clause = Clause::AggregateArgument;
-        let (terms, star) = self.aggregate_arguments(arguments, position)?;
+        let arguments = self.aggregate_arguments(arguments, position)?;
+        let order = self.aggregate_order(order)?;
         self.clause = Clause::Filter;
         let filter = filter.map(|f| self.boolean(f, "FILTER")).transpose()?;
         self.clause = outer;
         self.references.truncate(references);
-        let (call, ty) = self.aggregate_call(function, name, distinct, (terms, star), filter, position)?;
+        let call = AggregateCall { distinct, filter, ..AggregateCall::new(function, None) };
+        let (call, ty) = self.aggregate_call(call, name, arguments, order, position)?;
         let place = self.aggregates.iter().position(|a| *a == call).unwrap_or_else(|| {
             self.aggregates.push(call);
             self.aggregates.len() - 1
@@ -330,16 +287,16 @@ impl Resolver<'_> {
         Ok((terms, star))
     }
 
-    /// An aggregate over resolved arguments, with the type of its result.
+    /// Completes an aggregate by its resolved arguments and its order; gives the type of its result, too.
     pub(crate) fn aggregate_call(
         &mut self,
-        function: AggregateFunction,
+        mut call: AggregateCall,
         name: &str,
-        distinct: bool,
         (mut terms, star): (Vec<Term>, bool),
-        filter: Option<Expr>,
+        (keys, order): (Vec<(Expr, Option<u32>)>, Vec<Direction>),
         position: Option<u32>,
     ) -> Result<(AggregateCall, Type)> {
+        let AggregateCall { function, distinct, .. } = call;
         let types: Vec<String> = terms.iter().map(|t| t.arg_type().to_string()).collect();
         let undefined = || {
             at(
@@ -356,6 +313,7 @@ impl Resolver<'_> {
         if distinct && star {
             return Err(self.source.syntax_error(position));
         }
+        let mut further = Vec::new();
         let argument = match (terms.len(), star, function) {
             (0, true, AggregateFunction::Count) => None,
             (0, false, AggregateFunction::Count) => {
@@ -367,12 +325,116 @@ impl Resolver<'_> {
                     position,
                 ));
             }
+            (2, false, AggregateFunction::StringAgg) => {
+                let delimiter = terms.pop().ok_or_else(undefined)?;
+                let value = terms.pop().ok_or_else(undefined)?;
+                // Both are strings or both are bytes; what is not known yet follows the other.
+                let is = |term: &Term, wanted: &dyn Fn(&Type) -> bool| match term.arg_type() {
+                    ArgType::Known(ty) => wanted(&ty),
+                    ArgType::Unknown => true,
+                };
+                let ty = if is(&value, &Type::is_string) && is(&delimiter, &Type::is_string) {
+                    Type::Text
+                } else if is(&value, &|ty| *ty == Type::Bytea) && is(&delimiter, &|ty| *ty == Type::Bytea) {
+                    Type::Bytea
+                } else {
+                    return Err(undefined());
+                };
+                further.push(self.coerce(delimiter, &ty)?);
+                Some(Term::known(self.coerce(value, &ty)?, position))
+            }
+            (_, _, AggregateFunction::StringAgg) => return Err(undefined()),
             (1, false, _) => terms.pop(),
             _ => return Err(undefined()),
         };
         let argument = argument.map(|a| self.settle(a)).transpose()?;
         let ty = result_type(function, argument.as_ref().map(Expr::ty).as_ref()).ok_or_else(undefined)?;
-        Ok((AggregateCall { function, argument, distinct, filter }, ty))
+        if distinct {
+            let listed = |key: &Expr| argument.iter().chain(&further).any(|a| a == key);
+            if let Some((_, position)) = keys.iter().find(|(key, _)| !listed(key)) {
+                return Err(at(
+                    SqlError::new(
+                        SqlState::INVALID_COLUMN_REFERENCE,
+                        "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
+                    ),
+                    *position,
+                ));
+            }
+        }
+        call.argument = argument;
+        if function == AggregateFunction::StringAgg {
+            // No other result depends on the order of the values.
+            further.extend(keys.into_iter().map(|(key, _)| key));
+            (call.further, call.order) = (further, order);
+        }
+        Ok((call, ty))
+    }
+
+    /// ORDER BY inside a call: what it orders by, with positions, and how.
+    #[allow(clippy::type_complexity)] // two lists of one length
+    fn aggregate_order(
+        &mut self,
+        order: &[ast::OrderByExpr],
+    ) -> Result<(Vec<(Expr, Option<u32>)>, Vec<Direction>)> {
+        let (mut keys, mut directions) = (Vec::new(), Vec::new());
+        for ast::OrderByExpr { expr, options: ast::OrderByOptions { asc, nulls_first }, with_fill } in order {
+            if with_fill.is_some() {
+                return Err(SqlError::unsupported("WITH FILL"));
+            }
+            let term = self.term(expr)?;
+            let position = term.position;
+            keys.push((self.settle(term)?, position));
+            let descending = *asc == Some(false);
+            directions.push(Direction { descending, nulls_first: nulls_first.unwrap_or(descending) });
+        }
+        Ok((keys, directions))
+    }
+
+    /// `make_interval` with arguments by name; those that are missing are 0.
+    fn make_interval(&mut self, arguments: &[ast::FunctionArg], position: Option<u32>) -> Result<Term> {
+        const NAMES: [&str; 7] = ["years", "months", "weeks", "days", "hours", "mins", "secs"];
+        let mut parts: [Option<Term>; 7] = Default::default();
+        for (index, argument) in arguments.iter().enumerate() {
+            let (place, value) = match argument {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value)) => (Some(index), value),
+                ast::FunctionArg::Named { name, arg: ast::FunctionArgExpr::Expr(value), operator: _ } => {
+                    (NAMES.iter().position(|known| *known == fold(name)), value)
+                }
+                _ => return Err(at(SqlError::unsupported("this form of argument"), position)),
+            };
+            let Some(part) = place.and_then(|place| parts.get_mut(place)).filter(|part| part.is_none())
+            else {
+                return Err(at(
+                    SqlError::new(
+                        SqlState::UNDEFINED_FUNCTION,
+                        "function make_interval does not exist with these arguments",
+                    ),
+                    position,
+                ));
+            };
+            *part = Some(self.term(value)?);
+        }
+        let missing = |index: usize| match index {
+            6 => literal(Value::Float8(0.0), Type::Float8),
+            _ => literal(Value::Int4(0), Type::Int4),
+        };
+        let terms = parts.into_iter().enumerate();
+        let terms = terms.map(|(index, part)| part.unwrap_or_else(|| Term::known(missing(index), position)));
+        self.call("make_interval", terms.collect(), position)
+    }
+
+    /// A call that is a cast: `int4('5')`, `text(5)`. `None` when the name is no type's or there is no such cast.
+    fn cast_call(&mut self, name: &str, terms: &[Term]) -> Result<Option<Term>> {
+        let ([term], Some(ty)) = (terms, types::by_internal_name(name)) else { return Ok(None) };
+        let allowed = match term.arg_type() {
+            ArgType::Unknown => true,
+            ArgType::Known(from) => cast_allowed(&from, &ty).is_some(),
+        };
+        if !allowed {
+            return Ok(None);
+        }
+        let position = term.position;
+        self.cast(term.clone(), &ty).map(|expr| Some(Term::known(expr, position)))
     }
 
     /// A function whose call is a keyword.
@@ -421,6 +483,22 @@ impl Resolver<'_> {
                     _ => Type::Timestamp,
                 };
                 return known(Expr::Cast { expr: Box::new(now), to, kind: CastKind::Explicit });
+            }
+            // The age of something is that at today's midnight.
+            "age" if terms.len() == 1 => {
+                let from = match terms[0].arg_type() {
+                    ArgType::Known(Type::Date | Type::TimestampTz) | ArgType::Unknown => Type::TimestampTz,
+                    ArgType::Known(Type::Timestamp) => Type::Timestamp,
+                    _ => return Ok(None),
+                };
+                let now =
+                    self.session_value(SessionValue::TransactionTimestamp, Type::TimestampTz, position)?;
+                let expr = Box::new(self.settle(now)?);
+                let today = Box::new(Expr::Cast { expr, to: Type::Date, kind: CastKind::Explicit });
+                let midnight = Expr::Cast { expr: today, to: from.clone(), kind: CastKind::Explicit };
+                let moment = self.coerce(terms[0].clone(), &from)?;
+                let arguments = vec![Term::known(midnight, position), Term::known(moment, position)];
+                return self.call("age", arguments, position).map(Some);
             }
             "current_time" if keyword => {
                 return Err(at(SqlError::unsupported("type time with time zone (CURRENT_TIME)"), position));

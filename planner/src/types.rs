@@ -197,6 +197,25 @@ fn is_postgres_type(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
+/// The type of a name that can be called like a function. (Those that are key words of the grammar cannot.)
+pub(crate) fn by_internal_name(name: &str) -> Option<Type> {
+    Some(match name {
+        "bool" => Type::Bool,
+        "int2" => Type::Int2,
+        "int4" => Type::Int4,
+        "int8" => Type::Int8,
+        "float4" => Type::Float4,
+        "float8" => Type::Float8,
+        "text" => Type::Text,
+        "bpchar" => Type::Char(0),
+        "date" => Type::Date,
+        "timestamptz" => Type::TimestampTz,
+        "uuid" => Type::Uuid,
+        "bytea" => Type::Bytea,
+        _ => return None,
+    })
+}
+
 /// The name in PostgreSQL's catalog, which is what a cast without a better name is called: `int4`.
 pub(crate) fn internal_name(ty: &Type) -> &'static str {
     match ty {

@@ -3,78 +3,63 @@
 //! The sum is kept exactly, as a fixed-point number wide enough for every double (Kulisch's long accumulator), and
 //! rounded once, at the end. That makes partial sums of partitions and replicas agree to the last bit.
 
+use bigdecimal::num_bigint::{BigInt, Sign};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SqlError, SqlState};
 
-/// Words of 32 bits, the lowest counting `2^-1074`; enough for `2^63` of the largest doubles.
+/// Words of a sum of doubles, the lowest counting `2^-1074`; enough for `2^63` of the largest.
 const WORDS: usize = 68;
+/// Words of a sum of products of two doubles, the lowest counting `2^-2148`.
+const PRODUCT_WORDS: usize = 136;
 /// Additions between carries: each adds less than `2^32` to a word of 63 bits.
 const ADDITIONS_PER_CARRY: u32 = 1 << 30;
 
-/// An exact sum of doubles.
+/// A fixed-point number of words of 32 bits, the lowest first. Between carries a word holds more than its 32 bits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ExactSum {
-    #[serde(deserialize_with = "all_words")]
+struct LongAccumulator<const LENGTH: usize> {
+    #[serde(deserialize_with = "all_words::<LENGTH, _>")]
     words: Vec<i64>,
     additions: u32,
-    /// Addends that are no numbers.
-    nan: bool,
-    positive_infinity: bool,
-    negative_infinity: bool,
 }
 
 /// Refuses a sum that was not written by this code: it would be indexed out of bounds.
-fn all_words<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
+fn all_words<'de, const LENGTH: usize, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Vec<i64>, D::Error> {
     let words = Vec::deserialize(deserializer)?;
     match words.len() {
-        WORDS => Ok(words),
+        length if length == LENGTH => Ok(words),
         length => Err(serde::de::Error::invalid_length(length, &"the words of an exact sum")),
     }
 }
 
-impl Default for ExactSum {
+impl<const LENGTH: usize> Default for LongAccumulator<LENGTH> {
     fn default() -> Self {
-        ExactSum {
-            words: vec![0; WORDS],
-            additions: 0,
-            nan: false,
-            positive_infinity: false,
-            negative_infinity: false,
-        }
+        LongAccumulator { words: vec![0; LENGTH], additions: 0 }
     }
 }
 
-impl PartialEq for ExactSum {
-    fn eq(&self, other: &ExactSum) -> bool {
-        let specials = |sum: &ExactSum| (sum.nan, sum.positive_infinity, sum.negative_infinity);
+impl<const LENGTH: usize> PartialEq for LongAccumulator<LENGTH> {
+    fn eq(&self, other: &Self) -> bool {
         let (mut a, mut b) = (self.clone(), other.clone());
         a.carry();
         b.carry();
-        specials(self) == specials(other) && a.words == b.words
+        a.words == b.words
     }
 }
 
-impl ExactSum {
-    /// Adds a double.
-    pub fn add(&mut self, value: f64) {
-        if !value.is_finite() {
-            self.nan |= value.is_nan();
-            self.positive_infinity |= value == f64::INFINITY;
-            self.negative_infinity |= value == f64::NEG_INFINITY;
-            return;
-        }
-        let bits = value.to_bits();
-        let exponent = (bits >> 52 & 0x7ff) as usize;
-        let fraction = bits & ((1 << 52) - 1);
-        // Subnormal numbers have the exponent of the smallest normal ones, without their leading bit.
-        let (mantissa, shift) =
-            if exponent == 0 { (fraction, 0) } else { (fraction | 1 << 52, exponent - 1) };
-        let spread = u128::from(mantissa) << (shift % 32);
-        let sign = if value.is_sign_negative() { -1 } else { 1 };
+impl<const LENGTH: usize> LongAccumulator<LENGTH> {
+    /// Adds `mantissa * 2^shift`, in units of the lowest bit; the mantissa has at most 96 bits.
+    fn add(&mut self, mantissa: u128, shift: usize, negative: bool) {
+        let spread = mantissa << (shift % 32);
+        let sign = if negative { -1 } else { 1 };
         let first = shift / 32;
-        for i in 0..3 {
-            self.words[first + i] += sign * ((spread >> (32 * i)) as u32 as i64);
+        for i in 0..4 {
+            let part = (spread >> (32 * i)) as u32;
+            if part != 0 {
+                self.words[first + i] += sign * i64::from(part);
+            }
         }
         self.additions += 1;
         if self.additions == ADDITIONS_PER_CARRY {
@@ -82,8 +67,7 @@ impl ExactSum {
         }
     }
 
-    /// Adds another sum.
-    pub fn merge(&mut self, other: &ExactSum) {
+    fn merge(&mut self, other: &Self) {
         self.carry();
         let mut other = other.clone();
         other.carry();
@@ -92,9 +76,6 @@ impl ExactSum {
             *word += addend;
         }
         self.carry();
-        self.nan |= other.nan;
-        self.positive_infinity |= other.positive_infinity;
-        self.negative_infinity |= other.negative_infinity;
     }
 
     /// Brings every word but the highest, which has the sign, into `0..2^32`.
@@ -122,6 +103,101 @@ impl ExactSum {
         (sum.words, negative)
     }
 
+    /// The whole number of lowest bits.
+    fn to_integer(&self) -> BigInt {
+        let (words, negative) = self.magnitude();
+        let digits = words.iter().flat_map(|word| {
+            // The highest word may exceed 32 bits; it is the last one.
+            [*word as u32, (*word >> 32) as u32]
+        });
+        let (low, high): (Vec<u32>, Vec<u32>) = {
+            let all: Vec<u32> = digits.collect();
+            (all.iter().step_by(2).copied().collect(), all.iter().skip(1).step_by(2).copied().collect())
+        };
+        let sign = if negative { Sign::Minus } else { Sign::Plus };
+        BigInt::from_slice(sign, &low) + (BigInt::from_slice(sign, &high) << 32usize)
+    }
+}
+
+/// Mantissa and exponent of a finite double's magnitude: `mantissa * 2^(exponent - 1074)`.
+fn decompose(value: f64) -> (u64, usize) {
+    let bits = value.to_bits();
+    let exponent = (bits >> 52 & 0x7ff) as usize;
+    let fraction = bits & ((1 << 52) - 1);
+    // Subnormal numbers have the exponent of the smallest normal ones, without their leading bit.
+    if exponent == 0 { (fraction, 0) } else { (fraction | 1 << 52, exponent - 1) }
+}
+
+/// An exact sum of doubles.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExactSum {
+    finite: LongAccumulator<WORDS>,
+    /// Addends that are no numbers.
+    nan: bool,
+    positive_infinity: bool,
+    negative_infinity: bool,
+}
+
+/// An exact sum of products of two finite doubles.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExactProducts {
+    finite: LongAccumulator<PRODUCT_WORDS>,
+}
+
+impl ExactProducts {
+    /// Adds `a * b`.
+    pub fn add(&mut self, a: f64, b: f64) {
+        let ((x, x_shift), (y, y_shift)) = (decompose(a), decompose(b));
+        let product = u128::from(x) * u128::from(y);
+        let negative = a.is_sign_negative() != b.is_sign_negative();
+        // 106 bits in two parts, so that shifting does not lose the highest.
+        let shift = x_shift + y_shift;
+        self.finite.add(product & ((1 << 64) - 1), shift, negative);
+        self.finite.add(product >> 64, shift + 64, negative);
+    }
+
+    /// Adds another sum.
+    pub fn merge(&mut self, other: &ExactProducts) {
+        self.finite.merge(&other.finite);
+    }
+
+    /// The sum in units of `2^-2148`.
+    pub fn to_integer(&self) -> BigInt {
+        self.finite.to_integer()
+    }
+}
+
+impl ExactSum {
+    /// Adds a double.
+    pub fn add(&mut self, value: f64) {
+        if !value.is_finite() {
+            self.nan |= value.is_nan();
+            self.positive_infinity |= value == f64::INFINITY;
+            self.negative_infinity |= value == f64::NEG_INFINITY;
+            return;
+        }
+        let (mantissa, shift) = decompose(value);
+        self.finite.add(mantissa.into(), shift, value.is_sign_negative());
+    }
+
+    /// Adds another sum.
+    pub fn merge(&mut self, other: &ExactSum) {
+        self.finite.merge(&other.finite);
+        self.nan |= other.nan;
+        self.positive_infinity |= other.positive_infinity;
+        self.negative_infinity |= other.negative_infinity;
+    }
+
+    /// Whether every addend was finite.
+    pub fn is_finite(&self) -> bool {
+        !(self.nan || self.positive_infinity || self.negative_infinity)
+    }
+
+    /// The sum of the finite addends in units of `2^-1074`.
+    pub fn to_integer(&self) -> BigInt {
+        self.finite.to_integer()
+    }
+
     fn special(&self) -> Option<f64> {
         if self.nan || (self.positive_infinity && self.negative_infinity) {
             Some(f64::NAN)
@@ -136,7 +212,7 @@ impl ExactSum {
 
     /// The sum cut to 53 bits, whether a half was cut off or more, and whether anything below was.
     fn cut(&self) -> (u64, bool, bool, bool) {
-        let (words, negative) = self.magnitude();
+        let (words, negative) = self.finite.magnitude();
         let Some(top) = words.iter().rposition(|word| *word != 0) else { return (0, false, false, negative) };
         let highest = top * 32 + (63 - words[top].leading_zeros() as usize);
         let bit = |position: usize| words[position / 32] >> (position % 32) & 1 == 1;

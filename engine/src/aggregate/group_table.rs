@@ -209,6 +209,17 @@ impl GroupTable {
         Ok(())
     }
 
+    /// As [`GroupTable::update_aggregate`], for an aggregate with several arguments: one column for each.
+    fn update_several(&mut self, number: usize, groups: &[u32], arguments: &[ArrayRef]) -> Result<()> {
+        let call = &self.calls[number];
+        let types: Vec<Type> = call.argument.iter().chain(&call.further).map(Expr::ty).collect();
+        for (row, group) in groups.iter().enumerate() {
+            let cells = arguments.iter().zip(&types).map(|(array, ty)| arrow_cell_to_value(array, row, ty));
+            self.groups[*group as usize].states[number].update_further(cells.collect())?;
+        }
+        Ok(())
+    }
+
     /// Takes in rows: one column for each grouping expression, and for each aggregate its argument's column (none for
     /// `count(*)`) and its evaluated filter (none without one). All columns have `rows` rows.
     pub fn update_batch(
@@ -238,6 +249,22 @@ impl GroupTable {
             let filter =
                 call.filter.as_ref().map(|expr| vector::evaluate(expr, batch, context)).transpose()?;
             let filter = filter.as_ref().map(|array| array.as_boolean());
+            if !call.further.is_empty() {
+                // Only rows that pass the filter are looked at.
+                let passing = match filter {
+                    Some(filter) => arrow::compute::filter_record_batch(batch, filter)
+                        .map_err(|error| SqlError::internal(error.to_string()))?,
+                    None => batch.clone(),
+                };
+                let passes = |row: usize| filter.is_none_or(|f| f.is_valid(row) && f.value(row));
+                let their_groups: Vec<u32> =
+                    groups.iter().enumerate().filter(|(row, _)| passes(*row)).map(|(_, g)| *g).collect();
+                let arrays = call.argument.iter().chain(&call.further);
+                let arrays: Vec<ArrayRef> =
+                    arrays.map(|expr| vector::evaluate(expr, &passing, context)).collect::<Result<_>>()?;
+                self.update_several(number, &their_groups, &arrays)?;
+                continue;
+            }
             match (&call.argument, filter) {
                 (Some(argument), Some(filter)) if can_fail(argument) => {
                     let passing = arrow::compute::filter_record_batch(batch, filter)

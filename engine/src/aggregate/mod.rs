@@ -18,11 +18,15 @@ use crate::{
     value::{Value, compare_as},
 };
 
+mod concatenation;
 mod exact_sum;
 mod group_table;
+mod moments;
 
+use concatenation::Concatenation;
 pub use exact_sum::ExactSum;
 pub use group_table::GroupTable;
+pub use moments::{Moments, Spread};
 
 /// Aggregate functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,6 +45,16 @@ pub enum AggregateFunction {
     BoolAnd,
     /// `bool_or`
     BoolOr,
+    /// `bit_and`
+    BitAnd,
+    /// `bit_or`
+    BitOr,
+    /// `bit_xor`
+    BitXor,
+    /// `stddev`, `variance` and their kin
+    Spread(Spread),
+    /// `string_agg`
+    StringAgg,
 }
 
 /// One aggregate of a read.
@@ -54,9 +68,29 @@ pub struct AggregateCall {
     pub distinct: bool,
     /// `FILTER (WHERE …)` over the table's columns.
     pub filter: Option<Expr>,
+    /// Further arguments over the table's columns: the delimiter of `string_agg`, and behind it what it is ordered by.
+    pub further: Vec<Expr>,
+    /// How the last of `further` order the values: `ORDER BY` inside the call. (Only `string_agg` has it; the results of
+    /// the others do not depend on an order.)
+    pub order: Vec<Direction>,
+}
+
+/// A direction of `ORDER BY` inside a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Direction {
+    /// `DESC`
+    pub descending: bool,
+    /// `NULLS FIRST`
+    pub nulls_first: bool,
 }
 
 impl AggregateCall {
+    /// A call without DISTINCT, FILTER and further arguments.
+    pub fn new(function: AggregateFunction, argument: Option<Expr>) -> AggregateCall {
+        let (further, order) = (Vec::new(), Vec::new());
+        AggregateCall { function, argument, distinct: false, filter: None, further, order }
+    }
+
     /// The type of the result. 42883 when there is no such aggregate.
     pub fn result_type(&self) -> Result<Type> {
         let argument = self.argument.as_ref().map(Expr::ty);
@@ -96,11 +130,20 @@ impl AggregateFunction {
             AggregateFunction::Max => "max",
             AggregateFunction::BoolAnd => "bool_and",
             AggregateFunction::BoolOr => "bool_or",
+            AggregateFunction::BitAnd => "bit_and",
+            AggregateFunction::BitOr => "bit_or",
+            AggregateFunction::BitXor => "bit_xor",
+            AggregateFunction::Spread(Spread { deviation: true, sample: true }) => "stddev",
+            AggregateFunction::Spread(Spread { deviation: true, sample: false }) => "stddev_pop",
+            AggregateFunction::Spread(Spread { deviation: false, sample: true }) => "variance",
+            AggregateFunction::Spread(Spread { deviation: false, sample: false }) => "var_pop",
+            AggregateFunction::StringAgg => "string_agg",
         }
     }
 
     /// The function of a SQL name (lower case).
     pub fn by_name(name: &str) -> Option<AggregateFunction> {
+        let spread = |deviation, sample| AggregateFunction::Spread(Spread { deviation, sample });
         Some(match name {
             "count" => AggregateFunction::Count,
             "sum" => AggregateFunction::Sum,
@@ -109,6 +152,14 @@ impl AggregateFunction {
             "max" => AggregateFunction::Max,
             "bool_and" | "every" => AggregateFunction::BoolAnd,
             "bool_or" => AggregateFunction::BoolOr,
+            "bit_and" => AggregateFunction::BitAnd,
+            "bit_or" => AggregateFunction::BitOr,
+            "bit_xor" => AggregateFunction::BitXor,
+            "stddev" | "stddev_samp" => spread(true, true),
+            "stddev_pop" => spread(true, false),
+            "variance" | "var_samp" => spread(false, true),
+            "var_pop" => spread(false, false),
+            "string_agg" => AggregateFunction::StringAgg,
             _ => return None,
         })
     }
@@ -130,6 +181,11 @@ pub fn result_type(function: AggregateFunction, argument: Option<&Type>) -> Opti
         (Min | Max, Type::Numeric(_)) => Type::Numeric(None),
         (Min | Max, other) => other.clone(),
         (BoolAnd | BoolOr, Type::Bool) => Type::Bool,
+        (BitAnd | BitOr | BitXor, Type::Int2 | Type::Int4 | Type::Int8) => argument.clone(),
+        (Spread(_), Type::Float4 | Type::Float8) => Type::Float8,
+        (Spread(_), ty) if ty.is_number() => Type::Numeric(None),
+        (StringAgg, ty) if ty.is_string() => Type::Text,
+        (StringAgg, Type::Bytea) => Type::Bytea,
         _ => return None,
     })
 }
@@ -171,15 +227,23 @@ enum Accumulator {
     /// The smallest or largest value, NULL before the first.
     Extreme(Value),
     Bool(Option<bool>),
+    /// Of `bit_and` and its kin.
+    Bits(Option<i64>),
+    Moments(Moments),
+    Concatenation(Concatenation),
 }
 
 impl Accumulator {
-    fn new(function: AggregateFunction, argument: Option<&Type>) -> Accumulator {
+    fn new(call: &AggregateCall, argument: Option<&Type>) -> Accumulator {
         use AggregateFunction::*;
-        match (function, argument) {
+        match (call.function, argument) {
             (Count, _) => Accumulator::Count(0),
             (Min | Max, _) => Accumulator::Extreme(Value::Null),
             (BoolAnd | BoolOr, _) => Accumulator::Bool(None),
+            (BitAnd | BitOr | BitXor, _) => Accumulator::Bits(None),
+            (Spread(_), Some(Type::Float4 | Type::Float8)) => Accumulator::Moments(Moments::float()),
+            (Spread(_), _) => Accumulator::Moments(Moments::decimal()),
+            (StringAgg, _) => Accumulator::Concatenation(Concatenation::new(call)),
             (Sum | Avg, Some(Type::Float4 | Type::Float8)) => {
                 Accumulator::Float { sum: ExactSum::default(), count: 0 }
             }
@@ -234,12 +298,16 @@ impl AggregateState {
                 | AggregateFunction::Max
                 | AggregateFunction::BoolAnd
                 | AggregateFunction::BoolOr
+                | AggregateFunction::BitAnd
+                | AggregateFunction::BitOr
         );
         AggregateState {
             function: call.function,
-            accumulator: Accumulator::new(call.function, argument.as_ref()),
+            accumulator: Accumulator::new(call, argument.as_ref()),
             argument,
-            distinct: (call.distinct && !idempotent).then(BTreeSet::new),
+            // Which pairs of values and delimiters are equal is for the concatenation itself to say.
+            distinct: (call.distinct && !idempotent && call.function != AggregateFunction::StringAgg)
+                .then(BTreeSet::new),
         }
     }
 
@@ -254,6 +322,14 @@ impl AggregateState {
             return Ok(());
         }
         self.accumulate(value)
+    }
+
+    /// Takes in one row that passes the filter of a call with further arguments: the argument's value and theirs.
+    pub fn update_further(&mut self, values: Vec<Value>) -> Result<()> {
+        match &mut self.accumulator {
+            Accumulator::Concatenation(concatenation) => concatenation.add(values),
+            _ => Err(SqlError::internal("several arguments of an aggregate that takes one")),
+        }
     }
 
     /// Takes in `rows` rows of `count(*)`.
@@ -319,6 +395,20 @@ impl AggregateState {
                     });
                 }
             }
+            Accumulator::Bits(state) => {
+                let bits =
+                    value.as_i64().ok_or_else(|| SqlError::internal("bits of a value that is no integer"))?;
+                *state = Some(match (*state, function) {
+                    (None, _) => bits,
+                    (Some(before), AggregateFunction::BitAnd) => before & bits,
+                    (Some(before), AggregateFunction::BitOr) => before | bits,
+                    (Some(before), _) => before ^ bits,
+                });
+            }
+            Accumulator::Moments(moments) => moments.add(value)?,
+            Accumulator::Concatenation(_) => {
+                return Err(SqlError::internal("a concatenation without its delimiter"));
+            }
         }
         Ok(())
     }
@@ -364,6 +454,15 @@ impl AggregateState {
                     self.accumulate(&Value::Bool(value))?;
                 }
             }
+            (Accumulator::Bits(_), Accumulator::Bits(bits)) => {
+                if let Some(bits) = bits {
+                    self.accumulate(&Value::Int8(bits))?;
+                }
+            }
+            (Accumulator::Moments(moments), Accumulator::Moments(other)) => moments.merge(&other)?,
+            (Accumulator::Concatenation(concatenation), Accumulator::Concatenation(other)) => {
+                concatenation.merge(other);
+            }
             _ => return Err(SqlError::internal("states of different aggregates cannot be merged")),
         }
         match (&mut self.distinct, other.distinct) {
@@ -378,9 +477,10 @@ impl AggregateState {
     pub fn finish(&self) -> Result<Value> {
         if let Some(seen) = &self.distinct {
             let mut all = AggregateState {
-                accumulator: Accumulator::new(self.function, self.argument.as_ref()),
+                accumulator: self.accumulator.clone(),
                 distinct: None,
-                ..self.clone()
+                function: self.function,
+                argument: self.argument.clone(),
             };
             for value in seen {
                 all.accumulate(value)?;
@@ -423,6 +523,16 @@ impl AggregateState {
             }
             Accumulator::Extreme(value) => value.clone(),
             Accumulator::Bool(value) => value.map_or(Value::Null, Value::Bool),
+            Accumulator::Bits(bits) => bits.map_or(Value::Null, |bits| match self.argument {
+                Some(Type::Int2) => Value::Int2(bits as i16),
+                Some(Type::Int4) => Value::Int4(bits as i32),
+                _ => Value::Int8(bits),
+            }),
+            Accumulator::Moments(moments) => match self.function {
+                AggregateFunction::Spread(spread) => moments.finish(spread)?,
+                _ => return Err(SqlError::internal("moments of another aggregate")),
+            },
+            Accumulator::Concatenation(concatenation) => concatenation.finish()?,
         })
     }
 
@@ -432,6 +542,8 @@ impl AggregateState {
         seen + match &self.accumulator {
             Accumulator::Float { .. } => 68 * 8,
             Accumulator::Extreme(value) => value.heap_size(),
+            Accumulator::Moments(moments) => moments.heap_size(),
+            Accumulator::Concatenation(concatenation) => concatenation.heap_size(),
             _ => 0,
         }
     }

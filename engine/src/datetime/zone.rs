@@ -1,7 +1,7 @@
 //! Time zones: IANA names, abbreviations and fixed offsets.
 
 use chrono::{DateTime, LocalResult, NaiveDateTime, Offset, TimeZone};
-use chrono_tz::{OffsetComponents, Tz};
+use chrono_tz::{OffsetComponents, OffsetName, Tz};
 
 use super::{
     MICROS_PER_DAY, MICROS_PER_SECOND, checked_timestamp, civil_from_days, days_from_civil, is_finite,
@@ -150,6 +150,24 @@ impl Zone {
         match self {
             Zone::Fixed(offset) => *offset,
             Zone::Named(zone) => zone.offset_from_utc_datetime(&naive(micros)).fix().local_minus_utc(),
+        }
+    }
+
+    /// The abbreviation of the zone in force at an instant, such as `EST`; the offset where there is none.
+    pub fn abbreviation_at(&self, micros: i64) -> String {
+        match self {
+            Zone::Fixed(0) => "UTC".into(),
+            Zone::Fixed(offset) => {
+                let (sign, seconds) = (if *offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
+                let mut text = format!("{sign}{:02}", seconds / 3600);
+                if !seconds.is_multiple_of(3600) {
+                    text.push_str(&format!(":{:02}", seconds / 60 % 60));
+                }
+                text
+            }
+            Zone::Named(zone) => {
+                zone.offset_from_utc_datetime(&naive(micros)).abbreviation().unwrap_or_default().to_owned()
+            }
         }
     }
 

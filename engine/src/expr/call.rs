@@ -1,6 +1,6 @@
 //! What functions of numbers, dates and times do.
 
-use super::{EvalContext, function::Function, strings};
+use super::{EvalContext, elementary, function::Function, moments_of_time as moments, strings};
 use crate::{
     datetime::{self, MICROS_PER_DAY, MICROS_PER_SECOND, Zone},
     error::{Result, SqlError, SqlState},
@@ -50,6 +50,15 @@ fn float_arithmetic(function: Function, a: f64, b: f64, round: impl Fn(f64) -> f
     }
 }
 
+/// Never negative; 0 of two zeros.
+fn greatest_divisor(a: i128, b: i128) -> i128 {
+    let (mut a, mut b) = (a.abs(), b.abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 macro_rules! integer_arithmetic {
     ($name:ident, $ty:ty, $type_name:literal) => {
         fn $name(function: Function, a: $ty, b: $ty) -> Result<$ty> {
@@ -64,6 +73,12 @@ macro_rules! integer_arithmetic {
                 Function::BitAnd => Some(a & b),
                 Function::BitOr => Some(a | b),
                 Function::BitXor => Some(a ^ b),
+                Function::Gcd => <$ty>::try_from(greatest_divisor(a.into(), b.into())).ok(),
+                Function::Lcm if a == 0 || b == 0 => Some(0),
+                Function::Lcm => {
+                    let divisor = greatest_divisor(a.into(), b.into());
+                    <$ty>::try_from((i128::from(a) / divisor * i128::from(b)).abs()).ok()
+                }
                 _ => return Err(wrong_arguments(function)),
             };
             result.ok_or_else(|| out_of_range($type_name))
@@ -86,6 +101,8 @@ fn numeric_arithmetic(function: Function, a: &Numeric, b: &Numeric) -> Result<Nu
         Function::IntegerDivide => a.divide_truncated(b),
         // log(base, number)
         Function::Log => b.log(a),
+        Function::Gcd => Ok(a.gcd(b)),
+        Function::Lcm => a.lcm(b),
         _ => Err(wrong_arguments(function)),
     }
 }
@@ -104,7 +121,7 @@ fn float_power(a: f64, b: f64) -> Result<f64> {
         return Err(power_error("a negative number raised to a non-integer power yields a complex result"));
     }
     check_float(
-        libm::pow(a, b),
+        elementary::power(a, b),
         a.is_infinite() || b.is_infinite(),
         a == 0.0 || b.is_infinite() || a.is_infinite(),
     )
@@ -138,14 +155,14 @@ fn float_function(function: Function, value: f64) -> Result<f64> {
             return Err(power_error("cannot take square root of a negative number"));
         }
         Function::SquareRoot => value.sqrt(),
-        Function::CubeRoot => libm::cbrt(value),
+        Function::CubeRoot => elementary::cube_root(value),
         Function::Exp if value == f64::NEG_INFINITY => 0.0,
-        Function::Exp => check_float(libm::exp(value), infinite, false)?,
-        Function::Ln => libm::log(logarithm_argument(value)?),
-        Function::Log => libm::log10(logarithm_argument(value)?),
+        Function::Exp => check_float(elementary::exp(value), infinite, false)?,
+        Function::Ln => elementary::ln(logarithm_argument(value)?),
+        Function::Log => elementary::log10(logarithm_argument(value)?),
         Function::Degrees => check_float(value / (std::f64::consts::PI / 180.0), infinite, value == 0.0)?,
         Function::Radians => check_float(value * (std::f64::consts::PI / 180.0), infinite, value == 0.0)?,
-        _ => return Err(wrong_arguments(function)),
+        _ => elementary::trigonometric(function, value)?,
     })
 }
 
@@ -163,6 +180,7 @@ fn numeric_function(function: Function, value: &Numeric) -> Result<Numeric> {
         Function::Exp => value.exp(),
         Function::Ln => value.ln(),
         Function::Log => value.log(&Numeric::new(10, 0)),
+        Function::TrimScale => value.trim_scale(),
         _ => Err(wrong_arguments(function)),
     }
 }
@@ -215,6 +233,7 @@ fn unary(function: Function, value: &Value, context: &EvalContext) -> Result<Val
                 Function::Abs => value.checked_abs(),
                 Function::Identity => Some(value),
                 Function::BitNot => Some(!value),
+                Function::Factorial => return Numeric::factorial(value.into()).map(Value::Numeric),
                 _ => return other(function, std::slice::from_ref(&Value::$variant(value)), context),
             };
             result.map(Value::$variant).ok_or_else(|| out_of_range($type_name))
@@ -227,10 +246,20 @@ fn unary(function: Function, value: &Value, context: &EvalContext) -> Result<Val
         Value::Float4(value) => Ok(Value::Float4(float_function(function, f64::from(*value))? as f32)),
         Value::Float8(seconds) if function == Function::ToTimestamp => timestamp_of_seconds(*seconds),
         Value::Float8(value) => Ok(Value::Float8(float_function(function, *value)?)),
-        Value::Numeric(value) => Ok(Value::Numeric(numeric_function(function, value)?)),
+        Value::Numeric(value) => match function {
+            Function::Scale if value.is_nan() => Ok(Value::Null),
+            Function::Scale => Ok(Value::Int4(value.scale() as i32)),
+            Function::MinScale => {
+                Ok(value.min_scale().map_or(Value::Null, |scale| Value::Int4(scale as i32)))
+            }
+            _ => Ok(Value::Numeric(numeric_function(function, value)?)),
+        },
         Value::Interval(value) => match function {
             Function::Negate => Ok(Value::Interval(value.checked_neg()?)),
             Function::JustifyHours => Ok(Value::Interval(value.justify_hours()?)),
+            Function::JustifyDays => Ok(Value::Interval(value.justify_days()?)),
+            Function::JustifyInterval => Ok(Value::Interval(value.justify_interval()?)),
+            Function::IsFinite => Ok(Value::Bool(true)),
             _ => Err(wrong_arguments(function)),
         },
         other_value => other(function, std::slice::from_ref(other_value), context),
@@ -270,6 +299,9 @@ fn shift(function: Function, bits: u32, by: i32) -> Result<(bool, u32)> {
 
 fn binary(function: Function, a: &Value, b: &Value, context: &EvalContext) -> Result<Value> {
     let zone = || Zone::parse(&context.time_zone);
+    if let (Function::ToChar, Value::Text(template)) = (function, b) {
+        return moments::to_char(a, template, zone);
+    }
     Ok(match (a, b) {
         (Value::Int2(a), Value::Int2(b)) => Value::Int2(int2_arithmetic(function, *a, *b)?),
         (Value::Int4(a), Value::Int4(b))
@@ -298,6 +330,12 @@ fn binary(function: Function, a: &Value, b: &Value, context: &EvalContext) -> Re
         }
         (Value::Float8(a), Value::Float8(b)) if function == Function::Power => {
             Value::Float8(float_power(*a, *b)?)
+        }
+        (Value::Float8(a), Value::Float8(b)) if function == Function::Atan2 => {
+            Value::Float8(elementary::angle(*a, *b))
+        }
+        (Value::Float8(a), Value::Float8(b)) if function == Function::Atan2Degrees => {
+            Value::Float8(elementary::atan2_degrees(*a, *b))
         }
         (Value::Float8(a), Value::Float8(b)) => Value::Float8(float_arithmetic(function, *a, *b, |x| x)?),
         (Value::Numeric(a), Value::Numeric(b)) => Value::Numeric(numeric_arithmetic(function, a, b)?),
@@ -392,6 +430,15 @@ fn binary(function: Function, a: &Value, b: &Value, context: &EvalContext) -> Re
         (Value::Text(field), value) if function == Function::Extract => {
             datetime::extract(field, value, zone)?.map_or(Value::Null, Value::Numeric)
         }
+        (Value::Text(text), Value::Text(template)) if function == Function::ToTimestamp => {
+            Value::TimestampTz(crate::template::to_timestamp(text, template, &zone()?)?)
+        }
+        (Value::Text(text), Value::Text(template)) if function == Function::ToDate => {
+            Value::Date(crate::template::to_date(text, template)?)
+        }
+        (Value::Text(text), Value::Text(template)) if function == Function::ToNumber => {
+            crate::template::to_number(text, template)?.map_or(Value::Null, Value::Numeric)
+        }
         (zone, Value::Timestamp(micros)) if function == Function::AtTimeZone => {
             Value::TimestampTz(conversion_zone(zone)?.to_utc(*micros)?)
         }
@@ -453,30 +500,24 @@ fn other(function: Function, args: &[Value], context: &EvalContext) -> Result<Va
             let zone = Zone::parse_for_conversion(zone)?;
             Ok(Value::TimestampTz(datetime::truncate_timestamptz(field, *micros, &zone)?))
         }
-        (Function::MakeDate, [Value::Int4(year), Value::Int4(month), Value::Int4(day)]) => {
-            make_date(*year, *month, *day)
-        }
+        (
+            Function::WidthBucket,
+            [Value::Float8(operand), Value::Float8(low), Value::Float8(high), Value::Int4(count)],
+        ) => crate::numeric::width_bucket_float(*operand, *low, *high, *count),
+        (
+            Function::WidthBucket,
+            [Value::Numeric(operand), Value::Numeric(low), Value::Numeric(high), Value::Int4(count)],
+        ) => operand.width_bucket(low, high, *count),
+        (
+            Function::MakeDate
+            | Function::MakeTime
+            | Function::MakeTimestamp
+            | Function::MakeTimestampTz
+            | Function::MakeInterval
+            | Function::IsFinite
+            | Function::DateBin,
+            _,
+        ) => moments::call(function, args, context),
         _ => strings::call(function, args, context),
     }
-}
-
-fn make_date(year: i32, month: i32, day: i32) -> Result<Value> {
-    let error = || {
-        SqlError::new(
-            SqlState::DATETIME_OVERFLOW,
-            format!("date field value out of range: {year}-{month:02}-{day:02}"),
-        )
-    };
-    // A negative year is before Christ; there is no year 0.
-    let astronomical = if year < 0 { i64::from(year) + 1 } else { i64::from(year) };
-    if year == 0 || !(1..=12).contains(&month) || day < 1 {
-        return Err(error());
-    }
-    if day as u32 > datetime::days_in_month(astronomical, month as u32) {
-        return Err(error());
-    }
-    let days = datetime::days_from_civil(astronomical, month as u32, day as u32);
-    datetime::checked_date(days).map(Value::Date).map_err(|_| {
-        SqlError::new(SqlState::DATETIME_OVERFLOW, format!("date out of range: {year}-{month:02}-{day:02}"))
-    })
 }

@@ -84,6 +84,64 @@ functions! {
     Degrees,
     /// `radians`
     Radians,
+    /// `sin`
+    Sin,
+    /// `cos`
+    Cos,
+    /// `tan`
+    Tan,
+    /// `cot`
+    Cot,
+    /// `asin`
+    Asin,
+    /// `acos`
+    Acos,
+    /// `atan`
+    Atan,
+    /// `atan2`
+    Atan2,
+    /// `sind`
+    SinDegrees,
+    /// `cosd`
+    CosDegrees,
+    /// `tand`
+    TanDegrees,
+    /// `cotd`
+    CotDegrees,
+    /// `asind`
+    AsinDegrees,
+    /// `acosd`
+    AcosDegrees,
+    /// `atand`
+    AtanDegrees,
+    /// `atan2d`
+    Atan2Degrees,
+    /// `sinh`
+    Sinh,
+    /// `cosh`
+    Cosh,
+    /// `tanh`
+    Tanh,
+    /// `asinh`
+    Asinh,
+    /// `acosh`
+    Acosh,
+    /// `atanh`
+    Atanh,
+    /// `gcd`
+    Gcd,
+    /// `lcm`
+    Lcm,
+    /// `factorial`
+    Factorial,
+    /// `width_bucket`
+    WidthBucket,
+    /// `scale`
+    Scale,
+    /// `min_scale`
+    MinScale,
+    /// `trim_scale`
+    TrimScale,
     /// `greatest`
     Greatest,
     /// `least`
@@ -152,6 +210,42 @@ functions! {
     Encode,
     /// `decode`
     Decode,
+    /// `overlay`
+    Overlay,
+    /// `quote_literal`
+    QuoteLiteral,
+    /// `quote_nullable`: `NULL` for NULL
+    QuoteNullable,
+    /// `quote_ident`
+    QuoteIdentifier,
+    /// `format`
+    Format,
+    /// `num_nulls`
+    NumNulls,
+    /// `num_nonnulls`
+    NumNonNulls,
+    /// `get_byte`
+    GetByte,
+    /// `set_byte`
+    SetByte,
+    /// `get_bit`
+    GetBit,
+    /// `set_bit`
+    SetBit,
+    /// `bit_count`
+    BitCount,
+    /// `convert_from`
+    ConvertFrom,
+    /// `convert_to`
+    ConvertTo,
+    /// `regexp_like`
+    RegexLike,
+    /// `to_char`
+    ToChar,
+    /// `to_number`
+    ToNumber,
+    /// `to_date`
+    ToDate,
     /// `date_trunc`
     DateTrunc,
     /// `date_part`: as `extract`, in double precision
@@ -164,10 +258,26 @@ functions! {
     AtTimeZone,
     /// `make_date`
     MakeDate,
-    /// `to_timestamp` of seconds since 1970
+    /// `make_time`
+    MakeTime,
+    /// `make_timestamp`
+    MakeTimestamp,
+    /// `make_timestamptz`
+    MakeTimestampTz,
+    /// `make_interval`
+    MakeInterval,
+    /// `to_timestamp` of seconds since 1970, or of a text by a template
     ToTimestamp,
     /// `justify_hours`
     JustifyHours,
+    /// `justify_days`
+    JustifyDays,
+    /// `justify_interval`
+    JustifyInterval,
+    /// `isfinite`
+    IsFinite,
+    /// `date_bin`
+    DateBin,
 }
 
 /// How much the result may change between calls with the same arguments.
@@ -231,8 +341,8 @@ mod short {
     pub const iv: Type = Type::Interval;
 }
 
-/// Every signature. `concat`, `concat_ws`, `greatest`, `least` and `nullif` take arguments of any type and are resolved
-/// by [`super::resolve()`].
+/// Every signature. `concat`, `concat_ws`, `greatest`, `least`, `nullif`, `format`, `quote_literal`, `quote_nullable`,
+/// `num_nulls` and `num_nonnulls` take arguments of any type and are resolved by [`super::resolve()`].
 pub static SIGNATURES: &[Signature] = signatures! {
     "+" Add: (i2, i2) -> i2, (i4, i4) -> i4, (i8, i8) -> i8, (f4, f4) -> f4, (f8, f8) -> f8, (f4, f8) -> f8,
         (f8, f4) -> f8, (num, num) -> num, (date, i4) -> date, (i4, date) -> date, (date, iv) -> ts, (iv, date) -> ts,
@@ -279,6 +389,35 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "log10" Log: (f8) -> f8, (num) -> num;
     "div" IntegerDivide: (num, num) -> num;
     "pi" Pi: () -> f8;
+    "sin" Sin: (f8) -> f8;
+    "cos" Cos: (f8) -> f8;
+    "tan" Tan: (f8) -> f8;
+    "cot" Cot: (f8) -> f8;
+    "asin" Asin: (f8) -> f8;
+    "acos" Acos: (f8) -> f8;
+    "atan" Atan: (f8) -> f8;
+    "atan2" Atan2: (f8, f8) -> f8;
+    "sind" SinDegrees: (f8) -> f8;
+    "cosd" CosDegrees: (f8) -> f8;
+    "tand" TanDegrees: (f8) -> f8;
+    "cotd" CotDegrees: (f8) -> f8;
+    "asind" AsinDegrees: (f8) -> f8;
+    "acosd" AcosDegrees: (f8) -> f8;
+    "atand" AtanDegrees: (f8) -> f8;
+    "atan2d" Atan2Degrees: (f8, f8) -> f8;
+    "sinh" Sinh: (f8) -> f8;
+    "cosh" Cosh: (f8) -> f8;
+    "tanh" Tanh: (f8) -> f8;
+    "asinh" Asinh: (f8) -> f8;
+    "acosh" Acosh: (f8) -> f8;
+    "atanh" Atanh: (f8) -> f8;
+    "gcd" Gcd: (i4, i4) -> i4, (i8, i8) -> i8, (num, num) -> num;
+    "lcm" Lcm: (i4, i4) -> i4, (i8, i8) -> i8, (num, num) -> num;
+    "factorial" Factorial: (i8) -> num;
+    "width_bucket" WidthBucket: (f8, f8, f8, i4) -> i4, (num, num, num, i4) -> i4;
+    "scale" Scale: (num) -> i4;
+    "min_scale" MinScale: (num) -> i4;
+    "trim_scale" TrimScale: (num) -> num;
     "degrees" Degrees: (f8) -> f8;
     "radians" Radians: (f8) -> f8;
     "length" Length: (text) -> i4, (bytea) -> i4;
@@ -289,10 +428,25 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "lower" Lower: (text) -> text;
     "upper" Upper: (text) -> text;
     "initcap" InitCap: (text) -> text;
-    "btrim" Trim: (text) -> text, (text, text) -> text;
+    "btrim" Trim: (text) -> text, (text, text) -> text, (bytea, bytea) -> bytea;
     "trim" Trim: (text) -> text, (text, text) -> text;
-    "ltrim" TrimLeft: (text) -> text, (text, text) -> text;
-    "rtrim" TrimRight: (text) -> text, (text, text) -> text;
+    "ltrim" TrimLeft: (text) -> text, (text, text) -> text, (bytea, bytea) -> bytea;
+    "rtrim" TrimRight: (text) -> text, (text, text) -> text, (bytea, bytea) -> bytea;
+    "overlay" Overlay: (text, text, i4) -> text, (text, text, i4, i4) -> text, (bytea, bytea, i4) -> bytea,
+        (bytea, bytea, i4, i4) -> bytea;
+    "quote_ident" QuoteIdentifier: (text) -> text;
+    "get_byte" GetByte: (bytea, i4) -> i4;
+    "set_byte" SetByte: (bytea, i4, i4) -> bytea;
+    "get_bit" GetBit: (bytea, i8) -> i4;
+    "set_bit" SetBit: (bytea, i8, i4) -> bytea;
+    "bit_count" BitCount: (bytea) -> i8;
+    "convert_from" ConvertFrom: (bytea, text) -> text;
+    "convert_to" ConvertTo: (text, text) -> bytea;
+    "regexp_like" RegexLike: (text, text) -> bool, (text, text, text) -> bool;
+    "to_char" ToChar: (ts, text) -> text, (tz, text) -> text, (iv, text) -> text, (num, text) -> text,
+        (i4, text) -> text, (i8, text) -> text, (f4, text) -> text, (f8, text) -> text;
+    "to_number" ToNumber: (text, text) -> num;
+    "to_date" ToDate: (text, text) -> date;
     "substring" Substring: (text, i4) -> text, (text, i4, i4) -> text, (bytea, i4) -> bytea, (bytea, i4, i4) -> bytea;
     "substr" Substring: (text, i4) -> text, (text, i4, i4) -> text, (bytea, i4) -> bytea, (bytea, i4, i4) -> bytea;
     "substring" SubstringRegex: (text, text) -> text;
@@ -305,7 +459,7 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "replace" Replace: (text, text, text) -> text;
     "reverse" Reverse: (text) -> text;
     "strpos" Position: (text, text) -> i4;
-    "position" Position: (text, text) -> i4;
+    "position" Position: (text, text) -> i4, (bytea, bytea) -> i4;
     "split_part" SplitPart: (text, text, i4) -> text;
     "starts_with" StartsWith: (text, text) -> bool;
     "^@" StartsWith: (text, text) -> bool;
@@ -323,8 +477,17 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "age" Age: (ts, ts) -> iv, (tz, tz) -> iv;
     "timezone" AtTimeZone: (text, ts) -> tz, (text, tz) -> ts, (iv, ts) -> tz, (iv, tz) -> ts;
     "make_date" MakeDate: (i4, i4, i4) -> date;
-    "to_timestamp" ToTimestamp: (f8) -> tz;
+    "make_time" MakeTime: (i4, i4, f8) -> time;
+    "make_timestamp" MakeTimestamp: (i4, i4, i4, i4, i4, f8) -> ts;
+    "make_timestamptz" MakeTimestampTz: (i4, i4, i4, i4, i4, f8) -> tz, (i4, i4, i4, i4, i4, f8, text) -> tz;
+    "make_interval" MakeInterval: () -> iv, (i4) -> iv, (i4, i4) -> iv, (i4, i4, i4) -> iv, (i4, i4, i4, i4) -> iv,
+        (i4, i4, i4, i4, i4) -> iv, (i4, i4, i4, i4, i4, i4) -> iv, (i4, i4, i4, i4, i4, i4, f8) -> iv;
+    "to_timestamp" ToTimestamp: (f8) -> tz, (text, text) -> tz;
     "justify_hours" JustifyHours: (iv) -> iv;
+    "justify_days" JustifyDays: (iv) -> iv;
+    "justify_interval" JustifyInterval: (iv) -> iv;
+    "isfinite" IsFinite: (date) -> bool, (ts) -> bool, (tz) -> bool, (iv) -> bool;
+    "date_bin" DateBin: (iv, ts, ts) -> ts, (iv, tz, tz) -> tz;
 };
 
 /// The signatures of a name.
@@ -342,6 +505,10 @@ impl Function {
                 | Function::Greatest
                 | Function::Least
                 | Function::NullIf
+                | Function::Format
+                | Function::QuoteNullable
+                | Function::NumNulls
+                | Function::NumNonNulls
         )
     }
 
@@ -378,6 +545,12 @@ impl Function {
                 | Function::Md5
                 | Function::ToHex
                 | Function::Translate
+                | Function::NumNulls
+                | Function::NumNonNulls
+                | Function::IsFinite
+                | Function::BitCount
+                | Function::Scale
+                | Function::MinScale
         )
     }
 }

@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 
 mod call;
 pub mod cast;
+mod elementary;
 pub mod eval;
+mod format;
 pub mod function;
+mod moments_of_time;
 pub mod pattern;
 pub mod resolve;
 mod strings;

@@ -146,6 +146,23 @@ pub fn resolve(name: &str, args: &[ArgType]) -> Result<Resolved> {
             types[0] = Type::Text;
             return any(Function::ConcatSeparated, types, Type::Text);
         }
+        "format" if !args.is_empty() => {
+            let mut types: Vec<Type> = args.iter().map(text_of_unknown).collect();
+            if !implicit(&types[0], &Type::Text) {
+                return Err(undefined(name, args));
+            }
+            types[0] = Type::Text;
+            return any(Function::Format, types, Type::Text);
+        }
+        "quote_literal" | "quote_nullable" if args.len() == 1 => {
+            let nullable = name == "quote_nullable";
+            let function = if nullable { Function::QuoteNullable } else { Function::QuoteLiteral };
+            return any(function, vec![Type::Text], Type::Text);
+        }
+        "num_nulls" | "num_nonnulls" if !args.is_empty() => {
+            let function = if name == "num_nulls" { Function::NumNulls } else { Function::NumNonNulls };
+            return any(function, args.iter().map(text_of_unknown).collect(), Type::Int4);
+        }
         "greatest" | "least" if !args.is_empty() => {
             let common = select_common_type(&name.to_ascii_uppercase(), args)?;
             let function = if name == "greatest" { Function::Greatest } else { Function::Least };

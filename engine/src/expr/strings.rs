@@ -259,6 +259,101 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
             Text(separator) => concatenate(rest.iter(), separator, context)?,
             _ => Value::Null,
         },
+        (F::Format, [template, arguments @ ..]) => match template {
+            Text(template) => Value::text(super::format::format(template, arguments, context)?),
+            _ => Value::Null,
+        },
+        (F::QuoteNullable, [Value::Null]) => Value::text("NULL"),
+        (F::QuoteLiteral | F::QuoteNullable, [Text(text)]) => Value::text(super::format::quote_literal(text)),
+        (F::QuoteIdentifier, [Text(text)]) => Value::text(super::format::quote_identifier(text)),
+        (F::NumNulls, _) => int(args.iter().filter(|value| value.is_null()).count()),
+        (F::NumNonNulls, _) => int(args.iter().filter(|value| !value.is_null()).count()),
+        (F::Overlay, [Text(text), Text(new), Int4(start), rest @ ..]) => {
+            let length = count_of(rest).unwrap_or(chars(new) as i32);
+            let (head, tail) = overlay_bounds(chars(text), *start, length)?;
+            Value::text(format!("{}{new}{}", &text[..offset(text, head)], &text[offset(text, tail)..]))
+        }
+        (F::Overlay, [Bytea(bytes), Bytea(new), Int4(start), rest @ ..]) => {
+            let length = count_of(rest).unwrap_or(new.len() as i32);
+            let (head, tail) = overlay_bounds(bytes.len(), *start, length)?;
+            Bytea([&bytes[..head], new, &bytes[tail..]].concat().into())
+        }
+        (F::Trim | F::TrimLeft | F::TrimRight, [Bytea(bytes), Bytea(set)]) => {
+            let kept = |byte: &u8| !set.contains(byte);
+            let from = if function == F::TrimRight { Some(0) } else { bytes.iter().position(kept) };
+            let to = if function == F::TrimLeft {
+                bytes.len()
+            } else {
+                bytes.iter().rposition(kept).map_or(0, |i| i + 1)
+            };
+            Bytea(from.and_then(|from| bytes.get(from..to)).unwrap_or_default().into())
+        }
+        (F::Position, [Bytea(bytes), Bytea(wanted)]) => {
+            let found =
+                (0..=bytes.len().saturating_sub(wanted.len())).find(|i| bytes[*i..].starts_with(wanted));
+            int(found.map_or(0, |i| i + 1))
+        }
+        (F::GetByte, [Bytea(bytes), Int4(n)]) => Int4(bytes[index(i64::from(*n), bytes.len())?].into()),
+        (F::SetByte, [Bytea(bytes), Int4(n), Int4(byte)]) => {
+            let mut bytes = bytes.to_vec();
+            let place = index(i64::from(*n), bytes.len())?;
+            bytes[place] = *byte as u8;
+            Bytea(bytes.into())
+        }
+        (F::GetBit, [Bytea(bytes), Int8(n)]) => {
+            let place = index(*n, bytes.len() * 8)?;
+            Int4((bytes[place / 8] >> (place % 8) & 1).into())
+        }
+        (F::SetBit, [Bytea(bytes), Int8(n), Int4(bit)]) => {
+            let mut bytes = bytes.to_vec();
+            let place = index(*n, bytes.len() * 8)?;
+            match bit {
+                0 => bytes[place / 8] &= !(1 << (place % 8)),
+                1 => bytes[place / 8] |= 1 << (place % 8),
+                _ => return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "new bit must be 0 or 1")),
+            }
+            Bytea(bytes.into())
+        }
+        (F::BitCount, [Bytea(bytes)]) => Int8(bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()),
+        (F::ConvertFrom, [Bytea(bytes), Text(encoding)]) => {
+            only_utf8(encoding, "source")?;
+            match std::str::from_utf8(bytes) {
+                Ok(text) if !text.contains('\0') => Value::text(text),
+                outcome => {
+                    let at = outcome.map_or_else(|e| e.valid_up_to(), |text| text.find('\0').unwrap_or(0));
+                    let shown: Vec<String> =
+                        bytes[at..].iter().take(1).map(|b| format!("0x{b:02x}")).collect();
+                    return Err(SqlError::new(
+                        SqlState::BAD_ENCODING,
+                        format!("invalid byte sequence for encoding \"UTF8\": {}", shown.join(" ")),
+                    ));
+                }
+            }
+        }
+        (F::ConvertTo, [Text(text), Text(encoding)]) => {
+            only_utf8(encoding, "destination")?;
+            Bytea(text.as_bytes().into())
+        }
+        (F::RegexLike, [Text(text), Text(pattern), flags @ ..]) => {
+            let flags = flags.first().and_then(Value::as_str).unwrap_or("");
+            let mut insensitive = false;
+            for flag in flags.chars() {
+                match flag {
+                    'i' => insensitive = true,
+                    'c' => insensitive = false,
+                    'g' => {
+                        return Err(SqlError::new(
+                            SqlState::INVALID_PARAMETER_VALUE,
+                            "regexp_like() does not support the \"global\" option",
+                        ));
+                    }
+                    other => {
+                        return Err(SqlError::unsupported(format!("regular expression option \"{other}\"")));
+                    }
+                }
+            }
+            Value::Bool(pattern::with_regex(pattern, insensitive, |regex| regex.is_match(text))?)
+        }
         (F::Concat, [Text(a), Text(b)]) => {
             let mut out = String::with_capacity(a.len() + b.len());
             out.push_str(a);
@@ -361,6 +456,35 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
         }
         _ => return Err(wrong_arguments(function)),
     })
+}
+
+/// The end of what is kept before an overlay and the beginning of what is kept behind it, 0-based.
+fn overlay_bounds(length: usize, start: i32, count: i32) -> Result<(usize, usize)> {
+    if start <= 0 {
+        return Err(SqlError::new(SqlState(*b"22011"), "negative substring length not allowed"));
+    }
+    let behind = start
+        .checked_add(count)
+        .ok_or_else(|| SqlError::new(SqlState::OUT_OF_RANGE, "integer out of range"))?;
+    let (head, _) = substring_bounds(length, start, None)?;
+    let (tail, _) = substring_bounds(length, behind, None)?;
+    Ok((head, tail))
+}
+
+/// A 0-based place among `length`; 2202E when there is none.
+fn index(n: i64, length: usize) -> Result<usize> {
+    usize::try_from(n).ok().filter(|n| *n < length).ok_or_else(|| {
+        let last = length as i64 - 1;
+        SqlError::new(SqlState(*b"2202E"), format!("index {n} out of valid range, 0..{last}"))
+    })
+}
+
+/// Strings are UTF-8; there are no other encodings.
+fn only_utf8(name: &str, role: &str) -> Result<()> {
+    match name.to_ascii_lowercase().replace(['-', '_'], "").as_str() {
+        "utf8" | "unicode" => Ok(()),
+        _ => Err(SqlError::unsupported(format!("{role} encoding \"{name}\""))),
+    }
 }
 
 fn count_of(rest: &[Value]) -> Option<i32> {

@@ -375,8 +375,7 @@ impl Generator<'_> {
                     })
                     .collect();
                 let number = self.schema.column("i").expect("every schema has it");
-                let call =
-                    |function, argument| AggregateCall { function, argument, distinct: false, filter: None };
+                let call = AggregateCall::new;
                 let mut aggregates = vec![call(AggregateFunction::Count, None)];
                 if self.random.one_in(2) {
                     aggregates.push(call(AggregateFunction::Sum, Some(self.column_expr(number))));

@@ -32,13 +32,13 @@ use super::{function::external, node::Call};
 struct Inner {
     name: String,
     call: Call,
-    /// Type of the argument; of `count(*)` it does not matter.
-    argument: Type,
+    /// Types of the arguments; of `count(*)` it does not matter.
+    arguments: Vec<Type>,
     output: Type,
     signature: Signature,
 }
 
-/// An aggregate of one argument; each is equal only to itself.
+/// An aggregate; each is equal only to itself.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineAggregate(Arc<Inner>);
 
@@ -135,25 +135,34 @@ impl Inner {
         values_to_array(&values, &self.output).map_err(external)
     }
 
-    fn update_one(&self, state: &mut State, array: &ArrayRef) -> Result<()> {
+    /// The arguments of a row.
+    fn row(&self, arrays: &[ArrayRef], row: usize) -> Vec<Value> {
+        arrays.iter().zip(&self.arguments).map(|(array, ty)| arrow_cell_to_value(array, row, ty)).collect()
+    }
+
+    fn update_one(&self, state: &mut State, arrays: &[ArrayRef]) -> Result<()> {
+        let array = &arrays[0];
         match state {
+            State::Engine(state) if arrays.len() > 1 => {
+                (0..array.len()).try_for_each(|row| state.update_further(self.row(arrays, row)))
+            }
             State::Engine(state) => state.update_array(array, 0..array.len()),
             single => (0..array.len())
-                .try_for_each(|row| single.update(arrow_cell_to_value(array, row, &self.argument))),
+                .try_for_each(|row| single.update(arrow_cell_to_value(array, row, &self.arguments[0]))),
         }
     }
 }
 
 impl EngineAggregate {
-    /// An aggregate whose argument has been computed, filter included.
+    /// An aggregate whose arguments have been computed, filter included.
     pub(crate) fn new(name: String, call: Call) -> Result<EngineAggregate> {
         let output = call.ty()?;
-        let argument = match &call {
-            Call::Aggregate(call) => call.argument.as_ref().map_or(Type::Bool, Expr::ty),
-            Call::Single(expr) => expr.ty(),
-        };
-        let signature = Signature::any(1, Volatility::Immutable);
-        Ok(EngineAggregate(Arc::new(Inner { name, call, argument, output, signature })))
+        let mut arguments: Vec<Type> = call.arguments().map(Expr::ty).collect();
+        if arguments.is_empty() {
+            arguments.push(Type::Bool);
+        }
+        let signature = Signature::any(arguments.len(), Volatility::Immutable);
+        Ok(EngineAggregate(Arc::new(Inner { name, call, arguments, output, signature })))
     }
 }
 
@@ -211,7 +220,7 @@ fn scalar(array: &ArrayRef) -> DataFusionResult<ScalarValue> {
 
 impl Accumulator for One {
     fn update_batch(&mut self, values: &[ArrayRef]) -> DataFusionResult<()> {
-        self.aggregate.update_one(&mut self.state, &values[0]).map_err(external)
+        self.aggregate.update_one(&mut self.state, values).map_err(external)
     }
 
     fn evaluate(&mut self) -> DataFusionResult<ScalarValue> {
@@ -246,7 +255,7 @@ struct Sliding {
 impl Accumulator for Sliding {
     fn update_batch(&mut self, values: &[ArrayRef]) -> DataFusionResult<()> {
         let array = &values[0];
-        let cells = (0..array.len()).map(|row| arrow_cell_to_value(array, row, &self.aggregate.argument));
+        let cells = (0..array.len()).map(|row| arrow_cell_to_value(array, row, &self.aggregate.arguments[0]));
         self.values.extend(cells);
         Ok(())
     }
@@ -321,8 +330,15 @@ struct Many {
 }
 
 impl Many {
-    fn update(&mut self, array: &ArrayRef, groups: &[usize]) -> Result<()> {
+    fn update(&mut self, arrays: &[ArrayRef], groups: &[usize]) -> Result<()> {
+        let array = &arrays[0];
         match &mut self.states {
+            States::Engine(states) if arrays.len() > 1 => {
+                for (row, group) in groups.iter().enumerate() {
+                    states[*group].update_further(self.aggregate.row(arrays, row))?;
+                }
+                Ok(())
+            }
             States::Engine(states) if self.aggregate.counts_rows() => {
                 groups.iter().for_each(|group| states[*group].update_count(1));
                 Ok(())
@@ -331,7 +347,7 @@ impl Many {
             States::Single(states) => {
                 for (row, group) in groups.iter().enumerate() {
                     let mut state = State::Single(states[*group].take());
-                    state.update(arrow_cell_to_value(array, row, &self.aggregate.argument))?;
+                    state.update(arrow_cell_to_value(array, row, &self.aggregate.arguments[0]))?;
                     if let State::Single(value) = state {
                         states[*group] = value;
                     }
@@ -366,7 +382,7 @@ impl GroupsAccumulator for Many {
         if filter.is_some() {
             return Err(external(SqlError::internal("a filter that is not a part of the argument")));
         }
-        self.update(&values[0], groups).map_err(external)?;
+        self.update(values, groups).map_err(external)?;
         self.measure();
         Ok(())
     }
@@ -418,7 +434,15 @@ impl GroupsAccumulator for Many {
         let mut states = Vec::with_capacity(array.len());
         for row in 0..array.len() {
             let mut state = State::new(&self.aggregate.call);
-            state.update(arrow_cell_to_value(array, row, &self.aggregate.argument)).map_err(external)?;
+            match &mut state {
+                State::Engine(state) if values.len() > 1 => {
+                    state.update_further(self.aggregate.row(values, row)).map_err(external)?;
+                }
+                state => {
+                    let value = arrow_cell_to_value(array, row, &self.aggregate.arguments[0]);
+                    state.update(value).map_err(external)?;
+                }
+            }
             states.push(state);
         }
         Ok(vec![self.aggregate.states_array(&states)?])

@@ -342,7 +342,7 @@ impl Lowering<'_> {
             Result(usize),
         }
         let mut outputs = Vec::new();
-        let mut wanted: Vec<(Call, Native)> = Vec::new();
+        let mut wanted: Vec<(Call, Vec<Native>)> = Vec::new();
         let mut compute = |native: Native, name: String| {
             names.push(name.clone());
             natives.push(native);
@@ -361,45 +361,32 @@ impl Lowering<'_> {
             let value = compute(native.clone(), self.name("group"));
             let column = compute(self.key_of(native, &ty, false, false), self.name("key"));
             group.push(Native::Column(column));
-            let representative = Call::Aggregate(AggregateCall {
-                function: AggregateFunction::Min,
-                argument: Some(Expr::column(0, ty)),
-                distinct: false,
-                filter: None,
-            });
-            wanted.push((representative, Native::Column(value)));
+            let least = AggregateCall::new(AggregateFunction::Min, Some(Expr::column(0, ty)));
+            wanted.push((Call::Aggregate(least), vec![Native::Column(value)]));
             outputs.push(Output::Result(wanted.len() - 1));
         }
         for call in calls {
             let call = without_filter(call);
-            let argument = match &call {
-                Call::Aggregate(call) => call.argument.as_ref(),
-                Call::Single(expr) => Some(expr),
-            };
-            let native = match argument {
-                None => Native::Literal(ScalarValue::Boolean(Some(true)), None),
-                Some(argument) => {
-                    let native = self.expr(argument, &inputs, fields)?;
-                    Native::Column(compute(native, self.name("argument")))
-                }
-            };
-            wanted.push((call, native));
+            let mut arguments = Vec::new();
+            for argument in call.arguments() {
+                let native = self.expr(argument, &inputs, fields)?;
+                arguments.push(Native::Column(compute(native, self.name("argument"))));
+            }
+            if arguments.is_empty() {
+                arguments.push(Native::Literal(ScalarValue::Boolean(Some(true)), None));
+            }
+            wanted.push((call, arguments));
             outputs.push(Output::Result(wanted.len() - 1));
         }
         if group.is_empty() && wanted.is_empty() {
-            let count = Call::Aggregate(AggregateCall {
-                function: AggregateFunction::Count,
-                argument: None,
-                distinct: false,
-                filter: None,
-            });
-            wanted.push((count, Native::Literal(ScalarValue::Boolean(Some(true)), None)));
+            let count = Call::Aggregate(AggregateCall::new(AggregateFunction::Count, None));
+            wanted.push((count, vec![Native::Literal(ScalarValue::Boolean(Some(true)), None)]));
         }
         // Of no column at all the rows still count.
         let plan = if natives.is_empty() { plan } else { self.named(plan, natives, names)?.plan };
         let mut results = Vec::new();
         let mut aggregates = Vec::new();
-        for (call, argument) in wanted {
+        for (call, arguments) in wanted {
             let base = match &call {
                 Call::Aggregate(call) => call.function.name(),
                 Call::Single(_) => "single",
@@ -407,7 +394,7 @@ impl Lowering<'_> {
             let function = Arc::new(AggregateUDF::from(EngineAggregate::new(base.to_owned(), call)?));
             let name = self.name(base);
             results.push(unqualified(name.clone()));
-            let aggregate = NativeAggregate::new_udf(function, vec![argument], false, None, Vec::new(), None);
+            let aggregate = NativeAggregate::new_udf(function, arguments, false, None, Vec::new(), None);
             aggregates.push(Native::AggregateFunction(aggregate).alias(name));
         }
         let plan = build(LogicalPlanBuilder::from(plan).aggregate(group, aggregates))?;
@@ -645,10 +632,14 @@ fn equality(conjunct: &Expr, left_width: usize) -> Option<(Expr, Expr, bool)> {
 fn without_filter(call: &Call) -> Call {
     let Call::Aggregate(call) = call else { return call.clone() };
     let Some(filter) = &call.filter else { return Call::Aggregate(call.clone()) };
+    let filtered = |value: Expr| {
+        let ty = value.ty();
+        Expr::Case { branches: vec![(filter.clone(), value)], otherwise: None, ty }
+    };
     let value = call.argument.clone().unwrap_or_else(|| literal(Value::Bool(true), Type::Bool));
-    let ty = value.ty();
-    let argument = Expr::Case { branches: vec![(filter.clone(), value)], otherwise: None, ty };
-    Call::Aggregate(AggregateCall { argument: Some(argument), filter: None, ..call.clone() })
+    let further = call.further.iter().cloned().map(filtered).collect();
+    let argument = Some(filtered(value));
+    Call::Aggregate(AggregateCall { argument, filter: None, further, ..call.clone() })
 }
 
 fn frame(frame: &Frame, ordered: bool) -> Result<WindowFrame> {

@@ -67,6 +67,15 @@ pub(crate) enum Call {
 }
 
 impl Call {
+    /// Its arguments; none of `count(*)`.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &Expr> {
+        let (first, further) = match self {
+            Call::Aggregate(call) => (call.argument.as_ref(), call.further.as_slice()),
+            Call::Single(expr) => (Some(expr), &[][..]),
+        };
+        first.into_iter().chain(further)
+    }
+
     /// The type of its result.
     pub(crate) fn ty(&self) -> Result<Type> {
         match self {
@@ -289,7 +298,7 @@ impl Node {
                 for call in calls {
                     match call {
                         Call::Aggregate(call) => {
-                            all.extend(call.argument.iter_mut().chain(call.filter.iter_mut()));
+                            all.extend(call.argument.iter_mut().chain(&mut call.further).chain(call.filter.iter_mut()));
                         }
                         Call::Single(expr) => all.push(expr),
                     }

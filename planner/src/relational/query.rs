@@ -341,11 +341,13 @@ impl Planner<'_> {
         let mut keys = sets.keys.clone();
         let mut node = self.attach(node, &mut keys, &identity)?;
         for call in &mut aggregates {
-            let mut parts: Vec<Expr> = call.argument.iter().chain(&call.filter).cloned().collect();
+            let mut parts: Vec<Expr> =
+                call.argument.iter().chain(&call.filter).chain(&call.further).cloned().collect();
             node = self.attach(node, &mut parts, &identity)?;
             let mut parts = parts.into_iter();
             call.argument = call.argument.as_ref().and_then(|_| parts.next());
             call.filter = call.filter.as_ref().and_then(|_| parts.next());
+            call.further = parts.collect();
         }
         let calls: Vec<Call> = aggregates.into_iter().map(Call::Aggregate).collect();
         let mut node = sets.apply(node, keys, calls)?;
@@ -648,12 +650,8 @@ fn combine(op: &ast::SetOperator, all: bool, left: Node, right: Node) -> Result<
     let both = flag(left, true).union(flag(right, false));
     let is_left = both.column(keys);
     let present = |filter: Expr| {
-        Call::Aggregate(AggregateCall {
-            function: AggregateFunction::Count,
-            argument: None,
-            distinct: false,
-            filter: Some(filter),
-        })
+        let count = AggregateCall::new(AggregateFunction::Count, None);
+        Call::Aggregate(AggregateCall { filter: Some(filter), ..count })
     };
     let columns: Vec<Expr> = (0..keys).map(|c| both.column(c)).collect();
     let groups =

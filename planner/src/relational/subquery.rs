@@ -495,12 +495,7 @@ fn is_single_row(node: &Node) -> bool {
 }
 
 fn count(argument: Option<Expr>) -> Call {
-    Call::Aggregate(AggregateCall {
-        function: AggregateFunction::Count,
-        argument,
-        distinct: false,
-        filter: None,
-    })
+    Call::Aggregate(AggregateCall::new(AggregateFunction::Count, argument))
 }
 
 fn compare(op: CompareOp, left: Expr, right: Expr) -> Expr {
@@ -586,6 +581,7 @@ impl Dependence {
             Call::Aggregate(call) => {
                 let mut call = call.clone();
                 call.argument = call.argument.map(|e| self.replace(&e, base)).transpose()?;
+                call.further = call.further.iter().map(|e| self.replace(e, base)).collect::<Result<_>>()?;
                 call.filter = call.filter.map(|e| self.replace(&e, base)).transpose()?;
                 Call::Aggregate(call)
             }

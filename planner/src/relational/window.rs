@@ -2,7 +2,7 @@
 
 use carousel_engine::{
     SqlError, SqlState, Type,
-    aggregate::AggregateCall,
+    aggregate::{AggregateCall, AggregateFunction},
     error::Result,
     expr::{ArgType, Expr},
 };
@@ -218,7 +218,12 @@ impl Resolver<'_> {
                 // Over groups its arguments may hold the aggregates of the groups.
                 let arguments = self.aggregate_arguments(arguments, position)?;
                 let filter = filter.as_deref().map(|f| self.boolean(f, "FILTER")).transpose()?;
-                let (call, ty) = self.aggregate_call(aggregate, name, false, arguments, filter, position)?;
+                if aggregate == AggregateFunction::StringAgg {
+                    return unsupported("string_agg as a window function");
+                }
+                let call = AggregateCall { filter, ..AggregateCall::new(aggregate, None) };
+                let order = (Vec::new(), Vec::new());
+                let (call, ty) = self.aggregate_call(call, name, arguments, order, position)?;
                 (WindowFunction::Aggregate(call), ty)
             }
             None => {
