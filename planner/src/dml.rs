@@ -117,10 +117,11 @@ impl Planner<'_> {
                     continue;
                 }
                 let column = &table.columns[*target];
-                row[*target] = self.resolve(&scope, Clause::Values, |r| {
+                let resolved = self.resolve(&scope, Clause::Values, |r| {
                     let term = r.term(expr)?;
                     r.assign(term, &column.ty, &column.name)
-                })?;
+                });
+                row[*target] = resolved.map_err(|error| names::explain_hidden(error, &table))?;
             }
             rows.push(row);
         }

@@ -348,16 +348,24 @@ impl<'a> Resolver<'a> {
                 let low = self.term(low)?;
                 let high = self.term(high)?;
                 let operator = self.source.operator_after(operand.span(), "between");
+                let symmetric = self.source.is_followed_by(operator, "symmetric");
                 let (low_op, high_op) = if *negated {
                     (("<", CompareOp::Lt), (">", CompareOp::Gt))
                 } else {
                     ((">=", CompareOp::Ge), ("<=", CompareOp::Le))
                 };
-                let first = self.compare(low_op, operand_term.clone(), low, operator)?;
-                let second = self.compare(high_op, operand_term, high, operator)?;
-                let sides = vec![first, second];
-                let both = if *negated { Expr::Or(sides) } else { Expr::And(sides) };
-                Ok(Term::known(both, position()))
+                let mut between = |low: &Term, high: &Term| -> Result<Expr> {
+                    let first = self.compare(low_op, operand_term.clone(), low.clone(), operator)?;
+                    let second = self.compare(high_op, operand_term.clone(), high.clone(), operator)?;
+                    let sides = vec![first, second];
+                    Ok(if *negated { Expr::Or(sides) } else { Expr::And(sides) })
+                };
+                let mut whole = between(&low, &high)?;
+                if symmetric {
+                    let sides = vec![whole, between(&high, &low)?];
+                    whole = if *negated { Expr::And(sides) } else { Expr::Or(sides) };
+                }
+                Ok(Term::known(whole, position()))
             }
             E::InList { expr: operand, list, negated } => self.in_list(operand, list, *negated, position()),
             E::Like { negated, any, expr: operand, pattern, escape_char } => {
@@ -658,7 +666,18 @@ impl<'a> Resolver<'a> {
                 let expr = self.coerce(term, &Type::Float8)?;
                 return self.call(name, vec![Term::known(expr, position)], position);
             }
-            other => return Err(SqlError::unsupported(format!("operator {other}"))),
+            // What was a factorial once is no syntax any more.
+            UnaryOperator::PGPostfixFactorial => {
+                let operator = self.source.operator_after(operand.span(), "!");
+                return Err(self.source.syntax_error(self.source.next_position(operator)));
+            }
+            other => {
+                // For types that do not exist here, so that no type has it.
+                let symbol = other.to_string();
+                let position = self.source.operator_before(operand.span(), &symbol);
+                let term = self.term(operand)?;
+                return self.call(&symbol, vec![term], position);
+            }
         };
         let position = self.source.operator_before(operand.span(), symbol);
         let term = self.term(operand)?;
@@ -703,6 +722,10 @@ impl<'a> Resolver<'a> {
                 return self.compare_rows(comparison, l, r, position);
             }
             let operator = self.source.operator_after(left.span(), &op.to_string());
+            // Comparisons do not associate.
+            if matches!(left, ast::Expr::BinaryOp { op, .. } if is_comparison(op)) {
+                return Err(self.source.syntax_error(operator));
+            }
             let (l, r) = (self.term(left)?, self.term(right)?);
             return Ok(Term::known(self.compare(comparison, l, r, operator)?, position));
         }
@@ -734,6 +757,8 @@ impl<'a> Resolver<'a> {
             BinaryOperator::PGRegexNotMatch => "!~",
             BinaryOperator::PGRegexNotIMatch => "!~*",
             BinaryOperator::PGStartsWith => "^@",
+            BinaryOperator::Spaceship => "<=>",
+            BinaryOperator::Custom(symbol) => symbol,
             other => return Err(at(SqlError::unsupported(format!("operator {other}")), position)),
         };
         let operator = self.source.operator_after(left.span(), symbol);
@@ -866,6 +891,11 @@ impl<'a> Resolver<'a> {
         };
         Err(at(SqlError::new(SqlState::GROUPING_ERROR, message), position))
     }
+}
+
+fn is_comparison(op: &BinaryOperator) -> bool {
+    use BinaryOperator as B;
+    matches!(op, B::Eq | B::NotEq | B::Lt | B::LtEq | B::Gt | B::GtEq)
 }
 
 fn cannot_cast(from: &Type, to: &Type) -> SqlError {

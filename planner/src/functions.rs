@@ -4,7 +4,7 @@ use carousel_engine::{
     SqlError, SqlState, Type, Value,
     aggregate::{AggregateCall, AggregateFunction, Direction, result_type},
     error::Result,
-    expr::{ArgType, CastKind, Expr, cast_allowed},
+    expr::{ArgType, CastKind, CompareOp, Expr, cast_allowed},
 };
 use sqlparser::ast::{self, Spanned};
 
@@ -173,6 +173,9 @@ impl Resolver<'_> {
         };
         let distinct = distinct == Some(ast::DuplicateTreatment::Distinct);
         let without_parentheses = matches!(args, ast::FunctionArguments::None);
+        if !without_parentheses && parts.len() == 1 {
+            self.refuse_type_name(name, arguments, position)?;
+        }
         if let Some(aggregate) = aggregate(name) {
             let call = AggregateSyntax {
                 function: aggregate,
@@ -228,6 +231,7 @@ impl Resolver<'_> {
                 let args = terms.into_iter().map(|t| self.convert(t, &ty)).collect::<Result<Vec<_>>>()?;
                 Ok(Term { kind: TermKind::Known(Expr::Coalesce { args, ty }), position })
             }
+            "nullif" => self.null_if(terms, position),
             "greatest" | "least" if !terms.is_empty() => {
                 let types: Vec<ArgType> = terms.iter().map(Term::arg_type).collect();
                 self.common_type(&name.to_uppercase(), &types, terms.iter())?;
@@ -421,6 +425,48 @@ impl Resolver<'_> {
         let terms = parts.into_iter().enumerate();
         let terms = terms.map(|(index, part)| part.unwrap_or_else(|| Term::known(missing(index), position)));
         self.call("make_interval", terms.collect(), position)
+    }
+
+    /// 42601 for a type's name that is a key word, which cannot be called: in parentheses it has modifiers, and then comes
+    /// a literal.
+    fn refuse_type_name(
+        &self,
+        name: &str,
+        arguments: &[ast::FunctionArg],
+        position: Option<u32>,
+    ) -> Result<()> {
+        let open = self.source.next_position(position);
+        let wrong = match name {
+            "int" | "integer" | "smallint" | "bigint" | "real" | "boolean" => open,
+            "varchar" | "char" | "character" | "float" | "time" | "timestamp" => {
+                self.source.next_position(open)
+            }
+            "numeric" | "decimal" | "dec" => {
+                let close = arguments.last().map(|last| self.source.operator_after(last.span(), ")"));
+                close.map_or(open, |close| self.source.next_position(close))
+            }
+            _ => return Ok(()),
+        };
+        Err(self.source.syntax_error(wrong))
+    }
+
+    /// `nullif` of types that compare as they are: the result is of the first one's type.
+    fn null_if(&mut self, terms: Vec<Term>, position: Option<u32>) -> Result<Term> {
+        let class = |term: &Term| match term.arg_type() {
+            ArgType::Known(Type::Int2 | Type::Int4 | Type::Int8) => Some(0),
+            ArgType::Known(Type::Float4 | Type::Float8) => Some(1),
+            ArgType::Known(Type::Date | Type::Timestamp | Type::TimestampTz) => Some(2),
+            _ => None,
+        };
+        let [first, second] = terms.as_slice() else { return self.call("nullif", terms, position) };
+        if class(first).is_none() || class(first) != class(second) {
+            return self.call("nullif", terms, position);
+        }
+        let equal = self.compare(("=", CompareOp::Eq), first.clone(), second.clone(), position)?;
+        let value = self.settle(first.clone())?;
+        let ty = value.ty().without_modifiers();
+        let branches = vec![(equal, literal(Value::Null, ty.clone()))];
+        Ok(Term::known(Expr::Case { branches, otherwise: Some(Box::new(value)), ty }, position))
     }
 
     /// A call that is a cast: `int4('5')`, `text(5)`. `None` when the name is no type's or there is no such cast.

@@ -22,6 +22,7 @@ pub mod explain;
 mod expression;
 mod fit;
 mod functions;
+mod lexical;
 mod names;
 pub mod parse;
 mod parse_session;

@@ -308,6 +308,22 @@ impl Scope {
     }
 }
 
+/// Adds PostgreSQL's HINT to the error for a column (42703) that the table which is written has, but that cannot be
+/// referred to.
+pub(crate) fn explain_hidden(mut error: SqlError, table: &TableSchema) -> SqlError {
+    let missing =
+        error.message.strip_prefix("column \"").and_then(|rest| rest.strip_suffix("\" does not exist"));
+    if let (SqlState::UNDEFINED_COLUMN, Some(name), None) = (error.code, missing, &error.hint)
+        && table.visible_columns().iter().any(|column| column.name == name)
+    {
+        error.hint = Some(format!(
+            "There is a column named \"{name}\" in table \"{}\", but it cannot be referenced from this part of the query.",
+            table.name
+        ));
+    }
+    error
+}
+
 /// PostgreSQL's HINT for a misspelt column: those at the smallest edit distance, if there are at most two.
 pub(crate) fn similar_columns(name: &str, relations: &[&Relation]) -> Option<String> {
     const FARTHEST: usize = 3;

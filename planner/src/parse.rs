@@ -13,7 +13,7 @@ use sqlparser::{
     tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
 };
 
-use crate::{parse_session, plan::Plan, precedence};
+use crate::{lexical, parse_session, plan::Plan, precedence};
 
 /// How many operators may follow one another in one expression without parentheses or commas between them.
 const MAX_CHAIN: usize = 20_000;
@@ -183,6 +183,26 @@ impl Source {
         self.tokens.get(next).map(|t| t.position)
     }
 
+    /// Whether the token behind a position is this word.
+    pub(crate) fn is_followed_by(&self, position: Option<u32>, word: &str) -> bool {
+        let next = self.tokens.partition_point(|t| Some(t.position) <= position);
+        self.tokens.get(next).is_some_and(|t| self.token_text(t).eq_ignore_ascii_case(word))
+    }
+
+    /// The text of a span.
+    pub(crate) fn slice(&self, span: Span) -> &str {
+        let byte = |position: u64| {
+            let before = usize::try_from(position.saturating_sub(1)).unwrap_or(usize::MAX);
+            self.text.char_indices().nth(before).map_or(self.text.len(), |(byte, _)| byte)
+        };
+        // The beginning is known; the end is looked for from there.
+        let first = self.tokens.partition_point(|t| u64::from(t.position) < span.start.column);
+        let start = self.tokens.get(first).map_or_else(|| byte(span.start.column), |t| t.bytes.0 as usize);
+        let length = usize::try_from(span.end.column.saturating_sub(span.start.column)).unwrap_or(0);
+        let rest = &self.text[start..];
+        &rest[..rest.char_indices().nth(length).map_or(rest.len(), |(byte, _)| byte)]
+    }
+
     fn token_text(&self, place: &Place) -> &str {
         self.text.get(place.bytes.0 as usize..place.bytes.1 as usize).unwrap_or_default()
     }
@@ -293,7 +313,8 @@ fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
     let (mut tokens, split_at) = cut_split_at(tokens);
     expand_table(&mut tokens);
     join_literals(source, &mut tokens)?;
-    adapt(&mut tokens)?;
+    lexical::check(source, &mut tokens)?;
+    adapt(source, &mut tokens)?;
     let mut parser = parser(&dialect, tokens);
     if let Some(ast) = parse_session::parse(source, &mut parser)? {
         return Ok(ast);
@@ -369,8 +390,9 @@ fn expand_table(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
-/// Rewrites what PostgreSQL's grammar has and sqlparser's has not: `ISNULL`, `NOTNULL`, `ONLY`, `trim(leading from x)`.
-fn adapt(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
+/// Rewrites what PostgreSQL's grammar has and sqlparser's has not: `ISNULL`, `NOTNULL`, `ONLY`, `trim(leading from x)`,
+/// `ORDER BY … USING <`. (`SYMMETRIC` is left out; whether it was there is looked up in the text.)
+fn adapt(source: &Source, tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     let lower = |token: &Token| match token {
         Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_lowercase(),
         _ => String::new(),
@@ -378,7 +400,7 @@ fn adapt(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     let interesting = |token: &TokenWithSpan| {
         matches!(
             lower(&token.token).as_str(),
-            "isnull" | "notnull" | "only" | "from" | "symmetric" | "unlogged"
+            "isnull" | "notnull" | "only" | "from" | "symmetric" | "asymmetric" | "unlogged" | "using"
         )
     };
     if !tokens.iter().any(interesting) {
@@ -386,7 +408,11 @@ fn adapt(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     }
     let mut adapted: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len() + 4);
     let (mut before, mut last) = (String::new(), String::new());
-    for token in tokens.drain(..) {
+    let all = std::mem::take(tokens);
+    let following =
+        |index: usize| all[index + 1..].iter().map(|t| &t.token).find(|t| !matches!(t, Token::Whitespace(_)));
+    let operators = |index: usize| following(index).map(ToString::to_string).unwrap_or_default();
+    for (index, token) in all.iter().enumerate() {
         let word = lower(&token.token);
         let position = position_of(token.span);
         let unsupported = |what: &str| match position {
@@ -397,7 +423,32 @@ fn adapt(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
             adapted.push(TokenWithSpan::new(Token::make_keyword(keyword), token.span));
         };
         match (last.as_str(), word.as_str()) {
-            ("." | "as" | ",", _) | (_, "") => adapted.push(token.clone()),
+            (_, "using") if !matches!(last.as_str(), "." | "as" | ",") => {
+                // The word in front of a join's columns, or of an ordering operator.
+                match following(index) {
+                    Some(Token::Lt | Token::Gt) => {}
+                    Some(Token::LParen | Token::Word(_)) | None => adapted.push(token.clone()),
+                    Some(Token::LtEq | Token::GtEq | Token::Eq | Token::Neq) => {
+                        let operator = source.next_position(position);
+                        let error = SqlError::new(
+                            SqlState(*b"42809"),
+                            format!("operator {} is not a valid ordering operator", operators(index)),
+                        )
+                        .with_hint(
+                            "Ordering operators must be \"<\" or \">\" members of btree operator families.",
+                        );
+                        return Err(match operator {
+                            Some(operator) => error.at(operator),
+                            None => error,
+                        });
+                    }
+                    Some(_) => adapted.push(token.clone()),
+                }
+            }
+            ("." | "as" | ",", _) => adapted.push(token.clone()),
+            ("using", "") if token.token == Token::Lt => push("ASC"),
+            ("using", "") if token.token == Token::Gt => push("DESC"),
+            (_, "") => adapted.push(token.clone()),
             (_, "isnull") => {
                 push("IS");
                 push("NULL");
@@ -409,7 +460,7 @@ fn adapt(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
             }
             ("from" | "update" | "join", "only") => {}
             ("leading" | "trailing" | "both", "from") if before == "(" => {}
-            ("between", "symmetric") => return unsupported("BETWEEN SYMMETRIC"),
+            ("between", "symmetric" | "asymmetric") => {}
             ("create", "unlogged") => return unsupported("CREATE UNLOGGED TABLE"),
             _ => adapted.push(token.clone()),
         }
@@ -542,6 +593,11 @@ fn tokenizer_error(sql: &str, message: &str, location: Location) -> SqlError {
         .sum();
     let position = line_start + (location.column as usize).max(1);
     let rest: String = sql.chars().skip(position - 1).collect();
+    if rest.starts_with(['e', 'E'])
+        && let Some(error) = lexical::escape_error(position - 1, &rest)
+    {
+        return error;
+    }
     let what = if message.contains("multi-line comment") {
         let start = sql.find("/*").unwrap_or(0);
         let position = sql[..start].chars().count() as u32 + 1;

@@ -333,6 +333,7 @@ mod short {
     pub const f8: Type = Type::Float8;
     pub const num: Type = Type::Numeric(None);
     pub const text: Type = Type::Text;
+    pub const bpchar: Type = Type::Char(0);
     pub const bytea: Type = Type::Bytea;
     pub const date: Type = Type::Date;
     pub const time: Type = Type::Time;
@@ -423,7 +424,7 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "length" Length: (text) -> i4, (bytea) -> i4;
     "char_length" Length: (text) -> i4;
     "character_length" Length: (text) -> i4;
-    "octet_length" OctetLength: (text) -> i4, (bytea) -> i4;
+    "octet_length" OctetLength: (text) -> i4, (bpchar) -> i4, (bytea) -> i4;
     "bit_length" BitLength: (text) -> i4, (bytea) -> i4;
     "lower" Lower: (text) -> text;
     "upper" Upper: (text) -> text;
