@@ -24,9 +24,12 @@ pub(crate) fn check(source: &Source, tokens: &mut [TokenWithSpan]) -> Result<()>
             continue;
         }
         let touches = |(before, behind): (&TokenWithSpan, &TokenWithSpan)| {
-            before.span.end == behind.span.start && matches!(&behind.token, Token::Number(..))
-                || matches!(&behind.token, Token::Word(word) if word.quote_style.is_none())
-                    && before.span.end == behind.span.start
+            let runs_on = match &behind.token {
+                Token::Number(..) => true,
+                Token::Word(word) => word.quote_style.is_none(),
+                _ => false,
+            };
+            runs_on && before.span.end == behind.span.start
         };
         let rest = &tokens[index..];
         let joined = rest.iter().zip(&rest[1..]).take_while(|pair| touches(*pair)).count();

@@ -172,7 +172,7 @@ pub(super) fn log10(x: f64) -> f64 {
         exponent -= 1;
     }
     let exponent = f64::from(exponent);
-    let low = exponent * 3.694_239_077_158_931e-13 + 4.342_944_819_032_518e-1 * ln(mantissa);
+    let low = exponent * 3.694_239_077_158_931e-13 + std::f64::consts::LOG10_E * ln(mantissa);
     low + exponent * 3.010_299_956_636_117_7e-1
 }
 
@@ -203,16 +203,19 @@ pub(super) fn cube_root(x: f64) -> f64 {
     const CUBE_ROOT_4: f64 = 1.587_401_051_968_199_6;
     const FACTORS: [f64; 5] = [1.0 / CUBE_ROOT_4, 1.0 / CUBE_ROOT_2, 1.0, CUBE_ROOT_2, CUBE_ROOT_4];
     let (mantissa, exponent) = libm::frexp(x.abs());
+    // An approximation by a polynomial, and one step that triples its digits.
+    const COEFFICIENTS: [f64; 7] = [
+        0.14526389938548637,
+        0.7849323449766392,
+        1.8346927748361308,
+        2.4469312256353444,
+        2.114994941673713,
+        1.508191937815849,
+        0.35489576504391984,
+    ];
     let m = mantissa;
-    let u = 0.354895765043919860
-        + ((1.50819193781584896
-            - ((2.11499494167371287
-                - ((2.4469312256353444
-                    - ((1.83469277483613086 - (0.784932344976639262 - 0.145263899385486367 * m) * m)
-                        * m))
-                    * m))
-                * m))
-            * m);
+    let [c6, c5, c4, c3, c2, c1, c0] = COEFFICIENTS;
+    let u = (((((c5 - c6 * m) * m - c4) * m + c3) * m - c2) * m + c1) * m + c0;
     let cube = u * u * u;
     let root = u * (cube + 2.0 * m) / (2.0 * cube + m) * FACTORS[(2 + exponent % 3) as usize];
     libm::ldexp(if x > 0.0 { root } else { -root }, exponent / 3)

@@ -371,7 +371,7 @@ impl Writer {
         let sign_written;
         if d.plus || d.minus {
             // MI and SG write the sign themselves.
-            sign_written = !(d.plus && !d.minus);
+            sign_written = d.minus;
         } else {
             if sign != '-' && d.fill_mode {
                 d.bracket = false;

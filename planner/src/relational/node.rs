@@ -298,7 +298,12 @@ impl Node {
                 for call in calls {
                     match call {
                         Call::Aggregate(call) => {
-                            all.extend(call.argument.iter_mut().chain(&mut call.further).chain(call.filter.iter_mut()));
+                            all.extend(
+                                call.argument
+                                    .iter_mut()
+                                    .chain(&mut call.further)
+                                    .chain(call.filter.iter_mut()),
+                            );
                         }
                         Call::Single(expr) => all.push(expr),
                     }
