@@ -16,8 +16,9 @@ use arrow::{
 };
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, staged_ranges},
+    config::{Configuration, Membership},
     embedded::{Cluster, EmbeddedOptions, StartError},
-    message::{Body, Data, Ddl, ReadIsolation, StagedPayload},
+    message::{Body, Data, Ddl, ProcessId, ReadIsolation, StagedPayload},
 };
 use carousel_engine::{
     SqlState, TableSchema, Ts, Type, Value,
@@ -505,5 +506,56 @@ async fn many_snapshot_reads_without_a_write_between_them() {
     }
     let moved = cluster.client().frontier().0 - before.0;
     assert!((10..1000).contains(&moved), "80,000 reads made {moved} messages");
+    cluster.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_go_on_without_a_suspected_storage_process() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = options(dir.path(), 1, 3, 2, 2);
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mut workers, mut rounds) = (Vec::new(), Vec::new());
+    for number in 0..3 {
+        let client = cluster.add_client().expect("a client starts");
+        let table = Table::create(&client, &format!("t{number}")).await;
+        let (sender, receiver) = watch::channel(0);
+        rounds.push(receiver);
+        workers.push(tokio::spawn(work(table, 0x517C_C1B7 + number as u64, stop.clone(), sender)));
+    }
+    progress(&mut rounds, 5).await;
+    cluster.kill_storage(2).await;
+    let configure = async |membership| {
+        let body = Body::Configuration(Configuration::Membership(membership));
+        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
+        cluster.client().submit(request).await.expect("submitted").finish().await
+    };
+    let victim = ProcessId::storage(2);
+    let done = configure(Membership::Suspect { process: victim, incarnation: 9 }).await;
+    assert!(matches!(done, Ok(Part::Done { .. })), "{done:?}");
+    let config = cluster.client().config();
+    assert!(config.is_suspected(victim) && config.version() == 2);
+    let error = configure(Membership::Suspect { process: ProcessId::storage(9), incarnation: 9 }).await;
+    assert!(
+        matches!(&error, Err(Failure::Sql(error)) if error.message == "s9 is not part of the system"),
+        "{error:?}"
+    );
+    progress(&mut rounds, 10).await;
+    // The log is cut without it.
+    cluster.checkpoint().await.expect("a checkpoint is made");
+    progress(&mut rounds, 10).await;
+    // Its next life is fenced.
+    cluster.restart_storage(2).await.expect("it starts");
+    let mut fenced = cluster.storage_progress(2).expect("it runs");
+    let stopped = fenced.wait_for(|progress| progress.stopped.is_some()).await.expect("it ends").clone();
+    let reason = stopped.stopped.expect("a reason");
+    assert!(reason.contains("suspected") || reason.contains("must be copied"), "{reason}");
+    progress(&mut rounds, 10).await;
+    stop.store(true, Ordering::Relaxed);
+    for (number, worker) in workers.into_iter().enumerate() {
+        let model = worker.await.expect("no assertion failed");
+        assert_eq!(Table::find(&cluster.client(), &format!("t{number}")).read().await, model);
+    }
     cluster.kill().await;
 }

@@ -72,6 +72,8 @@ struct Open {
     submission: u64,
     message: Arc<Message>,
     submitted_ms: u64,
+    /// The config it was submitted under.
+    config: Arc<Config>,
     /// Rows by range that has been answered for.
     answered: BTreeMap<KeyRange, u64>,
     /// RETURNING rows by replica, until the replica says for which ranges they count.
@@ -84,11 +86,12 @@ struct Open {
 }
 
 impl Open {
-    fn new(submission: u64, message: Arc<Message>, submitted_ms: u64) -> Open {
+    fn new(submission: u64, message: Arc<Message>, submitted_ms: u64, config: Arc<Config>) -> Open {
         Open {
             submission,
             message,
             submitted_ms,
+            config,
             answered: BTreeMap::new(),
             returned: HashMap::new(),
             groups: Vec::new(),
@@ -228,6 +231,19 @@ impl Core {
             self.effects.push(Effect::Release(submission));
             return;
         }
+        let refusal = if self.is_fenced() {
+            Some(suspected())
+        } else if matches!(request.body, Body::Data(_)) {
+            // What would have no effect anywhere is not even sent.
+            self.config.without_holder(&request.ranges).map(no_replica)
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            self.effects.push(Effect::Part(submission, Err(Failure::Sql(error))));
+            self.effects.push(Effect::Release(submission));
+            return;
+        }
         // What reads under a pin has its Ts already.
         let is_read = matches!(&request.body, Body::Data(data)
             if !data.operation.kind.is_write() && data.read_ts.is_none());
@@ -254,7 +270,7 @@ impl Core {
             self.unsent_reads.push(message.clone());
         }
         self.by_submission.insert(submission, id.sequence);
-        self.open.insert(id.sequence, Open::new(submission, message, self.now_ms));
+        self.open.insert(id.sequence, Open::new(submission, message, self.now_ms, self.config.clone()));
     }
 
     /// Spreads reads over the replicas, and away from processes that are known to be absent.
@@ -292,7 +308,10 @@ impl Core {
                     self.term = term;
                     self.lose_sent_reads();
                 }
-                self.config = config;
+                let before = std::mem::replace(&mut self.config, config);
+                if before.version() != self.config.version() {
+                    self.rerouted();
+                }
                 if let Some(catalog) = catalog
                     && ts >= self.frontier
                 {
@@ -417,24 +436,80 @@ impl Core {
             if delivery.ts <= self.frontier {
                 continue;
             }
-            let Body::Ddl(ddl) = &delivery.message.body else { continue };
             let id = delivery.message.id;
-            let outcome = Arc::make_mut(&mut self.catalog).apply(delivery.ts, ddl);
+            let part = match &delivery.message.body {
+                Body::Ddl(ddl) => {
+                    let outcome = Arc::make_mut(&mut self.catalog).apply(delivery.ts, ddl);
+                    outcome.map(|effect| Part::Ddl { ts: delivery.ts, effect }).map_err(Failure::Sql)
+                }
+                Body::Configuration(_) => {
+                    let outcome = self.reconfigure(&delivery.message, delivery.ts);
+                    outcome.map(|()| Part::Done { ts: delivery.ts, rows: 0 }).map_err(Failure::Sql)
+                }
+                Body::Data(_) | Body::Pin { .. } | Body::Checkpoint => continue,
+            };
             if id.submitter == self.options.id && id.incarnation == self.options.incarnation {
                 self.ordered(id.sequence);
                 // The view must show the change before the submitter hears of it.
                 self.frontier = delivery.ts;
                 self.effects.push(Effect::ViewChanged);
-                let part = match outcome {
-                    Ok(effect) => Ok(Part::Ddl { ts: delivery.ts, effect }),
-                    Err(error) => Err(Failure::Sql(error)),
-                };
                 self.end(id.sequence, part);
+            }
+            if matches!(delivery.message.body, Body::Configuration(_)) && self.is_fenced() {
+                let mut open: Vec<u64> = self.open.keys().copied().collect();
+                open.sort_unstable();
+                for sequence in open {
+                    self.end(sequence, Err(Failure::Sql(outcome_unknown(suspected()))));
+                }
             }
         }
         if frontier > self.frontier {
             self.frontier = frontier;
             self.effects.push(Effect::ViewChanged);
+        }
+    }
+
+    /// Follows a configuration message.
+    fn reconfigure(&mut self, message: &Message, ts: Ts) -> Result<(), SqlError> {
+        let Some(config) = self.config.apply(message, ts)? else { return Ok(()) };
+        let before = std::mem::replace(&mut self.config, Arc::new(config));
+        if before.version() != self.config.version() {
+            self.rerouted();
+        }
+        Ok(())
+    }
+
+    /// Whether nothing that this client submits has an effect any more.
+    fn is_fenced(&self) -> bool {
+        let (submitter, incarnation) = (self.options.id, self.options.incarnation);
+        self.config.is_fenced(MessageId { submitter, incarnation, sequence: 0 })
+    }
+
+    /// The placement or the suspected processes have changed. Which processes owe answers to a read depends on where it
+    /// stands in the m-seq; as that is not known, all are asked again.
+    fn rerouted(&mut self) {
+        let is_data = |open: &&Open| matches!(open.message.body, Body::Data(_));
+        let mut data: Vec<u64> =
+            self.open.values().filter(is_data).map(|open| open.message.id.sequence).collect();
+        data.sort_unstable();
+        for sequence in data {
+            let Some(open) = self.open.get(&sequence) else { continue };
+            let is_write = matches!(&open.message.body, Body::Data(data) if data.operation.kind.is_write());
+            if let Some(range) = self.config.without_holder(&open.message.ranges) {
+                let error = if is_write { outcome_unknown(no_replica(range)) } else { no_replica(range) };
+                self.end(sequence, Err(Failure::Sql(error)));
+            } else if !is_write && !open.handed_out {
+                self.submit_again(sequence);
+            } else if !is_write {
+                let asked = open.config.destset(&open.message);
+                let owing = asked.iter().find(|(process, ranges)| {
+                    self.config.is_suspected(*process)
+                        && ranges.iter().any(|range| !open.answered.contains_key(range))
+                });
+                if let Some((process, _)) = owing {
+                    self.end_lost(sequence, &format!("storage process {process}"));
+                }
+            }
         }
     }
 
@@ -587,13 +662,18 @@ impl Core {
                 self.end_lost(sequence, &format!("storage process {process}"));
                 continue;
             }
-            let Some(Open { submission, message, .. }) = self.open.remove(&sequence) else { continue };
-            let ordered = message.id.is_ordered();
-            let Message { tables, ranges, body, .. } = Message::clone(&message);
-            self.unsent_reads.retain(|unsent| unsent.id.sequence != sequence);
-            // The submission keeps its place in the window: one of its messages is open at a time.
-            self.submit_message(submission, Request { tables, ranges, body }, ordered);
+            self.submit_again(sequence);
         }
+    }
+
+    /// Submits a read again, under another identity.
+    fn submit_again(&mut self, sequence: u64) {
+        let Some(Open { submission, message, .. }) = self.open.remove(&sequence) else { return };
+        let ordered = message.id.is_ordered();
+        let Message { tables, ranges, body, .. } = Message::clone(&message);
+        self.unsent_reads.retain(|unsent| unsent.id.sequence != sequence);
+        // The submission keeps its place in the window: one of its messages is open at a time.
+        self.submit_message(submission, Request { tables, ranges, body }, ordered);
     }
 
     /// Reads that some storage process owes an answer, in the order of submission, with those processes.
@@ -604,7 +684,7 @@ impl Core {
             if !is_read || open.submitted_ms + older_than_ms > self.now_ms {
                 continue;
             }
-            let processes: Vec<ProcessId> = self
+            let processes: Vec<ProcessId> = open
                 .config
                 .destset(&open.message)
                 .into_iter()
@@ -645,17 +725,30 @@ impl Core {
         let changes: Vec<u64> = self
             .open
             .iter()
-            .filter(|(_, open)| matches!(open.message.body, Body::Ddl(_)))
+            .filter(|(_, open)| matches!(open.message.body, Body::Ddl(_) | Body::Configuration(_)))
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in changes {
-            let error = SqlError::new(
-                SqlState::OUTCOME_UNKNOWN,
-                "it is not known whether the change of the catalog took effect",
-            );
+            let error =
+                SqlError::new(SqlState::OUTCOME_UNKNOWN, "it is not known whether the change took effect");
             self.end(sequence, Err(Failure::Sql(error)));
         }
     }
+}
+
+fn no_replica(range: KeyRange) -> SqlError {
+    SqlError::new(SqlState::UNAVAILABLE, format!("no live storage process holds key range {range}"))
+}
+
+fn suspected() -> SqlError {
+    SqlError::new(SqlState::UNAVAILABLE, "this client process is suspected of having failed")
+        .with_hint("Restart the front end.")
+}
+
+/// A statement was under way when it became known why it will not be answered.
+fn outcome_unknown(reason: SqlError) -> SqlError {
+    let message = format!("it is not known whether the statement took effect: {}", reason.message);
+    SqlError::new(SqlState::OUTCOME_UNKNOWN, message)
 }
 
 /// Whether the answered ranges contain all positions of the message's.

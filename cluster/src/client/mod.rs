@@ -33,7 +33,7 @@ pub use self::{
 };
 use crate::{
     catalog::{Catalog, DdlEffect},
-    config::Config,
+    config::{Config, Configuration},
     message::{Body, Incarnation, ProcessId, ReadIsolation},
 };
 
@@ -210,9 +210,11 @@ impl Client {
         request: Request,
         isolation: ReadIsolation,
     ) -> Result<Submission, SqlError> {
-        if matches!(request.body, Body::Configuration(_)) {
+        if matches!(&request.body, Body::Configuration(configuration)
+            if !matches!(configuration, Configuration::Membership(_)))
+        {
             // Routers order and apply them, but storage processes do not move rows yet.
-            let message = "changing the configuration of a running cluster is not supported yet";
+            let message = "changing the keyspace of a running cluster is not supported yet";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message));
         }
         self.admit(stage::added_bytes(&request.body))?;

@@ -172,7 +172,13 @@ impl Process {
                     self.submissions.remove(&submission);
                 }
                 Effect::ViewChanged => {
-                    self.view.send_replace(self.core.view());
+                    let view = self.core.view();
+                    if view.config.version() != self.view.borrow().config.version() {
+                        for done in self.staging.suspect(|process| view.config.is_suspected(process)) {
+                            let _ = done.send(Ok(()));
+                        }
+                    }
+                    self.view.send_replace(view);
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::{
 use arrow::array::UInt64Array;
 use bytes::Bytes;
 use carousel_engine::{
-    SqlError, Ts,
+    SqlError, SqlState, Ts,
     operation::{InsertRows, OperationKind, PayloadId, RowBatch},
     position::KeyRange,
 };
@@ -80,7 +80,12 @@ impl Stager {
         let config = self.config.clone();
         for range in config.primary_ranges() {
             let Some(part) = rows_within(batch, &range)? else { continue };
-            let holders = config.holders(range);
+            let mut holders = config.holders(range);
+            holders.retain(|holder| !config.is_suspected(*holder));
+            if holders.is_empty() {
+                let message = format!("no live storage process holds key range {range}");
+                return Err(SqlError::new(SqlState::UNAVAILABLE, message));
+            }
             let rows = postcard::to_stdvec(&part)
                 .map_err(|e| SqlError::internal(format!("cannot serialise rows to be staged: {e}")))?;
             let checksum = crc32fast::hash(&rows);

@@ -63,6 +63,16 @@ impl<D> Staging<D> {
         None
     }
 
+    /// Processes are suspected: their receipts will not come. Returns what waited for nothing else; the INSERT will find
+    /// another config and be staged again.
+    pub(super) fn suspect(&mut self, is_suspected: impl Fn(ProcessId) -> bool) -> Vec<D> {
+        let complete = self.chunks.extract_if(.., |_, chunk| {
+            chunk.waiting.retain(|process| !is_suspected(*process));
+            chunk.waiting.is_empty()
+        });
+        complete.map(|(_, chunk)| chunk.done).collect()
+    }
+
     /// The payload is given up; nobody waits for its chunks.
     pub(super) fn abandon(&mut self, payload: PayloadId) {
         self.chunks.retain(|(id, ..), _| *id != payload);

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     catalog::Catalog,
-    config::Config,
+    config::{Config, Configuration, Membership},
     message::{Body, Ddl, Message, MessageId, ProcessId, ReadIsolation},
     router::testing,
-    wire::{Answer, AnswerPart, Wire},
+    wire::{Answer, AnswerPart, Delivery, Wire},
 };
 
 const C1: ProcessId = ProcessId::client(1);
@@ -29,7 +29,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let config = Arc::new(Config::evenly(2, 1).expect("a ring"));
+        Scene::with(Config::evenly(2, 1).expect("a ring"))
+    }
+
+    fn with(config: Config) -> Scene {
+        let config = Arc::new(config);
         let options = CoreOptions { id: C1, incarnation: 1, routers: vec![R1], config: config.clone() };
         Scene { core: Core::new(options), config, now_ms: 0, submissions: 0 }
     }
@@ -231,4 +235,85 @@ fn snapshot_reads_that_are_lost_are_sent_again_under_another_identity() {
     scene.state_of_term(2, 7, false);
     scene.pass(100);
     assert_eq!(scene.reads(), []);
+}
+
+impl Scene {
+    /// A configuration message is delivered at `ts`.
+    fn configure(&mut self, submitter: ProcessId, sequence: u64, ts: u64, configuration: Configuration) {
+        let message = Arc::new(testing::configuration(submitter, 1, sequence, configuration));
+        let config_version = self.config.version();
+        let delivery = Delivery { ts: Ts(ts), message, ranges: Vec::new(), config_version };
+        let (after, frontier) = (Ts(ts - 1), Ts(ts));
+        self.receive(R1, Wire::Deliver { incarnation: 1, after, deliveries: vec![delivery], frontier });
+    }
+}
+
+fn suspect(process: ProcessId) -> Configuration {
+    Configuration::Membership(Membership::Suspect { process, incarnation: 1 })
+}
+
+#[test]
+fn reads_are_asked_again_when_a_process_is_suspected() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let read = scene.submit(testing::read(C1, 1, 0, 0).body);
+    let change = scene.submit(write());
+    assert_eq!(scene.routed(), [1, 2]);
+    scene.configure(ProcessId::client(2), 1, 1, suspect(s2));
+    assert_eq!(scene.core.view().config.version(), 2);
+    assert_eq!(scene.routed(), [3], "the read; other holders answer the write");
+    let id = |sequence| MessageId { submitter: C1, incarnation: 1, sequence };
+    for process in [s1, s3] {
+        scene.answer(process, id(1), 2);
+    }
+    assert!(scene.parts().is_empty(), "the first question is forgotten");
+    for process in [s1, s3] {
+        scene.answer(process, id(2), 3);
+        scene.answer(process, id(3), 4);
+    }
+    let ended: Vec<u64> = scene.parts().into_iter().map(|(submission, _)| submission).collect();
+    assert_eq!(ended, [change, read]);
+}
+
+#[test]
+fn what_no_live_process_holds_is_an_error() {
+    let s2 = ProcessId::storage(2);
+    let mut scene = Scene::subscribed(0);
+    let states = |scene: &mut Scene| -> Vec<(u64, SqlState)> {
+        let parts = scene.parts().into_iter();
+        let states = parts.map(|(submission, part)| match part {
+            Err(Failure::Sql(error)) => (submission, error.code),
+            other => panic!("{other:?}"),
+        });
+        states.collect()
+    };
+    let read = scene.submit(testing::read(C1, 1, 0, 0).body);
+    let change = scene.submit(write());
+    scene.routed();
+    scene.configure(ProcessId::client(2), 1, 1, suspect(s2));
+    assert_eq!(states(&mut scene), [(read, SqlState::UNAVAILABLE), (change, SqlState::OUTCOME_UNKNOWN)]);
+    let late = scene.submit(write());
+    assert_eq!(states(&mut scene), [(late, SqlState::UNAVAILABLE)]);
+}
+
+#[test]
+fn a_configuration_message_ends_with_its_outcome() {
+    let mut scene = Scene::subscribed(0);
+    let submission = scene.submit(Body::Configuration(suspect(ProcessId::storage(7))));
+    scene.configure(C1, 1, 1, suspect(ProcessId::storage(7)));
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(ended, Err(Failure::Sql(error)))]
+            if *ended == submission && error.message == "s7 is not part of the system"),
+        "{parts:?}"
+    );
+    let submission = scene.submit(Body::Configuration(suspect(C1)));
+    scene.configure(C1, 2, 2, suspect(C1));
+    let parts = scene.parts();
+    assert!(matches!(&parts[..], [(ended, Ok(Part::Done { .. }))] if *ended == submission), "{parts:?}");
+    // It has suspected itself.
+    let submission = scene.submit(write());
+    let parts = scene.parts();
+    assert!(matches!(&parts[..], [(ended, Err(_))] if *ended == submission), "{parts:?}");
 }

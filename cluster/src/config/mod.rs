@@ -33,12 +33,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use carousel_engine::{
-    SqlError, SqlState, Ts,
+    Ts,
     position::{KeyRange, Position},
 };
 use serde::{Deserialize, Serialize};
 
 mod cover;
+mod error;
 mod history;
 mod instructions;
 mod messages;
@@ -49,6 +50,7 @@ mod tests;
 #[cfg(test)]
 mod traces;
 
+pub use error::ConfigError;
 pub use history::History;
 pub use messages::{Change, Configuration, Instruction, Keyspace, Membership};
 pub use optimiser::{Rank, Solution};
@@ -57,9 +59,6 @@ use crate::message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKi
 use cover::Class;
 use instructions::Implied;
 use placement::{Node, Placement};
-
-const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
-const NOT_IN_PREREQUISITE_STATE: SqlState = SqlState(*b"55000");
 
 /// One version of the routing state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,94 +110,6 @@ pub struct Transfer {
     pub range: KeyRange,
     /// Who can send it: first the one that the instructions name, then the other live holders in the order of the ring.
     pub senders: Vec<ProcessId>,
-}
-
-/// What is wrong with a description of a ring, or with a configuration message. Every follower of the m-seq finds the
-/// same.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// There must be a storage process.
-    #[error("a ring needs at least one storage process")]
-    Empty,
-    /// The replication factor must be at least 1 and, for a first config, no more than there are storage processes.
-    #[error("replication factor {factor} with {processes} storage processes")]
-    Replication {
-        /// What was asked.
-        factor: u32,
-        /// Storage processes on the ring.
-        processes: usize,
-    },
-    /// Two processes at one identifier, or one process at two.
-    #[error("identifiers and processes on the ring must be distinct")]
-    Duplicate,
-    /// The keyspace message was planned against another config.
-    #[error("the request was planned against config version {planned}, but version {current} is in force")]
-    Stale {
-        /// What it was planned against.
-        planned: u64,
-        /// What is in force.
-        current: u64,
-    },
-    /// There is no such process.
-    #[error("{0} is not part of the system")]
-    Unknown(ProcessId),
-    /// Only a standby can take a place on the ring.
-    #[error("{0} is on the ring already")]
-    Active(ProcessId),
-    /// A standby holds nothing that could be moved.
-    #[error("{0} is not on the ring")]
-    Standby(ProcessId),
-    /// A suspected process can only be removed or replaced.
-    #[error("{0} is suspected")]
-    Suspected(ProcessId),
-    /// The incarnation has been suspected, so it cannot join any more.
-    #[error("incarnation {1} of {0} is suspected; it has to be restarted to join")]
-    Fenced(ProcessId, Incarnation),
-    /// A process that holds a partition, or still sends copies of one, cannot leave.
-    #[error("{0} holds a partition or sends it; contract the keyspace or replace it first")]
-    Needed(ProcessId),
-    /// Membership of routers is a matter of their consensus.
-    #[error("{0} is not a process of the kind that this request is about")]
-    Kind(ProcessId),
-    /// Two processes cannot stand at the same identifier.
-    #[error("identifier {identifier} is taken by {by}")]
-    Taken {
-        /// The identifier.
-        identifier: Position,
-        /// Who stands there.
-        by: ProcessId,
-    },
-    /// The keyspace cannot become empty.
-    #[error("{0} is the last storage process on the ring")]
-    Last(ProcessId),
-    /// As many successive processes as the replication factor says have failed.
-    #[error("no live process holds range {range}, so it cannot be copied")]
-    NoHolder {
-        /// A range that would have to be copied.
-        range: KeyRange,
-    },
-    /// The change does not imply this instruction.
-    #[error("the change does not imply the instruction {0:?}")]
-    Instruction(Instruction),
-    /// The change implies more instructions for this process, or other ones.
-    #[error("the instructions for {0} are not what the change implies")]
-    Incomplete(ProcessId),
-}
-
-impl From<ConfigError> for SqlError {
-    fn from(error: ConfigError) -> SqlError {
-        let state = match &error {
-            ConfigError::Stale { .. } => SqlState::SERIALIZATION_FAILURE,
-            ConfigError::Unknown(_) => SqlState::UNDEFINED_OBJECT,
-            ConfigError::Active(_) | ConfigError::Taken { .. } | ConfigError::Duplicate => DUPLICATE_OBJECT,
-            ConfigError::Empty | ConfigError::Replication { .. } | ConfigError::Kind(_) => {
-                SqlState::INVALID_PARAMETER_VALUE
-            }
-            ConfigError::Instruction(_) | ConfigError::Incomplete(_) => SqlState::INTERNAL,
-            _ => NOT_IN_PREREQUISITE_STATE,
-        };
-        SqlError::new(state, error.to_string())
-    }
 }
 
 impl Config {
@@ -333,6 +244,17 @@ impl Config {
             Ok(i) => self.placement.holders(self.placement.primary()[i].1).map(|node| node.process).collect(),
             Err(_) => Vec::new(),
         }
+    }
+
+    /// A primary range that overlaps `ranges` and all of whose holders are suspected, if there is one.
+    pub fn without_holder(&self, ranges: &[KeyRange]) -> Option<KeyRange> {
+        if self.fenced.is_empty() {
+            return None;
+        }
+        let touched = self.placement.touched(ranges).into_iter();
+        let mut dead = touched
+            .filter(|(_, partition)| self.placement.holders(*partition).all(|node| node.suspected.is_some()));
+        dead.next().map(|(range, _)| range)
     }
 
     /// The primary ranges that a process holds, ascending.

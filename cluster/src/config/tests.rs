@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use carousel_engine::{SqlError, SqlState};
 use proptest::{prelude::*, sample::Index};
 
 use super::*;

@@ -129,6 +129,8 @@ pub enum Event {
         /// Its `Ts`.
         ts: Ts,
     },
+    /// The config behind everything that has been received: told by the router when this life subscribes first.
+    Config(Arc<Config>),
     /// From a client.
     RenewPin(Ts),
     /// From a client.
@@ -433,6 +435,7 @@ impl Core {
             Event::CheckpointFailed { ts } => {
                 self.writing.take_if(|writing| writing.ts == ts);
             }
+            Event::Config(config) => self.follow(config),
             Event::RenewPin(ts) => {
                 if let Some(pin) = self.pins.get_mut(&ts) {
                     pin.deadline_ms = self.now_ms + pin.lease_ms;
@@ -668,12 +671,29 @@ impl Core {
                 self.logged = 0;
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
             }
-            // Client processes refuse to submit one. Who cannot follow the config must not go on.
             Body::Configuration(_) => {
-                self.effects
-                    .push(Effect::Stop(format!("the config changes at {ts}, which is not supported yet")));
+                // An error is the outcome of the message: its submitter finds the same one.
+                if let Ok(Some(config)) = self.options.config.apply(&message, ts) {
+                    self.follow(Arc::new(config));
+                    self.forget();
+                }
             }
         }
+    }
+
+    /// Another config is in force.
+    fn follow(&mut self, config: Arc<Config>) {
+        let id = self.options.id;
+        if config.is_suspected(id) {
+            // Nothing ordered since is delivered here, so what this process has is no replica of anything.
+            return self.effects.push(Effect::Stop("it is suspected of having failed".into()));
+        }
+        if config.held(id) != self.held {
+            // Client processes refuse to submit keyspace messages.
+            let reason = "the ring has changed, and moving rows is not supported yet";
+            return self.effects.push(Effect::Stop(reason.into()));
+        }
+        self.options.config = config;
     }
 
     fn process_ddl(&mut self, ts: Ts, ddl: &Ddl) {
@@ -738,7 +758,12 @@ impl Core {
         if cancelled && !is_write {
             return;
         }
-        let affected = self.affected(&message.ranges);
+        if is_write && let Some(range) = self.options.config.without_holder(&message.ranges) {
+            // It has no effect anywhere (DESIGN, decision 4).
+            let message = format!("no live storage process holds key range {range}");
+            return self.fail(delivery, SqlError::new(SqlState::UNAVAILABLE, message));
+        }
+        let affected = self.options.config.overlapping(&message.ranges);
         let undecided = is_write && data.fallible && (affected.len() > 1 || self.options.shards > 1);
         if undecided {
             let holders: BTreeSet<ProcessId> =
@@ -767,15 +792,6 @@ impl Core {
         // What is read at the present time sees all messages up to it.
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
         self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided });
-    }
-
-    /// The primary ranges that a message's key ranges touch.
-    fn affected(&self, ranges: &[KeyRange]) -> Vec<KeyRange> {
-        self.options
-            .config
-            .primary_ranges()
-            .filter(|primary| ranges.iter().any(|r| r.overlaps(primary)))
-            .collect()
     }
 
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
@@ -1011,8 +1027,12 @@ impl Core {
 
     /// Forgets votes and payloads that nobody will replay.
     fn forget(&mut self) {
-        let peers = &self.peers;
-        let durable = |process: ProcessId| peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts);
+        let (peers, config) = (&self.peers, &self.options.config);
+        // A suspected process replays nothing.
+        let durable = |process: ProcessId| match config.is_suspected(process) {
+            true => Ts::INFINITY,
+            false => peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts),
+        };
         self.ballots.forget(self.durable, durable);
         let own = self.options.id;
         let passed: Vec<Ts> = self

@@ -317,7 +317,7 @@ impl Storage {
         }
         match wire {
             Wire::State { incarnation, config, .. } if incarnation == self.incarnation => {
-                self.subscribed(from, &config);
+                self.subscribed(from, config);
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.stopped = Some(format!(
@@ -361,7 +361,7 @@ impl Storage {
         }
     }
 
-    fn subscribed(&mut self, router: ProcessId, config: &Config) {
+    fn subscribed(&mut self, router: ProcessId, config: Arc<Config>) {
         if !self.link.accepted(router) || self.announced {
             return;
         }
@@ -372,6 +372,7 @@ impl Storage {
             self.clients.entry(client).or_insert(None);
         }
         self.announced = true;
+        self.handle(Event::Config(config));
     }
 
     fn handle(&mut self, event: Event) {

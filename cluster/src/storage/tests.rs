@@ -14,7 +14,7 @@ use carousel_engine::{
 use super::core::{Core, CoreOptions, Effect, Event, Recovered, local};
 use crate::{
     catalog::Catalog,
-    config::Config,
+    config::{Config, Configuration, Membership},
     message::{Body, Data, Ddl, Message, MessageId, ProcessId},
     wire::{AnswerPart, Delivery, Wire},
 };
@@ -338,4 +338,72 @@ fn replicas_that_differ_at_a_checkpoint_stop() {
     assert!(core.handle(peer(8, 1)).is_empty(), "another checkpoint");
     assert!(core.handle(peer(9, 7)).is_empty(), "the same rows");
     assert!(matches!(core.handle(peer(9, 8))[..], [Effect::Stop(_)]), "other rows");
+}
+
+fn suspect(process: ProcessId) -> Body {
+    Body::Configuration(Configuration::Membership(Membership::Suspect { process, incarnation: 9 }))
+}
+
+#[test]
+fn a_write_has_no_effect_anywhere_when_a_range_has_no_live_holder() {
+    let mut scene = Scene::new(3);
+    scene.arrive();
+    scene.trace.clear();
+    for number in [1, 2] {
+        scene.deliver(number, 2, suspect(ProcessId::storage(3)));
+        scene.write(number, 3);
+    }
+    scene.check(
+        "s1 -> c1 ts=3 done a=57P03
+         s2 -> c1 ts=3 done b=57P03",
+    );
+}
+
+#[test]
+fn votes_are_not_kept_for_a_suspected_process() {
+    let mut scene = Scene::new(2);
+    scene.arrive();
+    scene.write(1, 2);
+    scene.write(2, 2);
+    scene.executed(1, 2, Ok(3));
+    scene.executed(2, 2, Ok(4));
+    scene.arrive();
+    scene.deliver(1, 3, Body::Checkpoint);
+    scene.trace.clear();
+    let ask = || Event::AskVotes { from: ProcessId::storage(2), writes: vec![Ts(2)] };
+    let read = |scene: &mut Scene, time: u64| {
+        let effects = vec![ShardEffect::Executed { ts: Ts(time), outcomes: Vec::new() }];
+        scene.handle(1, Event::Shard { shard: 0, effects });
+    };
+    // The checkpoint's two reads of the table.
+    let first = (local(Ts(3)).0..).take(64);
+    for time in first {
+        if scene.cores[&1].is_checkpointing() {
+            read(&mut scene, time);
+        }
+    }
+    scene.handle(1, Event::CheckpointDone { ts: Ts(3) });
+    scene.trace.clear();
+    scene.handle(1, ask());
+    scene.check("s1 -> s2 votes ts=2 a=Commit, ts=2 b=Commit");
+    scene.deliver(1, 4, suspect(ProcessId::storage(2)));
+    scene.handle(1, ask());
+    scene.check("");
+}
+
+#[test]
+fn a_suspected_process_stops() {
+    let mut scene = Scene::new(2);
+    scene.trace.clear();
+    scene.deliver(1, 2, suspect(ProcessId::storage(1)));
+    scene.check(r#"s1 Stop("it is suspected of having failed")"#);
+    // Its next life hears of it when it subscribes.
+    let config = scene.config.clone();
+    let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 };
+    let message =
+        Message { id, tables: Vec::new(), ranges: Vec::new(), body: suspect(ProcessId::storage(1)) };
+    let config = config.apply(&message, Ts(2)).expect("possible").expect("it changes the config");
+    scene.start(1, Recovered { ts: Ts(2), ..Recovered::default() });
+    scene.handle(1, Event::Config(Arc::new(config)));
+    scene.check(r#"s1 Stop("it is suspected of having failed")"#);
 }
