@@ -16,12 +16,21 @@ use carousel_engine::{
     error::Result,
     expr::{EvalContext, Expr, eval, qualifies},
     operation::{Predicate, SortKey},
+    value::compare_as,
 };
 
-use crate::{plan::OutputColumn, sort::sorted};
+use crate::{
+    budget::{MemoryBudget, Reservation},
+    plan::OutputColumn,
+    sort::sorted,
+};
 
 /// Rows that are kept for an order with a limit before those beyond the limit are dropped.
 const COMPACT_ROWS: usize = 16_384;
+/// While rows are sorted there are the batches as they came, all of them as one, and that one in order.
+const SORT_COPIES: usize = 3;
+/// What a row that was seen takes besides its values.
+const SEEN_BYTES: usize = 48;
 
 /// What runs above the scan, before parameters are known.
 #[derive(Clone, Debug)]
@@ -38,6 +47,8 @@ pub struct AbovePlan {
     pub(crate) output: Vec<(String, Type)>,
     /// DISTINCT over the visible output columns.
     pub(crate) distinct: bool,
+    /// DISTINCT ON: of rows that are equal in these of `columns` only the first in order remains.
+    pub(crate) distinct_on: Vec<usize>,
     /// ORDER BY over `columns`.
     pub(crate) sort: Vec<SortKey>,
     /// LIMIT
@@ -69,6 +80,7 @@ impl AbovePlan {
             filter: Vec::new(),
             output: columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect(),
             distinct: false,
+            distinct_on: Vec::new(),
             sort,
             limit: None,
             offset: None,
@@ -104,6 +116,11 @@ pub struct Above {
     seen: HashSet<Vec<Value>>,
     buffered: Vec<RecordBatch>,
     buffered_rows: usize,
+    memory: MemoryBudget,
+    /// What the groups, the rows to be sorted, and the rows that were seen take of it.
+    group_memory: Reservation,
+    sort_memory: Reservation,
+    seen_memory: Reservation,
     /// Rows that have passed OFFSET's gate, and those that were let out.
     skipped: u64,
     emitted: u64,
@@ -140,7 +157,13 @@ fn schema_of<'a>(columns: impl Iterator<Item = (&'a str, &'a Type)>) -> SchemaRe
 
 impl Above {
     /// A pipeline for a bound plan: its expressions have no parameters any more.
-    pub(crate) fn new(plan: AbovePlan, limit: Option<u64>, offset: u64, context: EvalContext) -> Above {
+    pub(crate) fn new(
+        plan: AbovePlan,
+        limit: Option<u64>,
+        offset: u64,
+        context: EvalContext,
+        memory: MemoryBudget,
+    ) -> Above {
         let schema = schema_of(plan.output.iter().map(|(name, ty)| (name.as_str(), ty)));
         let types: Vec<Type> = plan.columns.iter().map(Expr::ty).collect();
         let wide = schema_of(types.iter().map(|ty| ("", ty)));
@@ -158,6 +181,10 @@ impl Above {
             seen: HashSet::new(),
             buffered: Vec::new(),
             buffered_rows: 0,
+            group_memory: memory.reservation(),
+            sort_memory: memory.reservation(),
+            seen_memory: memory.reservation(),
+            memory,
             skipped: 0,
             emitted: 0,
         }
@@ -165,7 +192,7 @@ impl Above {
 
     /// A pipeline for an answer without rows.
     pub(crate) fn nothing() -> Above {
-        Above::new(AbovePlan::nothing(), None, 0, EvalContext::default())
+        Above::new(AbovePlan::nothing(), None, 0, EvalContext::default(), MemoryBudget::default())
     }
 
     fn group_table(plan: &AbovePlan) -> Option<GroupTable> {
@@ -228,7 +255,13 @@ impl Above {
     /// Takes groups of an answer.
     pub fn groups(&mut self, groups: Vec<Group>) -> Result<()> {
         match &mut self.groups {
-            Some(table) => table.merge(groups),
+            Some(table) => {
+                // What comes in is at most what is added; when that is too much, what is really held counts.
+                let incoming: usize = groups.iter().map(Group::heap_size).sum();
+                let grown = self.group_memory.grow(incoming);
+                table.merge(groups)?;
+                grown.or_else(|_| self.group_memory.resize(table.heap_size()))
+            }
             None => Err(SqlError::internal("groups came where rows were asked for")),
         }
     }
@@ -246,6 +279,7 @@ impl Above {
         }
         if !self.buffered.is_empty() {
             let batch = self.sort_buffered()?;
+            let batch = self.first_of_equals(batch)?;
             output.extend(self.pass(batch)?);
         }
         Ok(output)
@@ -257,6 +291,9 @@ impl Above {
         self.seen.clear();
         self.buffered.clear();
         self.buffered_rows = 0;
+        self.group_memory = self.memory.reservation();
+        self.sort_memory = self.memory.reservation();
+        self.seen_memory = self.memory.reservation();
         self.skipped = 0;
         self.emitted = 0;
     }
@@ -287,12 +324,18 @@ impl Above {
             return Ok(Progress { output, done: self.is_full() });
         }
         self.buffered_rows += batch.num_rows();
+        self.sort_memory.grow(SORT_COPIES * batch.get_array_memory_size())?;
         self.buffered.push(batch);
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit
+            && self.plan.distinct_on.is_empty()
+        {
             let wanted = usize::try_from(limit.saturating_add(self.offset)).unwrap_or(usize::MAX);
             if self.buffered_rows > wanted.saturating_mul(4).max(COMPACT_ROWS) {
                 let sorted = self.sort_buffered()?;
-                let kept = sorted.slice(0, wanted.min(sorted.num_rows()));
+                let kept: Vec<u32> = (0..wanted.min(sorted.num_rows()) as u32).collect();
+                // A copy, which does not keep what it was cut from.
+                let kept = select(&sorted, kept)?;
+                self.sort_memory.resize(SORT_COPIES * kept.get_array_memory_size())?;
                 self.buffered_rows = kept.num_rows();
                 self.buffered = vec![kept];
             }
@@ -310,11 +353,32 @@ impl Above {
                     (value, _) => value,
                 }
             });
-            if self.seen.insert(values.collect()) {
+            let values: Vec<Value> = values.collect();
+            let bytes: usize = values.iter().map(|value| value.heap_size() + size_of::<Value>()).sum();
+            if self.seen.insert(values) {
+                self.seen_memory.grow(bytes + SEEN_BYTES)?;
                 kept.push(row as u32);
             }
         }
         select(&batch, kept)
+    }
+
+    /// DISTINCT ON over sorted rows.
+    fn first_of_equals(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        if self.plan.distinct_on.is_empty() {
+            return Ok(batch);
+        }
+        let columns = self.plan.distinct_on.iter().map(|c| (batch.column(*c), self.plan.columns[*c].ty()));
+        let columns: Vec<(&ArrayRef, Type)> = columns.collect();
+        let equal = |a: usize, b: usize| {
+            let same = |(column, ty): &(&ArrayRef, Type)| {
+                compare_as(&arrow_cell_to_value(*column, a, ty), &arrow_cell_to_value(*column, b, ty), ty)
+                    .is_eq()
+            };
+            columns.iter().all(same)
+        };
+        let first = (0..batch.num_rows()).filter(|row| *row == 0 || !equal(row - 1, *row));
+        select(&batch, first.map(|row| row as u32).collect())
     }
 
     fn sort_buffered(&mut self) -> Result<RecordBatch> {

@@ -10,9 +10,9 @@ use carousel_cluster::message::{Body, Data};
 use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts, Type, Value,
     aggregate::GroupTable,
-    array::{arrow_cell_to_value, values_to_array},
+    array::{BatchRow, ColumnBuilder, arrow_cell_to_value, values_to_array},
     error::Result,
-    expr::{EvalContext, Expr, Function, can_fail, eval_const, fold, qualifies, transform, walk},
+    expr::{EvalContext, Expr, Function, can_fail, eval, eval_const, fold, qualifies, transform, walk},
     operation::{
         Delete, Insert, InsertRows, OnConflict, Operation, OperationKind, Predicate, Read, ReadOutput,
         RowBatch, Top, Update,
@@ -28,7 +28,10 @@ use crate::{
     fit::fit,
     names::Scope,
     parse::with_stack,
-    plan::{DeletePlan, InsertPlan, Plan, QueryPlan, SESSION_VALUES, SessionValue, Source, UpdatePlan},
+    plan::{
+        DeletePlan, InsertPlan, InsertSelectPlan, Plan, QueryPlan, SESSION_VALUES, SessionValue, Source,
+        UpdatePlan,
+    },
     relational::{Relational, bind_relational},
     rewrite::{conjuncts, depth},
     settings::{IdSource, Settings},
@@ -254,6 +257,19 @@ impl<'a> Binder<'a> {
         }
     }
 
+    fn returning(&mut self, returning: Option<&[Expr]>) -> Result<Option<Vec<Expr>>> {
+        returning.map(|exprs| self.exprs(exprs)).transpose()
+    }
+
+    fn on_conflict(&mut self, on_conflict: &OnConflict) -> Result<OnConflict> {
+        let OnConflict::Update { assignments, predicate } = on_conflict else {
+            return Ok(on_conflict.clone());
+        };
+        let assignments = assignments.iter().map(|(c, e)| Ok((*c, self.expr(e)?)));
+        let assignments = assignments.collect::<Result<Vec<_>>>()?;
+        Ok(OnConflict::Update { assignments, predicate: self.exprs(predicate)? })
+    }
+
     /// The conjuncts in the form that can be indexed; one that is constant and true is left out, one that is constant
     /// and not true stands alone.
     pub(crate) fn predicate(&mut self, predicate: &[Expr]) -> Result<Predicate> {
@@ -288,7 +304,7 @@ impl<'a> Binder<'a> {
         let mut plan = plan.clone();
         plan.filter = self.exprs(&plan.filter)?;
         plan.columns = self.exprs(&plan.columns)?;
-        Ok(Above::new(plan, limit, offset, self.context.clone()))
+        Ok(Above::new(plan, limit, offset, self.context.clone(), self.settings.memory.clone()))
     }
 }
 
@@ -341,7 +357,7 @@ fn bind_query(
         ReadOutput::Rows { projection, top: _ } => {
             let projection = binder.exprs(projection)?;
             let top = match above.limit_and_offset() {
-                (Some(limit), offset) if !above.plan().distinct => {
+                (Some(limit), offset) if !above.plan().distinct && above.plan().distinct_on.is_empty() => {
                     Some(Top { keys: above.plan().sort.clone(), limit: limit.saturating_add(offset) })
                 }
                 _ => None,
@@ -455,15 +471,8 @@ fn bind_insert(
             column.push(value);
         }
     }
-    let returning = returning.as_ref().map(|r| binder.exprs(r)).transpose()?;
-    let on_conflict = match on_conflict {
-        OnConflict::Update { assignments, predicate } => {
-            let assignments = assignments.iter().map(|(c, e)| Ok((*c, binder.expr(e)?)));
-            let assignments = assignments.collect::<Result<Vec<_>>>()?;
-            OnConflict::Update { assignments, predicate: binder.exprs(predicate)? }
-        }
-        other => other.clone(),
-    };
+    let (returning, on_conflict) =
+        (binder.returning(returning.as_deref())?, binder.on_conflict(on_conflict)?);
     let above = binder.above(above)?;
     let arrays = columns
         .iter()
@@ -472,6 +481,44 @@ fn bind_insert(
         .collect::<Result<_>>()?;
     let rows = complete_rows(table, arrays, rows.len(), 0, &context, ids).map_err(|bad| bad.error)?;
     Ok(insert_request(table, rows, on_conflict, returning, above, context))
+}
+
+/// The write of INSERT … SELECT, for the rows that its query gave.
+///
+/// Errors are those of rows to insert (22xxx, 23502).
+pub fn bind_insert_select(
+    plan: &InsertSelectPlan,
+    selected: &[RecordBatch],
+    parameters: &[Value],
+    settings: &Settings,
+    ids: &mut dyn IdSource,
+) -> Result<Execution> {
+    let InsertPlan { table, rows, on_conflict, returning, above, session_values } = &plan.insert;
+    let [row] = rows.as_slice() else { return Err(SqlError::internal("a row that is no pattern")) };
+    let context = settings.eval_context();
+    let visible = table.visible_columns();
+    let mut binder = Binder::new(parameters, settings, ids, session_values);
+    let count: usize = selected.iter().map(RecordBatch::num_rows).sum();
+    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(visible.len());
+    for (expr, column) in row.iter().zip(visible) {
+        let fixed = if binder.is_volatile(expr) { None } else { Some(binder.expr(expr)?) };
+        let mut builder = ColumnBuilder::with_capacity(&column.ty, count);
+        for batch in selected {
+            for place in 0..batch.num_rows() {
+                let value = match &fixed {
+                    Some(expr) => eval(expr, &BatchRow::new(batch, place), &context)?,
+                    None => binder.constant(expr)?,
+                };
+                builder.append(&value)?;
+            }
+        }
+        arrays.push(builder.finish());
+    }
+    let (returning, on_conflict) =
+        (binder.returning(returning.as_deref())?, binder.on_conflict(on_conflict)?);
+    let above = binder.above(above)?;
+    let rows = complete_rows(table, arrays, count, 0, &context, ids).map_err(|bad| bad.error)?;
+    Ok(request(insert_request(table, rows, on_conflict, returning, above, context)))
 }
 
 /// Whole rows from the visible columns: NOT NULL checked, with hidden identifiers, positions and ordinals.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use carousel_engine::{
     SqlError, SqlState, TableSchema, Type, Value,
     error::Result,
-    expr::{CastContext, Expr, cast_allowed},
+    expr::{CastContext, CastKind, Expr, cast_allowed},
     operation::OnConflict,
     schema::Column,
 };
@@ -13,10 +13,10 @@ use sqlparser::ast::{self, Spanned};
 
 use crate::{
     above::AbovePlan,
-    expression::{Clause, Resolver, literal},
+    expression::{Clause, Resolver, Term, literal},
     names::{self, Relation, Scope, at, fold},
     parse::{parse_expression, position_of},
-    plan::{DeletePlan, InsertPlan, OutputColumn, Plan, UpdatePlan},
+    plan::{DeletePlan, InsertPlan, InsertSelectPlan, OutputColumn, Plan, Planned, UpdatePlan},
     rewrite::conjuncts,
     select::{Item, Planner},
     types::plain_name,
@@ -89,14 +89,26 @@ impl Planner<'_> {
             target.is_table_name = false;
         }
         let targets = target_columns(&table, columns)?;
+        let selected = match source.as_deref() {
+            Some(query) if !is_values(query) => Some(self.insert_source(query, &table, &targets, columns)?),
+            _ => None,
+        };
         let lists: Vec<&[ast::Expr]> = match source.as_deref() {
+            _ if selected.is_some() => Vec::new(),
             None => vec![&[]],
             Some(query) => self.insert_lists(query)?,
         };
         let is_default_values = source.is_none();
         let defaults = (0..table.visible_columns().len()).map(|c| self.default_of(&table, c));
         let defaults = defaults.collect::<Result<Vec<Expr>>>()?;
-        let mut rows = Vec::with_capacity(lists.len());
+        let mut rows = Vec::with_capacity(lists.len().max(1));
+        if let Some((_, values)) = &selected {
+            let mut row = defaults.clone();
+            for (value, target) in values.iter().zip(&targets) {
+                row[*target] = value.clone();
+            }
+            rows.push(row);
+        }
         for list in lists {
             if let Some(extra) = list.get(targets.len()) {
                 return Err(at(
@@ -134,26 +146,65 @@ impl Planner<'_> {
         let scope = Scope::of(vec![target]);
         let (returning, above, output) = self.returning(&scope, returning.as_deref(), true)?;
         let session_values = self.shared.session_values.clone();
-        let plan = InsertPlan { table, rows, on_conflict, returning, above, session_values };
-        Ok((Plan::Insert(Box::new(plan)), output))
+        let insert = InsertPlan { table, rows, on_conflict, returning, above, session_values };
+        let plan = match selected {
+            Some((source, _)) => Plan::InsertSelect(Box::new(InsertSelectPlan { source, insert })),
+            None => Plan::Insert(Box::new(insert)),
+        };
+        Ok((plan, output))
     }
 
-    /// The rows of INSERT's query: VALUES, or one SELECT without FROM.
+    /// The rows of INSERT's VALUES.
     fn insert_lists<'q>(&mut self, query: &'q ast::Query) -> Result<Vec<&'q [ast::Expr]>> {
-        let plain = query.with.is_none()
-            && query.order_by.is_none()
-            && query.limit_clause.is_none()
-            && query.fetch.is_none()
-            && query.locks.is_empty();
         match query.body.as_ref() {
-            ast::SetExpr::Values(values) if plain => lists(values, self.source),
-            ast::SetExpr::Query(inner) if plain => self.insert_lists(inner),
-            // Planned for its errors; what remains is to copy rows of tables.
-            _ => {
-                self.query(query)?;
-                unsupported("INSERT … SELECT")
-            }
+            ast::SetExpr::Values(values) => lists(values, self.source),
+            ast::SetExpr::Query(inner) => self.insert_lists(inner),
+            _ => Err(SqlError::internal("a query that is no VALUES")),
         }
+    }
+
+    /// INSERT's query, and the values of the target columns over its columns.
+    fn insert_source(
+        &mut self,
+        query: &ast::Query,
+        table: &TableSchema,
+        targets: &[usize],
+        columns: &[ast::ObjectName],
+    ) -> Result<(Arc<Planned>, Vec<Expr>)> {
+        let (plan, output) = self.any_query(query)?;
+        let items = select_list(query);
+        if output.len() > targets.len() {
+            let extra =
+                items.and_then(|items| items.get(targets.len())).and_then(|item| position_of(item.span()));
+            return Err(at(
+                SqlError::new(SqlState::SYNTAX_ERROR, "INSERT has more expressions than target columns"),
+                extra,
+            ));
+        }
+        if let Some(extra) = columns.get(output.len()) {
+            return Err(at(
+                SqlError::new(SqlState::SYNTAX_ERROR, "INSERT has more target columns than expressions"),
+                position_of(extra.span()),
+            ));
+        }
+        let scope = Scope::empty();
+        let mut values = Vec::with_capacity(output.len());
+        for (index, (column, target)) in output.iter().zip(targets).enumerate() {
+            let Column { name, ty, .. } = &table.columns[*target];
+            let value = Expr::column(index, column.ty.clone());
+            let item = items.and_then(|items| items.get(index));
+            // A quoted literal or NULL is of whatever type is wanted.
+            let literal = item.is_some_and(is_untyped) && cast_allowed(&column.ty, ty).is_some();
+            values.push(if literal && column.ty != *ty {
+                Expr::Cast { expr: Box::new(value), to: ty.clone(), kind: CastKind::Assignment }
+            } else {
+                let position = item.and_then(|item| position_of(item.span()));
+                self.resolve(&scope, Clause::Values, |r| r.assign(Term::known(value, position), ty, name))?
+            });
+        }
+        let source =
+            Planned { plan, parameter_types: Vec::new(), output: Some(output), tables: self.tables.clone() };
+        Ok((Arc::new(source), values))
     }
 
     /// The default of a column, of the column's type.
@@ -408,11 +459,17 @@ impl Planner<'_> {
         if partitions.is_some() || *if_exists || on_cluster.is_some() {
             return unsupported("a clause of another database's TRUNCATE");
         }
-        let [ast::TruncateTableTarget { name, only: _, has_asterisk: _ }] = table_names.as_slice() else {
-            return unsupported("TRUNCATE of several tables");
-        };
-        let table = self.table(name).map_err(|e| SqlError { position: None, ..e })?;
-        Ok(Plan::Truncate(table))
+        let mut tables: Vec<Arc<TableSchema>> = Vec::new();
+        for ast::TruncateTableTarget { name, only: _, has_asterisk: _ } in table_names {
+            let table = self.table(name).map_err(|e| SqlError { position: None, ..e })?;
+            if tables.iter().all(|before| before.id != table.id) {
+                tables.push(table);
+            }
+        }
+        match tables.as_slice() {
+            [table] => Ok(Plan::Truncate(table.clone())),
+            _ => unsupported("TRUNCATE of several tables"),
+        }
     }
 }
 
@@ -431,6 +488,43 @@ pub(crate) fn check_default(column: &str, ty: &Type, from: &Type) -> Result<()> 
         )
         .with_hint("You will need to rewrite or cast the expression.")),
     }
+}
+
+/// Whether INSERT's query is VALUES alone, which may hold DEFAULT.
+fn is_values(query: &ast::Query) -> bool {
+    let plain = query.with.is_none()
+        && query.order_by.is_none()
+        && query.limit_clause.is_none()
+        && query.fetch.is_none()
+        && query.locks.is_empty();
+    plain
+        && match query.body.as_ref() {
+            ast::SetExpr::Values(_) => true,
+            ast::SetExpr::Query(inner) => is_values(inner),
+            _ => false,
+        }
+}
+
+/// The items of a query's select list, when each is one column.
+fn select_list(query: &ast::Query) -> Option<&[ast::SelectItem]> {
+    let ast::SetExpr::Select(select) = query.body.as_ref() else { return None };
+    let one = |item: &ast::SelectItem| {
+        matches!(item, ast::SelectItem::UnnamedExpr(_) | ast::SelectItem::ExprWithAlias { .. })
+    };
+    select.projection.iter().all(one).then_some(select.projection.as_slice())
+}
+
+/// A quoted literal or NULL.
+fn is_untyped(item: &ast::SelectItem) -> bool {
+    let (ast::SelectItem::UnnamedExpr(ast::Expr::Value(value))
+    | ast::SelectItem::ExprWithAlias { expr: ast::Expr::Value(value), .. }) = item
+    else {
+        return false;
+    };
+    matches!(
+        value.value,
+        ast::Value::SingleQuotedString(_) | ast::Value::EscapedStringLiteral(_) | ast::Value::Null
+    )
 }
 
 fn is_default(expr: &ast::Expr) -> bool {

@@ -13,6 +13,7 @@
 
 pub mod above;
 pub mod bind;
+pub mod budget;
 mod comparison;
 pub mod copy;
 mod ddl;
@@ -39,6 +40,7 @@ mod values;
 
 pub use above::{Above, Progress};
 pub use bind::{Execution, Request, bind};
+pub use budget::MemoryBudget;
 pub use explain::explain;
 pub use parse::{Statement, parse};
 pub use plan::{OutputColumn, Plan, Planned, plan};

@@ -56,6 +56,8 @@ pub enum Plan {
     Relational(Box<RelationalPlan>),
     /// INSERT (*bind*).
     Insert(Box<InsertPlan>),
+    /// INSERT … SELECT: bind and run its query; [`crate::bind::bind_insert_select`] makes the write of the rows.
+    InsertSelect(Box<InsertSelectPlan>),
     /// UPDATE (*bind*).
     Update(Box<UpdatePlan>),
     /// DELETE (*bind*).
@@ -283,6 +285,15 @@ pub struct InsertPlan {
     pub session_values: Vec<SessionValue>,
 }
 
+/// INSERT … SELECT. The query reads as of one `Ts`, as in PostgreSQL's READ COMMITTED; then its rows are inserted.
+#[derive(Clone, Debug)]
+pub struct InsertSelectPlan {
+    /// The query, which is bound by itself.
+    pub source: Arc<Planned>,
+    /// The INSERT: its only row is made anew of each row of the query.
+    pub insert: InsertPlan,
+}
+
 /// UPDATE.
 #[derive(Clone, Debug)]
 pub struct UpdatePlan {
@@ -336,6 +347,7 @@ impl Plan {
         matches!(
             self,
             Plan::Insert(_)
+                | Plan::InsertSelect(_)
                 | Plan::Update(_)
                 | Plan::Delete(_)
                 | Plan::Truncate(_)
@@ -348,7 +360,7 @@ impl Plan {
     pub fn tag(&self, rows: u64) -> String {
         match self {
             Plan::Query(_) | Plan::Relational(_) => format!("SELECT {rows}"),
-            Plan::Insert(_) => format!("INSERT 0 {rows}"),
+            Plan::Insert(_) | Plan::InsertSelect(_) => format!("INSERT 0 {rows}"),
             Plan::Update(_) => format!("UPDATE {rows}"),
             Plan::Delete(_) => format!("DELETE {rows}"),
             Plan::CopyIn(_) | Plan::CopyOut(_) => format!("COPY {rows}"),
@@ -454,6 +466,16 @@ fn text_column(name: &str) -> OutputColumn {
 }
 
 impl Planner<'_> {
+    /// A query on the planning path that is for it.
+    pub(crate) fn any_query(&mut self, query: &ast::Query) -> Result<(Plan, Vec<OutputColumn>)> {
+        if is_relational(query) {
+            let (plan, output) = self.relational(query)?;
+            return Ok((Plan::Relational(Box::new(plan)), output));
+        }
+        let (plan, output) = self.query(query)?;
+        Ok((Plan::Query(Box::new(plan)), output))
+    }
+
     fn statement(&mut self, statement: &ast::Statement) -> Result<(Plan, Option<Vec<OutputColumn>>)> {
         use ast::Statement as S;
         match statement {
@@ -462,13 +484,9 @@ impl Planner<'_> {
                 ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_) => {
                     Err(SqlError::unsupported("WITH (a common table expression)"))
                 }
-                _ if is_relational(query) => {
-                    let (plan, output) = self.relational(query)?;
-                    Ok((Plan::Relational(Box::new(plan)), Some(output)))
-                }
                 _ => {
-                    let (plan, output) = self.query(query)?;
-                    Ok((Plan::Query(Box::new(plan)), Some(output)))
+                    let (plan, output) = self.any_query(query)?;
+                    Ok((plan, Some(output)))
                 }
             },
             S::Insert(insert) => self.insert(insert),

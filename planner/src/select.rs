@@ -335,7 +335,16 @@ impl<'a> Planner<'a> {
         order_by: Option<&ast::OrderBy>,
         limits: (Option<Expr>, Option<Expr>),
     ) -> Result<(QueryPlan, Vec<OutputColumn>)> {
-        let distinct = check_clauses(select)?;
+        let distinct_on = match &select.distinct {
+            Some(ast::Distinct::On(expressions)) => expressions.clone(),
+            _ => Vec::new(),
+        };
+        let distinct = if distinct_on.is_empty() {
+            check_clauses(select)?
+        } else {
+            check_foreign_clauses(select)?;
+            false
+        };
         let ast::Select { projection, from, selection, group_by, having, .. } = select;
         let (table, scope) = match from.as_slice() {
             [] => (None, Scope::empty()),
@@ -366,7 +375,16 @@ impl<'a> Planner<'a> {
             }
         };
         let grouped = grouped || having.is_some();
-        let shape = Shape { distinct, grouped, keys: keys.unwrap_or_default(), having, aggregates };
+        let distinct_columns = Vec::new();
+        let shape = Shape {
+            distinct,
+            distinct_on,
+            distinct_columns,
+            grouped,
+            keys: keys.unwrap_or_default(),
+            having,
+            aggregates,
+        };
         let table = table.as_ref();
         match table {
             Some(table) => self.lower(table, predicate, &scope, items, shape, order_by, limits),
@@ -494,55 +512,73 @@ impl<'a> Planner<'a> {
         items: &[Item],
         shape: &mut Shape,
     ) -> Result<(Vec<SortKey>, Vec<Resolved>)> {
-        let Some(ast::OrderBy { kind, interpolate }) = order_by else { return Ok((Vec::new(), Vec::new())) };
-        if interpolate.is_some() {
-            return unsupported("INTERPOLATE");
-        }
-        let ast::OrderByKind::Expressions(expressions) = kind else { return unsupported("ORDER BY ALL") };
         let (mut keys, mut hidden) = (Vec::new(), Vec::<Resolved>::new());
-        for ast::OrderByExpr { expr, options: ast::OrderByOptions { asc, nulls_first }, with_fill } in
-            expressions
-        {
-            if with_fill.is_some() {
-                return unsupported("WITH FILL");
+        if let Some(ast::OrderBy { kind, interpolate }) = order_by {
+            if interpolate.is_some() {
+                return unsupported("INTERPOLATE");
             }
-            let column = match self.output_reference(scope, expr, items, "ORDER BY", false)? {
-                Some(index) => index,
-                None => {
-                    let mut resolver = Resolver::new(
-                        self.source,
-                        scope,
-                        self.settings,
-                        &mut self.shared,
-                        &mut shape.aggregates,
-                        Clause::OrderBy,
-                    );
-                    let typed = resolver.expression(expr)?;
-                    let references = std::mem::take(&mut resolver.references);
-                    if let Some(index) = items.iter().position(|item| item.expr == typed) {
-                        index
-                    } else if shape.distinct {
-                        return Err(at(
-                            SqlError::new(
-                                SqlState::INVALID_COLUMN_REFERENCE,
-                                "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
-                            ),
-                            position_of(expr.span()),
-                        ));
-                    } else if let Some(index) = hidden.iter().position(|h| h.expr == typed) {
-                        items.len() + index
-                    } else {
-                        hidden.push(Resolved { expr: typed, references });
-                        items.len() + hidden.len() - 1
-                    }
+            let ast::OrderByKind::Expressions(expressions) = kind else { return unsupported("ORDER BY ALL") };
+            for ast::OrderByExpr { expr, options: ast::OrderByOptions { asc, nulls_first }, with_fill } in
+                expressions
+            {
+                if with_fill.is_some() {
+                    return unsupported("WITH FILL");
                 }
-            };
-            let descending = *asc == Some(false);
-            if keys.iter().all(|key: &SortKey| key.column != column) {
-                keys.push(SortKey { column, descending, nulls_first: nulls_first.unwrap_or(descending) });
+                let column = self.order_column(scope, expr, items, shape, &mut hidden, "ORDER BY")?;
+                let descending = *asc == Some(false);
+                if keys.iter().all(|key: &SortKey| key.column != column) {
+                    let nulls_first = nulls_first.unwrap_or(descending);
+                    keys.push(SortKey { column, descending, nulls_first });
+                }
             }
         }
+        for expr in std::mem::take(&mut shape.distinct_on) {
+            let column = self.order_column(scope, &expr, items, shape, &mut hidden, "DISTINCT ON")?;
+            shape.distinct_columns.push(column);
+        }
+        complete_order(&mut keys, &shape.distinct_columns)?;
         Ok((keys, hidden))
+    }
+
+    /// The output that ORDER BY or DISTINCT ON means by an expression; one that there is not becomes a hidden one.
+    fn order_column(
+        &mut self,
+        scope: &Scope,
+        expr: &ast::Expr,
+        items: &[Item],
+        shape: &mut Shape,
+        hidden: &mut Vec<Resolved>,
+        clause: &str,
+    ) -> Result<usize> {
+        if let Some(index) = self.output_reference(scope, expr, items, clause, false)? {
+            return Ok(index);
+        }
+        let mut resolver = Resolver::new(
+            self.source,
+            scope,
+            self.settings,
+            &mut self.shared,
+            &mut shape.aggregates,
+            Clause::OrderBy,
+        );
+        let typed = resolver.expression(expr)?;
+        let references = std::mem::take(&mut resolver.references);
+        if let Some(index) = items.iter().position(|item| item.expr == typed) {
+            Ok(index)
+        } else if shape.distinct {
+            Err(at(
+                SqlError::new(
+                    SqlState::INVALID_COLUMN_REFERENCE,
+                    "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
+                ),
+                position_of(expr.span()),
+            ))
+        } else if let Some(index) = hidden.iter().position(|h| h.expr == typed) {
+            Ok(items.len() + index)
+        } else {
+            hidden.push(Resolved { expr: typed, references });
+            Ok(items.len() + hidden.len() - 1)
+        }
     }
 
     /// The query that reads some columns of a table.
@@ -571,7 +607,15 @@ impl<'a> Planner<'a> {
     ) -> Result<(QueryPlan, Vec<OutputColumn>)> {
         let (sort, hidden) = self.order_by(scope, order_by, &items, &mut shape)?;
         let columns: Vec<OutputColumn> = items.iter().map(Item::column).collect();
-        let Shape { mut distinct, grouped, mut keys, having, aggregates } = shape;
+        let Shape {
+            mut distinct,
+            distinct_on: _,
+            distinct_columns: distinct_on,
+            grouped,
+            mut keys,
+            having,
+            aggregates,
+        } = shape;
         let grouped = grouped || !aggregates.is_empty();
         let visible = items.len();
         let mut outputs: Vec<Resolved> =
@@ -619,6 +663,7 @@ impl<'a> Planner<'a> {
             columns: columns_above,
             output: columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect(),
             distinct,
+            distinct_on,
             sort,
             limit,
             offset,
@@ -641,7 +686,8 @@ impl<'a> Planner<'a> {
     ) -> Result<(QueryPlan, Vec<OutputColumn>)> {
         let (sort, hidden) = self.order_by(scope, order_by, &items, &mut shape)?;
         if shape.grouped || !shape.aggregates.is_empty() {
-            let Shape { distinct, grouped: _, keys, having, aggregates } = shape;
+            let Shape { distinct, distinct_on: _, distinct_columns, grouped: _, keys, having, aggregates } =
+                shape;
             let columns: Vec<OutputColumn> = items.iter().map(Item::column).collect();
             let outputs =
                 items.into_iter().map(|i| Resolved { expr: i.expr, references: i.references }).chain(hidden);
@@ -655,6 +701,7 @@ impl<'a> Planner<'a> {
                 groups: Some((keys.len(), aggregates)),
                 output: columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect(),
                 distinct,
+                distinct_on: distinct_columns,
                 sort,
                 limit: limits.0,
                 offset: limits.1,
@@ -689,6 +736,7 @@ impl<'a> Planner<'a> {
             filter: Vec::new(),
             output: columns.iter().map(|c| (c.name.clone(), c.ty.clone())).collect(),
             distinct: false,
+            distinct_on: Vec::new(),
             sort,
             limit,
             offset,
@@ -699,10 +747,35 @@ impl<'a> Planner<'a> {
     }
 }
 
+/// Makes an order begin with the columns of DISTINCT ON: 42P10 when it begins with others.
+fn complete_order(keys: &mut Vec<SortKey>, distinct_on: &[usize]) -> Result<()> {
+    let is_wanted = |key: &SortKey| distinct_on.contains(&key.column);
+    let first_other = keys.iter().position(|key| !is_wanted(key)).unwrap_or(keys.len());
+    let missing: Vec<usize> =
+        distinct_on.iter().copied().filter(|column| keys.iter().all(|key| key.column != *column)).collect();
+    let others_before =
+        keys[first_other..].iter().any(is_wanted) || first_other < keys.len() && !missing.is_empty();
+    if others_before && !distinct_on.is_empty() {
+        return Err(SqlError::new(
+            SqlState::INVALID_COLUMN_REFERENCE,
+            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+        ));
+    }
+    for column in missing {
+        if keys.iter().all(|key| key.column != column) {
+            keys.push(SortKey { column, descending: false, nulls_first: false });
+        }
+    }
+    Ok(())
+}
+
 /// What a SELECT does with its rows.
 #[derive(Default)]
 pub(crate) struct Shape {
     pub(crate) distinct: bool,
+    /// What DISTINCT ON says, and the outputs that it means.
+    pub(crate) distinct_on: Vec<ast::Expr>,
+    pub(crate) distinct_columns: Vec<usize>,
     pub(crate) grouped: bool,
     pub(crate) keys: Vec<Expr>,
     pub(crate) having: Option<Resolved>,
@@ -711,10 +784,19 @@ pub(crate) struct Shape {
 
 /// Refuses clauses that PostgreSQL or Carousel does not have; gives whether there is a DISTINCT.
 pub(crate) fn check_clauses(select: &ast::Select) -> Result<bool> {
+    check_foreign_clauses(select)?;
+    match &select.distinct {
+        None | Some(ast::Distinct::All) => Ok(false),
+        Some(ast::Distinct::Distinct) => Ok(true),
+        Some(ast::Distinct::On(_)) => unsupported("DISTINCT ON beside joins, subqueries and the like"),
+    }
+}
+
+fn check_foreign_clauses(select: &ast::Select) -> Result<()> {
     let ast::Select {
         select_token: _,
         optimizer_hints: _,
-        distinct,
+        distinct: _,
         select_modifiers,
         top,
         top_before_distinct: _,
@@ -755,11 +837,7 @@ pub(crate) fn check_clauses(select: &ast::Select) -> Result<bool> {
     if foreign {
         return unsupported("a clause of another database's SELECT");
     }
-    match distinct {
-        None | Some(ast::Distinct::All) => Ok(false),
-        Some(ast::Distinct::Distinct) => Ok(true),
-        Some(ast::Distinct::On(_)) => unsupported("DISTINCT ON"),
-    }
+    Ok(())
 }
 
 /// Input types of what runs above groups: keys, then results of aggregates.

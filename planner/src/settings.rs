@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use carousel_engine::expr::EvalContext;
 
+use crate::budget::MemoryBudget;
+
 /// What `version()` answers; drivers insist on the beginning.
 pub const VERSION: &str = concat!("PostgreSQL 15.0 (Carousel ", env!("CARGO_PKG_VERSION"), ")");
 
@@ -24,6 +26,8 @@ pub struct Settings {
     pub backend_pid: i32,
     /// Settings as `SHOW` prints them, by lower-case name: `current_setting(name)`.
     pub variables: Arc<BTreeMap<String, String>>,
+    /// The memory for results that must be held as a whole.
+    pub memory: MemoryBudget,
 }
 
 impl Settings {

@@ -127,12 +127,7 @@ impl GroupTable {
 
     /// Bytes held, roughly.
     pub fn heap_size(&self) -> usize {
-        let group = |group: &Group| {
-            let key: usize = group.key.iter().map(|value| value.heap_size() + size_of::<Value>()).sum();
-            let states = group.states.iter().map(|s| s.heap_size() + size_of::<AggregateState>());
-            key + states.sum::<usize>() + size_of::<Group>() + 24
-        };
-        self.groups.iter().map(group).sum()
+        self.groups.iter().map(Group::heap_size).sum()
     }
 
     fn find_or_add(

@@ -119,6 +119,15 @@ pub struct Group {
     pub states: Vec<AggregateState>,
 }
 
+impl Group {
+    /// Bytes held, roughly.
+    pub fn heap_size(&self) -> usize {
+        let key: usize = self.key.iter().map(|value| value.heap_size() + size_of::<Value>()).sum();
+        let states = self.states.iter().map(|s| s.heap_size() + size_of::<AggregateState>());
+        key + states.sum::<usize>() + size_of::<Group>() + 24
+    }
+}
+
 impl AggregateFunction {
     /// The function's SQL name.
     pub fn name(self) -> &'static str {

@@ -12,7 +12,9 @@ use carousel_engine::{
     SqlError, SqlState, Ts, Type, Value,
     operation::{InsertRows, OperationKind, RowBatch},
 };
-use carousel_planner::{Above, Execution, OutputColumn, Planned, Statement, copy::CopyOptions};
+use carousel_planner::{
+    Above, Execution, OutputColumn, Plan, Planned, Statement, copy::CopyOptions, plan::InsertSelectPlan,
+};
 
 use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
 use crate::connection::{Failed, Interrupts};
@@ -189,56 +191,105 @@ impl Session<'_> {
         parameters: &[Value],
     ) -> Result<Cursor> {
         for _ in 0..ATTEMPTS {
-            let settings = self.planner_settings();
-            let mut ids = Ids::new(&self.client, 1);
-            let execution = carousel_planner::bind(&planned.plan, parameters, &settings, &mut ids)?;
-            ids.check()?;
-            let columns = match &planned.plan {
-                carousel_planner::Plan::CopyOut(_) => planned.output.clone(),
-                _ => output_columns(&planned),
+            let attempted = match &planned.plan {
+                Plan::InsertSelect(insert) => {
+                    self.insert_select(&planned, insert, statement, parameters).await?
+                }
+                plan => {
+                    let settings = self.planner_settings();
+                    let mut ids = Ids::new(&self.client, 1);
+                    let execution = carousel_planner::bind(plan, parameters, &settings, &mut ids)?;
+                    ids.check()?;
+                    self.attempt(planned.clone(), execution, statement).await?
+                }
             };
-            let request = match execution {
-                Execution::Rows(rows) => return Ok(Cursor::ready(planned, columns, rows)),
-                Execution::Relational(relational) => {
-                    let mut running =
-                        self.start_relational(&relational, self.read_isolation(statement)).await?;
-                    let mut cursor = Cursor::ready(planned.clone(), columns, Vec::new());
-                    match self.connection.interrupts.guard(running.next()).await? {
-                        Some(Ok(batch)) => cursor.ready.push_back(batch),
-                        Some(Err(Failure::Sql(error))) => return Err(error.into()),
-                        Some(Err(Failure::Stale { ts })) => {
-                            planned = self.plan_again(ts, &planned, statement, declared).await?;
-                            continue;
-                        }
-                        None => {}
-                    }
-                    cursor.running = Some(running);
-                    return Ok(cursor);
-                }
-                Execution::Request(request) => *request,
-            };
-            let mut cursor = Cursor::ready(planned.clone(), columns, Vec::new());
-            cursor.above = Some(request.above);
-            if request.ranges.is_empty() && matches!(request.body, Body::Data(_)) {
-                cursor.affected = planned.plan.is_write().then_some(0);
-                cursor.finish()?;
-                return Ok(cursor);
-            }
-            let message = Request { tables: request.tables, ranges: request.ranges, body: request.body };
-            let isolation = self.read_isolation(statement);
-            match self.submit(message, isolation, planned.plan.is_write()).await? {
-                Ok((part, submission)) => {
-                    cursor.arrived = Some(part);
-                    cursor.submission = Some(submission);
-                    return Ok(cursor);
-                }
-                Err(Failure::Sql(error)) => return Err(error.into()),
-                Err(Failure::Stale { ts }) => {
-                    planned = self.plan_again(ts, &planned, statement, declared).await?;
-                }
+            match attempted {
+                Ok(cursor) => return Ok(cursor),
+                Err(ts) => planned = self.plan_again(ts, &planned, statement, declared).await?,
             }
         }
         Err(changing().into())
+    }
+
+    /// Runs the query of INSERT … SELECT and then inserts its rows. `Err` as for [`Session::attempt`].
+    async fn insert_select(
+        &mut self,
+        planned: &Arc<Planned>,
+        insert: &InsertSelectPlan,
+        statement: &Statement,
+        parameters: &[Value],
+    ) -> Result<std::result::Result<Cursor, Ts>> {
+        let settings = self.planner_settings();
+        let mut ids = Ids::new(&self.client, 1);
+        let execution = carousel_planner::bind(&insert.source.plan, parameters, &settings, &mut ids)?;
+        ids.check()?;
+        let mut selected = match self.attempt(insert.source.clone(), execution, statement).await? {
+            Ok(cursor) => cursor,
+            Err(ts) => return Ok(Err(ts)),
+        };
+        let mut memory = settings.memory.reservation();
+        let mut batches = Vec::new();
+        while let Some(batch) = selected.next(&mut self.connection.interrupts).await? {
+            memory.grow(batch.get_array_memory_size())?;
+            batches.push(batch);
+        }
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let mut ids = Ids::new(&self.client, rows.max(1) as u64);
+        let execution =
+            carousel_planner::bind::bind_insert_select(insert, &batches, parameters, &settings, &mut ids)?;
+        ids.check()?;
+        drop(batches);
+        self.attempt(planned.clone(), execution, statement).await
+    }
+
+    /// Submits what a plan was bound to, and waits until its answer begins. `Err` when the plan was made against
+    /// another catalog than that of this `Ts`; then it had no effect.
+    async fn attempt(
+        &mut self,
+        planned: Arc<Planned>,
+        execution: Execution,
+        statement: &Statement,
+    ) -> Result<std::result::Result<Cursor, Ts>> {
+        let columns = match &planned.plan {
+            Plan::CopyOut(_) => planned.output.clone(),
+            _ => output_columns(&planned),
+        };
+        let request = match execution {
+            Execution::Rows(rows) => return Ok(Ok(Cursor::ready(planned, columns, rows))),
+            Execution::Relational(relational) => {
+                let isolation = self.read_isolation(statement);
+                let mut running = self.start_relational(&relational, isolation).await?;
+                let mut cursor = Cursor::ready(planned, columns, Vec::new());
+                match self.connection.interrupts.guard(running.next()).await? {
+                    Some(Ok(batch)) => cursor.ready.push_back(batch),
+                    Some(Err(Failure::Sql(error))) => return Err(error.into()),
+                    Some(Err(Failure::Stale { ts })) => return Ok(Err(ts)),
+                    None => {}
+                }
+                cursor.running = Some(running);
+                return Ok(Ok(cursor));
+            }
+            Execution::Request(request) => *request,
+        };
+        let writes = planned.plan.is_write();
+        let mut cursor = Cursor::ready(planned, columns, Vec::new());
+        cursor.above = Some(request.above);
+        if request.ranges.is_empty() && matches!(request.body, Body::Data(_)) {
+            cursor.affected = writes.then_some(0);
+            cursor.finish()?;
+            return Ok(Ok(cursor));
+        }
+        let message = Request { tables: request.tables, ranges: request.ranges, body: request.body };
+        let isolation = self.read_isolation(statement);
+        match self.submit(message, isolation, writes).await? {
+            Ok((part, submission)) => {
+                cursor.arrived = Some(part);
+                cursor.submission = Some(submission);
+                Ok(Ok(cursor))
+            }
+            Err(Failure::Sql(error)) => Err(error.into()),
+            Err(Failure::Stale { ts }) => Ok(Err(ts)),
+        }
     }
 
     /// Plans a statement again that was planned against another catalog than that of a `Ts`.

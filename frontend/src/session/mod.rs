@@ -299,6 +299,7 @@ impl Session<'_> {
             statement_timestamp: ids::now_micros(),
             backend_pid: self.process,
             variables: self.settings.values(),
+            memory: self.relations.memory().clone(),
         }
     }
 
@@ -378,6 +379,7 @@ impl Session<'_> {
             Plan::Query(_)
             | Plan::Relational(_)
             | Plan::Insert(_)
+            | Plan::InsertSelect(_)
             | Plan::Update(_)
             | Plan::Delete(_)
             | Plan::Truncate(_)

@@ -8,7 +8,10 @@ use carousel_cluster::{
     message::{Body, ReadIsolation},
 };
 use carousel_engine::{SqlError, Ts};
-use carousel_planner::relational::{ReadRequest, Reader, Relational, RowStream, Runtime};
+use carousel_planner::{
+    MemoryBudget,
+    relational::{ReadRequest, Reader, Relational, RowStream, Runtime},
+};
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::{
     runtime::{Builder, Handle},
@@ -56,6 +59,11 @@ impl Relations {
             .build()
             .map_err(|e| SqlError::internal(format!("cannot start threads: {e}")))?;
         Ok(Relations { runtime: Runtime::new(memory_bytes)?, threads: Threads(Some(threads)) })
+    }
+
+    /// The memory that statements of all sessions may take for what they hold.
+    pub fn memory(&self) -> &MemoryBudget {
+        self.runtime.memory()
     }
 
     fn handle(&self) -> carousel_engine::error::Result<&Handle> {

@@ -18,6 +18,8 @@ use datafusion::{
 };
 use futures::{StreamExt, executor::block_on, stream::BoxStream};
 
+use crate::budget::MemoryBudget;
+
 use super::{
     lower::lower,
     node::{Kind, Node},
@@ -42,6 +44,7 @@ impl ScanFailed {
 #[derive(Debug)]
 pub struct Runtime {
     state: SessionState,
+    memory: MemoryBudget,
 }
 
 impl Runtime {
@@ -51,6 +54,7 @@ impl Runtime {
     /// XX000 when DataFusion cannot be set up.
     pub fn new(memory_bytes: usize) -> Result<Runtime> {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(memory_bytes));
+        let memory = MemoryBudget::of(pool.clone());
         let environment = RuntimeEnvBuilder::new()
             .with_memory_pool(pool)
             .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
@@ -59,7 +63,12 @@ impl Runtime {
         // Statements run beside each other; each by itself is one thread's work.
         let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH_ROWS);
         let state = SessionStateBuilder::new().with_config(config).with_runtime_env(environment).build();
-        Ok(Runtime { state })
+        Ok(Runtime { state, memory })
+    }
+
+    /// The memory, for statements about one table to draw from, too.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.memory
     }
 }
 

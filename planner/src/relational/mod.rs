@@ -38,7 +38,10 @@ use crate::{
     select::Planner,
 };
 
-pub(crate) use self::{bind::bind_relational, execute::explain_relational};
+pub(crate) use self::{
+    bind::bind_relational,
+    execute::{explain_relational, sql_error},
+};
 pub use self::{
     execute::{Relational, RowStream, Runtime},
     scan::{ReadRequest, Reader},

@@ -12,17 +12,17 @@ use carousel_cluster::{
     message::{Body, Data},
 };
 use carousel_engine::{
-    Type, Value,
+    SqlState, Type, Value,
     aggregate::GroupTable,
     array::{arrow_cell_to_value, values_to_array},
     expr::EvalContext,
     operation::{OperationKind, ReadOutput},
     value::compare,
 };
-use carousel_planner::{Execution, Request};
+use carousel_planner::{Execution, MemoryBudget, Request, Settings, bind, parse, plan, relational::Runtime};
 use proptest::prelude::*;
 
-use crate::support::{bind_one, catalog};
+use crate::support::{Counter, bind_one, catalog, settings};
 
 /// Rows of `(id integer, n integer, f double precision, t text)`.
 type Row = (i32, Option<i32>, Option<f64>, Option<String>);
@@ -266,4 +266,37 @@ fn returning_of_an_insert_comes_in_the_statements_order() {
     let found = above.finish().expect("nothing can fail");
     assert_eq!(found[0].column(0).null_count(), 0);
     assert_eq!(cells(&found, &[Type::Int4]), [7, 8, 9].map(|id| vec![Value::Int4(id)]));
+}
+
+/// What must be held as a whole is held within the budget, and given back.
+#[test]
+fn results_beyond_the_memory_are_refused() {
+    let runtime = Runtime::new(64 << 10).expect("DataFusion can be set up");
+    let settings = Settings { memory: runtime.memory().clone(), ..settings() };
+    let rows: Vec<Row> = (0..1000).map(|id| (id, Some(id), None, Some("x".repeat(40)))).collect();
+    for (sql, columns) in [
+        ("SELECT id, t FROM r ORDER BY t", &[0, 3][..]),
+        ("SELECT DISTINCT ON (n) n, id FROM r", &[1, 0][..]),
+    ] {
+        // Twice, since a statement that failed holds nothing any more.
+        for _ in 0..2 {
+            let statement = parse(sql).expect("it parses").remove(0);
+            let planned = plan(&statement, &tables(), &settings, &[]).expect("it can be planned");
+            let execution = bind(&planned.plan, &[], &settings, &mut Counter::default()).expect("and bound");
+            let Execution::Request(mut request) = execution else { panic!("a table is read by a message") };
+            assert!(request.above.rows(batch(&rows[..100], columns)).is_ok(), "{sql}");
+            let refused = (0..100).find_map(|_| request.above.rows(batch(&rows, columns)).err());
+            assert_eq!(refused.map(|error| error.code), Some(SqlState::OUT_OF_MEMORY), "{sql}");
+        }
+    }
+    let limited = "SELECT id, t FROM r ORDER BY t LIMIT 3";
+    let statement = parse(limited).expect("it parses").remove(0);
+    let planned = plan(&statement, &tables(), &settings, &[]).expect("it can be planned");
+    let unlimited = Settings { memory: MemoryBudget::default(), ..settings };
+    let execution = bind(&planned.plan, &[], &unlimited, &mut Counter::default()).expect("and bound");
+    let Execution::Request(mut request) = execution else { panic!("a table is read by a message") };
+    for _ in 0..100 {
+        request.above.rows(batch(&rows, &[0, 3])).expect("without a limit there is memory");
+    }
+    assert_eq!(request.above.finish().expect("rows").iter().map(RecordBatch::num_rows).sum::<usize>(), 3);
 }
