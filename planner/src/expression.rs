@@ -12,12 +12,12 @@ use carousel_engine::{
     expr::{
         ArgType, CastContext, CastKind, CompareOp, Expr, Function, cast_allowed, resolve, select_common_type,
     },
-    numeric::Numeric,
     text::parse_value,
 };
 use sqlparser::ast::{self, BinaryOperator, Spanned, UnaryOperator};
 
 use crate::{
+    literals::{negated, number_literal, written_number},
     names::{Scope, at},
     parse::{Source, position_of, too_deep},
     plan::{SESSION_VALUES, SessionValue},
@@ -919,35 +919,4 @@ fn chain<'e>(expr: &'e ast::Expr, op: &BinaryOperator) -> Vec<&'e ast::Expr> {
     operands.push(rest);
     operands.reverse();
     operands
-}
-
-/// A number that is written out, with its signs and parentheses.
-fn written_number(expr: &ast::Expr) -> Option<String> {
-    match expr {
-        ast::Expr::Value(value) => match &value.value {
-            ast::Value::Number(number, false) => Some(number.clone()),
-            _ => None,
-        },
-        ast::Expr::Nested(inner) => written_number(inner),
-        ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr } => Some(negated(&written_number(expr)?)),
-        _ => None,
-    }
-}
-
-fn negated(number: &str) -> String {
-    match number.strip_prefix('-') {
-        Some(number) => number.to_owned(),
-        None => format!("-{number}"),
-    }
-}
-
-/// A number as PostgreSQL types it: integer, bigint or numeric, whatever is enough.
-fn number_literal(number: &str) -> Result<Expr> {
-    if let Ok(value) = number.parse::<i32>() {
-        return Ok(literal(Value::Int4(value), Type::Int4));
-    }
-    if let Ok(value) = number.parse::<i64>() {
-        return Ok(literal(Value::Int8(value), Type::Int8));
-    }
-    Ok(literal(Value::Numeric(Numeric::parse(number)?), Type::Numeric(None)))
 }

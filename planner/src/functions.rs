@@ -404,6 +404,11 @@ impl Resolver<'_> {
                 ast::FunctionArg::Named { name, arg: ast::FunctionArgExpr::Expr(value), operator: _ } => {
                     (NAMES.iter().position(|known| *known == fold(name)), value)
                 }
+                ast::FunctionArg::ExprNamed {
+                    name: ast::Expr::Identifier(name),
+                    arg: ast::FunctionArgExpr::Expr(value),
+                    operator: _,
+                } => (NAMES.iter().position(|known| *known == fold(name)), value),
                 _ => return Err(at(SqlError::unsupported("this form of argument"), position)),
             };
             let Some(part) = place.and_then(|place| parts.get_mut(place)).filter(|part| part.is_none())

@@ -215,6 +215,8 @@ pub(super) fn call(
             return Ok(if equal { Value::Null } else { a.clone() });
         }
         Function::Pi => return Ok(Value::Float8(std::f64::consts::PI)),
+        // Any number of arguments.
+        Function::MakeInterval => return moments::call(function, args, context),
         _ => {}
     }
     match args {
@@ -513,7 +515,6 @@ fn other(function: Function, args: &[Value], context: &EvalContext) -> Result<Va
             | Function::MakeTime
             | Function::MakeTimestamp
             | Function::MakeTimestampTz
-            | Function::MakeInterval
             | Function::IsFinite
             | Function::DateBin,
             _,

@@ -102,3 +102,17 @@ fn what_is_not_supported_is_refused_by_name() {
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
+
+#[test]
+fn make_interval_takes_arguments_by_name() {
+    let catalog = catalog("");
+    for (sql, works) in [
+        ("SELECT make_interval(days => 10, hours => 3)", true),
+        ("SELECT make_interval(1, weeks => 3, secs => 0.5)", true),
+        ("SELECT make_interval(1, years => 3)", false),
+        ("SELECT make_interval(fortnights => 1)", false),
+    ] {
+        let found = outcome(&catalog, sql).remove(0);
+        assert_eq!(!found.starts_with("error"), works, "{sql}: {found}");
+    }
+}
