@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A write goes to every holder of every primary range that it overlaps, a read to a smallest possible set of
-//! processes that together hold all of them (ROWA, [`cover`]). Configuration messages ([`messages`]) change the
-//! ring ([`placement`]); a keyspace message carries the instructions that follow from it ([`instructions`],
-//! [`optimiser`]). All functions are pure: whoever has learned the same m-seq has the same config and computes the same
+//! processes that together hold all of them (ROWA, `cover`). Configuration messages (`messages`) change the
+//! ring (`placement`); a keyspace message carries the instructions that follow from it (`instructions`,
+//! `optimiser`). All functions are pure: whoever has learned the same m-seq has the same config and computes the same
 //! destinations.
 //!
 //! Where this departs from Algorithm 3:
