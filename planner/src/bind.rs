@@ -89,7 +89,7 @@ pub fn bind(
             let bound = bind_relational(plan, parameters, settings, ids)?;
             Ok(Execution::Relational(Box::new(bound)))
         }
-        Plan::CopyOut(copy) => bind_query(&copy.query, parameters, settings, ids),
+        Plan::CopyOut(copy) => bind(&copy.query, parameters, settings, ids),
         Plan::Insert(insert) => bind_insert(insert, parameters, settings, ids).map(request),
         Plan::Update(update) => bind_update(update, parameters, settings, ids).map(request),
         Plan::Delete(delete) => bind_delete(delete, parameters, settings, ids).map(request),

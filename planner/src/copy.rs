@@ -18,7 +18,7 @@ use crate::{
     dml::target_columns,
     names::fold,
     parse::{Ast, CopyOption, CopySource, CopyStatement, CopyValue},
-    plan::{OutputColumn, Plan, QueryPlan, SessionValue},
+    plan::{OutputColumn, Plan, SessionValue},
     select::Planner,
     settings::{IdSource, Settings},
 };
@@ -42,7 +42,7 @@ pub struct CopyIn {
 #[derive(Clone, Debug)]
 pub struct CopyOut {
     /// What to write; its output columns are those of the planned statement.
-    pub query: QueryPlan,
+    pub query: Plan,
     /// How to write it.
     pub options: CopyOptions,
 }
@@ -176,7 +176,7 @@ impl Planner<'_> {
                 let Ast::Sql(ast::Statement::Query(query)) = statement.tree.root() else {
                     return Err(SqlError::unsupported("COPY of anything but a SELECT or VALUES"));
                 };
-                let (query, columns) = self.query(query)?;
+                let (query, columns) = self.any_query(query)?;
                 let names: Vec<String> = columns.iter().map(|c| c.name.clone()).collect();
                 let options = resolve_options(options, *to, &names, None)?;
                 Ok((Plan::CopyOut(Box::new(CopyOut { query, options })), Some(columns)))
@@ -190,6 +190,7 @@ impl Planner<'_> {
                 let options = resolve_options(options, *to, &names, Some(&table))?;
                 if *to {
                     let (query, output) = self.table_query(&table, &columns)?;
+                    let query = Plan::Query(Box::new(query));
                     return Ok((Plan::CopyOut(Box::new(CopyOut { query, options })), Some(output)));
                 }
                 let mut defaults = Vec::new();

@@ -91,7 +91,7 @@ impl Lines {
 fn table_of(plan: &Plan) -> Option<&TableSchema> {
     match plan {
         Plan::Query(query) => source_table(&query.source),
-        Plan::CopyOut(copy) => source_table(&copy.query.source),
+        Plan::CopyOut(copy) => table_of(&copy.query),
         Plan::Insert(insert) => Some(&insert.table),
         Plan::Update(update) => Some(&update.table),
         Plan::Delete(delete) => Some(&delete.table),

@@ -335,16 +335,8 @@ impl<'a> Planner<'a> {
         order_by: Option<&ast::OrderBy>,
         limits: (Option<Expr>, Option<Expr>),
     ) -> Result<(QueryPlan, Vec<OutputColumn>)> {
-        let distinct_on = match &select.distinct {
-            Some(ast::Distinct::On(expressions)) => expressions.clone(),
-            _ => Vec::new(),
-        };
-        let distinct = if distinct_on.is_empty() {
-            check_clauses(select)?
-        } else {
-            check_foreign_clauses(select)?;
-            false
-        };
+        let distinct = check_clauses(select)?;
+        let distinct_on = distinct_on(select);
         let ast::Select { projection, from, selection, group_by, having, .. } = select;
         let (table, scope) = match from.as_slice() {
             [] => (None, Scope::empty()),
@@ -689,7 +681,16 @@ pub(crate) fn check_clauses(select: &ast::Select) -> Result<bool> {
     match &select.distinct {
         None | Some(ast::Distinct::All) => Ok(false),
         Some(ast::Distinct::Distinct) => Ok(true),
-        Some(ast::Distinct::On(_)) => unsupported("DISTINCT ON beside joins, subqueries and the like"),
+        // A matter of the order.
+        Some(ast::Distinct::On(_)) => Ok(false),
+    }
+}
+
+/// The expressions of DISTINCT ON.
+pub(crate) fn distinct_on(select: &ast::Select) -> Vec<ast::Expr> {
+    match &select.distinct {
+        Some(ast::Distinct::On(expressions)) => expressions.clone(),
+        _ => Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use carousel_cluster::{
 use carousel_engine::{SqlError, Ts};
 use carousel_planner::{
     MemoryBudget,
-    relational::{ReadRequest, Reader, Relational, RowStream, Runtime},
+    relational::{Answer, ReadRequest, Reader, Relational, RowStream, Runtime},
 };
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::{
@@ -142,7 +142,7 @@ enum Step {
 }
 
 impl Reader for ClusterReader {
-    fn read(&self, request: ReadRequest) -> BoxStream<'static, Rows> {
+    fn read(&self, request: ReadRequest) -> BoxStream<'static, std::result::Result<Answer, Failure>> {
         let ReadRequest { tables, ranges, mut body } = request;
         if let Body::Data(data) = &mut body {
             data.read_ts = self.read_ts;
@@ -159,7 +159,10 @@ impl Reader for ClusterReader {
                 }
             };
             match submission.next().await? {
-                Ok(Part::Rows(batch)) => Some((Ok(batch), Some(Step::Answer(submission)))),
+                Ok(Part::Rows(batch)) => Some((Ok(Answer::Rows(batch)), Some(Step::Answer(submission)))),
+                Ok(Part::Groups(groups)) => {
+                    Some((Ok(Answer::Groups(groups)), Some(Step::Answer(submission))))
+                }
                 Ok(Part::Done { .. }) => None,
                 Ok(part) => {
                     let error = SqlError::internal(format!("a read was answered by {part:?}"));

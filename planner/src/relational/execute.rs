@@ -23,7 +23,7 @@ use crate::budget::MemoryBudget;
 use super::{
     lower::lower,
     node::{Kind, Node},
-    scan::{ReadRequest, Reader, RubberbandRead},
+    scan::{Answer, ReadRequest, Reader, RubberbandRead},
 };
 
 /// Rows in a batch.
@@ -83,7 +83,7 @@ impl Relational {
     /// How many reads it takes. They must all be as of the same `Ts`.
     pub fn reads(&self) -> usize {
         fn count(node: &Node) -> usize {
-            let own = usize::from(matches!(node.kind, Kind::Scan { .. }));
+            let own = usize::from(matches!(node.kind, Kind::Scan { .. } | Kind::Groups { .. }));
             own + node.inputs().into_iter().map(count).sum::<usize>()
         }
         count(&self.node)
@@ -168,7 +168,7 @@ pub(crate) fn sql_error(error: &DataFusionError) -> SqlError {
 struct NoReader;
 
 impl Reader for NoReader {
-    fn read(&self, _request: ReadRequest) -> BoxStream<'static, Result<RecordBatch, Failure>> {
+    fn read(&self, _request: ReadRequest) -> BoxStream<'static, Result<Answer, Failure>> {
         futures::stream::once(async { Err(Failure::Sql(SqlError::internal("EXPLAIN reads nothing"))) })
             .boxed()
     }

@@ -9,7 +9,10 @@ use carousel_engine::{
 };
 use sqlparser::ast::{self, Spanned};
 
-use super::node::{JoinKind, Node};
+use super::{
+    node::{JoinKind, Node},
+    subquery::{has_subquery, join_lateral},
+};
 use crate::{
     expression::{Clause, Term},
     names::{Relation, Scope, ScopeColumn, at, parts},
@@ -21,35 +24,49 @@ use crate::{
 /// A tree and the names of its columns.
 pub(crate) type Input = (Node, Scope);
 
+/// An element of FROM.
+struct Factor {
+    node: Node,
+    scope: Scope,
+    /// Whether it may refer to the columns of what stands before it.
+    lateral: bool,
+}
+
+impl Factor {
+    fn plain((node, scope): Input) -> Factor {
+        Factor { node, scope, lateral: false }
+    }
+}
+
 impl Planner<'_> {
     /// FROM; without any table it is one row without columns.
     pub(crate) fn from(&mut self, from: &[ast::TableWithJoins], outer: &Option<Arc<Scope>>) -> Result<Input> {
         let mut all: Option<Input> = None;
         for item in from {
             let left = all.take();
-            let next = self.table_with_joins(item, outer, left.as_ref())?;
+            let next = self.factor(&item.relation, outer, left.as_ref())?;
+            // What is lateral belongs to what stands before it at once; everything else joins among itself first.
             all = Some(match left {
-                None => next,
-                Some(left) => self.cross(left, next, &item.relation)?,
+                Some(left) if next.lateral => {
+                    let left = join(left, next, &item.relation, JoinKind::Inner, Vec::new())?;
+                    self.joins(left, &item.joins, outer)?
+                }
+                left => {
+                    let next = self.joins((next.node, next.scope), &item.joins, outer)?;
+                    match left {
+                        None => next,
+                        Some(left) => {
+                            let next = Factor::plain(next);
+                            join(left, next, &item.relation, JoinKind::Inner, Vec::new())?
+                        }
+                    }
+                }
             });
         }
         Ok(all.unwrap_or_else(|| (Node::one_row(), Scope::empty())))
     }
 
-    /// A comma of FROM, or CROSS JOIN.
-    fn cross(&mut self, left: Input, right: Input, written: &ast::TableFactor) -> Result<Input> {
-        let scope = combine(&left, &right, written)?;
-        Ok((left.0.join(JoinKind::Inner, right.0, Vec::new()), scope))
-    }
-
-    fn table_with_joins(
-        &mut self,
-        item: &ast::TableWithJoins,
-        outer: &Option<Arc<Scope>>,
-        before: Option<&Input>,
-    ) -> Result<Input> {
-        let ast::TableWithJoins { relation, joins } = item;
-        let mut left = self.factor(relation, outer, before)?;
+    fn joins(&mut self, mut left: Input, joins: &[ast::Join], outer: &Option<Arc<Scope>>) -> Result<Input> {
         for ast::Join { relation, global, join_operator } in joins {
             if *global {
                 return unsupported("GLOBAL JOIN");
@@ -64,21 +81,18 @@ impl Planner<'_> {
         &mut self,
         factor: &ast::TableFactor,
         outer: &Option<Arc<Scope>>,
-        _before: Option<&Input>,
-    ) -> Result<Input> {
+        before: Option<&Input>,
+    ) -> Result<Factor> {
         let position = position_of(factor.span());
         match factor {
             ast::TableFactor::Table { name, alias, args: None, .. } => {
                 if let Some(found) = self.cte(name, alias.as_ref())? {
-                    return Ok(found);
+                    return Ok(Factor::plain(found));
                 }
                 let (table, scope) = self.table_factor(factor)?;
-                Ok((Node::scan(&table), scope))
+                Ok(Factor::plain((Node::scan(&table), scope)))
             }
             ast::TableFactor::Derived { lateral, subquery, alias, sample } => {
-                if *lateral {
-                    return Err(at(SqlError::unsupported("LATERAL"), position));
-                }
                 if sample.is_some() {
                     return Err(at(SqlError::unsupported("TABLESAMPLE"), position));
                 }
@@ -93,24 +107,32 @@ impl Planner<'_> {
                     let open = self.source.operator_before(subquery.span(), "(");
                     return Err(at(error, open.or(position)));
                 };
-                let query = self.relational_query(subquery, outer.clone())?;
+                let query = match before {
+                    Some((_, scope)) if *lateral => {
+                        let around = Scope { outer: outer.clone(), ..scope.clone() };
+                        self.nested_query(subquery, Arc::new(around))?
+                    }
+                    _ => self.relational_query(subquery, outer.clone())?,
+                };
                 let relation = query.relation(String::new()).renamed(alias)?;
-                Ok((query.node, Scope::of(vec![relation])))
+                let lateral = *lateral && before.is_some();
+                Ok(Factor { node: query.node, scope: Scope::of(vec![relation]), lateral })
             }
             ast::TableFactor::NestedJoin { table_with_joins, alias } => {
-                let (node, scope) = self.table_with_joins(table_with_joins, outer, None)?;
-                let Some(alias) = alias else { return Ok((node, scope)) };
+                let first = self.factor(&table_with_joins.relation, outer, None)?;
+                let (node, scope) = self.joins((first.node, first.scope), &table_with_joins.joins, outer)?;
+                let Some(alias) = alias else { return Ok(Factor::plain((node, scope))) };
                 let relation = Relation {
                     name: String::new(),
                     is_table_name: false,
                     table: None,
                     columns: scope.visible().into_iter().cloned().collect(),
                 };
-                Ok((node, Scope::of(vec![relation.renamed(alias)?])))
+                Ok(Factor::plain((node, Scope::of(vec![relation.renamed(alias)?]))))
             }
             other => {
                 let (table, scope) = self.table_factor(other)?;
-                Ok((Node::scan(&table), scope))
+                Ok(Factor::plain((Node::scan(&table), scope)))
             }
         }
     }
@@ -132,7 +154,7 @@ impl Planner<'_> {
     fn join(
         &mut self,
         left: Input,
-        right: Input,
+        right: Factor,
         written: &ast::TableFactor,
         operator: &ast::JoinOperator,
         outer: &Option<Arc<Scope>>,
@@ -148,7 +170,7 @@ impl Planner<'_> {
         };
         match constraint {
             ast::JoinConstraint::None if matches!(operator, J::CrossJoin(_)) => {
-                self.cross(left, right, written)
+                join(left, right, written, JoinKind::Inner, Vec::new())
             }
             ast::JoinConstraint::None => Err(self.source.syntax_error(None)),
             ast::JoinConstraint::On(condition) => {
@@ -158,11 +180,11 @@ impl Planner<'_> {
                 let condition = conjuncts(condition);
                 scope.outer = None;
                 let (plain, with_subqueries): (Vec<Expr>, Vec<Expr>) =
-                    condition.into_iter().partition(|c| !super::subquery::has_subquery(c));
+                    condition.into_iter().partition(|c| !has_subquery(c));
                 if !with_subqueries.is_empty() && kind != JoinKind::Inner {
                     return unsupported("a subquery in the ON of an outer join");
                 }
-                let node = left.0.join(kind, right.0, plain);
+                let (node, _) = join(left, right, written, kind, plain)?;
                 let node = self.filter(node, with_subqueries, &|e| Ok(e.clone()))?;
                 Ok((node, scope))
             }
@@ -183,7 +205,7 @@ impl Planner<'_> {
                 self.join_using(left, right, written, kind, &columns)
             }
             ast::JoinConstraint::Natural => {
-                let theirs = right.1.visible();
+                let theirs = right.scope.visible();
                 let mut columns: Vec<String> = Vec::new();
                 for column in left.1.visible() {
                     if theirs.iter().any(|c| c.name == column.name) && !columns.contains(&column.name) {
@@ -198,7 +220,7 @@ impl Planner<'_> {
     fn join_using(
         &mut self,
         left: Input,
-        right: Input,
+        right: Factor,
         written: &ast::TableFactor,
         kind: JoinKind,
         names: &[String],
@@ -207,10 +229,10 @@ impl Planner<'_> {
         let shift = left.0.width();
         let mut condition = Vec::new();
         let (mut merged, mut computed) = (Vec::new(), Vec::new());
-        let width = shift + right.0.width();
+        let own = right.node.width();
         for name in names {
             let mine = common_column(&left.1, name, "left")?;
-            let mut theirs = common_column(&right.1, name, "right")?;
+            let mut theirs = common_column(&right.scope, name, "right")?;
             theirs.index += shift;
             let term = |c: &ScopeColumn| Term::known(Expr::column(c.index, c.ty.clone()), None);
             let (l, r) = (term(&mine), term(&theirs));
@@ -235,17 +257,25 @@ impl Planner<'_> {
                 JoinKind::Full => Expr::Coalesce { args: vec![cast(&mine), cast(&theirs)], ty: ty.clone() },
                 _ => cast(side),
             };
-            merged.push(ScopeColumn { name: name.clone(), index: width + computed.len(), ty, origin: None });
-            computed.push((expr, name.as_str()));
+            merged.push(ScopeColumn { name: name.clone(), index: 0, ty, origin: None });
+            computed.push((merged.len() - 1, expr, name.as_str()));
         }
         let rest = |scope: &Scope, by: usize| -> Vec<ScopeColumn> {
             let columns = scope.visible().into_iter().filter(|c| !names.contains(&c.name));
             columns.map(|c| ScopeColumn { index: c.index + by, ..c.clone() }).collect()
         };
         merged.extend(rest(&left.1, 0));
-        merged.extend(rest(&right.1, shift));
+        merged.extend(rest(&right.scope, shift));
+        let (node, _) = join(left, right, written, kind, condition)?;
+        // Behind all columns of both sides come those that are computed of two.
+        debug_assert!(node.width() >= shift + own, "a join has the columns of both sides");
+        let mut more = Vec::new();
+        for (place, expr, name) in computed {
+            merged[place].index = node.width() + more.len();
+            more.push((expr, name));
+        }
         scope.unqualified = Some(merged);
-        Ok((left.0.join(kind, right.0, condition).extend(computed), scope))
+        Ok((node.extend(more), scope))
     }
 }
 
@@ -265,23 +295,45 @@ fn common_column(scope: &Scope, name: &str, side: &str) -> Result<ScopeColumn> {
     }
 }
 
+/// Joins two sides.
+fn join(
+    left: Input,
+    right: Factor,
+    written: &ast::TableFactor,
+    kind: JoinKind,
+    condition: Vec<Expr>,
+) -> Result<Input> {
+    let scope = combine(&left, &right, written)?;
+    if !right.lateral {
+        return Ok((left.0.join(kind, right.node, condition), scope));
+    }
+    if matches!(kind, JoinKind::Right | JoinKind::Full) {
+        return Err(at(
+            SqlError::new(SqlState::INVALID_COLUMN_REFERENCE, "invalid reference to FROM-clause entry")
+                .with_detail("The combining JOIN type must be INNER or LEFT for a LATERAL reference."),
+            position_of(written.span()),
+        ));
+    }
+    Ok((join_lateral(left.0, kind, right.node, condition)?, scope))
+}
+
 /// The names of both sides.
-fn combine(left: &Input, right: &Input, written: &ast::TableFactor) -> Result<Scope> {
+fn combine(left: &Input, right: &Factor, written: &ast::TableFactor) -> Result<Scope> {
     let shift = left.0.width();
     let mut relations = left.1.relations.clone();
-    for relation in &right.1.relations {
+    for relation in &right.scope.relations {
         if relations.iter().any(|known| known.name == relation.name) {
             let error = SqlError::new(
                 SqlState(*b"42712"),
                 format!("table name \"{}\" specified more than once", relation.name),
             );
-            return Err(at(error, position_of(alias_span(written))));
+            return Err(at(error, position_of(written.span())));
         }
         relations.push(relation.clone().shifted(shift));
     }
-    let unqualified = if left.1.unqualified.is_some() || right.1.unqualified.is_some() {
+    let unqualified = if left.1.unqualified.is_some() || right.scope.unqualified.is_some() {
         let mut columns: Vec<ScopeColumn> = left.1.visible().into_iter().cloned().collect();
-        let theirs = right.1.visible().into_iter();
+        let theirs = right.scope.visible().into_iter();
         columns.extend(theirs.map(|c| ScopeColumn { index: c.index + shift, ..c.clone() }));
         Some(columns)
     } else {
@@ -290,13 +342,9 @@ fn combine(left: &Input, right: &Input, written: &ast::TableFactor) -> Result<Sc
     Ok(Scope { relations, unqualified, outer: None })
 }
 
-fn alias_span(factor: &ast::TableFactor) -> sqlparser::tokenizer::Span {
-    factor.span()
-}
-
 impl super::Query {
     /// What the query is in FROM.
-    fn relation(&self, name: String) -> Relation {
+    pub(super) fn relation(&self, name: String) -> Relation {
         let columns = self.columns.iter().enumerate().map(|(index, column)| ScopeColumn {
             name: column.name.clone(),
             index,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::DataType;
 use carousel_engine::{
     SqlError, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
@@ -24,7 +25,7 @@ use datafusion::{
 
 use super::{
     aggregate::EngineAggregate,
-    function::{EngineFunction, Work, has_native_equality, has_native_order, narrowed},
+    function::{EngineFunction, Work, has_native_equality, has_native_order, key_type, narrowed},
     node::{Call, Field, JoinKind, Kind, Node},
     scan::{Reader, ScannedTable},
     window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
@@ -118,6 +119,22 @@ impl Lowering<'_> {
                 let plan = build(LogicalPlanBuilder::scan(name.clone(), source, None))?;
                 let columns = node.fields.iter().zip(table.visible_columns());
                 let columns = columns.map(|(_, c)| Column::new(Some(name.clone()), &c.name)).collect();
+                Ok(Lowered { plan, columns })
+            }
+            Kind::Groups { table, predicate, keys, calls } => {
+                let name = TableReference::bare(self.name(&table.name));
+                let names = node.fields.iter().map(|f| (self.name(&f.name), f.ty.clone()));
+                let names: Vec<(String, Type)> = names.collect();
+                let provider = ScannedTable::new(
+                    table.clone(),
+                    predicate.clone(),
+                    self.context.clone(),
+                    self.reader.clone(),
+                )
+                .grouped(keys.clone(), calls.clone(), &names);
+                let source = provider_as_source(Arc::new(provider));
+                let plan = build(LogicalPlanBuilder::scan(name.clone(), source, None))?;
+                let columns = names.into_iter().map(|(n, _)| Column::new(Some(name.clone()), n)).collect();
                 Ok(Lowered { plan, columns })
             }
             Kind::Rows(_) => Err(SqlError::internal("rows that were not bound")),
@@ -290,6 +307,40 @@ impl Lowering<'_> {
             JoinKind::Anti => JoinType::LeftAnti,
             JoinKind::Mark => JoinType::LeftMark,
         };
+        // The left input is the one that is held: better the one with a row for each key.
+        let keys_of = |side: bool| -> Vec<usize> {
+            let column = |e: &Expr| match e {
+                Expr::Column { index, .. } => Some(*index),
+                _ => None,
+            };
+            let pairs = condition.iter().filter_map(|c| equality(c, width));
+            pairs
+                .filter_map(
+                    |(mine, theirs, _)| {
+                        if side { column(&mine) } else { column(&theirs).map(|c| c - width) }
+                    },
+                )
+                .collect()
+        };
+        let swapped = match kind {
+            JoinKind::Inner => Some(JoinType::Inner),
+            JoinKind::Left => Some(JoinType::Right),
+            JoinKind::Right => Some(JoinType::Left),
+            JoinKind::Full => Some(JoinType::Full),
+            _ => None,
+        };
+        if let Some(swapped) = swapped
+            && is_unique(right, &keys_of(false))
+            && !is_unique(left, &keys_of(true))
+        {
+            let builder = LogicalPlanBuilder::from(r.plan);
+            let mut plan =
+                build(builder.join_with_expr_keys(l.plan, swapped, (right_keys, left_keys), filter))?;
+            if all_nullable && let LogicalPlan::Join(join) = &mut plan {
+                join.null_equality = NullEquality::NullEqualsNull;
+            }
+            return Ok(Lowered { plan, columns: all });
+        }
         let builder = LogicalPlanBuilder::from(l.plan);
         if left_keys.is_empty() && filter.is_none() && kind == JoinKind::Inner {
             let plan = build(builder.cross_join(r.plan))?;
@@ -436,7 +487,8 @@ impl Lowering<'_> {
                 order.push(Sort { expr, asc: !descending, nulls_first: *nulls_first });
             }
             let (definition, arguments) = self.window_function(&call.function, &mut compute)?;
-            let frame = frame(&call.frame, !order.is_empty())?;
+            let peers_of = call.order.first().map(|key| key_type(&key.expr.ty()));
+            let frame = frame(&call.frame, peers_of.as_ref())?;
             prepared.push((definition, arguments, partition, order, frame));
         }
         let lowered = self.named(plan, natives, names)?;
@@ -600,6 +652,29 @@ impl Lowering<'_> {
     }
 }
 
+/// Whether no two rows of a tree agree in these columns.
+fn is_unique(node: &Node, on: &[usize]) -> bool {
+    match &node.kind {
+        Kind::Scan { table, .. } => {
+            !table.primary_key.is_empty() && table.primary_key.iter().all(|column| on.contains(column))
+        }
+        Kind::Groups { keys, .. } | Kind::Aggregate { keys, .. } => (0..keys.len()).all(|c| on.contains(&c)),
+        Kind::Distinct { input } => (0..input.width()).all(|c| on.contains(&c)),
+        Kind::Filter { input, .. } | Kind::Sort { input, .. } => is_unique(input, on),
+        Kind::Project { input, exprs } => {
+            let below = on.iter().filter_map(|column| match exprs.get(*column) {
+                Some(Expr::Column { index, .. }) => Some(*index),
+                _ => None,
+            });
+            is_unique(input, &below.collect::<Vec<_>>())
+        }
+        Kind::Join { kind: JoinKind::Semi | JoinKind::Anti | JoinKind::Mark, left, .. } => {
+            is_unique(left, on)
+        }
+        _ => false,
+    }
+}
+
 /// The sides of a conjunct that says that an expression of the left input equals one of the right input, left first;
 /// and whether NULL equals NULL.
 fn equality(conjunct: &Expr, left_width: usize) -> Option<(Expr, Expr, bool)> {
@@ -617,9 +692,7 @@ fn equality(conjunct: &Expr, left_width: usize) -> Option<(Expr, Expr, bool)> {
         !used.is_empty() && used.iter().all(|c| *c >= left_width)
     };
     // Keys of different kinds of types never meet.
-    if super::function::key_type(&l.ty().without_modifiers())
-        != super::function::key_type(&r.ty().without_modifiers())
-    {
+    if key_type(&l.ty().without_modifiers()) != key_type(&r.ty().without_modifiers()) {
         return None;
     }
     if of_left(l) && of_right(r) {
@@ -642,14 +715,19 @@ fn without_filter(call: &Call) -> Call {
     Call::Aggregate(AggregateCall { argument, filter: None, further, ..call.clone() })
 }
 
-fn frame(frame: &Frame, ordered: bool) -> Result<WindowFrame> {
+/// A frame over rows whose first key of the order, if there is one, has this Arrow type.
+fn frame(frame: &Frame, order: Option<&DataType>) -> Result<WindowFrame> {
     let units = match frame.units {
+        // Without offsets both count peers, and DataFusion has no ranges of bytes.
+        Units::Range if matches!(order, Some(DataType::Binary | DataType::FixedSizeBinary(_))) => {
+            return self::frame(&Frame { units: Units::Groups, ..frame.clone() }, order);
+        }
         Units::Rows => WindowFrameUnits::Rows,
         Units::Range => WindowFrameUnits::Range,
         Units::Groups => WindowFrameUnits::Groups,
     };
     // Without an order all rows are peers.
-    if !ordered && frame.units == Units::Range {
+    if order.is_none() && frame.units == Units::Range {
         return Ok(WindowFrame::new_bounds(
             WindowFrameUnits::Rows,
             WindowFrameBound::Preceding(ScalarValue::UInt64(None)),

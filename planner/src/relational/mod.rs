@@ -44,7 +44,7 @@ pub(crate) use self::{
 };
 pub use self::{
     execute::{Relational, RowStream, Runtime},
-    scan::{ReadRequest, Reader},
+    scan::{Answer, ReadRequest, Reader},
 };
 use self::{node::Node, subquery::Subquery};
 

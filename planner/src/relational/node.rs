@@ -93,6 +93,13 @@ pub(crate) enum Kind {
         table: Arc<TableSchema>,
         predicate: Predicate,
     },
+    /// Reads groups of a table's rows: keys, then results. Computed where the rows are.
+    Groups {
+        table: Arc<TableSchema>,
+        predicate: Predicate,
+        keys: Vec<Expr>,
+        calls: Vec<AggregateCall>,
+    },
     /// Rows of expressions over nothing.
     Rows(Vec<Vec<Expr>>),
     /// Rows that are known.
@@ -258,7 +265,7 @@ impl Node {
     /// The inputs.
     pub(crate) fn inputs(&self) -> Vec<&Node> {
         match &self.kind {
-            Kind::Scan { .. } | Kind::Rows(_) | Kind::Batch(_) => Vec::new(),
+            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) => Vec::new(),
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
             | Kind::Aggregate { input, .. }
@@ -273,7 +280,7 @@ impl Node {
     /// The inputs, to be changed.
     pub(crate) fn inputs_mut(&mut self) -> Vec<&mut Node> {
         match &mut self.kind {
-            Kind::Scan { .. } | Kind::Rows(_) | Kind::Batch(_) => Vec::new(),
+            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) => Vec::new(),
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
             | Kind::Aggregate { input, .. }
@@ -288,7 +295,7 @@ impl Node {
     /// The operator's own expressions.
     pub(crate) fn exprs_mut(&mut self) -> Vec<&mut Expr> {
         match &mut self.kind {
-            Kind::Batch(_) | Kind::Distinct { .. } | Kind::Union { .. } => Vec::new(),
+            Kind::Batch(_) | Kind::Groups { .. } | Kind::Distinct { .. } | Kind::Union { .. } => Vec::new(),
             Kind::Scan { predicate, .. } | Kind::Filter { predicate, .. } => predicate.iter_mut().collect(),
             Kind::Join { condition, .. } => condition.iter_mut().collect(),
             Kind::Rows(rows) => rows.iter_mut().flatten().collect(),

@@ -2,12 +2,13 @@
 
 use carousel_engine::{
     Type, Value,
+    aggregate::AggregateCall,
     error::Result,
     expr::{Expr, columns, remap_columns},
 };
 
 use super::{
-    node::{JoinKind, Kind, Node},
+    node::{Call, Field, JoinKind, Kind, Node},
     subquery::substitute,
 };
 use crate::{expression::literal, fit::fit};
@@ -31,12 +32,19 @@ pub(crate) fn push_down(node: Node, conjuncts: Vec<Expr>) -> Result<Node> {
                 !keys.is_empty() && columns(c).iter().all(|c| *c < keys.len()) && !columns(c).is_empty()
             });
             let below = of_keys.iter().map(|c| substitute(c, &keys)).collect::<Result<Vec<_>>>()?;
-            let input = Box::new(push_down(*input, below)?);
-            Node { kind: Kind::Aggregate { input, keys, calls }, fields }.filter(above)
+            let input = push_down(*input, below)?;
+            group_there(input, keys, calls, fields)?.filter(above)
         }
         Kind::Distinct { input } => {
-            let input = Box::new(push_down(*input, conjuncts)?);
-            Node { kind: Kind::Distinct { input }, fields }
+            let input = push_down(*input, conjuncts)?;
+            let keys: Vec<Expr> = (0..input.width()).map(|c| input.column(c)).collect();
+            let grouped = group_there(input, keys, Vec::new(), fields)?;
+            match grouped.kind {
+                Kind::Aggregate { input, .. } => {
+                    Node { kind: Kind::Distinct { input }, fields: grouped.fields }
+                }
+                kind => Node { kind, fields: grouped.fields },
+            }
         }
         Kind::Union { inputs } => {
             let inputs = inputs.into_iter().map(|i| push_down(i, conjuncts.clone()));
@@ -65,8 +73,44 @@ pub(crate) fn push_down(node: Node, conjuncts: Vec<Expr>) -> Result<Node> {
             }
             Node { kind: Kind::Scan { table, predicate }, fields }
         }
-        kind @ (Kind::Rows(_) | Kind::Batch(_)) => Node { kind, fields }.filter(conjuncts),
+        kind @ (Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_)) => {
+            Node { kind, fields }.filter(conjuncts)
+        }
     })
+}
+
+/// Groups the rows of a tree; where they are, when they are those of one table.
+fn group_there(input: Node, keys: Vec<Expr>, calls: Vec<Call>, fields: Vec<Field>) -> Result<Node> {
+    let mut exprs: Option<Vec<Expr>> = None;
+    let mut bottom = &input;
+    while let Kind::Project { input, exprs: more } = &bottom.kind {
+        exprs = Some(match exprs {
+            None => more.clone(),
+            Some(exprs) => exprs.iter().map(|e| substitute(e, more)).collect::<Result<Vec<_>>>()?,
+        });
+        bottom = input;
+    }
+    let over = |expr: &Expr| exprs.as_ref().map_or_else(|| Ok(expr.clone()), |exprs| substitute(expr, exprs));
+    let aggregates: Option<Vec<AggregateCall>> = calls
+        .iter()
+        .map(|call| match call {
+            Call::Aggregate(call) => Some(call.clone()),
+            Call::Single(_) => None,
+        })
+        .collect();
+    let (Kind::Scan { table, predicate }, Some(mut aggregates)) = (&bottom.kind, aggregates) else {
+        return Ok(Node { kind: Kind::Aggregate { input: Box::new(input), keys, calls }, fields });
+    };
+    if keys.is_empty() && aggregates.is_empty() {
+        return Ok(Node { kind: Kind::Aggregate { input: Box::new(input), keys, calls }, fields });
+    }
+    let keys = keys.iter().map(over).collect::<Result<Vec<_>>>()?;
+    for call in &mut aggregates {
+        call.argument = call.argument.as_ref().map(over).transpose()?;
+        call.filter = call.filter.as_ref().map(over).transpose()?;
+    }
+    let (table, predicate) = (table.clone(), predicate.clone());
+    Ok(Node { kind: Kind::Groups { table, predicate, keys, calls: aggregates }, fields })
 }
 
 /// On which side of a join the columns of an expression are.

@@ -7,6 +7,7 @@ use carousel_engine::{
     aggregate::{AggregateCall, AggregateFunction},
     error::Result,
     expr::{CastKind, CompareOp, Expr, walk},
+    operation::SortKey,
 };
 use sqlparser::ast::{self, Spanned};
 
@@ -14,7 +15,7 @@ use super::{
     Cte, Query,
     node::{Call, Field, Kind, Node},
     subquery::has_subquery,
-    window::{Bound, Frame, Units, WindowCall, WindowFunction},
+    window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
 use crate::{
     expression::{Clause, Resolver, SUBQUERIES, Term, TermKind, WINDOWS, literal},
@@ -22,7 +23,7 @@ use crate::{
     parse::position_of,
     plan::OutputColumn,
     rewrite::{conjuncts, rewrite},
-    select::{Item, Planner, Resolved, Shape, check_clauses, expand, regroup, unsupported},
+    select::{Item, Planner, Resolved, Shape, check_clauses, distinct_on, expand, regroup, unsupported},
 };
 
 /// Translates an expression over the names of a query into one over a tree's columns.
@@ -41,6 +42,18 @@ impl Planner<'_> {
         outer: Option<Arc<Scope>>,
     ) -> Result<Query> {
         stacker::maybe_grow(256 << 10, 4 << 20, || self.relational_query_inner(query, outer))
+    }
+
+    /// A query that may refer to the columns of another one.
+    pub(crate) fn nested_query(&mut self, query: &ast::Query, outer: Arc<Scope>) -> Result<Query> {
+        if let Some(relational) = &mut self.shared.relational {
+            relational.depth += 1;
+        }
+        let planned = self.relational_query(query, Some(outer));
+        if let Some(relational) = &mut self.shared.relational {
+            relational.depth -= 1;
+        }
+        planned
     }
 
     fn relational_query_inner(&mut self, query: &ast::Query, outer: Option<Arc<Scope>>) -> Result<Query> {
@@ -105,7 +118,9 @@ impl Planner<'_> {
                 let error = SqlError::unsupported("WITH RECURSIVE of a query that refers to itself");
                 return Err(at(error, position_of(alias.name.span)));
             }
-            let mut planned = self.relational_query(query, outer.clone())?;
+            let later = cte_tables.iter().skip(names.len() + 1).map(|cte| fold(&cte.alias.name));
+            let mut planned =
+                self.relational_query(query, outer.clone()).map_err(|error| forward(error, later))?;
             if alias.columns.len() > planned.columns.len() {
                 let message = format!(
                     "WITH query \"{name}\" has {} columns available but {} columns specified",
@@ -230,7 +245,8 @@ impl Planner<'_> {
             })
             .collect();
         let mut shape = Shape::default();
-        let (keys, hidden) = self.order_by(&Scope::empty(), order_by, &items, &mut shape)?;
+        let scope = Scope::of(vec![query.relation(String::new())]);
+        let (keys, hidden) = self.order_by(&scope, order_by, &items, &mut shape)?;
         if !hidden.is_empty() {
             let what = if of_set { "UNION/INTERSECT/EXCEPT" } else { "VALUES" };
             let error =
@@ -257,8 +273,9 @@ impl Planner<'_> {
         (limit, offset): (Option<Expr>, Option<Expr>),
         outer: Option<Arc<Scope>>,
     ) -> Result<Query> {
-        let distinct = check_clauses(select)?;
-        let ast::Select { projection, from, selection, group_by, having, named_window, .. } = select;
+        let is_distinct = check_clauses(select)?;
+        let ast::Select { projection, from, selection, group_by, having, named_window, distinct, .. } =
+            select;
         let (node, mut scope) = self.from(from, &outer)?;
         scope.outer = outer;
         let windows_before = self.add_named_windows(named_window)?;
@@ -282,8 +299,10 @@ impl Planner<'_> {
                 Some(Resolved { expr, references: std::mem::take(&mut resolver.references) })
             }
         };
-        let mut shape = Shape { distinct, aggregates, ..Shape::default() };
+        let mut shape =
+            Shape { distinct: is_distinct, distinct_on: distinct_on(select), aggregates, ..Shape::default() };
         let (sort, hidden) = self.order_by(&scope, order_by, &items, &mut shape)?;
+        let distinct_columns = std::mem::take(&mut shape.distinct_columns);
         let aggregates = shape.aggregates;
         if let Some(relational) = &mut self.shared.relational {
             relational.named_windows.truncate(windows_before);
@@ -317,8 +336,11 @@ impl Planner<'_> {
         let visible = columns.len();
         let wide = exprs.len() > visible;
         node = node.project(std::mem::take(&mut exprs), names);
-        if distinct {
+        if is_distinct {
             node = node.distinct();
+        }
+        if !distinct_columns.is_empty() {
+            node = first_of_each(node, &distinct_columns, &sort);
         }
         node = node.sort(sort, limit, offset);
         if wide {
@@ -601,6 +623,19 @@ impl Resolver<'_> {
     }
 }
 
+/// Explains a missing table that is the name of a later common table expression.
+fn forward(error: SqlError, mut later: impl Iterator<Item = String>) -> SqlError {
+    let missing = |name: &String| error.message == format!("relation \"{name}\" does not exist");
+    match later.find(missing) {
+        Some(name) if error.detail.is_none() => error
+            .with_detail(format!(
+                "There is a WITH item named \"{name}\", but it cannot be referenced from this part of the query."
+            ))
+            .with_hint("Use WITH RECURSIVE, or re-order the WITH items to remove forward references."),
+        _ => error,
+    }
+}
+
 /// Whether a query names a table.
 fn mentions(query: &ast::Query, name: &str) -> bool {
     let mut found = false;
@@ -667,14 +702,37 @@ fn combine(op: &ast::SetOperator, all: bool, left: Node, right: Node) -> Result<
     Ok(groups.filter(predicate).select(0..width))
 }
 
+/// The first row, in an order, of each combination of values of some columns.
+fn first_of_each(node: Node, columns: &[usize], sort: &[SortKey]) -> Node {
+    let width = node.width();
+    let order = sort.iter().map(|key| OrderKey {
+        expr: node.column(key.column),
+        descending: key.descending,
+        nulls_first: key.nulls_first,
+    });
+    let number = row_number(columns.iter().map(|c| node.column(*c)).collect(), order.collect());
+    let numbered = node.window(vec![number]);
+    let first = Expr::Compare {
+        op: CompareOp::Eq,
+        left: Box::new(numbered.column(width)),
+        right: Box::new(literal(carousel_engine::Value::Int8(1), Type::Int8)),
+    };
+    numbered.filter(vec![first]).select(0..width)
+}
+
+/// `row_number()` over a window.
+pub(crate) fn row_number(partition: Vec<Expr>, order: Vec<OrderKey>) -> WindowCall {
+    WindowCall {
+        function: WindowFunction::RowNumber,
+        partition,
+        order,
+        frame: Frame { units: Units::Range, start: Bound::UnboundedPreceding, end: Bound::CurrentRow },
+        ty: Type::Int8,
+    }
+}
+
 /// Rows with their number among those that are equal to them.
 fn numbered(node: Node) -> Node {
     let partition = (0..node.width()).map(|c| node.column(c)).collect();
-    node.window(vec![WindowCall {
-        function: WindowFunction::RowNumber,
-        partition,
-        order: Vec::new(),
-        frame: Frame { units: Units::Range, start: Bound::UnboundedPreceding, end: Bound::CurrentRow },
-        ty: Type::Int8,
-    }])
+    node.window(vec![row_number(partition, Vec::new())])
 }

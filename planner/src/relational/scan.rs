@@ -13,6 +13,8 @@ use carousel_cluster::{
 };
 use carousel_engine::{
     TableId, TableSchema, Ts, Type, Value,
+    aggregate::{AggregateCall, Group, GroupTable},
+    array::values_to_array,
     expr::{EvalContext, Expr},
     operation::{Operation, OperationKind, Predicate, Read, ReadOutput, Top},
     position::KeyRange,
@@ -21,7 +23,10 @@ use datafusion::{
     catalog::{Session, TableProvider},
     common::{Result as DataFusionResult, internal_err, tree_node::TreeNodeRecursion},
     datasource::TableType,
-    execution::{SendableRecordBatchStream, TaskContext},
+    execution::{
+        SendableRecordBatchStream, TaskContext,
+        memory_pool::{MemoryConsumer, MemoryReservation},
+    },
     logical_expr::Expr as DataFusionExpr,
     physical_expr::EquivalenceProperties,
     physical_plan::{
@@ -30,10 +35,13 @@ use datafusion::{
         stream::RecordBatchStreamAdapter,
     },
 };
-use futures::{StreamExt, stream::BoxStream};
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 
-use super::execute::ScanFailed;
+use super::{execute::ScanFailed, function::external};
 use crate::{bind::ranges, display::Printer, expression::literal};
+
+/// Groups in a batch.
+const GROUP_ROWS: usize = 8192;
 
 /// A read of one table: a message without its identity.
 #[derive(Clone, Debug)]
@@ -48,8 +56,26 @@ pub struct ReadRequest {
 
 /// Reads tables for a relational statement, all of them as of the same `Ts`.
 pub trait Reader: fmt::Debug + Send + Sync {
-    /// The rows of a read. Nothing is asked before the stream is polled; dropping it cancels the read.
-    fn read(&self, request: ReadRequest) -> BoxStream<'static, Result<RecordBatch, Failure>>;
+    /// The parts of a read's answer. Nothing is asked before the stream is polled; dropping it cancels the read.
+    fn read(&self, request: ReadRequest) -> BoxStream<'static, Result<Answer, Failure>>;
+}
+
+/// A part of a read's answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// Rows.
+    Rows(RecordBatch),
+    /// Groups with partial states, to be merged with those of the other parts.
+    Groups(Vec<Group>),
+}
+
+/// What is read of a table's rows.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    /// Their columns.
+    Columns,
+    /// Groups of them: keys and aggregates.
+    Groups(Vec<Expr>, Vec<AggregateCall>),
 }
 
 /// A table with the conjuncts that concern it.
@@ -57,6 +83,7 @@ pub trait Reader: fmt::Debug + Send + Sync {
 pub(crate) struct ScannedTable {
     pub(crate) table: Arc<TableSchema>,
     pub(crate) predicate: Predicate,
+    pub(crate) wanted: Wanted,
     pub(crate) context: Arc<EvalContext>,
     pub(crate) reader: Arc<dyn Reader>,
     pub(crate) schema: SchemaRef,
@@ -71,7 +98,20 @@ impl ScannedTable {
     ) -> ScannedTable {
         let columns = table.visible_columns().iter();
         let fields: Vec<Field> = columns.map(|c| Field::new(&c.name, c.ty.arrow(), true)).collect();
-        ScannedTable { table, predicate, context, reader, schema: Arc::new(Schema::new(fields)) }
+        let schema = Arc::new(Schema::new(fields));
+        ScannedTable { table, predicate, wanted: Wanted::Columns, context, reader, schema }
+    }
+
+    /// Groups of its rows instead, whose columns have these names and types.
+    pub(crate) fn grouped(
+        self,
+        keys: Vec<Expr>,
+        calls: Vec<AggregateCall>,
+        columns: &[(String, Type)],
+    ) -> ScannedTable {
+        let fields: Vec<Field> =
+            columns.iter().map(|(name, ty)| Field::new(name, ty.arrow(), true)).collect();
+        ScannedTable { wanted: Wanted::Groups(keys, calls), schema: Arc::new(Schema::new(fields)), ..self }
     }
 }
 
@@ -95,15 +135,22 @@ impl TableProvider for ScannedTable {
         let all: Vec<usize> = (0..self.schema.fields().len()).collect();
         let columns = projection.unwrap_or(&all).clone();
         let schema = Arc::new(self.schema.project(&columns)?);
-        let mut output: Vec<Expr> =
-            columns.iter().map(|c| Expr::column(*c, self.table.columns[*c].ty.clone())).collect();
-        if output.is_empty() {
-            // Only the number of rows matters.
-            output.push(literal(Value::Bool(true), Type::Bool));
-        }
-        let top = limit.map(|limit| Top { keys: Vec::new(), limit: limit as u64 });
-        let read =
-            Read { predicate: self.predicate.clone(), output: ReadOutput::Rows { projection: output, top } };
+        let output = match &self.wanted {
+            Wanted::Columns => {
+                let mut projection: Vec<Expr> =
+                    columns.iter().map(|c| Expr::column(*c, self.table.columns[*c].ty.clone())).collect();
+                if projection.is_empty() {
+                    // Only the number of rows matters.
+                    projection.push(literal(Value::Bool(true), Type::Bool));
+                }
+                let top = limit.map(|limit| Top { keys: Vec::new(), limit: limit as u64 });
+                ReadOutput::Rows { projection, top }
+            }
+            Wanted::Groups(keys, calls) => {
+                ReadOutput::Groups { group_by: keys.clone(), aggregates: calls.clone() }
+            }
+        };
+        let read = Read { predicate: self.predicate.clone(), output };
         let ranges = ranges(&self.table, &self.predicate);
         let operation = Operation {
             table: self.table.id,
@@ -127,7 +174,8 @@ impl TableProvider for ScannedTable {
         Ok(Arc::new(RubberbandRead {
             table: self.table.clone(),
             request,
-            limit,
+            columns,
+            limit: if matches!(self.wanted, Wanted::Columns) { limit } else { None },
             schema,
             reader: self.reader.clone(),
             properties: Arc::new(properties),
@@ -140,6 +188,8 @@ impl TableProvider for ScannedTable {
 pub(crate) struct RubberbandRead {
     pub(crate) table: Arc<TableSchema>,
     pub(crate) request: ReadRequest,
+    /// Which columns of groups are wanted.
+    columns: Vec<usize>,
     limit: Option<usize>,
     schema: SchemaRef,
     reader: Arc<dyn Reader>,
@@ -152,12 +202,16 @@ impl DisplayAs for RubberbandRead {
         write!(f, "RubberbandRead: {} [{}]", self.table.name, names.join(", "))?;
         if let Body::Data(data) = &self.request.body
             && let OperationKind::Read(read) = &data.operation.kind
-            && !read.predicate.is_empty()
         {
             let names: Vec<String> = self.table.columns.iter().map(|c| c.name.clone()).collect();
             let printer = Printer { names: &names, context: &data.operation.context };
-            let conjuncts: Vec<String> = read.predicate.iter().map(|c| printer.expr(c)).collect();
-            write!(f, ", where {}", conjuncts.join(" AND "))?;
+            if let ReadOutput::Groups { group_by, .. } = &read.output {
+                write!(f, ", grouped by [{}]", printer.list(group_by))?;
+            }
+            if !read.predicate.is_empty() {
+                let conjuncts: Vec<String> = read.predicate.iter().map(|c| printer.expr(c)).collect();
+                write!(f, ", where {}", conjuncts.join(" AND "))?;
+            }
         }
         if let Some(limit) = self.limit {
             write!(f, ", limit {limit}")?;
@@ -196,7 +250,7 @@ impl ExecutionPlan for RubberbandRead {
     fn execute(
         &self,
         partition: usize,
-        _context: Arc<TaskContext>,
+        context: Arc<TaskContext>,
     ) -> DataFusionResult<SendableRecordBatchStream> {
         if partition != 0 {
             return internal_err!("a scan has one partition, not {partition}");
@@ -208,12 +262,79 @@ impl ExecutionPlan for RubberbandRead {
         } else {
             self.reader.read(self.request.clone())
         };
+        if let Body::Data(data) = &self.request.body
+            && let OperationKind::Read(Read { output: ReadOutput::Groups { group_by, aggregates }, .. }) =
+                &data.operation.kind
+        {
+            let groups = GroupTable::for_read(group_by, aggregates);
+            let mut types: Vec<Type> = group_by.iter().map(Expr::ty).collect();
+            for call in aggregates {
+                types.push(call.result_type().map_err(external)?);
+            }
+            let reservation = MemoryConsumer::new("groups").register(context.memory_pool());
+            let gathering =
+                Gathering { parts, groups, types, columns: self.columns.clone(), schema, reservation };
+            let rows = futures::stream::once(gathering.finish()).try_flatten();
+            return Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema.clone(), rows)));
+        }
         let rows = parts.map(move |part| {
-            let batch = part.map_err(|failure| ScanFailed(failure).into_datafusion())?;
+            let batch = match part.map_err(|failure| ScanFailed(failure).into_datafusion())? {
+                Answer::Rows(batch) => batch,
+                Answer::Groups(_) => return internal_err!("groups came where rows were asked for"),
+            };
             let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
             let columns = batch.columns()[..schema.fields().len()].to_vec();
             Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema.clone(), rows)))
+    }
+}
+
+/// Groups of which the parts still arrive.
+struct Gathering {
+    parts: BoxStream<'static, Result<Answer, Failure>>,
+    groups: GroupTable,
+    /// Types of keys and results.
+    types: Vec<Type>,
+    columns: Vec<usize>,
+    schema: SchemaRef,
+    reservation: MemoryReservation,
+}
+
+impl Gathering {
+    /// Merges the parts; gives the groups as rows.
+    async fn finish(
+        mut self,
+    ) -> DataFusionResult<impl futures::Stream<Item = DataFusionResult<RecordBatch>>> {
+        while let Some(part) = self.parts.next().await {
+            match part.map_err(|failure| ScanFailed(failure).into_datafusion())? {
+                Answer::Groups(groups) => self.groups.merge(groups).map_err(external)?,
+                Answer::Rows(_) => return internal_err!("rows came where groups were asked for"),
+            }
+            self.reservation.try_resize(self.groups.heap_size())?;
+        }
+        let Gathering { parts: _, groups, types, columns, schema, reservation } = self;
+        let rows: Vec<Vec<Value>> = groups
+            .finish()
+            .map_err(external)?
+            .into_iter()
+            .map(|(mut key, results)| {
+                key.extend(results);
+                key
+            })
+            .collect();
+        let batches = (0..rows.len()).step_by(GROUP_ROWS).collect::<Vec<_>>();
+        Ok(futures::stream::iter(batches).map(move |first| {
+            // The groups are held for as long as there are some to come.
+            let _ = &reservation;
+            let rows = &rows[first..rows.len().min(first + GROUP_ROWS)];
+            let arrays = columns.iter().map(|column| {
+                let values: Vec<Value> = rows.iter().map(|row| row[*column].clone()).collect();
+                values_to_array(&values, &types[*column]).map_err(external)
+            });
+            let arrays = arrays.collect::<DataFusionResult<Vec<_>>>()?;
+            let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+            Ok(RecordBatch::try_new_with_options(schema.clone(), arrays, &options)?)
+        }))
     }
 }

@@ -20,8 +20,8 @@ use sqlparser::ast;
 use super::{
     Query,
     node::{Call, JoinKind, Kind, Node},
-    query::Translation,
-    window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
+    query::{Translation, row_number},
+    window::OrderKey,
 };
 use crate::{
     expression::{Resolver, SUBQUERIES, Term, literal},
@@ -380,6 +380,17 @@ impl Planner<'_> {
     }
 }
 
+/// Joins what stands behind LATERAL, which refers to the columns of the left side.
+pub(crate) fn join_lateral(left: Node, kind: JoinKind, right: Node, condition: Vec<Expr>) -> Result<Node> {
+    let (width, own) = (left.width(), right.width());
+    let dependence = Dependence::new(&left, &right, &|expr| Ok(expr.clone()))?;
+    let right = dependence.carry(right)?;
+    let attached = Attached { question: Question::Scalar, right, own, outers: dependence.outers };
+    let mut on = attached.condition(width);
+    on.extend(condition);
+    Ok(left.join(kind, attached.right, on))
+}
+
 /// Joins a scalar subquery.
 fn attach_scalar(node: Node, right: Node, translate: Translation<'_>) -> Result<(Node, Expr)> {
     let width = node.width();
@@ -683,17 +694,8 @@ impl Dependence {
                     descending: key.descending,
                     nulls_first: key.nulls_first,
                 });
-                let number = WindowCall {
-                    function: WindowFunction::RowNumber,
-                    partition: (width..width + added).map(|c| input.column(c)).collect(),
-                    order: order.collect(),
-                    frame: Frame {
-                        units: Units::Range,
-                        start: Bound::UnboundedPreceding,
-                        end: Bound::CurrentRow,
-                    },
-                    ty: Type::Int8,
-                };
+                let partition = (width..width + added).map(|c| input.column(c)).collect();
+                let number = row_number(partition, order.collect());
                 let numbered = input.window(vec![number]);
                 let place = numbered.column(width + added);
                 let zero = || literal(Value::Int8(0), Type::Int8);
@@ -711,7 +713,7 @@ impl Dependence {
                 }
                 Ok(numbered.filter(predicate).select(0..width + added))
             }
-            Kind::Scan { .. } | Kind::Rows(_) | Kind::Batch(_) => {
+            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) => {
                 Err(SqlError::unsupported("VALUES that refer to an outer query"))
             }
         }

@@ -9,7 +9,7 @@ use tokio_postgres::{
 use super::{
     evaluate::{Outcome, Table},
     generate::Generator,
-    statement::{Statement, Writer},
+    statement::Writer,
 };
 
 type BoxError = Box<dyn std::error::Error + Sync + Send>;
@@ -198,7 +198,7 @@ pub async fn run_sequence(client: &Client, seed: u64, options: Options) -> Resul
             Ok(answer) => Some(format!("expected {outcome:?}\nfound {answer:?}")),
             Err(error) => Some(format!("expected {outcome:?}\nfound a broken connection: {error}")),
         };
-        if failure.is_none() && !matches!(statement, Statement::Select(..)) && generator.chance(50) {
+        if failure.is_none() && !statement.is_read() && generator.chance(50) {
             let rows = Outcome::Rows { rows: table.rows.clone(), ordered: false };
             let found = ask(client, &everything, None).await?;
             if !agrees(&rows, &found) {
@@ -211,7 +211,7 @@ pub async fn run_sequence(client: &Client, seed: u64, options: Options) -> Resul
                 script.join(";\n")
             ));
         }
-        if !matches!(statement, Statement::Select(..)) && !matches!(outcome, Outcome::Fails(_)) {
+        if !statement.is_read() && !matches!(outcome, Outcome::Fails(_)) {
             script.push(Writer::new(&table.schema, false).write(&statement).0);
         }
     }

@@ -54,6 +54,7 @@ impl Table {
                 rows.clear();
                 Outcome::Count(0)
             }
+            Statement::Join(join) => join.evaluate(self, &mut errors),
             Statement::Select(projection, filter) => {
                 let matching = self.matching(filter, &mut errors);
                 let matching: Vec<&Row> = matching.into_iter().map(|index| &self.rows[index]).collect();
@@ -170,7 +171,7 @@ impl Table {
     }
 
     /// Indexes of the rows for which every conjunct is true.
-    fn matching(&self, filter: &[Predicate], errors: &mut BTreeSet<State>) -> Vec<usize> {
+    pub fn matching(&self, filter: &[Predicate], errors: &mut BTreeSet<State>) -> Vec<usize> {
         let mut matching = Vec::new();
         'rows: for (index, row) in self.rows.iter().enumerate() {
             let scope = Scope { schema: &self.schema, row, excluded: None };

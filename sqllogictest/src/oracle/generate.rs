@@ -7,6 +7,7 @@ use rand::{RngExt, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
+    join::{Join, JoinKind},
     statement::{
         Aggregate, Arithmetic, Column, Comparison, Expr, OnConflict, Predicate, Projection, Schema, Statement,
     },
@@ -358,6 +359,21 @@ impl Generator {
         free
     }
 
+    /// The table joined with itself.
+    fn join(&mut self, schema: &Schema) -> Statement {
+        let kind = *self.pick(&JoinKind::ALL);
+        let column =
+            |generator: &mut Generator| generator.number(0, schema.columns.len() as i64 - 1) as usize;
+        let mut on = vec![column(self)];
+        if self.chance(30) {
+            on.push(column(self));
+        }
+        // PostgreSQL has full joins by equality only.
+        let less = (kind != JoinKind::Full && self.chance(30)).then(|| column(self));
+        let (left, right) = (self.filter(schema, false), self.filter(schema, false));
+        Statement::Join(Join { kind, on, less, left, right })
+    }
+
     /// A statement.
     pub fn statement(&mut self, schema: &Schema) -> Statement {
         match self.number(0, 99) {
@@ -384,6 +400,7 @@ impl Generator {
                 Statement::Delete(filter, self.returning(schema))
             }
             58 => Statement::Truncate,
+            59..70 => self.join(schema),
             _ => {
                 let projection = self.projection(schema);
                 // PostgreSQL may find the first or the least row by an index, and never look at the others.

@@ -10,5 +10,6 @@
 pub mod check;
 pub mod evaluate;
 pub mod generate;
+pub mod join;
 pub mod statement;
 pub mod value;

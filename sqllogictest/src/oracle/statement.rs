@@ -1,6 +1,9 @@
 //! Generated statements and their SQL text.
 
-use super::value::{Datum, Type};
+use super::{
+    join::Join,
+    value::{Datum, Type},
+};
 
 /// A column.
 #[derive(Clone, Debug)]
@@ -180,6 +183,8 @@ pub enum OnConflict {
 pub enum Statement {
     /// `SELECT`
     Select(Projection, Vec<Predicate>),
+    /// `SELECT` of the table joined with itself
+    Join(Join),
     /// `INSERT`: columns, rows (`None` is `DEFAULT`), conflict clause, `RETURNING`.
     Insert(Vec<usize>, Vec<Vec<Option<Datum>>>, Option<OnConflict>, Option<Vec<Expr>>),
     /// `UPDATE`: assignments (`None` is `DEFAULT`), predicate, `RETURNING`.
@@ -188,6 +193,13 @@ pub enum Statement {
     Delete(Vec<Predicate>, Option<Vec<Expr>>),
     /// `TRUNCATE`
     Truncate,
+}
+
+impl Statement {
+    /// Whether it only reads.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Statement::Select(..) | Statement::Join(_))
+    }
 }
 
 /// Writes statements as SQL, with literals, or with parameters where the parameter's type is clear from a column.
@@ -201,6 +213,11 @@ impl<'a> Writer<'a> {
     /// A writer of statements on `schema`, with parameters when `parameterised`.
     pub fn new(schema: &'a Schema, parameterised: bool) -> Writer<'a> {
         Writer { schema, parameters: parameterised.then(Vec::new) }
+    }
+
+    /// The table.
+    pub fn schema(&self) -> &'a Schema {
+        self.schema
     }
 
     /// The statement's text and its parameters.
@@ -231,6 +248,7 @@ impl<'a> Writer<'a> {
         let table = &self.schema.name;
         match statement {
             Statement::Truncate => format!("TRUNCATE {table}"),
+            Statement::Join(join) => join.sql(self),
             Statement::Select(projection, filter) => {
                 let (list, tail) = self.projection(projection);
                 format!("SELECT {list} FROM {table}{}{tail}", self.filter(filter))
@@ -292,7 +310,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    fn filter(&mut self, conjuncts: &[Predicate]) -> String {
+    /// WHERE, if there is a conjunct.
+    pub fn filter(&mut self, conjuncts: &[Predicate]) -> String {
         let conjuncts: Vec<String> = conjuncts.iter().map(|c| self.predicate(c)).collect();
         match conjuncts.is_empty() {
             true => String::new(),
