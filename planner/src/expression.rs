@@ -380,14 +380,20 @@ impl<'a> Resolver<'a> {
                 }
                 self.like(operand, pattern, escape_char.as_ref(), true, *negated, position())
             }
+            E::AnyOp { left, compare_op, right, is_some: _ } if matches!(right.as_ref(), E::Subquery(_)) => {
+                let E::Subquery(query) = right.as_ref() else { return unsupported("ANY") };
+                self.quantified(left, compare_op, query, false, position())
+            }
+            E::AllOp { left, compare_op, right } if matches!(right.as_ref(), E::Subquery(_)) => {
+                let E::Subquery(query) = right.as_ref() else { return unsupported("ALL") };
+                self.quantified(left, compare_op, query, true, position())
+            }
             E::AnyOp { left, compare_op: BinaryOperator::Eq, right, is_some: _ } => match right.as_ref() {
                 E::Array(array) => self.in_list(left, &array.elem, false, position()),
-                E::Subquery(query) => self.in_subquery(left, query, false, position()),
                 _ => unsupported("ANY over anything but an ARRAY[…]"),
             },
             E::AllOp { left, compare_op: BinaryOperator::NotEq, right } => match right.as_ref() {
                 E::Array(array) => self.in_list(left, &array.elem, true, position()),
-                E::Subquery(query) => self.in_subquery(left, query, true, position()),
                 _ => unsupported("ALL over anything but an ARRAY[…]"),
             },
             E::Cast { kind, expr: operand, data_type, array, format } => {

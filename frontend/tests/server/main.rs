@@ -3,6 +3,7 @@
 mod bad_input;
 mod copy;
 mod protocol;
+mod relational;
 mod session;
 mod support;
 mod values;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    TableSchema, Type,
+    SqlError, SqlState, TableSchema, Type,
     aggregate::AggregateCall,
     error::Result,
     expr::{Expr, walk},
@@ -250,6 +250,11 @@ impl Node {
         self.fields.len()
     }
 
+    /// Number of operators.
+    fn size(&self) -> usize {
+        1 + self.inputs().into_iter().map(Node::size).sum::<usize>()
+    }
+
     /// A reference to an output column.
     pub(crate) fn column(&self, index: usize) -> Expr {
         Expr::column(index, self.fields[index].ty.clone())
@@ -370,6 +375,19 @@ impl Node {
         }
         Ok(self)
     }
+}
+
+/// Most operators of a statement. Subqueries and common table expressions may each be needed in several places, so that
+/// a short text can stand for a very large tree.
+const MAX_OPERATORS: usize = 4096;
+
+/// Refuses a tree that is too large (54001).
+pub(crate) fn check_size(node: &Node) -> Result<()> {
+    if node.size() <= MAX_OPERATORS {
+        return Ok(());
+    }
+    Err(SqlError::new(SqlState::TOO_COMPLEX, "the statement is too complex")
+        .with_detail(format!("Its plan has more than {MAX_OPERATORS} operators.")))
 }
 
 /// Whether an expression refers to a column of the query around.

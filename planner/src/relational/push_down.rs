@@ -108,6 +108,7 @@ fn group_there(input: Node, keys: Vec<Expr>, calls: Vec<Call>, fields: Vec<Field
     for call in &mut aggregates {
         call.argument = call.argument.as_ref().map(over).transpose()?;
         call.filter = call.filter.as_ref().map(over).transpose()?;
+        call.further = call.further.iter().map(over).collect::<Result<Vec<_>>>()?;
     }
     let (table, predicate) = (table.clone(), predicate.clone());
     Ok(Node { kind: Kind::Groups { table, predicate, keys, calls: aggregates }, fields })

@@ -13,7 +13,7 @@ use sqlparser::ast::{self, Spanned};
 
 use super::{
     Cte, Query,
-    node::{Call, Field, Kind, Node},
+    node::{Call, Field, Kind, Node, check_size},
     subquery::has_subquery,
     window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
@@ -25,6 +25,9 @@ use crate::{
     rewrite::{conjuncts, rewrite},
     select::{Item, Planner, Resolved, Shape, check_clauses, distinct_on, expand, regroup, unsupported},
 };
+
+/// Most groupings of one GROUP BY, as in PostgreSQL.
+const MAX_GROUPING_SETS: usize = 4096;
 
 /// Translates an expression over the names of a query into one over a tree's columns.
 pub(crate) type Translation<'t> = &'t dyn Fn(&Expr) -> Result<Expr>;
@@ -99,6 +102,7 @@ impl Planner<'_> {
         if let Some(relational) = &mut self.shared.relational {
             relational.ctes.truncate(known);
         }
+        check_size(&planned.node)?;
         Ok(planned)
     }
 
@@ -522,6 +526,10 @@ impl Planner<'_> {
                     }
                     combined.push(places);
                 }
+            }
+            if combined.len() > MAX_GROUPING_SETS {
+                let message = format!("too many grouping sets present (maximum {MAX_GROUPING_SETS})");
+                return Err(SqlError::new(SqlState::TOO_COMPLEX, message));
             }
             all.sets = combined;
         }

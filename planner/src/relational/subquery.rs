@@ -19,7 +19,7 @@ use sqlparser::ast;
 
 use super::{
     Query,
-    node::{Call, JoinKind, Kind, Node},
+    node::{Call, JoinKind, Kind, Node, check_size},
     query::{Translation, row_number},
     window::OrderKey,
 };
@@ -39,6 +39,8 @@ pub(crate) enum Question {
     Exists,
     /// Whether these operands equal one of its rows.
     In(Vec<Expr>),
+    /// Whether this operand compares so with one of its rows.
+    Any(CompareOp, Expr),
 }
 
 /// A subquery of an expression.
@@ -84,20 +86,23 @@ impl Resolver<'_> {
         };
         relational.depth += 1;
         let catalog = relational.catalog.clone();
-        let tables = std::mem::take(&mut relational.tables);
         let mut planner = Planner {
             source: self.source,
             catalog: &catalog,
             settings: self.settings,
             shared: std::mem::take(self.shared),
-            tables,
+            tables: Vec::new(),
         };
         let planned = planner.relational_query(query, Some(Arc::new(self.scope.clone())));
         let Planner { shared, tables, .. } = planner;
         *self.shared = shared;
         if let Some(relational) = &mut self.shared.relational {
             relational.depth -= 1;
-            relational.tables = tables;
+            for table in tables {
+                if !relational.tables.contains(&table) {
+                    relational.tables.push(table);
+                }
+            }
         }
         let planned = planned?;
         // Of an outer query it refers to these columns; if that one groups its rows, they must be grouped, too.
@@ -176,6 +181,47 @@ impl Resolver<'_> {
         let node = planned.node.project(theirs, names);
         let term = self.subquery(Question::In(mine), node, Type::Bool, position)?;
         self.negate_if(negated, term)
+    }
+
+    /// `x < ANY (SELECT …)`, and, negated twice, `x >= ALL (SELECT …)`.
+    pub(crate) fn quantified(
+        &mut self,
+        operand: &ast::Expr,
+        op: &ast::BinaryOperator,
+        query: &ast::Query,
+        all: bool,
+        position: Option<u32>,
+    ) -> Result<Term> {
+        use ast::BinaryOperator as B;
+        let (symbol, op) = match op {
+            B::Eq => ("=", CompareOp::Eq),
+            B::NotEq => ("<>", CompareOp::Ne),
+            B::Lt => ("<", CompareOp::Lt),
+            B::LtEq => ("<=", CompareOp::Le),
+            B::Gt => (">", CompareOp::Gt),
+            B::GtEq => (">=", CompareOp::Ge),
+            other => {
+                let what = format!("operator {other} with ANY or ALL");
+                return Err(at(SqlError::unsupported(what), position));
+            }
+        };
+        if (all && op == CompareOp::Ne) || (!all && op == CompareOp::Eq) {
+            return self.in_subquery(operand, query, all, position);
+        }
+        let operator = self.source.operator_after(ast::Spanned::span(operand), symbol).or(position);
+        let term = self.term(operand)?;
+        let planned = self.plan_subquery(query, position)?;
+        if planned.columns.len() != 1 {
+            let message = "subquery has too many columns";
+            return Err(at(SqlError::new(SqlState::SYNTAX_ERROR, message), operator));
+        }
+        let column = Term::known(planned.node.column(0), position);
+        let (mine, theirs) = self.same_type(symbol, term, column, operator)?;
+        let node = planned.node.project(vec![theirs], planned.columns.iter().map(|c| c.name.clone()));
+        // It holds of all when its opposite holds of none.
+        let asked = if all { op.negated() } else { op };
+        let term = self.subquery(Question::Any(asked, mine), node, Type::Bool, position)?;
+        self.negate_if(all, term)
     }
 
     fn negate_if(&mut self, negated: bool, term: Term) -> Result<Term> {
@@ -260,7 +306,7 @@ impl Planner<'_> {
                 let joins = match &subquery.question {
                     Question::Exists => correlated,
                     Question::In(_) => !negated,
-                    Question::Scalar => false,
+                    Question::Scalar | Question::Any(..) => false,
                 };
                 if joins {
                     let attached;
@@ -289,10 +335,18 @@ impl Planner<'_> {
         translate: Translation<'_>,
     ) -> Result<(Node, Attached)> {
         let Subquery { mut question, node: right } = subquery;
-        if let Question::In(operands) = &mut question {
-            let mut translated = operands.iter().map(translate).collect::<Result<Vec<_>>>()?;
-            node = self.attach(node, &mut translated, translate)?;
-            *operands = translated;
+        match &mut question {
+            Question::In(operands) => {
+                let mut translated = operands.iter().map(translate).collect::<Result<Vec<_>>>()?;
+                node = self.attach(node, &mut translated, translate)?;
+                *operands = translated;
+            }
+            Question::Any(_, operand) => {
+                let mut translated = [translate(operand)?];
+                node = self.attach(node, &mut translated, translate)?;
+                [*operand] = translated;
+            }
+            Question::Scalar | Question::Exists => {}
         }
         let own = right.width();
         let dependence = Dependence::new(&node, &right, translate)?;
@@ -312,6 +366,10 @@ impl Planner<'_> {
         }
         let (node, attached) = self.prepare(node, subquery, translate)?;
         let width = node.width();
+        if let Question::Any(op, operand) = &attached.question {
+            let holds = compare(*op, operand.clone(), shifted(attached.right.column(0), width));
+            return attach_any(node, attached, vec![holds]);
+        }
         let Question::In(operands) = &attached.question else {
             if attached.outers.is_empty() {
                 let one = literal(Value::Int8(1), Type::Int8);
@@ -327,41 +385,16 @@ impl Planner<'_> {
             return Ok((node, answer));
         };
         let operands = operands.clone();
-        let on = attached.condition(width);
         let equal = equalities(&operands, &attached.right, width);
-        let mut condition = on.clone();
-        condition.extend(equal.iter().cloned());
+        let [operand] = operands.as_slice() else { return attach_any(node, attached, equal) };
+        let mut condition = attached.condition(width);
+        condition.extend(equal);
         let dependent: Vec<Expr> =
             (attached.own..attached.right.width()).map(|c| attached.right.column(c)).collect();
         let node = node.join(JoinKind::Mark, attached.right.clone(), condition);
         let is_member = node.column(width);
         let (no, unknown) = (literal(Value::Bool(false), Type::Bool), literal(Value::Null, Type::Bool));
-        let case = |branches: Vec<(Expr, Expr)>, otherwise: Expr| Expr::Case {
-            branches,
-            otherwise: Some(Box::new(otherwise)),
-            ty: Type::Bool,
-        };
         let yes = (is_member, literal(Value::Bool(true), Type::Bool));
-        let [operand] = operands.as_slice() else {
-            // Of a row it is unknown whether it is the operands when no member tells them apart.
-            let undecided = Expr::IsNull { expr: Box::new(Expr::And(equal)), negated: false };
-            // The mark has come in between.
-            let by_one = |expr: &Expr| {
-                rewrite(expr, &mut |part| {
-                    Ok(match part {
-                        Expr::Column { index, ty } if *index >= width && outer_level(*index).0 == 0 => {
-                            Some(Expr::column(index + 1, ty.clone()))
-                        }
-                        _ => None,
-                    })
-                })
-            };
-            let mut condition = on.iter().map(by_one).collect::<Result<Vec<_>>>()?;
-            condition.push(by_one(&undecided)?);
-            let node = node.join(JoinKind::Mark, attached.right, condition);
-            let maybe = node.column(width + 1);
-            return Ok((node, case(vec![yes, (maybe, unknown)], no)));
-        };
         let calls = vec![count(None), count(Some(attached.right.column(0)))];
         let keys = dependent.len();
         let counts = attached.right.aggregate(dependent, calls)?;
@@ -376,8 +409,43 @@ impl Planner<'_> {
         let is_null = |expr: Expr| Expr::IsNull { expr: Box::new(expr), negated: false };
         let empty = Expr::Or(vec![is_null(rows.clone()), compare(CompareOp::Eq, rows.clone(), zero)]);
         let has_null = Expr::Or(vec![is_null(operand.clone()), compare(CompareOp::Lt, values, rows)]);
-        Ok((node, case(vec![yes, (empty, no.clone()), (has_null, unknown)], no)))
+        Ok((node, decide(vec![yes, (empty, no.clone()), (has_null, unknown)], no)))
     }
+}
+
+/// `CASE WHEN …`
+fn decide(branches: Vec<(Expr, Expr)>, otherwise: Expr) -> Expr {
+    Expr::Case { branches, otherwise: Some(Box::new(otherwise)), ty: Type::Bool }
+}
+
+/// Joins what says whether all of some conjuncts are true of one of a subquery's rows; where they are of none, and not
+/// all false of some, that is unknown.
+fn attach_any(node: Node, attached: Attached, conjuncts: Vec<Expr>) -> Result<(Node, Expr)> {
+    let width = node.width();
+    let on = attached.condition(width);
+    let mut condition = on.clone();
+    condition.extend(conjuncts.iter().cloned());
+    let node = node.join(JoinKind::Mark, attached.right.clone(), condition);
+    let is_true = node.column(width);
+    // The mark has come in between.
+    let by_one = |expr: &Expr| {
+        rewrite(expr, &mut |part| {
+            Ok(match part {
+                Expr::Column { index, ty } if *index >= width && outer_level(*index).0 == 0 => {
+                    Some(Expr::column(index + 1, ty.clone()))
+                }
+                _ => None,
+            })
+        })
+    };
+    let undecided = Expr::IsNull { expr: Box::new(Expr::And(conjuncts)), negated: false };
+    let mut condition = on.iter().map(by_one).collect::<Result<Vec<_>>>()?;
+    condition.push(by_one(&undecided)?);
+    let node = node.join(JoinKind::Mark, attached.right, condition);
+    let is_unknown = node.column(width + 1);
+    let truth = |value: Value| literal(value, Type::Bool);
+    let branches = vec![(is_true, truth(Value::Bool(true))), (is_unknown, truth(Value::Null))];
+    Ok((node, decide(branches, truth(Value::Bool(false)))))
 }
 
 /// Joins what stands behind LATERAL, which refers to the columns of the left side.
@@ -558,6 +626,7 @@ impl Dependence {
                 }
                 _ => error,
             })?;
+        check_size(tree)?;
         let combinations = (!columns.is_empty()).then(|| {
             let names = vec!["outer".to_owned(); outers.len()];
             tree.clone().project(outers.clone(), names).distinct()

@@ -1,0 +1,104 @@
+//! Statements that read several tables: one `Ts`, bounded memory, an end when they are cancelled.
+
+use tokio::task::JoinSet;
+
+use crate::support::{Server, code, rows, value};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_reads_of_a_statement_see_the_same() {
+    const STEPS: i64 = 60;
+    let server = Server::start().await;
+    let (reader, writer) = (server.connect().await, server.connect().await);
+    writer.batch_execute("create table a (k int primary key, n int)").await.unwrap();
+    writer.batch_execute("create table b (k int primary key, n int)").await.unwrap();
+    for table in ["a", "b"] {
+        writer.batch_execute(&format!("insert into {table} values (1, 0), (2, 0), (3, 0)")).await.unwrap();
+    }
+    // A row of `a` is always changed before that of `b`, so that it is ahead by one change at most.
+    let mut writing = JoinSet::new();
+    writing.spawn(async move {
+        for _ in 0..STEPS {
+            for table in ["a", "b"] {
+                writer.batch_execute(&format!("update {table} set n = n + 1")).await.unwrap();
+            }
+        }
+    });
+    loop {
+        let ended = writing.try_join_next().is_some();
+        let ahead = rows(&reader, "select a.n - b.n, a.n from a join b on a.k = b.k").await;
+        let first = ahead[0].clone();
+        assert!(matches!(first[0].as_deref(), Some("0" | "1")), "{ahead:?}");
+        assert_eq!(ahead.len(), 3);
+        assert!(ahead.iter().all(|row| *row == first), "{ahead:?}");
+        if ended {
+            break;
+        }
+    }
+    assert_eq!(
+        value(&reader, "select sum(a.n) + (select sum(n) from b) from a").await,
+        (STEPS * 6).to_string()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_sees_one_snapshot_through_joins() {
+    let server = Server::start().await;
+    let (reader, writer) = (server.connect().await, server.connect().await);
+    writer.batch_execute("create table t (a int)").await.unwrap();
+    writer.batch_execute("insert into t values (1)").await.unwrap();
+    reader.batch_execute("begin").await.unwrap();
+    assert_eq!(value(&reader, "select count(*) from t x, t y").await, "1");
+    writer.batch_execute("insert into t values (2)").await.unwrap();
+    assert_eq!(value(&reader, "select count(*) from t x, t y").await, "1");
+    assert_eq!(value(&reader, "select count(*) from t").await, "1");
+    reader.batch_execute("commit").await.unwrap();
+    assert_eq!(value(&reader, "select count(*) from t x, t y").await, "4");
+}
+
+/// A table of a hundred rows.
+async fn hundred(client: &tokio_postgres::Client) {
+    client.batch_execute("create table t (a int, b text)").await.unwrap();
+    let values: Vec<String> = (0..100).map(|n| format!("({n}, 'row {n}')")).collect();
+    client.batch_execute(&format!("insert into t values {}", values.join(", "))).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_bounded() {
+    let server = Server::start_with(|options| options.relations_bytes = 1 << 20).await;
+    let client = server.connect().await;
+    hundred(&client).await;
+    let many = "select x.a, y.b, z.b from t x, t y, t z order by z.b, y.b, x.a";
+    assert_eq!(code(client.simple_query(many).await.unwrap_err()), "53200");
+    // What the failed statement held is free again.
+    assert_eq!(value(&client, "select count(*) from t x join t y using (a)").await, "100");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_ends_when_it_is_cancelled() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    hundred(&client).await;
+    client.batch_execute("set statement_timeout = 100").await.unwrap();
+    let endless =
+        "select count(*) from t a, t b, t c, t d, t e, t f where a.a + b.a + c.a + d.a + e.a + f.a = -1";
+    assert_eq!(code(client.simple_query(endless).await.unwrap_err()), "57014");
+    client.batch_execute("set statement_timeout = 0").await.unwrap();
+    assert_eq!(value(&client, "select count(*) from t x join t y using (a)").await, "100");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_joins_follow_their_tables() {
+    let server = Server::start().await;
+    let (client, other) = (server.connect().await, server.connect().await);
+    other.batch_execute("create table t (a int)").await.unwrap();
+    other.batch_execute("insert into t values (1), (2)").await.unwrap();
+    let join = "select count(*) from t x join t y on x.a = y.a where x.a > $1";
+    let join = client.prepare(join).await.unwrap();
+    assert_eq!(client.query_one(&join, &[&0]).await.unwrap().get::<_, i64>(0), 2);
+    other.batch_execute("drop table t").await.unwrap();
+    assert_eq!(code(client.query_one(&join, &[&0]).await.unwrap_err()), "42P01");
+    other.batch_execute("create table t (a int)").await.unwrap();
+    other.batch_execute("insert into t values (7)").await.unwrap();
+    assert_eq!(client.query_one(&join, &[&0]).await.unwrap().get::<_, i64>(0), 1);
+    assert_eq!(client.query_one(&join, &[&7]).await.unwrap().get::<_, i64>(0), 0);
+}
