@@ -278,8 +278,7 @@ impl Planner<'_> {
         outer: Option<Arc<Scope>>,
     ) -> Result<Query> {
         let is_distinct = check_clauses(select)?;
-        let ast::Select { projection, from, selection, group_by, having, named_window, distinct, .. } =
-            select;
+        let ast::Select { projection, from, selection, group_by, having, named_window, .. } = select;
         let (node, mut scope) = self.from(from, &outer)?;
         scope.outer = outer;
         let windows_before = self.add_named_windows(named_window)?;
