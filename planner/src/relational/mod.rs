@@ -1,14 +1,14 @@
 //! The second planning path (DESIGN, decisions 8 and 9): everything that is not a statement about one table is a
 //! DataFusion plan whose table scans are Rubberband reads, all at one `Ts`.
 //!
-//! 1. [`query`], [`from`], [`subquery`] and [`window`] resolve the statement as PostgreSQL does into a tree of
-//!    operators over the engine's expressions ([`node`]). Subqueries become joins there.
-//! 2. [`bind`] puts in parameters; [`push_down`] moves conjuncts towards the tables, so that each read asks for as few
+//! 1. `query`, `from`, `subquery` and `window` resolve the statement as PostgreSQL does into a tree of
+//!    operators over the engine's expressions (`node`). Subqueries become joins there.
+//! 2. `bind` puts in parameters; `push_down` moves conjuncts towards the tables, so that each read asks for as few
 //!    rows as the direct path would.
-//! 3. [`lower`] makes the DataFusion plan. An expression is one function call to DataFusion ([`function`]), evaluated
+//! 3. `lower` makes the DataFusion plan. An expression is one function call to DataFusion (`function`), evaluated
 //!    by the engine; only column references are native, and equality and order of types whose Arrow form has
-//!    PostgreSQL's. For the others both are native on keys. Aggregates are the engine's, too ([`aggregate`]).
-//! 4. [`scan`] is what DataFusion sees of a table; the rows come from a [`Reader`] that the front end brings. [`execute`]
+//!    PostgreSQL's. For the others both are native on keys. Aggregates are the engine's, too (`aggregate`).
+//! 4. `scan` is what DataFusion sees of a table; the rows come from a [`Reader`] that the front end brings. `execute`
 //!    runs the plan within bounded memory.
 //!
 //! DataFusion chooses how to join, sort and aggregate; what an expression means, it never decides.
