@@ -128,16 +128,13 @@ impl PayloadStore {
         (!chunks.is_empty()).then_some(chunks)
     }
 
-    /// The rows of a part as its message describes it; `None` when they are not here, or damaged.
-    pub fn rows(&self, payload: &StagedPayload, part: &StagedPart) -> Option<Vec<RowBatch>> {
-        let read = |(chunk, checksum): (usize, &u32)| {
-            let rows = read_chunk(&self.path(payload.id, part.range, chunk as u32))?;
-            if crc32fast::hash(&rows) != *checksum {
-                return None;
-            }
-            postcard::from_bytes(&rows).ok()
-        };
-        part.checksums.iter().enumerate().map(read).collect()
+    /// The rows of a chunk as its message describes it; `None` when they are not here, or damaged.
+    pub fn rows(&self, payload: &StagedPayload, part: &StagedPart, chunk: usize) -> Option<RowBatch> {
+        let rows = read_chunk(&self.path(payload.id, part.range, chunk as u32))?;
+        if crc32fast::hash(&rows) != *part.checksums.get(chunk)? {
+            return None;
+        }
+        postcard::from_bytes(&rows).ok()
     }
 
     /// Stores a part that another holder has sent, if it is as its message describes it.
@@ -219,16 +216,6 @@ impl PayloadStore {
     fn path(&self, payload: PayloadId, range: KeyRange, chunk: u32) -> PathBuf {
         self.dir_of(payload).join(format!("{:016x}-{:016x}.{chunk}", range.first, range.last))
     }
-}
-
-/// Joins the rows of chunks; `None` when there is no chunk.
-pub(crate) fn concatenate(batches: Vec<RowBatch>) -> Result<Option<RowBatch>, SqlError> {
-    let Some(first) = batches.first() else { return Ok(None) };
-    let rows = arrow::compute::concat_batches(&first.rows.schema(), batches.iter().map(|batch| &batch.rows))
-        .map_err(|e| SqlError::internal(format!("the chunks of a payload do not fit together: {e}")))?;
-    let positions = batches.iter().flat_map(|batch| batch.positions.iter().copied()).collect();
-    let ordinals = batches.iter().flat_map(|batch| batch.ordinals.iter().copied()).collect();
-    Ok(Some(RowBatch { rows, positions, ordinals }))
 }
 
 /// Makes the entries of a directory durable.

@@ -71,8 +71,9 @@ pub enum Wire {
         config: Arc<Config>,
         /// The catalog as of `ts`, for a subscription without `after`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,
-        /// The leadership that the stream belongs to. Snapshot reads that were sent under another may be lost.
-        term: u64,
+        /// The leadership that the stream belongs to, unlike any other's. Snapshot reads that were sent under another
+        /// may be lost.
+        leadership: u64,
     },
     /// Router to application process: the log no longer reaches back to the subscription's `after`. The same question
     /// would get the same answer: a client begins anew, a storage process must be copied from another.

@@ -398,16 +398,19 @@ async fn staged_rows_are_inserted_even_when_a_copy_is_damaged() {
     }
     let id = stager.id();
     let payload: StagedPayload = stager.finish().await.expect("every holder has it");
-    // One of s1's chunks rots.
+    // Half of s1's chunks rot.
     let dir_of_payload = dir
         .path()
         .join("storage/s1/payloads")
         .join(format!("{}-{}-{}", id.process, id.incarnation, id.sequence));
-    let chunk =
-        std::fs::read_dir(&dir_of_payload).expect("it is there").next().expect("a chunk").expect("readable");
-    let mut bytes = std::fs::read(chunk.path()).expect("readable");
-    *bytes.last_mut().expect("not empty") ^= 1;
-    std::fs::write(chunk.path(), bytes).expect("writable");
+    let chunks: Vec<_> = std::fs::read_dir(&dir_of_payload).expect("it is there").collect();
+    assert_eq!(chunks.len(), 20, "ten chunks in each of two ranges");
+    for chunk in chunks.into_iter().step_by(2) {
+        let path = chunk.expect("readable").path();
+        let mut bytes = std::fs::read(&path).expect("readable");
+        *bytes.last_mut().expect("not empty") ^= 1;
+        std::fs::write(path, bytes).expect("writable");
+    }
     let mut request = table.insert_request(InsertRows::Staged(id), staged_ranges(&payload));
     if let Body::Data(data) = &mut request.body {
         data.staged = Some(payload.clone());

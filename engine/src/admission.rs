@@ -21,6 +21,18 @@ fn single_row(arrays: &[ArrayRef], row: u32) -> Vec<ArrayRef> {
     arrays.iter().map(|array| array.slice(row as usize, 1)).collect()
 }
 
+/// One row of a batch, without holding on to the others.
+fn row_of(batch: &RowBatch, row: u32) -> RowBatch {
+    let index = row as usize;
+    let indices = UInt32Array::from(vec![row]);
+    let rows = arrow::compute::take_record_batch(&batch.rows, &indices);
+    RowBatch {
+        rows: rows.unwrap_or_else(|_| batch.rows.slice(index, 1)),
+        positions: vec![batch.positions[index]],
+        ordinals: vec![batch.ordinals[index]],
+    }
+}
+
 fn take(array: &ArrayRef, rows: &[u32]) -> ArrayRef {
     if rows.len() == array.len() {
         return array.clone();
@@ -105,16 +117,26 @@ impl Shard {
         }
     }
 
-    /// Inserts the rows that belong to this shard.
-    pub(crate) fn insert(&mut self, table: &mut Table, rider: &mut Rider, effects: &mut Vec<Effect>) {
+    /// Inserts the rows of an INSERT that travel with it, or makes it wait for those that were staged.
+    pub(crate) fn begin_insert(&mut self, table: &mut Table, rider: &mut Rider, effects: &mut Vec<Effect>) {
         let operation = rider.operation.clone();
         let OperationKind::Insert(insert) = &operation.kind else { return };
-        let batch = match &insert.rows {
-            InsertRows::Inline(batch) => batch,
-            InsertRows::Staged(_) => {
-                return rider.fail_everywhere(&SqlError::internal("staged rows have not been put in place"));
-            }
-        };
+        match &insert.rows {
+            InsertRows::Inline(batch) => self.insert(table, rider, batch, effects),
+            InsertRows::Staged(_) => rider.filling = true,
+        }
+    }
+
+    /// Inserts those of some rows that belong to this shard.
+    pub(crate) fn insert(
+        &mut self,
+        table: &mut Table,
+        rider: &mut Rider,
+        batch: &RowBatch,
+        effects: &mut Vec<Effect>,
+    ) {
+        let operation = rider.operation.clone();
+        let OperationKind::Insert(insert) = &operation.kind else { return };
         if let Err(error) = check_batch(table, batch) {
             return rider.fail_everywhere(&error);
         }
@@ -178,7 +200,8 @@ impl Shard {
                 .insert_row(table, rider, insert, batch, row, range, None, effects)
                 .map_err(|error| error.about_row(batch.ordinals[row as usize]))?;
             if let Some(root) = waits {
-                table.defer(rider, root, Some(row));
+                rider.deferred_rows.push(row_of(batch, row));
+                table.defer(rider, root, Some(rider.deferred_rows.len() as u32 - 1));
             }
         }
         Ok(())
@@ -204,26 +227,26 @@ impl Shard {
         Ok(())
     }
 
-    /// Inserts one row that had to wait; returns the row that it must wait for now, if any.
+    /// Inserts one of the rows that had to wait; returns the row that it must wait for now, if any.
     pub(crate) fn insert_deferred(
         &mut self,
         table: &mut Table,
         rider: &mut Rider,
-        row: u32,
+        deferred: u32,
         root: Address,
         effects: &mut Vec<Effect>,
     ) -> Option<Address> {
         let operation = rider.operation.clone();
         let OperationKind::Insert(insert) = &operation.kind else { return None };
-        let InsertRows::Inline(batch) = &insert.rows else { return None };
+        let batch = rider.deferred_rows.get(deferred as usize)?.clone();
         let range = table.segments[root.slot as usize].range;
         if !rider.acts_on(range) {
             return None;
         }
-        match self.insert_row(table, rider, insert, batch, row, range, Some(root), effects) {
+        match self.insert_row(table, rider, insert, &batch, 0, range, Some(root), effects) {
             Ok(waits) => waits,
             Err(error) => {
-                table.fail(rider, range, error.about_row(batch.ordinals[row as usize]));
+                table.fail(rider, range, error.about_row(batch.ordinals[0]));
                 None
             }
         }

@@ -214,7 +214,7 @@ pub struct OrderedOperation {
     /// The prefix a read sees: versions that begin before `read_ts` and do not end before it. Equal to `ts` except
     /// for reads under a pin.
     pub read_ts: Ts,
-    /// What to do. Rows to insert have already been replaced by the inline form.
+    /// What to do. Staged rows are given to the shard piece by piece, by [`crate::Shard::supply`].
     pub operation: Arc<Operation>,
     /// The key ranges to act on: disjoint, each one of the shard's ranges. (For a read those that this process
     /// answers for, for a write all that it holds.)
@@ -252,6 +252,11 @@ pub enum Effect {
         range: KeyRange,
         /// Wrapping sum over the rows.
         hash: u128,
+    },
+    /// A piece of staged rows is not needed any more: the next can be supplied.
+    Took {
+        /// The operation.
+        ts: Ts,
     },
     /// The operation has been executed here; the last effect of an operation, except that an undecided one is
     /// followed by its decision.

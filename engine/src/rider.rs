@@ -15,7 +15,7 @@ use crate::{
     error::{Result, SqlError},
     expr::{EvalContext, Expr, can_fail, check_depth, columns, remap_columns, walk},
     kernel::{self, Groups},
-    operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, Ts},
+    operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, RowBatch, Ts},
     position::KeyRange,
     predicate_index::{SplitPredicate, split},
     schema::{TableId, TableSchema},
@@ -278,6 +278,10 @@ pub(crate) struct Rider {
     pub(crate) changes: Vec<Change>,
     /// Whether it is on its revolution.
     pub(crate) rides: bool,
+    /// Whether rows to insert are still to be supplied.
+    pub(crate) filling: bool,
+    /// Rows to insert that have to wait for others, each a batch of its own.
+    pub(crate) deferred_rows: Vec<RowBatch>,
     /// Rows that it waits for.
     pub(crate) waiting: usize,
     pub(crate) executed: bool,
@@ -407,6 +411,8 @@ impl Rider {
             operation,
             changes: Vec::new(),
             rides: false,
+            filling: false,
+            deferred_rows: Vec::new(),
             waiting: 0,
             executed: false,
         })

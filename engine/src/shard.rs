@@ -22,6 +22,9 @@
 //!   meets one waits for that row alone, in a queue that is worked off in `Ts` order after the decision. A write that
 //!   may fail is undecided until the end of its own revolution, even if no other shard has a say.
 //! - *Definitions* (create, drop) act at once.
+//!
+//! Rows that were staged come piece by piece ([`Shard::supply`]), so that a large INSERT needs little memory besides
+//! what it inserts and riders go on between the pieces; nothing is admitted before the last piece is in.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -33,7 +36,7 @@ use hashbrown::HashMap;
 
 use crate::{
     error::{Result, SqlError, SqlState},
-    operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, Ts},
+    operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     position::{KeyRange, Position},
     primary_key::Address,
     rider::{Rider, Work},
@@ -82,6 +85,10 @@ pub struct Shard {
     pub(crate) riders: Riders,
     inbox: VecDeque<OrderedOperation>,
     submitted: Ts,
+    /// The INSERT that was admitted last, if not all its rows have come.
+    filling: Option<Ts>,
+    /// Pieces of staged rows by their INSERT, the last one marked.
+    supplies: BTreeMap<Ts, VecDeque<(Arc<RowBatch>, bool)>>,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
@@ -106,6 +113,8 @@ impl Shard {
             riders: Riders::default(),
             inbox: VecDeque::new(),
             submitted: Ts::ZERO,
+            filling: None,
+            supplies: BTreeMap::new(),
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             decided: VecDeque::new(),
@@ -127,12 +136,35 @@ impl Shard {
         self.inbox.push_back(operation);
     }
 
-    /// Admits waiting operations, then visits one segment with all operations that ride past it.
+    /// Gives the next piece of an INSERT's staged rows to the shard, which says [`Effect::Took`] when it does not need
+    /// the piece any more. The INSERT has been submitted; the last piece is marked, and there is at least one. After
+    /// the INSERT has been executed, pieces are ignored.
+    pub fn supply(&mut self, ts: Ts, rows: Arc<RowBatch>, last: bool, effects: &mut Vec<Effect>) {
+        if self.filling == Some(ts) || self.inbox.iter().any(|operation| operation.ts == ts) {
+            self.supplies.entry(ts).or_default().push_back((rows, last));
+        } else {
+            effects.push(Effect::Took { ts });
+        }
+    }
+
+    /// Inserts staged rows, or admits waiting operations; then visits one segment with all operations that ride past
+    /// it.
     pub fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
-        while let Some(operation) = self.inbox.pop_front() {
+        if let Some(ts) = self.filling {
+            self.fill(ts, effects);
+            self.drain(effects);
+        }
+        while self.filling.is_none()
+            && let Some(operation) = self.inbox.pop_front()
+        {
             let is_large = matches!(&operation.operation.kind, OperationKind::Insert(insert)
                 if matches!(&insert.rows, InsertRows::Inline(batch) if batch.positions.len() > 1024));
+            let ts = operation.ts;
             self.admit(operation, effects);
+            if self.filling != Some(ts) {
+                // It was refused or aborted before its rows came.
+                self.forget_supplies(ts, effects);
+            }
             self.drain(effects);
             if is_large {
                 return Progress::Busy;
@@ -145,7 +177,40 @@ impl Shard {
             }
             self.drain(effects);
         }
-        if self.rotation.is_empty() { Progress::Idle } else { Progress::Busy }
+        let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
+        if self.rotation.is_empty() && !can_fill { Progress::Idle } else { Progress::Busy }
+    }
+
+    /// Inserts the next piece of staged rows.
+    fn fill(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
+        let Some(mut rider) = self.riders.take(ts) else {
+            // It has failed, or was aborted.
+            self.filling = None;
+            self.forget_supplies(ts, effects);
+            return;
+        };
+        let piece = self.supplies.get_mut(&ts).and_then(VecDeque::pop_front);
+        if self.supplies.get(&ts).is_some_and(VecDeque::is_empty) {
+            self.supplies.remove(&ts);
+        }
+        if let Some((rows, last)) = piece {
+            if let Some(mut table) = self.tables.remove(&rider.table) {
+                self.insert(&mut table, &mut rider, &rows, effects);
+                self.tables.insert(rider.table, table);
+            }
+            effects.push(Effect::Took { ts });
+            if last {
+                rider.filling = false;
+                self.filling = None;
+            }
+        }
+        self.riders.put_back(rider);
+        self.finish(ts, effects);
+    }
+
+    fn forget_supplies(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
+        let pieces = self.supplies.remove(&ts).unwrap_or_default();
+        effects.extend(pieces.into_iter().map(|_| Effect::Took { ts }));
     }
 
     /// Tells how an undecided write ended. May come at any time after the write has been ordered, even before it is
@@ -296,7 +361,12 @@ impl Shard {
         }
         table.active += 1;
         match self.point_keys(&table, &rider) {
-            _ if matches!(rider.work, Work::Insert { .. }) => self.insert(&mut table, &mut rider, effects),
+            _ if matches!(rider.work, Work::Insert { .. }) => {
+                self.begin_insert(&mut table, &mut rider, effects);
+                if rider.filling {
+                    self.filling = Some(rider.ts);
+                }
+            }
             Some(keys) => self.visit_keys(&mut table, &mut rider, &keys, effects),
             None if table.segments.is_empty() => {}
             None => {
@@ -396,7 +466,7 @@ impl Shard {
         let Some(rider) = self.riders.get(ts) else { return };
         // What fails alone need not wait for the rows it has not seen.
         let gives_up = rider.is_write && !rider.awaits_decision && rider.has_failed();
-        if rider.executed || (!gives_up && (rider.rides || rider.waiting > 0)) {
+        if rider.executed || (!gives_up && (rider.rides || rider.waiting > 0 || rider.filling)) {
             return;
         }
         let Some(mut rider) = self.riders.take(ts) else { return };

@@ -128,7 +128,7 @@ pub(crate) struct Core {
     unsent_reads: Vec<Arc<Message>>,
     lost_reads: Vec<Open>,
     /// The leadership under which snapshot reads were sent last.
-    term: u64,
+    leadership: u64,
     /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
     seen: Ts,
     seen_reads: u32,
@@ -160,7 +160,7 @@ impl Core {
             unordered: 0,
             unsent_reads: Vec::new(),
             lost_reads: Vec::new(),
-            term: 0,
+            leadership: 0,
             seen: Ts::ZERO,
             seen_reads: 0,
             by_submission: HashMap::new(),
@@ -298,14 +298,14 @@ impl Core {
         let own = self.options.incarnation;
         self.absent.remove(&from);
         match wire {
-            Wire::State { incarnation, ts, config, catalog, term } if incarnation == own => {
+            Wire::State { incarnation, ts, config, catalog, leadership } if incarnation == own => {
                 // Without a catalog it answers a subscription that has been refused since.
                 if !self.follows && catalog.is_none() || !self.link.accepted(from) {
                     return;
                 }
                 self.follows = true;
-                if term != self.term {
-                    self.term = term;
+                if leadership != self.leadership {
+                    self.leadership = leadership;
                     self.lose_sent_reads();
                 }
                 let before = std::mem::replace(&mut self.config, config);

@@ -52,13 +52,13 @@ impl Scene {
     }
 
     fn state(&mut self, ts: u64, with_catalog: bool) {
-        self.state_of_term(1, ts, with_catalog);
+        self.state_under(1, ts, with_catalog);
     }
 
-    fn state_of_term(&mut self, term: u64, ts: u64, with_catalog: bool) {
+    fn state_under(&mut self, leadership: u64, ts: u64, with_catalog: bool) {
         let catalog = with_catalog.then(|| Arc::new(Catalog::default()));
         let config = self.config.clone();
-        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, catalog, term });
+        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, catalog, leadership });
     }
 
     fn deliver(&mut self, after: u64, frontier: u64) {
@@ -218,7 +218,7 @@ fn snapshot_reads_that_are_lost_are_sent_again_under_another_identity() {
     scene.answer(s2, first, 5);
     assert!(scene.parts().is_empty());
     // Another leader does not know what was sent to the one before it.
-    scene.state_of_term(2, 6, false);
+    scene.state_under(2, 6, false);
     scene.pass(100);
     let [(third, Ts(5))] = scene.reads()[..] else { panic!("it is sent again") };
     assert!(third != first && third != second);
@@ -232,7 +232,7 @@ fn snapshot_reads_that_are_lost_are_sent_again_under_another_identity() {
     // The same leader again: nothing is lost.
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
     assert_eq!(scene.reads().len(), 1);
-    scene.state_of_term(2, 7, false);
+    scene.state_under(2, 7, false);
     scene.pass(100);
     assert_eq!(scene.reads(), []);
 }

@@ -92,7 +92,8 @@ pub enum Input {
     },
     /// The m-seq was replaced by a later one, as this router had fallen behind.
     Installed(MSeq),
-    /// This router leads in this term, and has learned all that earlier leaders have.
+    /// This router leads, and has learned all that earlier leaders have. The number is unlike that of any other
+    /// leadership, also of another life of this router.
     Leader(u64),
     /// This router does not lead; who does, if known.
     Follower(Option<ProcessId>),
@@ -298,7 +299,7 @@ struct Taken {
 
 #[derive(Default)]
 struct Leading {
-    term: u64,
+    leadership: u64,
     taken: BTreeMap<ProcessId, Taken>,
     queue: VecDeque<(Command, usize)>,
     queue_bytes: usize,
@@ -375,7 +376,7 @@ impl Core {
                 self.mseq = mseq;
                 self.pump_all();
             }
-            Input::Leader(term) => self.lead(term),
+            Input::Leader(leadership) => self.lead(leadership),
             Input::Follower(leader) => self.follow(leader),
             Input::Proposed { proposal, accepted } => {
                 if let Role::Leading(leading) = &mut self.role
@@ -599,13 +600,13 @@ impl Core {
             None => (now, Some(self.mseq.catalog().clone())),
         };
         let Role::Leading(leading) = &mut self.role else { return };
-        let (config, term) = (self.mseq.config_behind(ts).clone(), leading.term);
+        let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);
         self.last_stream += 1;
         let stream = Stream {
             id: self.last_stream,
             incarnation,
             sent: ts,
-            state: Some(Wire::State { incarnation, ts, config, catalog, term }),
+            state: Some(Wire::State { incarnation, ts, config, catalog, leadership }),
             busy: false,
             reads: VecDeque::new(),
             sending: Vec::new(),
@@ -743,14 +744,14 @@ impl Core {
         self.pump_all();
     }
 
-    fn lead(&mut self, term: u64) {
+    fn lead(&mut self, leadership: u64) {
         match &self.role {
-            // Another term: another leader may have led between them.
-            Role::Leading(leading) if leading.term != term => self.follow(None),
+            // Another leader may have led between them.
+            Role::Leading(leading) if leading.leadership != leadership => self.follow(None),
             Role::Leading(_) => return,
             Role::Following(_) => {}
         }
-        self.role = Role::Leading(Leading { term, ..Leading::default() });
+        self.role = Role::Leading(Leading { leadership, ..Leading::default() });
         for (from, wire) in std::mem::take(&mut self.waiting) {
             self.receive_leading(from, wire);
         }

@@ -17,6 +17,7 @@ mod trace;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::{BuildHasher, Hasher, RandomState},
     sync::Arc,
 };
 
@@ -210,6 +211,8 @@ impl Router {
         mut stops: mpsc::Receiver<Stop>,
     ) {
         let id = self.sender.id();
+        // A router that leads alone leads again in the same term after a restart.
+        let life = RandomState::new().build_hasher().finish();
         let end = loop {
             let full = self.core.is_full();
             let input = tokio::select! {
@@ -223,7 +226,7 @@ impl Router {
                     Some(Event::Installed(mseq)) => Input::Installed(mseq),
                     Some(Event::Leader(term)) => {
                         self.state.send_replace(State::Leading);
-                        Input::Leader(term)
+                        Input::Leader(life.wrapping_add(term))
                     }
                     Some(Event::Follower(leader)) => {
                         self.state.send_replace(State::Following(leader));

@@ -49,7 +49,7 @@ struct Simulation {
     config: Config,
     log: Vec<Batch>,
     leader: usize,
-    term: u64,
+    leaderships: u64,
     routers: Vec<Router>,
     submitters: BTreeMap<ProcessId, Submitter>,
     storage: BTreeMap<ProcessId, Storage>,
@@ -81,7 +81,7 @@ impl Simulation {
             config,
             log: Vec::new(),
             leader: 0,
-            term: 0,
+            leaderships: 0,
             submitters: (1..=2).map(submitter).collect(),
             storage: (1..=3).map(storage).collect(),
             channels: BTreeMap::new(),
@@ -174,8 +174,8 @@ impl Simulation {
     }
 
     fn lead(&mut self, number: usize) {
-        self.term += 1;
-        self.input(number, Input::Leader(self.term));
+        self.leaderships += 1;
+        self.input(number, Input::Leader(self.leaderships));
     }
 
     fn tell(&mut self, number: usize) {

@@ -40,7 +40,7 @@ struct Scenario {
     routers: BTreeMap<ProcessId, Router>,
     /// The logs have been cut up to here.
     purged: Option<Ts>,
-    term: u64,
+    leaderships: u64,
     trace: String,
 }
 
@@ -59,7 +59,7 @@ impl Scenario {
             (id, Router { core, mseq: mseq.clone(), learned: 0, proposed: None })
         };
         let routers = [R1, R2].into_iter().map(router).collect();
-        Scenario { config, log: Vec::new(), routers, purged: None, term: 0, trace: String::new() }
+        Scenario { config, log: Vec::new(), routers, purged: None, leaderships: 0, trace: String::new() }
     }
 
     fn note(&mut self, text: &str) {
@@ -207,8 +207,8 @@ impl Scenario {
 
     fn leads(&mut self, at: ProcessId) {
         writeln!(self.trace, "[{at} leads]").expect("text");
-        self.term += 1;
-        self.input(at, Input::Leader(self.term));
+        self.leaderships += 1;
+        self.input(at, Input::Leader(self.leaderships));
     }
 
     fn subscribe(&mut self, from: ProcessId, to: ProcessId, incarnation: Incarnation, after: u64) {

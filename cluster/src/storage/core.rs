@@ -92,12 +92,14 @@ pub enum Event {
         /// Its effects.
         effects: Vec<ShardEffect>,
     },
-    /// A payload that [`Effect::Load`] asked for.
+    /// A chunk that [`Effect::Load`] asked for.
     Loaded {
-        /// The message that names it.
+        /// The message that names its payload.
         ts: Ts,
-        /// Its rows in the ranges that are held here, or why the process cannot go on without them.
-        rows: Result<Option<RowBatch>, String>,
+        /// Which.
+        chunk: usize,
+        /// Its rows, or why the process cannot go on without them.
+        rows: Result<RowBatch, String>,
     },
     /// From another storage process.
     Votes(Vec<Vote>),
@@ -160,15 +162,21 @@ pub enum Effect {
         /// Its end.
         decision: Decision,
     },
-    /// Get the rows of a staged payload that lie in these ranges.
-    Load {
-        /// The message that names it.
+    /// Give a shard the next rows of a staged payload.
+    Supply {
+        /// Which.
+        shard: usize,
+        /// The write.
         ts: Ts,
-        /// The payload.
-        payload: StagedPayload,
-        /// Which of its parts.
-        ranges: Vec<KeyRange>,
+        /// The rows.
+        rows: Arc<RowBatch>,
+        /// Whether there are no more.
+        last: bool,
     },
+    /// A message that names this payload has been delivered: it does not expire any more.
+    Keep(PayloadId),
+    /// Get a chunk of a staged payload.
+    Load(ChunkWanted),
     /// No replica needs this payload any more.
     Forget(PayloadId),
     /// Send to another storage process.
@@ -204,18 +212,35 @@ pub enum Effect {
     Stop(String),
 }
 
-/// A delivery that has not been given to the shards.
-#[derive(Debug)]
-struct Pending {
-    delivery: Delivery,
-    payload: Payload,
+/// A chunk of a staged payload.
+#[derive(Clone, Debug)]
+pub struct ChunkWanted {
+    /// The message that names the payload.
+    pub ts: Ts,
+    /// The payload.
+    pub payload: Arc<StagedPayload>,
+    /// Which chunk of all that lie in ranges held here: its part and its number there.
+    pub chunk: usize,
+    /// The part.
+    pub part: usize,
+    /// The chunk's number in the part.
+    pub number: usize,
 }
 
+/// A staged payload that the shards are supplied with, chunk by chunk.
 #[derive(Debug)]
-enum Payload {
-    Unneeded,
-    Loading,
-    Loaded(Option<RowBatch>),
+struct Supplying {
+    ts: Ts,
+    payload: Arc<StagedPayload>,
+    /// The chunks in the ranges held here: the part's index, and the number in the part.
+    chunks: Vec<(usize, usize)>,
+    /// How many have been asked for, and given to the shards.
+    asked: usize,
+    supplied: usize,
+    /// Those that came before their turn.
+    early: BTreeMap<usize, RowBatch>,
+    /// How many each shard does not need any more.
+    taken: Vec<usize>,
 }
 
 /// An operation that shards work on.
@@ -249,7 +274,8 @@ pub struct Core {
     /// The local time of the last operation.
     submitted: Ts,
     catalog: Arc<Catalog>,
-    pending: VecDeque<Pending>,
+    /// Deliveries that have not been given to the shards.
+    pending: VecDeque<Delivery>,
     /// Everything up to here has been received.
     frontier: Ts,
     /// Everything up to here has been given to the shards.
@@ -257,6 +283,8 @@ pub struct Core {
     durable: Ts,
     /// By their local times.
     running: BTreeMap<Ts, Running>,
+    /// By the local times of their operations.
+    supplying: BTreeMap<Ts, Supplying>,
     by_message: HashMap<MessageId, Ts>,
     cancelled: HashSet<MessageId>,
     ballots: Ballots,
@@ -306,6 +334,8 @@ struct Writing {
 
 /// Bits of local time below a message's `Ts`.
 const LOCAL_BITS: u32 = 16;
+/// Chunks of a payload that are loaded while the shards work on those before them.
+const CHUNKS_AHEAD: usize = 2;
 /// Local times between two messages that are kept for the process's own operations.
 const OWN_OPERATIONS: u64 = 1 << 12;
 
@@ -337,6 +367,7 @@ impl Core {
             delivered: recovered.ts,
             durable: recovered.ts,
             running: BTreeMap::new(),
+            supplying: BTreeMap::new(),
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
             ballots: Ballots::restore(recovered.ballots),
@@ -415,7 +446,7 @@ impl Core {
                     self.shard_effect(shard, effect);
                 }
             }
-            Event::Loaded { ts, rows } => self.loaded(ts, rows),
+            Event::Loaded { ts, chunk, rows } => self.loaded(ts, chunk, rows),
             Event::Votes(votes) => {
                 for vote in votes {
                     // What is not kept any more has been decided and is durable here.
@@ -467,27 +498,20 @@ impl Core {
                     // The rows of that time may be gone.
                     self.lose(delivery.message.id);
                 } else {
-                    self.pending.push_back(Pending { delivery, payload: Payload::Unneeded });
+                    self.pending.push_back(delivery);
                 }
                 continue;
             }
             if delivery.ts <= received {
                 continue;
             }
-            let mut payload = Payload::Unneeded;
             if let Some(staged) = staged_insert(&delivery) {
-                // The conditions are functions of the m-seq, so every replica decides alike, except for the catalog's:
-                // it is known only when the message's turn comes.
-                if staged_in_time(&delivery, staged) {
-                    let ranges = delivery.ranges.clone();
-                    self.effects.push(Effect::Load { ts: delivery.ts, payload: staged.clone(), ranges });
-                    payload = Payload::Loading;
-                }
+                self.effects.push(Effect::Keep(staged.id));
                 let holders: BTreeSet<ProcessId> =
                     staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
                 self.payloads.insert(delivery.ts, (staged.id, holders.into_iter().collect()));
             }
-            self.pending.push_back(Pending { delivery, payload });
+            self.pending.push_back(delivery);
         }
         self.frontier = self.frontier.max(frontier);
     }
@@ -497,31 +521,59 @@ impl Core {
         self.effects.push(Effect::Send(id.submitter, Wire::ReadsLost(vec![id])));
     }
 
-    fn loaded(&mut self, ts: Ts, rows: Result<Option<RowBatch>, String>) {
-        match rows {
-            Ok(rows) => {
-                let loading = |pending: &&mut Pending| {
-                    pending.delivery.ts == ts && matches!(pending.payload, Payload::Loading)
-                };
-                if let Some(pending) = self.pending.iter_mut().find(loading) {
-                    pending.payload = Payload::Loaded(rows);
-                }
+    fn loaded(&mut self, ts: Ts, chunk: usize, rows: Result<RowBatch, String>) {
+        let time = local(ts);
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(reason) => return self.effects.push(Effect::Stop(reason)),
+        };
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
+        supplying.early.insert(chunk, rows);
+        while let Some(rows) = supplying.early.remove(&supplying.supplied) {
+            supplying.supplied += 1;
+            let (rows, last) = (Arc::new(rows), supplying.supplied == supplying.chunks.len());
+            for shard in 0..self.options.shards {
+                let rows = rows.clone();
+                self.effects.push(Effect::Supply { shard, ts: time, rows, last });
             }
-            Err(reason) => self.effects.push(Effect::Stop(reason)),
+        }
+    }
+
+    /// A shard does not need a chunk any more.
+    fn took(&mut self, shard: usize, time: Ts) {
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
+        supplying.taken[shard] += 1;
+        if supplying.taken.iter().all(|taken| *taken == supplying.chunks.len()) {
+            self.supplying.remove(&time);
+        } else {
+            self.ask_chunks(time);
+        }
+    }
+
+    /// Asks for the next chunks of a payload: few, so that they take little memory.
+    fn ask_chunks(&mut self, time: Ts) {
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
+        let taken = supplying.taken.iter().copied().min().unwrap_or(0);
+        while supplying.asked < supplying.chunks.len().min(taken + CHUNKS_AHEAD) {
+            let (part, number) = supplying.chunks[supplying.asked];
+            self.effects.push(Effect::Load(ChunkWanted {
+                ts: supplying.ts,
+                payload: supplying.payload.clone(),
+                chunk: supplying.asked,
+                part,
+                number,
+            }));
+            supplying.asked += 1;
         }
     }
 
     /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
     fn advance(&mut self) {
-        while let Some(pending) = self.pending.front() {
-            let loading = matches!(pending.payload, Payload::Loading);
-            if loading || self.running.len() >= self.options.running {
-                break;
-            }
-            if let Some(Pending { delivery, payload }) = self.pending.pop_front() {
-                self.delivered = delivery.ts;
-                self.process(delivery, payload);
-            }
+        while self.running.len() < self.options.running
+            && let Some(delivery) = self.pending.pop_front()
+        {
+            self.delivered = delivery.ts;
+            self.process(delivery);
         }
         if self.pending.is_empty() {
             self.delivered = self.frontier;
@@ -653,12 +705,12 @@ impl Core {
         None
     }
 
-    fn process(&mut self, delivery: Delivery, payload: Payload) {
+    fn process(&mut self, delivery: Delivery) {
         let ts = delivery.ts;
         let message = delivery.message.clone();
         self.logged += weight(&message.body);
         match &message.body {
-            Body::Data(data) => self.process_data(&delivery, data, payload),
+            Body::Data(data) => self.process_data(&delivery, data),
             Body::Ddl(ddl) => self.process_ddl(ts, ddl),
             Body::Pin { lease_ms } => {
                 let lease_ms = u64::from(*lease_ms);
@@ -707,7 +759,7 @@ impl Core {
         self.drops.extend(effect.dropped);
     }
 
-    fn process_data(&mut self, delivery: &Delivery, data: &Data, payload: Payload) {
+    fn process_data(&mut self, delivery: &Delivery, data: &Data) {
         let (ts, message) = (delivery.ts, &delivery.message);
         let is_write = data.operation.kind.is_write();
         let is_ordered = message.id.is_ordered();
@@ -725,32 +777,20 @@ impl Core {
                 .with_hint("Run the statement again.");
             return self.fail(delivery, error);
         }
-        let mut operation = data.operation.clone();
-        if let OperationKind::Insert(insert) = &operation.kind
+        let mut chunks = Vec::new();
+        if let OperationKind::Insert(insert) = &data.operation.kind
             && let InsertRows::Staged(id) = insert.rows
         {
-            if data.staged.as_ref().is_none_or(|staged| staged.id != id) {
+            let Some(staged) = data.staged.as_ref().filter(|staged| staged.id == id) else {
                 return self.fail(delivery, SqlError::internal("an INSERT does not describe its payload"));
-            }
-            let Payload::Loaded(rows) = payload else {
-                return self
-                    .effects
-                    .push(Effect::Stop(format!("the payload of the INSERT at {ts} was not loaded")));
             };
-            let Some(rows) = rows else {
+            chunks = chunks_in(staged, &delivery.ranges);
+            if chunks.is_empty() {
                 // No row of the payload lies in the ranges that are held here.
                 let outcomes = delivery.ranges.iter().map(|range| (*range, Ok(0))).collect();
                 return self.answer(message.id, ts, AnswerPart::Done { outcomes });
-            };
-            let mut insert = insert.clone();
-            insert.rows = InsertRows::Inline(rows);
-            operation = Arc::new(Operation {
-                table: operation.table,
-                context: operation.context.clone(),
-                kind: OperationKind::Insert(insert),
-            });
+            }
         }
-
         if delivery.ranges.is_empty() {
             return self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
         }
@@ -791,7 +831,16 @@ impl Core {
         let ranges = delivery.ranges.clone();
         // What is read at the present time sees all messages up to it.
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
+        let operation = data.operation.clone();
         self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided });
+        if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
+            let payload = Arc::new(staged.clone());
+            let taken = vec![0; self.options.shards];
+            let supplying =
+                Supplying { ts, payload, chunks, asked: 0, supplied: 0, early: BTreeMap::new(), taken };
+            self.supplying.insert(time, supplying);
+            self.ask_chunks(time);
+        }
     }
 
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
@@ -814,6 +863,7 @@ impl Core {
             }
             // Changes of the catalog are not among the running operations: they cannot fail.
             ShardEffect::Executed { ts: time, outcomes } => self.executed_by(shard, time, outcomes),
+            ShardEffect::Took { ts: time } => self.took(shard, time),
             ShardEffect::ContentHash { .. } => {}
         }
     }
@@ -1076,6 +1126,12 @@ fn weight(body: &Body) -> u64 {
 
 fn runs_before(running: &BTreeMap<Ts, Running>, ts: Ts) -> bool {
     running.range(..local(ts)).next().is_some()
+}
+
+/// The chunks of a payload that lie in these ranges, by part and number.
+fn chunks_in(staged: &StagedPayload, ranges: &[KeyRange]) -> Vec<(usize, usize)> {
+    let held = staged.parts.iter().enumerate().filter(|(_, part)| ranges.contains(&part.range));
+    held.flat_map(|(index, part)| (0..part.checksums.len()).map(move |number| (index, number))).collect()
 }
 
 /// The staged payload of a delivery that is an INSERT of one.

@@ -10,8 +10,9 @@ use carousel_engine::{
 };
 
 use crate::{
-    message::{ProcessId, StagedPart, StagedPayload},
-    payload::{PayloadStore, concatenate},
+    message::ProcessId,
+    payload::PayloadStore,
+    storage::core::ChunkWanted,
     wire::{StageChunk, Wire},
 };
 
@@ -23,12 +24,14 @@ const GROUP: usize = 64;
 pub(super) enum PayloadCommand {
     /// A client's chunk.
     Stage(ProcessId, StageChunk),
+    /// A message that names the payload has been delivered.
+    Keep(PayloadId),
     /// Rows for a message that has been delivered.
-    Load { ts: Ts, payload: StagedPayload, ranges: Vec<KeyRange> },
+    Load(ChunkWanted),
     /// Another storage process lacks a part.
     Fetch { from: ProcessId, payload: PayloadId, range: KeyRange },
-    /// A part that another storage process has sent.
-    Adopt { ts: Ts, payload: StagedPayload, ranges: Vec<KeyRange>, part: StagedPart, chunks: Vec<Bytes> },
+    /// A part that another storage process has sent, for these chunks of it.
+    Adopt { wanted: Vec<ChunkWanted>, chunks: Vec<Bytes> },
     /// No replica needs it any more.
     Remove(PayloadId),
     /// Its submitter has given it up.
@@ -42,10 +45,10 @@ pub(super) enum PayloadCommand {
 pub(super) enum PayloadEvent {
     /// To be sent.
     Send(ProcessId, Wire),
-    /// The rows of a message.
-    Loaded { ts: Ts, rows: Result<Option<RowBatch>, String> },
-    /// A part is not here, or damaged: some other holder must send it.
-    Missing { ts: Ts, payload: StagedPayload, ranges: Vec<KeyRange>, part: StagedPart },
+    /// A chunk.
+    Loaded { ts: Ts, chunk: usize, rows: Result<RowBatch, String> },
+    /// A chunk is not here, or damaged: some other holder must send its part.
+    Missing(ChunkWanted),
 }
 
 /// Starts the thread; it ends when the sender is dropped.
@@ -97,16 +100,18 @@ fn run(
                 }
                 continue;
             }
-            PayloadCommand::Load { ts, payload, ranges } => {
-                store.mark_ordered(payload.id);
-                load(&store, ts, payload, ranges)
+            PayloadCommand::Keep(payload) => {
+                store.mark_ordered(payload);
+                continue;
             }
-            PayloadCommand::Adopt { ts, payload, ranges, part, chunks } => {
-                match store.adopt(&payload, &part, &chunks) {
-                    Ok(true) => load(&store, ts, payload, ranges),
-                    Ok(false) => PayloadEvent::Missing { ts, payload, ranges, part },
-                    Err(error) => PayloadEvent::Loaded { ts, rows: Err(error.message) },
+            PayloadCommand::Load(wanted) => load(&store, wanted),
+            PayloadCommand::Adopt { wanted, chunks } => {
+                for event in adopt(&mut store, wanted, &chunks) {
+                    if events.send(event).is_err() {
+                        return;
+                    }
                 }
+                continue;
             }
             PayloadCommand::Fetch { from, payload, range } => {
                 let chunks = store.part(payload, range);
@@ -131,16 +136,21 @@ fn run(
     }
 }
 
-fn load(store: &PayloadStore, ts: Ts, payload: StagedPayload, ranges: Vec<KeyRange>) -> PayloadEvent {
-    let mut batches = Vec::new();
-    for part in payload.parts.iter().filter(|part| ranges.contains(&part.range)) {
-        match store.rows(&payload, part) {
-            Some(rows) => batches.extend(rows),
-            None => {
-                let part = part.clone();
-                return PayloadEvent::Missing { ts, payload, ranges, part };
-            }
+fn load(store: &PayloadStore, wanted: ChunkWanted) -> PayloadEvent {
+    match store.rows(&wanted.payload, &wanted.payload.parts[wanted.part], wanted.number) {
+        Some(rows) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows: Ok(rows) },
+        None => PayloadEvent::Missing(wanted),
+    }
+}
+
+fn adopt(store: &mut PayloadStore, wanted: Vec<ChunkWanted>, chunks: &[Bytes]) -> Vec<PayloadEvent> {
+    let Some(first) = wanted.first() else { return Vec::new() };
+    match store.adopt(&first.payload, &first.payload.parts[first.part], chunks) {
+        Ok(true) => wanted.into_iter().map(|wanted| load(store, wanted)).collect(),
+        Ok(false) => wanted.into_iter().map(PayloadEvent::Missing).collect(),
+        Err(error) => {
+            let rows = Err(error.message);
+            vec![PayloadEvent::Loaded { ts: first.ts, chunk: first.chunk, rows }]
         }
     }
-    PayloadEvent::Loaded { ts, rows: concatenate(batches).map_err(|error| error.message) }
 }

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     checkpointer::{self, CheckpointCommand, CheckpointOutcome},
-    core::{Core, CoreOptions, Effect, Event, Recovered, local},
+    core::{ChunkWanted, Core, CoreOptions, Effect, Event, Recovered, local},
     payloads::{self, PayloadCommand, PayloadEvent},
     scan::{ScanThread, ShardCommand, ShardEffects},
 };
@@ -30,7 +30,7 @@ use crate::{
     checkpoint::{Checkpoint, CheckpointError},
     config::Config,
     link::RouterLink,
-    message::{Incarnation, ProcessId, ProcessKind, StagedPart, StagedPayload},
+    message::{Incarnation, ProcessId, ProcessKind},
     network::{Endpoint, Network},
     outbox::Outbox,
     payload::{PayloadStore, sync_dir},
@@ -153,9 +153,8 @@ pub struct Storage {
 #[derive(Debug)]
 struct Fetching {
     ts: Ts,
-    payload: StagedPayload,
-    ranges: Vec<KeyRange>,
-    part: StagedPart,
+    /// The chunks of the part that are waited for.
+    wanted: Vec<ChunkWanted>,
     /// Other holders that have not said that they lack it.
     candidates: Vec<ProcessId>,
 }
@@ -386,9 +385,11 @@ impl Storage {
                 Effect::Decide { shard, ts, decision } => {
                     self.scans[shard].tell(ShardCommand::Decide(ts, decision))
                 }
-                Effect::Load { ts, payload, ranges } => {
-                    self.tell_payloads(PayloadCommand::Load { ts, payload, ranges });
+                Effect::Supply { shard, ts, rows, last } => {
+                    self.scans[shard].tell(ShardCommand::Supply(ts, rows, last));
                 }
+                Effect::Keep(payload) => self.tell_payloads(PayloadCommand::Keep(payload)),
+                Effect::Load(wanted) => self.tell_payloads(PayloadCommand::Load(wanted)),
                 Effect::Forget(payload) => self.tell_payloads(PayloadCommand::Remove(payload)),
                 Effect::Send(to, wire) => self.outbox.send(to, wire),
                 Effect::Answer(to, answer) => match answers.iter_mut().find(|(client, _)| *client == to) {
@@ -430,17 +431,24 @@ impl Storage {
     fn payload_event(&mut self, event: PayloadEvent) {
         match event {
             PayloadEvent::Send(to, wire) => self.outbox.send(to, wire),
-            PayloadEvent::Loaded { ts, rows } => {
-                self.fetching.retain(|_, fetching| fetching.ts != ts);
-                self.handle(Event::Loaded { ts, rows });
+            PayloadEvent::Loaded { ts, chunk, rows } => {
+                self.fetching.retain(|_, fetching| {
+                    fetching.wanted.retain(|wanted| (wanted.ts, wanted.chunk) != (ts, chunk));
+                    !fetching.wanted.is_empty()
+                });
+                self.handle(Event::Loaded { ts, chunk, rows });
             }
-            PayloadEvent::Missing { ts, payload, ranges, part } => {
-                let key = (payload.id, part.range);
-                let id = self.id;
+            PayloadEvent::Missing(wanted) => {
+                let part = &wanted.payload.parts[wanted.part];
+                let key = (wanted.payload.id, part.range);
+                let (id, ts) = (self.id, wanted.ts);
                 let fetching = self.fetching.entry(key).or_insert_with(|| {
                     let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
-                    Fetching { ts, payload, ranges, part, candidates }
+                    Fetching { ts, wanted: Vec::new(), candidates }
                 });
+                if fetching.wanted.iter().all(|other| other.chunk != wanted.chunk) {
+                    fetching.wanted.push(wanted);
+                }
                 tracing::warn!(process = %id, %ts, "a staged part is missing or damaged and is fetched from a peer");
                 ask_holders(&mut self.outbox, key, fetching, &mut self.stopped);
             }
@@ -454,14 +462,7 @@ impl Storage {
         fetching.candidates.retain(|holder| *holder != from);
         match chunks {
             Some(chunks) => {
-                let Fetching { ts, payload, ranges, part, .. } = fetching;
-                let command = PayloadCommand::Adopt {
-                    ts: *ts,
-                    payload: payload.clone(),
-                    ranges: ranges.clone(),
-                    part: part.clone(),
-                    chunks,
-                };
+                let command = PayloadCommand::Adopt { wanted: fetching.wanted.clone(), chunks };
                 self.tell_payloads(command);
             }
             None => ask_holders(&mut self.outbox, key, fetching, &mut self.stopped),

@@ -11,7 +11,7 @@ use std::{
 
 use carousel_engine::{
     Ts,
-    operation::{Decision, Effect, OrderedOperation},
+    operation::{Decision, Effect, OrderedOperation, RowBatch},
     shard::{Progress, Shard},
 };
 
@@ -20,6 +20,8 @@ use carousel_engine::{
 pub(super) enum ShardCommand {
     Submit(OrderedOperation),
     Decide(Ts, Decision),
+    /// Rows of a staged payload, and whether they are the last.
+    Supply(Ts, Arc<RowBatch>, bool),
     /// Versions that ended before this can be collected.
     Horizon(Ts),
 }
@@ -124,6 +126,7 @@ fn tell(
     match command {
         ShardCommand::Submit(operation) => shard.submit(operation),
         ShardCommand::Decide(ts, decision) => shard.decide(ts, decision, effects),
+        ShardCommand::Supply(ts, rows, last) => shard.supply(ts, rows, last, effects),
         ShardCommand::Horizon(ts) => {
             *horizon = ts;
             *garbage = true;

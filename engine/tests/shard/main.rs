@@ -7,7 +7,7 @@ mod generate;
 mod oracle;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -15,7 +15,10 @@ use carousel_engine::{
     Shard, SqlError, Ts, Type, Value,
     aggregate::{Group, GroupTable},
     array::arrow_cell_to_value,
-    operation::{Decision, Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
+    operation::{
+        Decision, Effect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
+        ReadOutput, RowBatch,
+    },
     position::KeyRange,
     shard::{Options, Progress},
 };
@@ -39,6 +42,60 @@ struct Collected {
     hashes: BTreeMap<KeyRange, u128>,
     groups: Vec<Group>,
     outcomes: Option<Vec<(KeyRange, Result<u64, SqlError>)>>,
+}
+
+/// Rows that were staged for one shard and have not been supplied.
+#[derive(Default)]
+struct Store {
+    pieces: VecDeque<(Ts, Arc<RowBatch>, bool)>,
+    /// Pieces that the shard has and has not said to have taken.
+    supplied: usize,
+}
+
+impl Store {
+    /// Some inserts leave their rows here, cut into pieces.
+    fn stage(&mut self, ordered: &OrderedOperation, random: &mut Random) -> OrderedOperation {
+        let mut ordered = ordered.clone();
+        let OperationKind::Insert(insert) = &ordered.operation.kind else { return ordered };
+        let InsertRows::Inline(batch) = &insert.rows else { return ordered };
+        let rows = batch.rows.num_rows();
+        if rows == 0 || random.one_in(2) {
+            return ordered;
+        }
+        let mut first = 0;
+        while first < rows {
+            let count = 1 + random.below(rows - first);
+            let piece = RowBatch {
+                rows: batch.rows.slice(first, count),
+                positions: batch.positions[first..first + count].to_vec(),
+                ordinals: batch.ordinals[first..first + count].to_vec(),
+            };
+            first += count;
+            self.pieces.push_back((ordered.ts, Arc::new(piece), first == rows));
+        }
+        let mut insert = insert.clone();
+        insert.rows = InsertRows::Staged(PayloadId { process: 1, incarnation: 1, sequence: ordered.ts.0 });
+        let (table, context) = (ordered.operation.table, ordered.operation.context.clone());
+        ordered.operation = Arc::new(Operation { table, context, kind: OperationKind::Insert(insert) });
+        ordered
+    }
+
+    fn supply(&mut self, shard: &mut Shard, count: usize, effects: &mut Vec<Effect>) {
+        for (ts, rows, last) in self.pieces.drain(..count.min(self.pieces.len())) {
+            shard.supply(ts, rows, last, effects);
+            self.supplied += 1;
+        }
+    }
+
+    fn count_taken(&mut self, effects: &[Effect]) {
+        let taken = effects.iter().filter(|effect| matches!(effect, Effect::Took { .. })).count();
+        assert!(taken <= self.supplied, "more pieces were taken than supplied");
+        self.supplied -= taken;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.supplied == 0
+    }
 }
 
 fn full_hash(world: &World, rows: &[Row]) -> Vec<u128> {
@@ -171,21 +228,24 @@ fn run(seed: u64, scale: &Scale) {
         shard.restore(world.schema.id, &initial, Ts(random.next() % 5)).expect("rows in the layout");
     }
     let mut submitted = vec![0; shards.len()];
+    let mut stores: Vec<Store> = shards.iter().map(|_| Store::default()).collect();
     let mut told: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); shards.len()];
     let mut collected: Vec<BTreeMap<u64, Collected>> = shards.iter().map(|_| BTreeMap::new()).collect();
     loop {
         let index = random.below(shards.len());
         let shard = &mut shards[index];
         let mut effects = Vec::new();
-        match random.below(8) {
+        match random.below(9) {
             0..=2 => {
                 for _ in 0..1 + random.below(10) {
                     if submitted[index] < steps.len() {
-                        shard.submit(steps[submitted[index]].ordered.clone());
+                        let ordered = &steps[submitted[index]].ordered;
+                        shard.submit(stores[index].stage(ordered, random));
                         submitted[index] += 1;
                     }
                 }
             }
+            8 => stores[index].supply(shard, 1 + random.below(4), &mut effects),
             3..=5 => {
                 for _ in 0..1 + random.below(3) {
                     shard.step(&mut effects);
@@ -215,11 +275,16 @@ fn run(seed: u64, scale: &Scale) {
                 }
             }
         }
+        stores[index].count_taken(&effects);
         collect(&steps, &mut collected[index], effects);
         let all_told = steps
             .iter()
             .all(|step| !step.ordered.undecided || told.iter().all(|told| told.contains(&step.ordered.ts.0)));
-        if all_told && submitted.iter().all(|n| *n == steps.len()) && shards.iter().all(Shard::is_idle) {
+        if all_told
+            && stores.iter().all(Store::is_empty)
+            && submitted.iter().all(|n| *n == steps.len())
+            && shards.iter().all(Shard::is_idle)
+        {
             break;
         }
     }
@@ -308,6 +373,7 @@ fn collect(steps: &[Step], collected: &mut BTreeMap<u64, Collected>, effects: Ve
             Effect::ContentHash { ts, range, hash } => {
                 collected.entry(ts.0).or_default().hashes.insert(range, hash);
             }
+            Effect::Took { .. } => {}
             Effect::Groups { ts, groups } => collected.entry(ts.0).or_default().groups.extend(groups),
             Effect::Executed { ts, outcomes } => {
                 let entry = collected.entry(ts.0).or_default();
