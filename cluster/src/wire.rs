@@ -170,6 +170,8 @@ pub enum Wire {
     Hello,
     /// Storage process to client: its memory.
     Memory {
+        /// The life of the storage process that tells it.
+        incarnation: Incarnation,
         /// Bytes that its rows take.
         used: u64,
         /// The most they may take.

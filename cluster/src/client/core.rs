@@ -355,7 +355,10 @@ impl Core {
                 }
             }
             Wire::Restarted(incarnation) => self.restarted(from, incarnation),
-            Wire::Memory { used, limit } => {
+            Wire::Memory { incarnation, used, limit } => {
+                // The first life that this client knows owes it all that it waits for.
+                self.incarnations.entry(from).or_insert(incarnation);
+                self.restarted(from, incarnation);
                 self.memory.insert(from, (used, limit));
                 self.effects.push(Effect::ViewChanged);
             }

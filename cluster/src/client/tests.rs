@@ -317,3 +317,18 @@ fn a_configuration_message_ends_with_its_outcome() {
     let parts = scene.parts();
     assert!(matches!(&parts[..], [(ended, Err(_))] if *ended == submission), "{parts:?}");
 }
+
+#[test]
+fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
+    let s1 = ProcessId::storage(1);
+    let memory = |incarnation| Wire::Memory { incarnation, used: 0, limit: None };
+    let mut scene = Scene::subscribed(0);
+    scene.receive(s1, memory(3));
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    assert_eq!(scene.reads().len(), 1);
+    scene.receive(s1, memory(3));
+    assert_eq!(scene.reads(), []);
+    // Its announcement goes to the clients of the config at which it begins, and this client joined later.
+    scene.receive(s1, memory(4));
+    assert_eq!(scene.reads().len(), 1);
+}

@@ -364,8 +364,8 @@ impl Storage {
         if !self.link.accepted(router) || self.announced {
             return;
         }
-        // Whoever waits for an answer of an earlier life must ask again. Once is enough: a client whose messages have
-        // been ordered is in the config, and nothing sent to one that is there gets lost.
+        // Whoever waits for an answer of an earlier life must ask again. The config is that of the place where the stream
+        // begins: clients that joined behind it notice the new life when they ask whether this process is there.
         for client in config.clients() {
             self.outbox.send(client, Wire::Restarted(self.incarnation));
             self.clients.entry(client).or_insert(None);
@@ -519,7 +519,8 @@ impl Storage {
     fn tell_memory(&mut self, client: ProcessId) {
         let used = self.memory();
         self.clients.insert(client, Some(used));
-        self.outbox.send(client, Wire::Memory { used, limit: self.memory_limit });
+        self.outbox
+            .send(client, Wire::Memory { incarnation: self.incarnation, used, limit: self.memory_limit });
     }
 }
 
