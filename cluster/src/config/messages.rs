@@ -40,7 +40,8 @@ pub enum Membership {
         /// Its incarnation.
         incarnation: Incarnation,
         /// For a storage process: up to where it has recovered what an earlier life has executed. None when it begins
-        /// without data.
+        /// without data. When it takes a place on the ring, it keeps of that only ranges without another live holder,
+        /// and receives everything else.
         recovered: Option<Ts>,
     },
     /// A process that holds no partition leaves the system.

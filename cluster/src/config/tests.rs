@@ -437,6 +437,19 @@ impl World {
 
     /// Carries out instructions at once.
     fn execute(&mut self, keyspace: &Keyspace, before: &Config) -> Result<(), TestCaseError> {
+        // A process that takes a place on the ring drops what an earlier life had, except what nobody else has.
+        let active: Vec<ProcessId> = self.config.storage_processes().collect();
+        for process in active {
+            let life = self.life(process);
+            if before.placement.node(process).map(|node| node.incarnation) != Some(life.1) {
+                let config = &self.config;
+                let kept = |position: Position| {
+                    config.holders(config.range_of(position)).contains(&process)
+                        && live_holders(before, before.range_of(position)).is_empty()
+                };
+                self.rows.entry(life).or_default().retain(|position, _| kept(*position));
+            }
+        }
         let snapshot = self.rows.clone();
         for instruction in &keyspace.instructions {
             let ranges = instruction.ranges();
