@@ -549,6 +549,11 @@ impl Config {
                 next.standbys.insert(process, Standby { incarnation, recovered });
             }
         }
+        if let Some(index) = self.placement.index(process).filter(|_| recovered.is_none()) {
+            // No later life can recover what this one does not have.
+            let suspected = next.placement.nodes()[index].suspected.unwrap_or(ts);
+            Arc::make_mut(&mut next.placement).suspect(index, suspected, &[KeyRange::FULL]);
+        }
         Ok(Some(next))
     }
 
