@@ -77,6 +77,13 @@ impl Bits {
         self.words.len() * 8
     }
 
+    /// The bits of some rows.
+    pub(crate) fn gather(&self, rows: &[u32]) -> Bits {
+        let mut gathered = Bits::zeros(rows.len());
+        rows.iter().enumerate().filter(|(_, row)| self.get(**row as usize)).for_each(|(at, _)| gathered.set(at));
+        gathered
+    }
+
     /// The rows whose bit is set, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.words.iter().enumerate().flat_map(|(index, word)| {

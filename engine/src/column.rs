@@ -115,6 +115,10 @@ impl PlainColumn {
         PlainColumn { nulls: None, len: 0, data }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn data(&self) -> &PlainData {
         &self.data
     }
@@ -145,6 +149,45 @@ impl PlainColumn {
         match &self.data {
             PlainData::Bytes { offsets, bytes } => &bytes[offsets[row] as usize..offsets[row + 1] as usize],
             _ => &[],
+        }
+    }
+
+    /// The rows from `first` on.
+    fn rest(&self, first: usize, ty: &Type) -> PlainColumn {
+        let mut rest = PlainColumn::new(ty);
+        for row in first..self.len {
+            let at = rest.len;
+            rest.push_cell(self, row);
+            if let Some(nulls) = &mut rest.nulls {
+                nulls.resize(at + 1);
+            }
+            if self.is_null(row) {
+                rest.nulls.get_or_insert_with(|| Bits::zeros(at + 1)).set(at);
+            }
+        }
+        rest
+    }
+
+    /// Where the value of another column's cell is.
+    fn position(&self, other: &PlainColumn, row: usize) -> Option<usize> {
+        match (&self.data, &other.data) {
+            (PlainData::Int(values), PlainData::Int(others)) => values.iter().position(|v| *v == others[row]),
+            (PlainData::Wide(values), PlainData::Wide(others)) => values.iter().position(|v| *v == others[row]),
+            _ => (0..self.len).find(|place| self.bytes(*place) == other.bytes(row)),
+        }
+    }
+
+    /// Appends another column's cell, without its being NULL.
+    fn push_cell(&mut self, other: &PlainColumn, row: usize) {
+        self.len += 1;
+        match (&mut self.data, &other.data) {
+            (PlainData::Int(values), PlainData::Int(others)) => values.push(others[row]),
+            (PlainData::Wide(values), PlainData::Wide(others)) => values.push(others[row]),
+            (PlainData::Bytes { offsets, bytes }, _) => {
+                bytes.extend_from_slice(other.bytes(row));
+                offsets.push(bytes.len() as u32);
+            }
+            _ => {}
         }
     }
 
@@ -287,6 +330,57 @@ impl Codes {
         }
     }
 
+    /// Adds a code behind `rows` others; the codes become wider if it does not fit.
+    fn push(&mut self, code: u64, rows: usize) {
+        fn add<T>(codes: &mut Vec<T>, code: T) {
+            if codes.len() == codes.capacity() {
+                // Doubling would leave half of a full segment's memory unused.
+                codes.reserve_exact(1024.max(codes.len() / 16));
+            }
+            codes.push(code);
+        }
+        let fits = match self {
+            Codes::Constant => code == 0,
+            Codes::Bit(_) => code <= 1,
+            Codes::U8(_) => code <= 0xff,
+            Codes::U16(_) => code <= 0xffff,
+            Codes::U32(_) => code <= 0xffff_ffff,
+            Codes::U64(_) => true,
+        };
+        if !fits {
+            let wide: Vec<u64> = (0..rows).map(|row| self.get(row)).collect();
+            *self = Codes::narrow(&wide, code);
+        }
+        match self {
+            Codes::Constant => {}
+            Codes::Bit(bits) => {
+                bits.resize(rows + 1);
+                if code == 1 {
+                    bits.set(rows);
+                }
+            }
+            Codes::U8(codes) => add(codes, code as u8),
+            Codes::U16(codes) => add(codes, code as u16),
+            Codes::U32(codes) => add(codes, code as u32),
+            Codes::U64(codes) => add(codes, code),
+        }
+    }
+
+    /// The codes of some rows.
+    fn gather(&self, rows: &[u32]) -> Codes {
+        fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
+            rows.iter().map(|row| codes[*row as usize]).collect()
+        }
+        match self {
+            Codes::Constant => Codes::Constant,
+            Codes::Bit(bits) => Codes::Bit(bits.gather(rows)),
+            Codes::U8(codes) => Codes::U8(take(codes, rows)),
+            Codes::U16(codes) => Codes::U16(take(codes, rows)),
+            Codes::U32(codes) => Codes::U32(take(codes, rows)),
+            Codes::U64(codes) => Codes::U64(take(codes, rows)),
+        }
+    }
+
     fn size(&self) -> usize {
         match self {
             Codes::Constant => 0,
@@ -312,13 +406,20 @@ pub(crate) enum Domain {
     Bytes { offsets: Vec<u32>, bytes: Vec<u8> },
 }
 
-/// An immutable column.
+/// A column of codes. The domain is made once; values that are added later and are not in it get codes of their own
+/// above it, in no order, until there are so many that the column is encoded again.
 #[derive(Debug)]
 pub(crate) struct EncodedColumn {
     pub(crate) codes: Codes,
     pub(crate) domain: Domain,
+    /// Codes below this are the domain's.
+    pub(crate) sorted: u64,
+    /// The values of the codes from there on.
+    pub(crate) extra: PlainColumn,
     /// The largest code.
     pub(crate) max_code: u64,
+    /// Rows when the domain was made.
+    made_of: usize,
     /// How often codes occur.
     pub(crate) frequency: Frequency,
     /// The values, unless they are so few that a search is as cheap.
@@ -333,9 +434,7 @@ impl EncodedColumn {
     pub(crate) fn dictionary_len(&self) -> Option<usize> {
         match &self.domain {
             Domain::Linear { .. } => None,
-            Domain::Ints(values) => Some(values.len()),
-            Domain::Wides(values) => Some(values.len()),
-            Domain::Bytes { offsets, .. } => Some(offsets.len() - 1),
+            _ => Some(self.sorted as usize + self.extra.len),
         }
     }
 
@@ -345,6 +444,11 @@ impl EncodedColumn {
 
     #[inline]
     pub(crate) fn int_of(&self, code: u64) -> i64 {
+        if code >= self.sorted {
+            let place = (code - self.sorted) as usize;
+            // The code of a NULL may stand for nothing.
+            return if place < self.extra.len { self.extra.int(place) } else { 0 };
+        }
         match &self.domain {
             Domain::Linear { base, scale } => base.wrapping_add(scale.wrapping_mul(code) as i64),
             Domain::Ints(values) => values.get(code as usize).copied().unwrap_or(0),
@@ -354,6 +458,11 @@ impl EncodedColumn {
 
     #[inline]
     pub(crate) fn wide_of(&self, code: u64) -> i128 {
+        if code >= self.sorted {
+            let place = (code - self.sorted) as usize;
+            // The code of a NULL may stand for nothing.
+            return if place < self.extra.len { self.extra.wide(place) } else { 0 };
+        }
         match &self.domain {
             Domain::Wides(values) => values.get(code as usize).copied().unwrap_or(0),
             _ => 0,
@@ -362,6 +471,11 @@ impl EncodedColumn {
 
     #[inline]
     pub(crate) fn bytes_of(&self, code: u64) -> &[u8] {
+        if code >= self.sorted {
+            let place = (code - self.sorted) as usize;
+            // The code of a NULL may stand for nothing.
+            return if place < self.extra.len { self.extra.bytes(place) } else { &[] };
+        }
         match &self.domain {
             Domain::Bytes { offsets, bytes } if (code as usize) + 1 < offsets.len() => {
                 &bytes[offsets[code as usize] as usize..offsets[code as usize + 1] as usize]
@@ -401,9 +515,83 @@ impl EncodedColumn {
         }
     }
 
+    /// The code of a plain column's cell, which is not NULL; it is given one if it has none.
+    fn code_for(&mut self, plain: &PlainColumn, row: usize) -> u64 {
+        let (known, hash) = match (&mut self.domain, &plain.data) {
+            (Domain::Linear { base, scale }, PlainData::Int(values)) => {
+                let value = values[row];
+                let distance = value.wrapping_sub(*base) as u64;
+                let code = (value >= *base && distance.is_multiple_of(*scale)).then(|| distance / *scale);
+                let widest = match self.codes {
+                    Codes::Constant => 0,
+                    Codes::Bit(_) => 1,
+                    Codes::U8(_) => 0xff,
+                    Codes::U16(_) => 0xffff,
+                    Codes::U32(_) => 0xffff_ffff,
+                    Codes::U64(_) => u64::MAX - 1,
+                };
+                // A line has no end of its own: it may go on as long as no other code is in its way.
+                let code = code.filter(|code| *code < self.sorted || (self.extra.len == 0 && *code <= widest));
+                if let Some(code) = code {
+                    self.sorted = self.sorted.max(code + 1);
+                }
+                (code, hash_int(value))
+            }
+            (Domain::Ints(sorted), PlainData::Int(values)) => {
+                (sorted.binary_search(&values[row]).ok().map(|code| code as u64), hash_int(values[row]))
+            }
+            (Domain::Wides(sorted), PlainData::Wide(values)) => {
+                (sorted.binary_search(&values[row]).ok().map(|code| code as u64), 0)
+            }
+            _ => {
+                let value = plain.bytes(row);
+                let hash = hash_bytes(value);
+                let code = if self.may_have(hash) { self.bytes_below(value, 0) as u64 } else { self.sorted };
+                ((code < self.sorted && self.bytes_of(code) == value).then_some(code), hash)
+            }
+        };
+        let code = known
+            .or_else(|| self.extra.position(plain, row).map(|place| self.sorted + place as u64))
+            .unwrap_or_else(|| {
+                self.extra.push_cell(plain, row);
+                self.sorted + self.extra.len as u64 - 1
+            });
+        if let Some(filter) = &mut self.filter {
+            filter.insert(hash);
+        }
+        code
+    }
+
+    /// Adds a code, or a NULL, behind `rows` rows.
+    fn push(&mut self, code: Option<u64>, rows: usize) {
+        match code {
+            None if self.all_null => {}
+            None => {
+                let nulls = self.nulls.get_or_insert_with(|| Bits::zeros(rows));
+                nulls.resize(rows + 1);
+                nulls.set(rows);
+            }
+            Some(code) => {
+                if let Some(nulls) = &mut self.nulls {
+                    nulls.resize(rows + 1);
+                }
+                self.max_code = self.max_code.max(code);
+                self.frequency.add(code);
+            }
+        }
+        self.codes.push(code.unwrap_or(0), rows);
+    }
+
+    /// Keeps only some rows.
+    fn keep(&mut self, rows: &[u32]) {
+        self.codes = self.codes.gather(rows);
+        self.nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
+        self.frequency = Frequency::new(&self.codes, self.max_code, rows.len(), self.nulls.as_ref());
+    }
+
     /// How many entries of a dictionary of byte strings are below a bound, when the first `from` are.
     pub(crate) fn bytes_below(&self, bound: &[u8], from: usize) -> usize {
-        let (mut low, mut high) = (from, self.dictionary_len().unwrap_or(0));
+        let (mut low, mut high) = (from, self.sorted as usize);
         while low < high {
             let middle = (low + high) / 2;
             if self.bytes_of(middle as u64) < bound { low = middle + 1 } else { high = middle }
@@ -421,6 +609,7 @@ impl EncodedColumn {
         };
         self.codes.size()
             + domain
+            + self.extra.size()
             + self.nulls.as_ref().map_or(0, Bits::size)
             + self.frequency.size()
             + self.filter.as_ref().map_or(0, ValueFilter::size)
@@ -472,6 +661,13 @@ impl Frequency {
             }
         }
         Frequency { exact: Vec::new(), heavy, rest: light as f64 / (max_code as f64 + 1.0) }
+    }
+
+    /// Another row has this code.
+    fn add(&mut self, code: u64) {
+        if let Some(count) = self.exact.get_mut(code as usize) {
+            *count += 1;
+        }
     }
 
     /// About how many rows have one of these codes.
@@ -684,8 +880,49 @@ impl SegmentColumn {
         gather_runs(ty, &[(self, rows)])
     }
 
+    /// Gives the plain rows codes, behind the others; the domain stays as it is, if that is reasonable.
+    pub(crate) fn absorb(&mut self, ty: &Type) {
+        /// Values beyond the domain with which a column is encoded again.
+        const EXTRA: usize = 256;
+        if let Some(base) = &mut self.base {
+            let mut done = 0;
+            while done < self.delta.len && base.extra.len < EXTRA {
+                let code = match self.delta.is_null(done) {
+                    true => None,
+                    false if base.all_null => break,
+                    false => Some(base.code_for(&self.delta, done)),
+                };
+                base.push(code, self.base_rows);
+                self.base_rows += 1;
+                done += 1;
+            }
+            self.delta = self.delta.rest(done, ty);
+            if self.delta.len == 0 {
+                return;
+            }
+        }
+        let all: Vec<u32> = (0..(self.base_rows + self.delta.len) as u32).collect();
+        self.encode(ty, &all);
+    }
+
     /// Keeps only these rows, all of them encoded.
     pub(crate) fn compact(&mut self, ty: &Type, keep: &[u32]) {
+        if self.delta.len * 4 > self.base_rows {
+            return self.encode(ty, keep);
+        }
+        self.absorb(ty);
+        match &mut self.base {
+            // Most of the domain is still in use.
+            Some(base) if !base.all_null && keep.len() * 2 >= base.made_of => {
+                base.keep(keep);
+                self.base_rows = keep.len();
+            }
+            _ => self.encode(ty, keep),
+        }
+    }
+
+    /// Keeps only these rows, encoded from scratch.
+    pub(crate) fn encode(&mut self, ty: &Type, keep: &[u32]) {
         let is_null = |i: usize| self.is_null(keep[i] as usize);
         let rows = keep.len();
         let (codes, domain, max_code) = match physical(ty) {
@@ -702,7 +939,24 @@ impl SegmentColumn {
         let all_null = rows > 0 && null_count == rows;
         let nulls = (null_count > 0 && !all_null).then_some(nulls);
         let frequency = Frequency::new(&codes, max_code, rows, nulls.as_ref());
-        let mut base = EncodedColumn { codes, domain, max_code, frequency, filter: None, nulls, all_null };
+        let sorted = match &domain {
+            Domain::Linear { .. } => max_code + 1,
+            Domain::Ints(values) => values.len() as u64,
+            Domain::Wides(values) => values.len() as u64,
+            Domain::Bytes { offsets, .. } => offsets.len() as u64 - 1,
+        };
+        let mut base = EncodedColumn {
+            codes,
+            domain,
+            sorted,
+            extra: PlainColumn::new(ty),
+            max_code,
+            made_of: rows,
+            frequency,
+            filter: None,
+            nulls,
+            all_null,
+        };
         base.filter = base.make_filter(rows);
         self.base = Some(base);
         self.base_rows = rows;

@@ -45,6 +45,8 @@ pub(crate) struct Segment {
     /// Operations that wait for undecided rows, by the oldest version that is in doubt.
     pub(crate) queues: BTreeMap<u32, Queue>,
     size: usize,
+    /// The horizon up to which superseded versions have been looked for.
+    pub(crate) collected: Ts,
 }
 
 impl Segment {
@@ -59,6 +61,7 @@ impl Segment {
             undecided: HashSet::new(),
             queues: BTreeMap::new(),
             size: 0,
+            collected: Ts::ZERO,
         }
     }
 
@@ -78,11 +81,17 @@ impl Segment {
         self.columns.first().map_or(self.rows, |column| column.base_rows)
     }
 
-    /// Encodes every row. Rows keep their indices.
+    /// Encodes every row: a few new ones are added to the others, otherwise all of them are encoded together. Rows keep
+    /// their indices.
     pub(crate) fn encode(&mut self, columns: &[Column]) {
-        let all: Vec<u32> = (0..self.rows as u32).collect();
+        let encoded = self.encoded_rows();
+        let few = (self.rows - encoded) * 4 <= encoded;
+        let all: Vec<u32> = if few { Vec::new() } else { (0..self.rows as u32).collect() };
         for (column, definition) in self.columns.iter_mut().zip(columns) {
-            column.compact(&definition.ty, &all);
+            match few {
+                true => column.absorb(&definition.ty),
+                false => column.encode(&definition.ty, &all),
+            }
         }
     }
 

@@ -549,13 +549,14 @@ impl Table {
         let rows = segment.rows;
         let plain = rows - segment.encoded_rows();
         let grown = plain >= 1024.max(segment.encoded_rows() / 4);
-        let keep = if segment.versions.ended() == 0 {
-            (0..rows as u32).collect()
-        } else {
-            segment.versions.survivors(horizon)
-        };
+        let ended = segment.versions.ended();
+        if !grown && (ended == 0 || ended * 16 < rows || horizon <= segment.collected) {
+            return false;
+        }
+        let keep = if ended == 0 { (0..rows as u32).collect() } else { segment.versions.survivors(horizon) };
         let garbage = rows - keep.len();
-        if !grown && (garbage == 0 || garbage * 16 < rows) {
+        segment.collected = horizon;
+        if !grown && garbage * 16 < rows {
             return false;
         }
         if garbage == 0 {
@@ -575,10 +576,16 @@ impl Table {
         }
         if self.has_keys() {
             // Moves go upwards only and are ascending, so no entry is taken for another's new place.
+            let mut key = Vec::new();
             for old in 0..renumbered.len() as u32 {
+                let new = renumbered[old as usize];
+                if new == old {
+                    continue;
+                }
                 let address = Address { slot, row: old };
-                let hash = self.hash_of_stored(address);
-                match renumbered[old as usize] {
+                self.stored_key(address, &mut key);
+                let hash = Table::hash(&key);
+                match new {
                     GONE => self.keys.remove(hash, address),
                     new => {
                         self.keys.replace(hash, address, Address { slot, row: new });

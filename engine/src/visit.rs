@@ -24,6 +24,13 @@ impl Table {
         riders: &mut Riders,
         effects: &mut Vec<Effect>,
     ) {
+        let segment = &mut self.segments[slot as usize];
+        let plain = segment.rows - segment.encoded_rows();
+        // What has been written since the last visit is added to the encoded rows, where the index finds it.
+        if plain > 0 && plain * 4 <= segment.encoded_rows() {
+            segment.encode(&self.schema.columns);
+            self.measure(slot);
+        }
         let plans = self.plan(slot, rides, visitors);
         let segment = &self.segments[slot as usize];
         let (range, rows_before) = (segment.range, segment.rows);

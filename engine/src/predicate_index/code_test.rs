@@ -1,6 +1,6 @@
 //! Tests as tests of codes: what a segment's index works with.
 
-use super::{BytesInterval, Test};
+use super::{BytesInterval, Test, plain::plain_holds};
 use crate::{
     bits::{Bits, and_where},
     column::{Codes, Domain, EncodedColumn},
@@ -71,7 +71,7 @@ impl CodeTest {
             Test::NotNull => CodeSet::All,
             Test::Ints(intervals) => match &column.domain {
                 Domain::Ints(values) => dictionary_ranges(intervals, values),
-                Domain::Linear { base, scale } => linear_ranges(intervals, *base, *scale, column.max_code),
+                Domain::Linear { base, scale } => linear_ranges(intervals, *base, *scale, column.sorted - 1),
                 _ => CodeSet::None,
             },
             Test::Wides(intervals) => match &column.domain {
@@ -94,6 +94,11 @@ impl CodeTest {
                 None => CodeSet::All,
             },
         };
+        if !matches!(test, Test::Null | Test::NotNull | Test::Expression(_)) {
+            for place in (0..column.extra.len()).filter(|place| plain_holds(test, &column.extra, *place)) {
+                codes.push(column.sorted + place as u64, column.sorted + place as u64);
+            }
+        }
         codes.simplify(column.max_code);
         Ok(CodeTest { codes, accept_null })
     }
@@ -272,13 +277,13 @@ impl CodeSet {
     }
 }
 
-fn linear_ranges(intervals: &[(i64, i64)], base: i64, scale: u64, max_code: u64) -> CodeSet {
+fn linear_ranges(intervals: &[(i64, i64)], base: i64, scale: u64, last_code: u64) -> CodeSet {
     let mut codes = CodeSet::None;
     if let [(low, high)] = intervals
         && low == high
     {
         let distance = low.wrapping_sub(base) as u64;
-        if *low >= base && distance.is_multiple_of(scale) && distance / scale <= max_code {
+        if *low >= base && distance.is_multiple_of(scale) && distance / scale <= last_code {
             codes.push(distance / scale, distance / scale);
         }
         return codes;
@@ -291,7 +296,7 @@ fn linear_ranges(intervals: &[(i64, i64)], base: i64, scale: u64, max_code: u64)
             continue;
         }
         let first = ((low + scale - 1) / scale) as u64;
-        let last = ((high / scale).min(i128::from(max_code))) as u64;
+        let last = ((high / scale).min(i128::from(last_code))) as u64;
         if first <= last {
             codes.push(first, last);
         }
@@ -312,7 +317,7 @@ fn dictionary_ranges<K: Ord>(intervals: &[(K, K)], dictionary: &[K]) -> CodeSet 
 }
 
 fn bytes_ranges(intervals: &[BytesInterval], column: &EncodedColumn) -> CodeSet {
-    let entries = column.dictionary_len().unwrap_or(0);
+    let entries = column.sorted as usize;
     let mut codes = CodeSet::None;
     for (low, high) in intervals {
         let first = column.bytes_below(low, 0);

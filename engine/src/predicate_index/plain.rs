@@ -12,7 +12,7 @@ use crate::{
     types::Type,
 };
 
-fn plain_holds(test: &Test, column: &PlainColumn, row: usize) -> bool {
+pub(super) fn plain_holds(test: &Test, column: &PlainColumn, row: usize) -> bool {
     if column.is_null(row) {
         return matches!(test, Test::Null);
     }

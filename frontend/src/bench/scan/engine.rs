@@ -1,0 +1,273 @@
+//! The engine alone: one shard on each core, driven as a storage process drives its scan threads.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use arrow::{
+    array::{AsArray, RecordBatch},
+    datatypes::Int16Type,
+};
+use carousel_engine::{
+    Shard, TableSchema, Ts,
+    operation::{Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, RowBatch},
+    position::KeyRange,
+    shard::{Options, Progress},
+};
+
+use super::{
+    questions::{Question, TABLE_ID},
+    rows::Rows,
+};
+
+/// How often a storage process lets its shards collect superseded versions.
+const HORIZON_EVERY: Duration = Duration::from_millis(5);
+
+/// The shards of a process, and the `Ts` of the last operation.
+pub struct Engine {
+    shards: Vec<Shard>,
+    ts: u64,
+}
+
+/// What operations are to be run, and how.
+#[derive(Clone, Copy)]
+pub struct Load<'a> {
+    /// Operations, over and over again.
+    pub reads: &'a [Question],
+    /// Operations that ride at the same time.
+    pub riding: usize,
+    /// Updates, over and over again.
+    pub updates: &'a [Question],
+    /// Updates for each second; they come on top of what rides.
+    pub updates_per_second: f64,
+    /// For how long.
+    pub duration: Duration,
+}
+
+/// What became of them.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Reads executed in a second, by the slower shard.
+    pub per_second: f64,
+    /// Updates executed in a second, by the slower shard.
+    pub updates_per_second: f64,
+    /// From submission to the end of execution, of each read, at the slower shard.
+    pub latencies: Vec<Duration>,
+    /// Rows that reads found, by all shards.
+    pub rows: u64,
+    /// Reads executed by all shards.
+    pub reads: u64,
+}
+
+impl Engine {
+    /// One shard for each thread, with the table but without rows.
+    pub fn new(schema: &TableSchema, threads: u32) -> Engine {
+        let shards = (0..threads)
+            .map(|index| {
+                let mut shard = Shard::new(index, threads, vec![KeyRange::FULL], Options::default());
+                shard.restore_table(Arc::new(schema.clone()));
+                shard
+            })
+            .collect();
+        Engine { shards, ts: 1 }
+    }
+
+    /// Inserts batches; returns how long it took.
+    pub fn load(&mut self, schema: &TableSchema, batches: &[RecordBatch]) -> Duration {
+        let operations: Vec<OrderedOperation> = batches
+            .iter()
+            .map(|rows| {
+                self.ts += 1;
+                let positions = schema.partitioning.positions(&schema.columns, rows);
+                let ordinals = (0..rows.num_rows() as u64).collect();
+                let rows = InsertRows::Inline(RowBatch { rows: rows.clone(), positions, ordinals });
+                let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
+                ordered(self.ts, super::questions::operation_of(OperationKind::Insert(insert)))
+            })
+            .collect();
+        let started = Instant::now();
+        self.each(|shard| {
+            for operation in &operations {
+                shard.submit(operation.clone());
+                let mut effects = Vec::new();
+                while shard.step(&mut effects) == Progress::Busy {}
+            }
+        });
+        let duration = started.elapsed();
+        self.collect_garbage();
+        duration
+    }
+
+    /// Lets every shard collect all that nobody can see any more.
+    pub fn collect_garbage(&mut self) {
+        let horizon = Ts(self.ts + 1);
+        self.each(|shard| while shard.collect_garbage(horizon) == Progress::Busy {});
+    }
+
+    /// Bytes that the rows take.
+    pub fn memory(&self) -> usize {
+        self.shards.iter().map(Shard::memory).sum()
+    }
+
+    /// Bytes by part: columns by name, then versions and keys.
+    pub fn memory_by_part(&self) -> Vec<(String, usize)> {
+        let mut parts: Vec<(String, usize)> = Vec::new();
+        for shard in &self.shards {
+            for (index, (name, bytes)) in shard.memory_by_part(TABLE_ID).into_iter().enumerate() {
+                match parts.get_mut(index) {
+                    Some(part) => part.1 += bytes,
+                    None => parts.push((name, bytes)),
+                }
+            }
+        }
+        parts
+    }
+
+    /// Asks each question alone; the keys of the rows that come back are those that were expected.
+    ///
+    /// # Errors
+    /// Describes the first answer that is wrong.
+    pub fn check(&mut self, rows: &Rows, questions: &[Question]) -> Result<(), String> {
+        for (index, question) in questions.iter().enumerate() {
+            self.ts += 1;
+            let ordered = ordered(self.ts, question.operation.clone());
+            let mut found = Vec::new();
+            for shard in &mut self.shards {
+                shard.submit(ordered.clone());
+                let mut effects = Vec::new();
+                while shard.step(&mut effects) == Progress::Busy {}
+                for effect in effects {
+                    match effect {
+                        Effect::Rows { batch, .. } => found.extend((0..batch.num_rows()).map(|row| key(&batch, row))),
+                        Effect::Executed { outcomes, .. } => {
+                            if let Some((_, Err(error))) = outcomes.into_iter().find(|(_, outcome)| outcome.is_err()) {
+                                return Err(format!("question {index} fails: {error}"));
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            let mut expected: Vec<_> = question
+                .rows
+                .iter()
+                .map(|row| key(&rows.batches[*row as usize / crate::ticket::BLOCK_ROWS], *row as usize % crate::ticket::BLOCK_ROWS))
+                .collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            if found != expected {
+                return Err(format!("question {index} finds {found:?} instead of {expected:?}: {:?}", question.operation));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a load on all shards at the same time.
+    pub fn run(&mut self, load: &Load) -> Outcome {
+        let first = self.ts + 1;
+        let results: Vec<(u64, Outcome)> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                self.shards.iter_mut().map(|shard| scope.spawn(move || drive(shard, first, load))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a shard does not panic")).collect()
+        });
+        self.ts = results.iter().map(|(ts, _)| *ts).max().unwrap_or(self.ts);
+        results
+            .into_iter()
+            .map(|(_, outcome)| outcome)
+            .reduce(|a, b| Outcome {
+                per_second: a.per_second.min(b.per_second),
+                updates_per_second: a.updates_per_second.min(b.updates_per_second),
+                rows: a.rows + b.rows,
+                reads: a.reads + b.reads,
+                latencies: if median(&a.latencies) > median(&b.latencies) { a.latencies } else { b.latencies },
+            })
+            .unwrap_or_default()
+    }
+
+    fn each(&mut self, f: impl Fn(&mut Shard) + Sync) {
+        std::thread::scope(|scope| {
+            for shard in &mut self.shards {
+                scope.spawn(|| f(shard));
+            }
+        });
+    }
+}
+
+/// The median; zero of nothing.
+pub fn median(durations: &[Duration]) -> Duration {
+    let mut sorted = durations.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
+fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
+    OrderedOperation { ts: Ts(ts), read_ts: Ts(ts), operation, ranges: vec![KeyRange::FULL], undecided: false }
+}
+
+fn key(batch: &RecordBatch, row: usize) -> (String, i16, i16) {
+    (
+        batch.column(0).as_string::<i32>().value(row).to_owned(),
+        batch.column(1).as_primitive::<Int16Type>().value(row),
+        batch.column(2).as_primitive::<Int16Type>().value(row),
+    )
+}
+
+/// One scan thread under load.
+fn drive(shard: &mut Shard, first: u64, load: &Load) -> (u64, Outcome) {
+    let mut outcome = Outcome::default();
+    let mut ts = first;
+    let mut in_flight: HashMap<u64, (bool, Instant)> = HashMap::new();
+    let (mut reading, mut reads, mut updates, mut updated) = (0, 0usize, 0usize, 0u64);
+    let mut effects = Vec::new();
+    let started = Instant::now();
+    let (mut horizon, mut horizon_at, mut garbage) = (Ts(first), started, false);
+    loop {
+        let now = Instant::now();
+        let elapsed = now - started;
+        if elapsed >= load.duration {
+            break;
+        }
+        while reading < load.riding && !load.reads.is_empty() {
+            let question = &load.reads[reads % load.reads.len()];
+            reads += 1;
+            reading += 1;
+            in_flight.insert(ts, (true, now));
+            shard.submit(ordered(ts, question.operation.clone()));
+            ts += 1;
+        }
+        while !load.updates.is_empty() && (updates as f64) < elapsed.as_secs_f64() * load.updates_per_second {
+            let question = &load.updates[updates % load.updates.len()];
+            updates += 1;
+            in_flight.insert(ts, (false, now));
+            shard.submit(ordered(ts, question.operation.clone()));
+            ts += 1;
+        }
+        if now - horizon_at >= HORIZON_EVERY {
+            (horizon, horizon_at, garbage) = (Ts(ts), now, true);
+        }
+        shard.step(&mut effects);
+        garbage = garbage && shard.collect_garbage(horizon) == Progress::Busy;
+        let now = Instant::now();
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Rows { batch, .. } => outcome.rows += batch.num_rows() as u64,
+                Effect::Executed { ts, .. } => match in_flight.remove(&ts.0) {
+                    Some((true, submitted)) => {
+                        reading -= 1;
+                        outcome.reads += 1;
+                        outcome.latencies.push(now - submitted);
+                    }
+                    _ => updated += 1,
+                },
+                _ => {}
+            }
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    outcome.per_second = outcome.reads as f64 / seconds;
+    outcome.updates_per_second = updated as f64 / seconds;
+    while shard.step(&mut effects) == Progress::Busy {}
+    (ts, outcome)
+}
