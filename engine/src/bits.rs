@@ -80,7 +80,10 @@ impl Bits {
     /// The bits of some rows.
     pub(crate) fn gather(&self, rows: &[u32]) -> Bits {
         let mut gathered = Bits::zeros(rows.len());
-        rows.iter().enumerate().filter(|(_, row)| self.get(**row as usize)).for_each(|(at, _)| gathered.set(at));
+        rows.iter()
+            .enumerate()
+            .filter(|(_, row)| self.get(**row as usize))
+            .for_each(|(at, _)| gathered.set(at));
         gathered
     }
 

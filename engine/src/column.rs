@@ -30,6 +30,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     array::DECIMAL_NAN,
     bits::Bits,
+    simd,
     types::Type,
     value_filter::{ValueFilter, hash_bytes, hash_int},
 };
@@ -172,7 +173,9 @@ impl PlainColumn {
     fn position(&self, other: &PlainColumn, row: usize) -> Option<usize> {
         match (&self.data, &other.data) {
             (PlainData::Int(values), PlainData::Int(others)) => values.iter().position(|v| *v == others[row]),
-            (PlainData::Wide(values), PlainData::Wide(others)) => values.iter().position(|v| *v == others[row]),
+            (PlainData::Wide(values), PlainData::Wide(others)) => {
+                values.iter().position(|v| *v == others[row])
+            }
             _ => (0..self.len).find(|place| self.bytes(*place) == other.bytes(row)),
         }
     }
@@ -531,7 +534,8 @@ impl EncodedColumn {
                     Codes::U64(_) => u64::MAX - 1,
                 };
                 // A line has no end of its own: it may go on as long as no other code is in its way.
-                let code = code.filter(|code| *code < self.sorted || (self.extra.len == 0 && *code <= widest));
+                let code =
+                    code.filter(|code| *code < self.sorted || (self.extra.len == 0 && *code <= widest));
                 if let Some(code) = code {
                     self.sorted = self.sorted.max(code + 1);
                 }
@@ -560,6 +564,53 @@ impl EncodedColumn {
             filter.insert(hash);
         }
         code
+    }
+
+    /// How many of these of the first `rows` rows are not NULL, and their sum: of whole numbers, or of decimals without
+    /// their point. `None` when there may be a NaN among them.
+    pub(crate) fn sum(&self, rows: usize, mask: &Bits) -> Option<(u64, i128)> {
+        let mut words = mask.words().to_vec();
+        if self.all_null {
+            return Some((0, 0));
+        }
+        if let Some(nulls) = &self.nulls {
+            simd::subtract(&mut words, nulls.words());
+        }
+        let count = simd::count_ones(&words) as u64;
+        let is_nan = |value: i64| value == i64::MAX;
+        match &self.domain {
+            Domain::Linear { base, scale } if self.extra.len == 0 => {
+                if self.sorted > 0 && is_nan(self.int_of(self.sorted - 1)) {
+                    return None;
+                }
+                let codes: u128 = match &self.codes {
+                    Codes::Constant => 0,
+                    Codes::Bit(bits) => simd::intersect(&mut words, bits.words()) as u128,
+                    // The code of a NULL is 0.
+                    Codes::U8(codes) if mask.count() == rows => u128::from(simd::sum_u8(codes)),
+                    Codes::U16(codes) if mask.count() == rows => u128::from(simd::sum_u16(codes)),
+                    Codes::U32(codes) if mask.count() == rows => u128::from(simd::sum_u32(codes)),
+                    codes => Bits::from_words(words, rows)
+                        .iter()
+                        .map(|row| u128::from(codes.get(row as usize)))
+                        .sum(),
+                };
+                let sum = i128::from(*base) * i128::from(count) + (*scale as i128) * codes as i128;
+                Some((count, sum))
+            }
+            Domain::Linear { .. } | Domain::Ints(_) => {
+                let mut sum = 0;
+                for row in Bits::from_words(words, rows).iter() {
+                    let value = self.int_of(self.codes.get(row as usize));
+                    if is_nan(value) {
+                        return None;
+                    }
+                    sum += i128::from(value);
+                }
+                Some((count, sum))
+            }
+            _ => None,
+        }
     }
 
     /// Adds a code, or a NULL, behind `rows` rows.

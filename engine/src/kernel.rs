@@ -6,7 +6,7 @@ use arrow::{
 };
 
 use crate::{
-    aggregate::{AggregateCall, AggregateFunction, Group, GroupTable},
+    aggregate::{AggregateCall, AggregateFunction, AggregateState, Group, GroupTable},
     array::arrow_cell_to_value,
     error::Result,
     expr::{EvalContext, Expr, can_fail, columns, remap_columns, vector},
@@ -49,6 +49,8 @@ pub(crate) struct Groups {
     context: EvalContext,
     /// When all that is asked for is the number of rows: that number.
     counted: Option<u64>,
+    /// When all that is asked for is counts and sums of columns: of which, `None` for rows.
+    sums: Option<Vec<Option<usize>>>,
 }
 
 impl std::fmt::Debug for Groups {
@@ -67,8 +69,27 @@ impl Groups {
                 && !call.distinct
         };
         let counted = (group_by.is_empty() && calls.iter().all(counts)).then_some(0);
-        let table = GroupTable::for_read(&group_by, &calls);
-        Groups { table, group_by, context: context.clone(), counted }
+        let sum_of = |call: &AggregateCall| match &call.argument {
+            _ if call.filter.is_some() || call.distinct => None,
+            _ if !matches!(
+                call.function,
+                AggregateFunction::Count | AggregateFunction::Sum | AggregateFunction::Avg
+            ) =>
+            {
+                None
+            }
+            None => Some(None),
+            Some(Expr::Column { index, ty: Type::Int2 | Type::Int4 | Type::Int8 }) => Some(Some(*index)),
+            Some(Expr::Column { index, ty: Type::Numeric(Some((precision, _))) }) if *precision <= 18 => {
+                Some(Some(*index))
+            }
+            _ => None,
+        };
+        let mut table = GroupTable::for_read(&group_by, &calls);
+        let takes_sums =
+            table.only_states().is_some_and(|states| states.iter().all(AggregateState::takes_sums));
+        let sums = calls.iter().map(sum_of).collect::<Option<Vec<_>>>().filter(|_| takes_sums);
+        Groups { table, group_by, context: context.clone(), counted, sums }
     }
 
     /// Whether only the number of rows matters.
@@ -80,6 +101,19 @@ impl Groups {
     pub(crate) fn count(&mut self, rows: u64) {
         if let Some(counted) = &mut self.counted {
             *counted += rows;
+        }
+    }
+
+    /// The columns, if only counts and sums of columns are asked for; for each aggregate one, `None` for rows.
+    pub(crate) fn sums(&self) -> Option<&[Option<usize>]> {
+        self.sums.as_deref()
+    }
+
+    /// Adds to one aggregate what it needs to know of rows.
+    pub(crate) fn add_sum(&mut self, aggregate: usize, values: u64, total: i128, scale: u32) -> Result<()> {
+        match self.table.only_states().and_then(|states| states.get_mut(aggregate)) {
+            Some(state) => state.update_sum(values, total, scale),
+            None => Err(crate::SqlError::internal("a sum in groups")),
         }
     }
 

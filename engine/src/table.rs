@@ -332,6 +332,9 @@ impl Table {
         rows: &[u32],
         effects: &mut Vec<Effect>,
     ) -> Result<u64> {
+        if let Work::Rows { .. } = rider.work {
+            return self.find_rows(rider, slot, rows, effects);
+        }
         let operation = rider.operation.clone();
         let context = &operation.context;
         let (ts, range) = (rider.ts, rider.ranges[place].range);
@@ -339,7 +342,6 @@ impl Table {
         let types = &self.schema.columns;
         let fetch = |rows: &[u32], column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
-            Work::Rows { .. } => self.find_rows(rider, slot, rows, effects),
             Work::Groups { groups, input } => {
                 groups.update(&input.input(rows.len(), &|column| fetch(rows, column))?)?;
                 Ok(rows.len() as u64)
@@ -380,7 +382,7 @@ impl Table {
                 self.replace(rider, slot, rows, &arrays);
                 Ok(rows.len() as u64)
             }
-            Work::Insert { .. } => Err(SqlError::internal("an insert looks at no rows")),
+            Work::Rows { .. } | Work::Insert { .. } => Err(SqlError::internal("an insert looks at no rows")),
         }
     }
 

@@ -1,13 +1,15 @@
 //! One visit of a segment by the operations that ride past it.
 
 use crate::{
+    bits::Bits,
     error::Result,
     operation::Effect,
-    predicate_index::{Found, Plan, Scene, plain_rows, row_holds},
+    predicate_index::{Found, Plan, Scene, plain_rows},
     primary_key::Address,
     rider::{Rider, Work},
     riders::{Ride, Riders, bit},
     table::Table,
+    types::Type,
 };
 
 impl Table {
@@ -33,8 +35,8 @@ impl Table {
         }
         let plans = self.plan(slot, rides, visitors);
         let segment = &self.segments[slot as usize];
-        let (range, rows_before) = (segment.range, segment.rows);
-        let has_plain = segment.encoded_rows() < rows_before;
+        let (range, rows_before, encoded) = (segment.range, segment.rows, segment.encoded_rows());
+        let has_plain = encoded < rows_before;
         // The columns that updates have assigned in this visit.
         let mut assigned = 0;
         for (index, plan) in visitors.iter().zip(plans) {
@@ -45,11 +47,25 @@ impl Table {
             if plan == Plan::Nothing && !has_plain && !meets_new && segment.queues.is_empty() {
                 continue;
             }
+            let found = self.meeting(slot, ride, plan, encoded, rows_before, meets_new);
+            let found = match found {
+                Ok(Found::Rows(rows))
+                    if rows.is_empty() && self.segments[slot as usize].queues.is_empty() =>
+                {
+                    self.prober.recycle(Found::Rows(rows));
+                    continue;
+                }
+                found => found,
+            };
             let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range)) else { continue };
-            let rows = segment.rows;
-            match self.visit_with(slot, ride, rider, plan, rows_before, meets_new) {
-                Ok(rows) if rows.is_empty() => {}
-                Ok(rows) => self.apply(rider, slot, &rows, effects),
+            let rows = self.segments[slot as usize].rows;
+            match found.and_then(|found| self.choose(slot, rider, found)) {
+                Ok(chosen) => {
+                    if !chosen.is_empty() {
+                        self.apply(rider, slot, &chosen, effects);
+                    }
+                    self.prober.recycle(Found::Rows(chosen));
+                }
                 Err(error) => self.fail(rider, range, error),
             }
             if self.segments[slot as usize].rows > rows
@@ -98,18 +114,17 @@ impl Table {
         plans
     }
 
-    /// The rows on which a rider acts. Makes it wait for rows in doubt.
-    fn visit_with(
+    /// The rows that meet a rider's tests, in whatever version.
+    fn meeting(
         &mut self,
         slot: u32,
         ride: &Ride,
-        rider: &mut Rider,
         plan: Plan,
+        encoded: usize,
         rows_before: usize,
         meets_new: bool,
-    ) -> Result<Vec<u32>> {
+    ) -> Result<Found> {
         let segment = &self.segments[slot as usize];
-        let encoded = segment.encoded_rows();
         let scene = Scene {
             tests: &self.tests,
             columns: &segment.columns,
@@ -117,10 +132,9 @@ impl Table {
             rows: encoded,
             options: self.options,
         };
-        let context = rider.context();
-        let mut found = self.prober.find(&scene, &ride.tests, plan, context)?;
+        let mut found = self.prober.find(&scene, &ride.tests, plan)?;
         if encoded < rows_before {
-            let plain = plain_rows(&scene, &ride.tests, context, rows_before - encoded)?;
+            let plain = plain_rows(&scene, &ride.tests, rows_before - encoded)?;
             found.extend(plain.iter().map(|row| row + encoded as u32), rows_before);
         }
         if segment.rows > rows_before {
@@ -129,8 +143,7 @@ impl Table {
                 for row in rows_before..segment.rows {
                     let mut all = true;
                     for id in &ride.tests {
-                        all =
-                            all && row_holds(scene.tests.get(*id), scene.columns, scene.types, context, row)?;
+                        all = all && scene.row_holds(*id, row)?;
                     }
                     if all {
                         qualifying.push(row as u32);
@@ -142,28 +155,33 @@ impl Table {
                 segment.add_successors(&mut found, rows_before);
             }
         }
+        Ok(found)
+    }
+
+    /// Those of the rows that meet a rider's tests on which it acts. Makes it wait for rows in doubt.
+    fn choose(&mut self, slot: u32, rider: &mut Rider, mut found: Found) -> Result<Vec<u32>> {
+        let segment = &self.segments[slot as usize];
         if !segment.undecided.is_empty() {
             found = self.wait_for_rows_in_doubt(slot, rider, found);
         }
         let segment = &self.segments[slot as usize];
-        let rows = match &mut found {
-            Found::Rows(rows) => {
-                segment.versions.retain_visible_rows(rows, rider.sees, rider.is_write);
+        let rows = match found {
+            Found::Rows(mut rows) => {
+                segment.versions.retain_visible_rows(&mut rows, rider.sees, rider.is_write);
                 if rider.residual.is_none() && self.count_only(slot, rider, rows.len()) {
                     rows.clear();
                 }
-                rows.clone()
+                rows
             }
-            Found::Mask(mask) => {
-                segment.versions.retain_visible(mask, rider.sees, rider.is_write);
-                if rider.residual.is_none() && self.count_only(slot, rider, mask.count()) {
-                    Vec::new()
-                } else {
-                    mask.iter().collect()
-                }
+            Found::Mask(mut mask) => {
+                segment.versions.retain_visible(&mut mask, rider.sees, rider.is_write);
+                let told = rider.residual.is_none()
+                    && (self.count_only(slot, rider, mask.count()) || self.sum_only(slot, rider, &mask)?);
+                let rows = if told { Vec::new() } else { mask.iter().collect() };
+                self.prober.recycle(Found::Mask(mask));
+                rows
             }
         };
-        self.prober.recycle(found);
         let segment = &self.segments[slot as usize];
         match &rider.residual {
             Some(filter) if !rows.is_empty() => {
@@ -189,6 +207,39 @@ impl Table {
             }
             _ => false,
         }
+    }
+
+    /// Adds up columns for a rider that asks for no more of its rows, from their codes.
+    fn sum_only(&self, slot: u32, rider: &mut Rider, mask: &Bits) -> Result<bool> {
+        let segment = &self.segments[slot as usize];
+        let Some(place) = rider.place_of_range[segment.range] else { return Ok(false) };
+        let Work::Groups { groups, input } = &mut rider.work else { return Ok(false) };
+        let Some(columns) = groups.sums().filter(|_| segment.encoded_rows() == segment.rows) else {
+            return Ok(false);
+        };
+        let mut sums = Vec::with_capacity(columns.len());
+        for column in columns {
+            let sum = match column.map(|column| input.source_of(column)) {
+                None => Some((mask.count() as u64, 0, 0)),
+                Some(column) => column.and_then(|column| {
+                    let scale = match self.schema.columns[column].ty {
+                        Type::Numeric(Some((_, scale))) => u32::from(scale),
+                        _ => 0,
+                    };
+                    let base = segment.columns[column].base.as_ref()?;
+                    base.sum(segment.rows, mask).map(|(values, total)| (values, total, scale))
+                }),
+            };
+            let Some(sum) = sum else { return Ok(false) };
+            sums.push(sum);
+        }
+        for (aggregate, (values, total, scale)) in sums.into_iter().enumerate() {
+            groups.add_sum(aggregate, values, total, scale)?;
+        }
+        if let Ok(count) = &mut rider.ranges[place].outcome {
+            *count += mask.count() as u64;
+        }
+        Ok(true)
     }
 
     /// Makes a rider wait for those rows that are in doubt; returns the others.

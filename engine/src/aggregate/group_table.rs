@@ -115,6 +115,14 @@ impl GroupTable {
         GroupTable::new(group_by.iter().map(Expr::ty).collect(), calls.to_vec())
     }
 
+    /// The states of the one group of a table without keys.
+    pub(crate) fn only_states(&mut self) -> Option<&mut [AggregateState]> {
+        match (self.key_types.as_slice(), self.groups.as_mut_slice()) {
+            ([], [group]) => Some(&mut group.states),
+            _ => None,
+        }
+    }
+
     /// Number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()

@@ -348,6 +348,33 @@ impl AggregateState {
         }
     }
 
+    /// Whether [`update_sum`](AggregateState::update_sum) is all that it needs of whole numbers or decimals.
+    pub(crate) fn takes_sums(&self) -> bool {
+        self.distinct.is_none()
+            && matches!(
+                self.accumulator,
+                Accumulator::Count(_) | Accumulator::Integer { .. } | Accumulator::Decimal { .. }
+            )
+    }
+
+    /// Takes in `count` values that are not NULL, and whose sum is `sum / 10^scale`.
+    pub(crate) fn update_sum(&mut self, values: u64, total: i128, scale: u32) -> Result<()> {
+        match &mut self.accumulator {
+            _ if values == 0 => {}
+            Accumulator::Count(count) => *count += values,
+            Accumulator::Integer { sum, count } => {
+                *sum += total;
+                *count += values;
+            }
+            Accumulator::Decimal { small, scale: so_far, rest, count } => {
+                *count += values;
+                add_decimal(small, so_far, rest, &Numeric::new(total, scale))?;
+            }
+            _ => return Err(SqlError::internal("a sum in another aggregate")),
+        }
+        Ok(())
+    }
+
     fn accumulate(&mut self, value: &Value) -> Result<()> {
         let function = self.function;
         match &mut self.accumulator {

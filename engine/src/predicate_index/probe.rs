@@ -18,7 +18,6 @@ use crate::{
     bits::Bits,
     column::{Codes, EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
-    expr::EvalContext,
     schema::Column,
     shard::Options,
     simd,
@@ -40,6 +39,11 @@ impl<'a> Scene<'a> {
     /// Rows up to which a test counts as selective.
     fn few(&self) -> usize {
         self.rows / self.options.selective_share.max(1)
+    }
+
+    /// Whether one row meets a test.
+    pub(crate) fn row_holds(&self, id: TestId, row: usize) -> Result<bool> {
+        row_holds(self.tests.get(id), self.columns, self.types, self.tests.context(id), row)
     }
 
     fn encoded(&self, id: TestId) -> Option<&'a EncodedColumn> {
@@ -394,13 +398,7 @@ impl Prober {
     }
 
     /// The encoded rows that meet all of a rider's tests.
-    pub(crate) fn find(
-        &mut self,
-        scene: &Scene,
-        tests: &[TestId],
-        plan: Plan,
-        context: &EvalContext,
-    ) -> Result<Found> {
+    pub(crate) fn find(&mut self, scene: &Scene, tests: &[TestId], plan: Plan) -> Result<Found> {
         let mut rows = std::mem::take(&mut self.spare_rows);
         rows.clear();
         match plan {
@@ -414,22 +412,16 @@ impl Prober {
                 let list = self.states[first as usize].list;
                 rows.extend_from_slice(&self.lists.vectors[list as usize]);
                 for id in tests.iter().filter(|id| **id != first) {
-                    self.retain(scene, *id, &mut rows, context)?;
+                    self.retain(scene, *id, &mut rows)?;
                 }
                 Ok(Found::Rows(rows))
             }
-            Plan::Masks => self.intersect(scene, tests, rows, context),
+            Plan::Masks => self.intersect(scene, tests, rows),
         }
     }
 
     /// Keeps those of some rows that meet a test.
-    fn retain(
-        &mut self,
-        scene: &Scene,
-        id: TestId,
-        rows: &mut Vec<u32>,
-        context: &EvalContext,
-    ) -> Result<()> {
+    fn retain(&mut self, scene: &Scene, id: TestId, rows: &mut Vec<u32>) -> Result<()> {
         /// Rows up to which looking at their values is cheaper than translating a test.
         const SINGLE: usize = 2;
         if rows.is_empty() {
@@ -438,11 +430,10 @@ impl Prober {
         if rows.len() <= SINGLE && !self.is_translated(id) {
             let mut error = None;
             rows.retain(|row| {
-                row_holds(scene.tests.get(id), scene.columns, scene.types, context, *row as usize)
-                    .unwrap_or_else(|wrong| {
-                        error = Some(wrong);
-                        false
-                    })
+                scene.row_holds(id, *row as usize).unwrap_or_else(|wrong| {
+                    error = Some(wrong);
+                    false
+                })
             });
             return error.map_or(Ok(()), Err);
         }
@@ -465,13 +456,7 @@ impl Prober {
         Ok(())
     }
 
-    fn intersect(
-        &mut self,
-        scene: &Scene,
-        tests: &[TestId],
-        mut rows: Vec<u32>,
-        context: &EvalContext,
-    ) -> Result<Found> {
+    fn intersect(&mut self, scene: &Scene, tests: &[TestId], mut rows: Vec<u32>) -> Result<Found> {
         let mut order: Vec<TestId> = tests
             .iter()
             .copied()
@@ -486,7 +471,7 @@ impl Prober {
                 for_bits(&words, |row| rows.push(row));
                 self.spare_words = words;
                 for id in &order[index..] {
-                    self.retain(scene, *id, &mut rows, context)?;
+                    self.retain(scene, *id, &mut rows)?;
                 }
                 return Ok(Found::Rows(rows));
             }
@@ -517,17 +502,12 @@ impl Prober {
 }
 
 /// The plain rows of a segment, counted from 0, that meet all tests.
-pub(crate) fn plain_rows(
-    scene: &Scene,
-    tests: &[TestId],
-    context: &EvalContext,
-    rows: usize,
-) -> Result<Bits> {
+pub(crate) fn plain_rows(scene: &Scene, tests: &[TestId], rows: usize) -> Result<Bits> {
     let mut mask = Bits::ones(rows);
     for id in tests {
         let test = scene.tests.get(*id);
         let ty = &scene.types[test.column].ty;
-        retain_plain(&test.test, &scene.columns[test.column], ty, context, &mut mask)?;
+        retain_plain(&test.test, &scene.columns[test.column], ty, scene.tests.context(*id), &mut mask)?;
     }
     Ok(mask)
 }

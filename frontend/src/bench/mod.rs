@@ -7,6 +7,7 @@ mod baselines;
 mod copy;
 mod memory;
 mod report;
+mod scan;
 mod select;
 mod target;
 mod workload;
@@ -22,6 +23,8 @@ pub enum BenchCommand {
     Copy(copy::CopyArgs),
     /// Memory that ticket rows take in a replica
     Memory(memory::MemoryArgs),
+    /// The engine alone: thousands of operations that share a scan, without SQL, routers and network
+    Scan(scan::ScanArgs),
     /// Selective SELECTs with 2 to 5 equalities on random columns, beside DataFusion over the same rows in memory
     Select(select::SelectArgs),
 }
@@ -35,6 +38,7 @@ impl BenchCommand {
         match self {
             BenchCommand::Copy(args) => args.run().await,
             BenchCommand::Memory(args) => args.run().await,
+            BenchCommand::Scan(args) => args.run().await,
             BenchCommand::Select(args) => args.run().await,
         }
     }

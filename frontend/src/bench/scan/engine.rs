@@ -1,7 +1,6 @@
 //! The engine alone: one shard on each core, driven as a storage process drives its scan threads.
 
 use std::{
-    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,13 +11,15 @@ use arrow::{
 };
 use carousel_engine::{
     Shard, TableSchema, Ts,
-    operation::{Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, RowBatch},
+    operation::{
+        Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, RowBatch,
+    },
     position::KeyRange,
     shard::{Options, Progress},
 };
 
 use super::{
-    questions::{Question, TABLE_ID},
+    questions::{Question, TABLE_ID, operation_of},
     rows::Rows,
 };
 
@@ -84,7 +85,7 @@ impl Engine {
                 let ordinals = (0..rows.num_rows() as u64).collect();
                 let rows = InsertRows::Inline(RowBatch { rows: rows.clone(), positions, ordinals });
                 let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
-                ordered(self.ts, super::questions::operation_of(OperationKind::Insert(insert)))
+                ordered(self.ts, operation_of(OperationKind::Insert(insert)))
             })
             .collect();
         let started = Instant::now();
@@ -140,9 +141,13 @@ impl Engine {
                 while shard.step(&mut effects) == Progress::Busy {}
                 for effect in effects {
                     match effect {
-                        Effect::Rows { batch, .. } => found.extend((0..batch.num_rows()).map(|row| key(&batch, row))),
+                        Effect::Rows { batch, .. } => {
+                            found.extend((0..batch.num_rows()).map(|row| key(&batch, row)))
+                        }
                         Effect::Executed { outcomes, .. } => {
-                            if let Some((_, Err(error))) = outcomes.into_iter().find(|(_, outcome)| outcome.is_err()) {
+                            if let Some((_, Err(error))) =
+                                outcomes.into_iter().find(|(_, outcome)| outcome.is_err())
+                            {
                                 return Err(format!("question {index} fails: {error}"));
                             }
                         }
@@ -153,12 +158,20 @@ impl Engine {
             let mut expected: Vec<_> = question
                 .rows
                 .iter()
-                .map(|row| key(&rows.batches[*row as usize / crate::ticket::BLOCK_ROWS], *row as usize % crate::ticket::BLOCK_ROWS))
+                .map(|row| {
+                    key(
+                        &rows.batches[*row as usize / crate::ticket::BLOCK_ROWS],
+                        *row as usize % crate::ticket::BLOCK_ROWS,
+                    )
+                })
                 .collect();
             found.sort_unstable();
             expected.sort_unstable();
             if found != expected {
-                return Err(format!("question {index} finds {found:?} instead of {expected:?}: {:?}", question.operation));
+                return Err(format!(
+                    "question {index} finds {found:?} instead of {expected:?}: {:?}",
+                    question.operation
+                ));
             }
         }
         Ok(())
@@ -181,7 +194,11 @@ impl Engine {
                 updates_per_second: a.updates_per_second.min(b.updates_per_second),
                 rows: a.rows + b.rows,
                 reads: a.reads + b.reads,
-                latencies: if median(&a.latencies) > median(&b.latencies) { a.latencies } else { b.latencies },
+                latencies: if median(&a.latencies) > median(&b.latencies) {
+                    a.latencies
+                } else {
+                    b.latencies
+                },
             })
             .unwrap_or_default()
     }
@@ -203,7 +220,13 @@ pub fn median(durations: &[Duration]) -> Duration {
 }
 
 fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
-    OrderedOperation { ts: Ts(ts), read_ts: Ts(ts), operation, ranges: vec![KeyRange::FULL], undecided: false }
+    OrderedOperation {
+        ts: Ts(ts),
+        read_ts: Ts(ts),
+        operation,
+        ranges: vec![KeyRange::FULL],
+        undecided: false,
+    }
 }
 
 fn key(batch: &RecordBatch, row: usize) -> (String, i16, i16) {
@@ -218,7 +241,7 @@ fn key(batch: &RecordBatch, row: usize) -> (String, i16, i16) {
 fn drive(shard: &mut Shard, first: u64, load: &Load) -> (u64, Outcome) {
     let mut outcome = Outcome::default();
     let mut ts = first;
-    let mut in_flight: HashMap<u64, (bool, Instant)> = HashMap::new();
+    let mut in_flight: Vec<(bool, Instant)> = Vec::new();
     let (mut reading, mut reads, mut updates, mut updated) = (0, 0usize, 0usize, 0u64);
     let mut effects = Vec::new();
     let started = Instant::now();
@@ -233,14 +256,14 @@ fn drive(shard: &mut Shard, first: u64, load: &Load) -> (u64, Outcome) {
             let question = &load.reads[reads % load.reads.len()];
             reads += 1;
             reading += 1;
-            in_flight.insert(ts, (true, now));
+            in_flight.push((true, now));
             shard.submit(ordered(ts, question.operation.clone()));
             ts += 1;
         }
         while !load.updates.is_empty() && (updates as f64) < elapsed.as_secs_f64() * load.updates_per_second {
             let question = &load.updates[updates % load.updates.len()];
             updates += 1;
-            in_flight.insert(ts, (false, now));
+            in_flight.push((false, now));
             shard.submit(ordered(ts, question.operation.clone()));
             ts += 1;
         }
@@ -253,8 +276,8 @@ fn drive(shard: &mut Shard, first: u64, load: &Load) -> (u64, Outcome) {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Rows { batch, .. } => outcome.rows += batch.num_rows() as u64,
-                Effect::Executed { ts, .. } => match in_flight.remove(&ts.0) {
-                    Some((true, submitted)) => {
+                Effect::Executed { ts, .. } => match in_flight[(ts.0 - first) as usize] {
+                    (true, submitted) => {
                         reading -= 1;
                         outcome.reads += 1;
                         outcome.latencies.push(now - submitted);

@@ -68,7 +68,7 @@ impl ScanArgs {
     }
 
     fn measure(self) -> Result<(), Failure> {
-        let threads = self.threads.unwrap_or_else(|| crate::cli::cores() as u32);
+        let threads = self.threads.unwrap_or_else(crate::cli::cores);
         eprintln!("making {} rows", thousands(self.rows));
         let rows = Rows::new(self.seed, self.rows);
         let schema = questions::schema();

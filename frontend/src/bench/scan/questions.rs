@@ -112,7 +112,10 @@ fn column_expr(column: usize) -> Expr {
 }
 
 fn predicate(rows: &Rows, conditions: &Conditions) -> Vec<Expr> {
-    let equal = conditions.equal.iter().map(|(column, id)| compare(CompareOp::Eq, *column, literal(rows, *column, *id)));
+    let equal = conditions
+        .equal
+        .iter()
+        .map(|(column, id)| compare(CompareOp::Eq, *column, literal(rows, *column, *id)));
     let between = conditions.between.iter().flat_map(|(column, low, high)| {
         [
             compare(CompareOp::Ge, *column, literal(rows, *column, *low)),
@@ -177,7 +180,7 @@ pub fn aggregates(rows: &Rows, count: usize, seed: u64) -> Vec<Question> {
             let first = random.random_range(0..days - days / 10);
             let conditions =
                 Conditions { equal: Vec::new(), between: vec![(DATE_OUT, first, first + days / 10)] };
-            let call = |function, argument| AggregateCall { function, argument, distinct: false, filter: None };
+            let call = AggregateCall::new;
             let aggregates = match index % 2 {
                 0 => vec![call(AggregateFunction::Count, None)],
                 _ => vec![call(AggregateFunction::Sum, Some(column_expr(FARE)))],
@@ -194,7 +197,7 @@ pub fn aggregates(rows: &Rows, count: usize, seed: u64) -> Vec<Question> {
 /// An aggregate over one column, and no predicate.
 pub fn aggregate_of(function: AggregateFunction, column: Option<&str>) -> Arc<Operation> {
     let column = column.and_then(|column| COLUMNS.iter().position(|(name, _, _)| *name == column));
-    let call = AggregateCall { function, argument: column.map(column_expr), distinct: false, filter: None };
+    let call = AggregateCall::new(function, column.map(column_expr));
     operation_of(OperationKind::Read(Read {
         predicate: Vec::new(),
         output: ReadOutput::Groups { group_by: Vec::new(), aggregates: vec![call] },
@@ -204,7 +207,9 @@ pub fn aggregate_of(function: AggregateFunction, column: Option<&str>) -> Arc<Op
 /// Updates of single rows, found by a ticket's number and its coupon, which are unique though not the key: the seat of a ticket becomes another row's.
 pub fn updates(rows: &Rows, count: usize, seed: u64) -> Vec<Question> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    (0..count).map(|_| update(rows, random.random_range(0..rows.len()), random.random_range(0..rows.len()))).collect()
+    (0..count)
+        .map(|_| update(rows, random.random_range(0..rows.len()), random.random_range(0..rows.len())))
+        .collect()
 }
 
 /// Gives a row the seat of another.
