@@ -14,6 +14,7 @@ use std::{
 };
 
 use carousel_engine::{SqlError, SqlState, Ts};
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::AbortHandle};
 
@@ -24,7 +25,7 @@ use crate::{
     message::{Body, Incarnation, ProcessId},
     network::Network,
     payload::sync_dir,
-    router::{self, Router, RouterHandle},
+    router::{self, Router, RouterHandle, State},
     storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
     wal,
 };
@@ -250,11 +251,46 @@ impl Cluster {
     /// # Errors
     /// 57P01 when the cluster is stopped meanwhile, 57P03 when a storage process has stopped itself.
     pub async fn ready(&self) -> Result<(), SqlError> {
-        let pin = self.client.pin(Duration::from_secs(1)).await.map_err(|failure| match failure {
+        let pin = tokio::select! {
+            pin = self.client.pin(Duration::from_secs(1)) => pin,
+            // Nobody may be left to answer.
+            reason = self.failure() => return Err(SqlError::new(SqlState::UNAVAILABLE, reason)),
+        };
+        let pin = pin.map_err(|failure| match failure {
             Failure::Sql(error) => error,
             Failure::Stale { .. } => SqlError::internal("a pin names no table"),
         })?;
         self.wait_for_storage(|_, progress| progress.watermarks.executed >= pin.ts()).await
+    }
+
+    /// Waits until one of the processes that run now, and is not suspected, stops itself, as it cannot go on; tells
+    /// which, and why. Never ends otherwise.
+    pub async fn failure(&self) -> String {
+        let storage = self.progress().into_iter().map(|(number, mut progress)| {
+            async move {
+                let process = ProcessId::storage(number);
+                let stopped = progress.wait_for(|progress| progress.stopped.is_some()).await;
+                let reason = stopped.ok().and_then(|progress| progress.stopped.clone());
+                // One that is suspected has to stop; the others go on without it.
+                if let Some(reason) = reason.filter(|_| !self.client.config().is_suspected(process)) {
+                    return format!("storage process {process} has stopped: {reason}");
+                }
+                std::future::pending().await
+            }
+            .boxed()
+        });
+        let routers: Vec<RouterHandle> = self.routers.lock().values().cloned().collect();
+        let routers = routers.into_iter().map(|router| {
+            async move {
+                match router.wait_for(|_| false).await {
+                    State::Failed(reason) => format!("router {} has stopped: {reason}", router.id()),
+                    _ => std::future::pending().await,
+                }
+            }
+            .boxed()
+        });
+        let never = std::iter::once(std::future::pending().boxed());
+        futures::future::select_all(storage.chain(routers).chain(never)).await.0
     }
 
     /// Ends the cluster cleanly: makes a checkpoint, so that the next start need not replay the log, and stops all
@@ -266,9 +302,13 @@ impl Cluster {
         self.checkpoints.abort();
         let changed = self.storage.lock().values().any(|handle| handle.progress().borrow().logged > 0);
         let outcome = match changed {
-            true => tokio::time::timeout(LAST_CHECKPOINT, self.checkpoint()).await.unwrap_or_else(|_| {
-                Err(SqlError::new(SqlState::UNAVAILABLE, "the last checkpoint took too long"))
-            }),
+            true => tokio::select! {
+                outcome = self.checkpoint() => outcome,
+                reason = self.failure() => Err(SqlError::new(SqlState::UNAVAILABLE, reason)),
+                () = tokio::time::sleep(LAST_CHECKPOINT) => {
+                    Err(SqlError::new(SqlState::UNAVAILABLE, "the last checkpoint took too long"))
+                }
+            },
             false => Ok(()),
         };
         self.network.leave(self.client.id());
@@ -380,7 +420,7 @@ impl Cluster {
             if let Ok(reached) = progress.wait_for(|p| p.stopped.is_some() || done(number, p)).await
                 && let Some(reason) = &reached.stopped
             {
-                let message = format!("a storage process has stopped: {reason}");
+                let message = format!("storage process {} has stopped: {reason}", ProcessId::storage(number));
                 return Err(SqlError::new(SqlState::UNAVAILABLE, message));
             }
         }

@@ -7,6 +7,8 @@
 //! restarted, and goes on to the next when it gets no answer. Only the subscription's own stream breaks the silence: a
 //! router that was restarted meanwhile confirms messages, but knows nothing of the subscription.
 
+use carousel_engine::Ts;
+
 use crate::message::ProcessId;
 
 /// When a stream brings nothing for this long, the subscription is renewed.
@@ -15,6 +17,14 @@ const SILENCE_MS: u64 = 1_000;
 const NO_ANSWER_MS: u64 = 500;
 /// Hints that are followed between two ticks: two routers that name one another must not keep us busy.
 const HINTS_PER_TICK: u32 = 3;
+
+/// What a process says that stops because it has more than the routers, see [`crate::wire::Wire::LogLost`].
+pub fn log_lost(last: Ts, frontier: Ts) -> String {
+    format!(
+        "the routers' log ends at {last}, which is older than the data here, at {frontier}: the routers have lost \
+         messages that had been acknowledged; restore the routers' logs"
+    )
+}
 
 /// The choice of a router.
 #[derive(Debug)]

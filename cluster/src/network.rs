@@ -55,6 +55,7 @@ impl Wire {
             | Wire::Resend { .. }
             | Wire::NotLeader { .. }
             | Wire::SubscribeRefused { .. }
+            | Wire::LogLost { .. }
             | Wire::Votes(_)
             | Wire::AskVotes(_)
             | Wire::Staged { .. }

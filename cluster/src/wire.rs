@@ -69,6 +69,9 @@ pub enum Wire {
         ts: Ts,
         /// The config that routes what comes after `ts`.
         config: Arc<Config>,
+        /// The client processes that are part of the system now, at the end of the m-seq: whoever may wait for an answer
+        /// of the subscriber's earlier life.
+        clients: Arc<[ProcessId]>,
         /// The catalog as of `ts`, for a subscription without `after`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,
         /// The leadership that the stream belongs to, unlike any other's. Snapshot reads that were sent under another
@@ -82,6 +85,14 @@ pub enum Wire {
         incarnation: Incarnation,
         /// Streams can begin here or later.
         purged: Ts,
+    },
+    /// Router to application process: the m-seq ends at `last`, before what the subscriber has. It is the leader that
+    /// says so, after it has proved that it leads: the routers have lost messages that had been acknowledged.
+    LogLost {
+        /// The subscriber's incarnation.
+        incarnation: Incarnation,
+        /// The end of the m-seq.
+        last: Ts,
     },
     /// Router to application process: deliveries in `Ts` order; everything for this process up to `frontier` has now
     /// been sent. A stream without news still sends its frontier.

@@ -562,3 +562,22 @@ async fn statements_go_on_without_a_suspected_storage_process() {
     }
     cluster.kill().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routers_that_have_lost_their_logs_are_an_error() {
+    for routers in [1, 3] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = options(dir.path(), routers, 2, 1, 1);
+        let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+        let table = Table::create(&cluster.client(), "t").await;
+        for key in 0..10 {
+            assert_eq!(table.insert(&[(key, key)]).await, Ok(1));
+        }
+        cluster.shutdown().await.expect("a clean end");
+        std::fs::remove_dir_all(dir.path().join("routers")).expect("it can be removed");
+        let cluster = Cluster::start(options).await.expect("the cluster starts");
+        let error = cluster.ready().await.expect_err("the rows are newer than the log");
+        assert!(error.message.contains("the routers have lost messages"), "{error:?}");
+        cluster.shutdown().await.expect("nothing has changed");
+    }
+}

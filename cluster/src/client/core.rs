@@ -20,7 +20,7 @@ use super::{Failure, Memory, Part, Request};
 use crate::{
     catalog::Catalog,
     config::Config,
-    link::RouterLink,
+    link::{RouterLink, log_lost},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
     wire::{Answer, AnswerPart, Delivery, Wire},
 };
@@ -64,6 +64,8 @@ pub(crate) enum Effect {
     Release(u64),
     /// Catalog, config, frontier or memory have changed.
     ViewChanged,
+    /// The process cannot go on; whoever waits, or comes later, gets this error.
+    Stop(SqlError),
 }
 
 /// A message that is not answered in full.
@@ -183,6 +185,7 @@ impl Core {
             config: self.config.clone(),
             frontier: self.frontier,
             memory: Memory { used, limit },
+            stopped: None,
         }
     }
 
@@ -298,7 +301,7 @@ impl Core {
         let own = self.options.incarnation;
         self.absent.remove(&from);
         match wire {
-            Wire::State { incarnation, ts, config, catalog, leadership } if incarnation == own => {
+            Wire::State { incarnation, ts, config, catalog, leadership, .. } if incarnation == own => {
                 // Without a catalog it answers a subscription that has been refused since.
                 if !self.follows && catalog.is_none() || !self.link.accepted(from) {
                     return;
@@ -326,6 +329,12 @@ impl Core {
                 self.follows = false;
                 self.link.ask_again(from);
                 self.fail_ddl();
+            }
+            Wire::LogLost { incarnation, last } if incarnation == own => {
+                let error =
+                    SqlError::new(SqlState::DATA_CORRUPTED, "the cluster has lost acknowledged messages");
+                let error = error.with_detail(log_lost(last, self.frontier));
+                self.effects.push(Effect::Stop(error));
             }
             Wire::Deliver { incarnation, after, deliveries, frontier }
                 if incarnation == own && self.link.is_open(from) && after <= self.frontier =>

@@ -108,6 +108,8 @@ pub(crate) struct View {
     /// The catalog is that of this `Ts`.
     pub(crate) frontier: Ts,
     pub(crate) memory: Memory,
+    /// Why the process has stopped itself.
+    pub(crate) stopped: Option<SqlError>,
 }
 
 /// What handles tell the client process.
@@ -196,7 +198,7 @@ impl Client {
     ///
     /// # Errors
     /// 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
-    /// client process has been stopped.
+    /// client process has been stopped, XX001 when it has stopped because the routers have lost their log.
     pub async fn submit(&self, request: Request) -> Result<Submission, SqlError> {
         self.submit_read(request, ReadIsolation::Sequential).await
     }
@@ -218,7 +220,7 @@ impl Client {
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message));
         }
         self.admit(stage::added_bytes(&request.body))?;
-        let place = self.shared.window.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
         let changes = match &request.body {
             Body::Data(data) => data.operation.kind.is_write(),
             Body::Ddl(_) | Body::Configuration(_) => true,
@@ -253,7 +255,7 @@ impl Client {
     /// 57P01 when the client process has been stopped.
     pub async fn catalog_at(&self, ts: Ts) -> Result<Arc<Catalog>, SqlError> {
         let mut view = self.shared.view.clone();
-        let view = view.wait_for(|view| view.frontier >= ts).await.map_err(|_| stopped())?;
+        let view = view.wait_for(|view| view.frontier >= ts).await.map_err(|_| self.stopped())?;
         Ok(view.catalog.clone())
     }
 
@@ -334,12 +336,14 @@ impl Client {
     }
 
     fn command(&self, command: Command) -> Result<(), SqlError> {
-        self.shared.commands.send(command).map_err(|_| stopped())
+        self.shared.commands.send(command).map_err(|_| self.stopped())
     }
-}
 
-fn stopped() -> SqlError {
-    SqlError::new(SqlState::ADMIN_SHUTDOWN, "the cluster is shutting down")
+    /// Why the client process has ended.
+    fn stopped(&self) -> SqlError {
+        let reason = self.shared.view.borrow().stopped.clone();
+        reason.unwrap_or_else(|| SqlError::new(SqlState::ADMIN_SHUTDOWN, "the cluster is shutting down"))
+    }
 }
 
 /// The stream of a submitted message's answer. Dropping it tells the cluster that nobody waits any more; a write that
@@ -375,7 +379,7 @@ impl Submission {
     /// The client process has ended before the answer came. A change may have been ordered by then, or may still be.
     fn abandoned(&self) -> SqlError {
         if !self.changes {
-            return stopped();
+            return self.client.stopped();
         }
         SqlError::new(SqlState::OUTCOME_UNKNOWN, "the cluster stopped before it answered")
             .with_detail("The statement may have taken effect, or may still do so.")

@@ -116,8 +116,17 @@ impl Process {
                     }
                 }
             }
-            self.apply();
+            if let Some(reason) = self.apply() {
+                self.stop(reason);
+                break;
+            }
         }
+    }
+
+    /// Tells why there will be no answers any more, to those who wait and to those who come later.
+    fn stop(&self, reason: SqlError) {
+        tracing::error!(error = %reason, detail = reason.detail, "the client process stops");
+        self.view.send_modify(|view| view.stopped = Some(reason));
     }
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
@@ -163,7 +172,8 @@ impl Process {
         }
     }
 
-    fn apply(&mut self) {
+    /// Does what is to be done; returns why the process must stop, if it must.
+    fn apply(&mut self) -> Option<SqlError> {
         for effect in self.core.take_effects() {
             match effect {
                 Effect::Send(to, wire) => self.outbox.send(to, wire),
@@ -180,8 +190,10 @@ impl Process {
                     }
                     self.view.send_replace(view);
                 }
+                Effect::Stop(reason) => return Some(reason),
             }
         }
+        None
     }
 
     fn hand_out(&mut self, submission: u64, part: Result<Part, Failure>) {

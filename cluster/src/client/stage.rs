@@ -15,7 +15,7 @@ use carousel_engine::{
 };
 use tokio::sync::oneshot;
 
-use super::{Client, Command, stopped};
+use super::{Client, Command};
 use crate::{
     config::Config,
     message::{Body, ProcessId, StagedPart, StagedPayload},
@@ -133,7 +133,7 @@ impl Stager {
 
     async fn receipt(&mut self) -> Result<(), SqlError> {
         match self.in_flight.pop_front() {
-            Some(receipt) => receipt.await.unwrap_or_else(|_| Err(stopped())),
+            Some(receipt) => receipt.await.unwrap_or_else(|_| Err(self.client.stopped())),
             None => Ok(()),
         }
     }

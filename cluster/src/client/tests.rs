@@ -57,8 +57,8 @@ impl Scene {
 
     fn state_under(&mut self, leadership: u64, ts: u64, with_catalog: bool) {
         let catalog = with_catalog.then(|| Arc::new(Catalog::default()));
-        let config = self.config.clone();
-        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, catalog, leadership });
+        let (config, clients) = (self.config.clone(), [C1].into());
+        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, clients, catalog, leadership });
     }
 
     fn deliver(&mut self, after: u64, frontier: u64) {
@@ -328,7 +328,19 @@ fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     assert_eq!(scene.reads().len(), 1);
     scene.receive(s1, memory(3));
     assert_eq!(scene.reads(), []);
-    // Its announcement goes to the clients of the config at which it begins, and this client joined later.
+    // Its announcement has not come.
     scene.receive(s1, memory(4));
     assert_eq!(scene.reads().len(), 1);
+}
+
+#[test]
+fn a_client_stops_when_the_routers_have_lost_what_it_has_seen() {
+    let mut scene = Scene::subscribed(7);
+    scene.receive(R1, Wire::LogLost { incarnation: 2, last: Ts(3) });
+    assert!(scene.core.take_effects().is_empty(), "that was said to another life");
+    scene.receive(R1, Wire::LogLost { incarnation: 1, last: Ts(3) });
+    let effects = scene.core.take_effects();
+    let [Effect::Stop(error)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(error.code, SqlState::DATA_CORRUPTED);
+    assert!(error.detail.as_ref().is_some_and(|detail| detail.contains("log ends at 3")), "{error:?}");
 }

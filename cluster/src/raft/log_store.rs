@@ -248,6 +248,8 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 }
 
+// The committed index is not saved (`save_committed`): a restarted leader or a live one tells it at once, and what openraft
+// would learn again by itself before it starts, the state machine would report to a router that does not listen yet.
 impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = LogStore;
 

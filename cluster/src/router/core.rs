@@ -297,6 +297,16 @@ struct Taken {
     sequence: u64,
 }
 
+/// A subscriber that has more than the m-seq. It has followed a later leader, of which this router has not heard yet,
+/// or the routers have lost their disks. Which of the two, the first proposal after the subscription tells: when a
+/// router learns it, no later leader had agreed on anything before.
+struct Ahead {
+    incarnation: Incarnation,
+    after: Ts,
+    /// The last proposal before the subscription.
+    proposal: u64,
+}
+
 #[derive(Default)]
 struct Leading {
     leadership: u64,
@@ -307,6 +317,8 @@ struct Leading {
     streams: BTreeMap<ProcessId, Stream>,
     /// Clients whose subscription waits until they have joined.
     joining: BTreeMap<ProcessId, (Incarnation, Option<Ts>)>,
+    /// Subscribers that are ahead of the m-seq.
+    ahead: BTreeMap<ProcessId, Ahead>,
     watermarks: BTreeMap<ProcessId, Watermarks>,
     truncating: Ts,
 }
@@ -383,8 +395,9 @@ impl Core {
                     && leading.in_flight == Some(proposal)
                 {
                     leading.in_flight = None;
-                    if !accepted {
-                        self.follow(None);
+                    match accepted {
+                        true => self.settle_ahead(proposal),
+                        false => self.follow(None),
                     }
                 }
             }
@@ -460,6 +473,7 @@ impl Core {
                 if let Role::Leading(leading) = &mut self.role {
                     leading.enqueue(Command::Leave(from, incarnation));
                     leading.joining.remove(&from);
+                    leading.ahead.remove(&from);
                 }
                 self.close(from);
             }
@@ -589,11 +603,15 @@ impl Core {
     fn open(&mut self, to: ProcessId, incarnation: Incarnation, after: Option<Ts>) {
         self.close(to);
         let now = self.mseq.ts();
-        if let Some(after) = after.filter(|after| *after > now) {
-            // It followed a later leader, of which this router has not heard yet; or the routers have lost their disks.
-            tracing::warn!(router = %self.id, %to, %after, %now, "a subscriber is ahead of the m-seq");
-            self.send(to, Wire::NotLeader { leader: None });
-            return;
+        if let Role::Leading(leading) = &mut self.role {
+            leading.ahead.remove(&to);
+            if let Some(after) = after.filter(|after| *after > now) {
+                tracing::warn!(router = %self.id, %to, %after, %now, "a subscriber is ahead of the m-seq");
+                leading.ahead.insert(to, Ahead { incarnation, after, proposal: self.last_proposal });
+                // Something has to be proposed.
+                leading.enqueue(Command::Truncate(Ts::ZERO));
+                return;
+            }
         }
         let (ts, catalog) = match after {
             Some(after) => (after, None),
@@ -601,18 +619,39 @@ impl Core {
         };
         let Role::Leading(leading) = &mut self.role else { return };
         let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);
+        let clients = self.mseq.config().clients().collect();
         self.last_stream += 1;
         let stream = Stream {
             id: self.last_stream,
             incarnation,
             sent: ts,
-            state: Some(Wire::State { incarnation, ts, config, catalog, leadership }),
+            state: Some(Wire::State { incarnation, ts, config, clients, catalog, leadership }),
             busy: false,
             reads: VecDeque::new(),
             sending: Vec::new(),
         };
         leading.streams.insert(to, stream);
         self.pump(to);
+    }
+
+    /// A proposal was learned: those that were ahead before it was made have what this m-seq will never have, unless
+    /// it has grown since.
+    fn settle_ahead(&mut self, proposal: u64) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let settled = |ahead: &Ahead| ahead.proposal < proposal;
+        let subscribers: Vec<ProcessId> =
+            leading.ahead.iter().filter(|(_, ahead)| settled(ahead)).map(|(to, _)| *to).collect();
+        for to in subscribers {
+            let Role::Leading(leading) = &mut self.role else { return };
+            let Some(Ahead { incarnation, after, .. }) = leading.ahead.remove(&to) else { continue };
+            let last = self.mseq.ts();
+            if after > last {
+                tracing::error!(router = %self.id, %to, %after, %last, "the routers' log has lost messages");
+                self.send(to, Wire::LogLost { incarnation, last });
+            } else {
+                self.open(to, incarnation, Some(after));
+            }
+        }
     }
 
     fn close(&mut self, to: ProcessId) {
@@ -761,7 +800,8 @@ impl Core {
         let mut told = BTreeSet::new();
         if let Role::Leading(leading) = std::mem::replace(&mut self.role, Role::Following(leader)) {
             told.extend(leading.streams.keys().copied());
-            told.extend(leading.joining.into_keys().chain(leading.taken.into_keys()));
+            told.extend(leading.joining.into_keys().chain(leading.ahead.into_keys()));
+            told.extend(leading.taken.into_keys());
             for (to, stream) in leading.streams {
                 self.effects.push(Effect::Close { to, stream: stream.id });
                 self.lose(stream.lost());

@@ -90,9 +90,11 @@ impl Scenario {
                 let after = after.map_or("nothing".into(), |after| after.to_string());
                 format!("subscribe incarnation={incarnation} after={after}")
             }
-            Wire::State { ts, catalog, .. } => {
-                format!("state ts={ts}{}", if catalog.is_some() { " with catalog" } else { "" })
+            Wire::State { ts, catalog, clients, .. } => {
+                let catalog = if catalog.is_some() { " with catalog" } else { "" };
+                format!("state ts={ts}{catalog} clients={clients:?}")
             }
+            Wire::LogLost { last, .. } => format!("the log ends at {last}"),
             Wire::Deliver { deliveries, frontier, incarnation, .. } => {
                 let mut text = format!("deliver to incarnation {incarnation}");
                 for delivery in deliveries {
@@ -315,8 +317,31 @@ fn a_restarted_storage_process_continues_its_stream() {
     scenario.agree(R1, &[R1]);
     scenario.note("s3 does not hold range a: only the frontier moves");
     scenario.subscribe(S3, R1, 1, 4);
-    scenario.note("s2 has followed a later leader: r1 must have been replaced, though it does not know yet");
-    scenario.subscribe(S2, R1, 1, 9);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_subscriber_that_is_ahead_shows_a_deposed_leader_or_a_lost_log() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("r2 has been elected, but r1 does not know: it cannot get anything agreed on");
+    scenario.leads(R2);
+    scenario.send(C1, R2, route([write_at(C1, 2, 7)]));
+    scenario.agree(R2, &[R2]);
+    scenario.subscribe(S1, R1, 1, 2);
+    scenario.input(R1, Input::Follower(Some(R2)));
+    scenario.note("r2 has all that was ever agreed on: what s2 has more has been lost");
+    scenario.subscribe(S2, R2, 1, 9);
+    scenario.subscribe(S1, R2, 1, 2);
+    scenario.agree(R2, &[R2]);
+    scenario.note("a subscription that came after a proposal was made is not judged by it");
+    scenario.send(C1, R2, route([write_at(C1, 3, 7)]));
+    scenario.subscribe(S3, R2, 1, 4);
+    scenario.send(C1, R2, route([write_at(C1, 4, 7)]));
+    scenario.agree(R2, &[R2]);
+    scenario.agree(R2, &[R2]);
     insta::assert_snapshot!(scenario.trace);
 }
 

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     checkpoint::{Checkpoint, CheckpointError},
     config::Config,
-    link::RouterLink,
+    link::{RouterLink, log_lost},
     message::{Incarnation, ProcessId, ProcessKind},
     network::{Endpoint, Network},
     outbox::Outbox,
@@ -315,8 +315,11 @@ impl Storage {
             self.clients.entry(from).or_insert(None);
         }
         match wire {
-            Wire::State { incarnation, config, .. } if incarnation == self.incarnation => {
-                self.subscribed(from, config);
+            Wire::State { incarnation, config, clients, .. } if incarnation == self.incarnation => {
+                self.subscribed(from, config, &clients);
+            }
+            Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
+                self.stopped = Some(log_lost(last, self.core.frontier()));
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.stopped = Some(format!(
@@ -360,15 +363,15 @@ impl Storage {
         }
     }
 
-    fn subscribed(&mut self, router: ProcessId, config: Arc<Config>) {
+    fn subscribed(&mut self, router: ProcessId, config: Arc<Config>, clients: &[ProcessId]) {
         if !self.link.accepted(router) || self.announced {
             return;
         }
-        // Whoever waits for an answer of an earlier life must ask again. The config is that of the place where the stream
-        // begins: clients that joined behind it notice the new life when they ask whether this process is there.
-        for client in config.clients() {
-            self.outbox.send(client, Wire::Restarted(self.incarnation));
-            self.clients.entry(client).or_insert(None);
+        // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
+        // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
+        for client in clients {
+            self.outbox.send(*client, Wire::Restarted(self.incarnation));
+            self.clients.entry(*client).or_insert(None);
         }
         self.announced = true;
         self.handle(Event::Config(config));

@@ -71,6 +71,11 @@ impl Server {
         self.front_end.local_addr()
     }
 
+    /// Waits until a part of the server has stopped itself; tells why. Never ends otherwise.
+    pub async fn failure(&self) -> String {
+        self.cluster.failure().await
+    }
+
     /// How a client of this process connects.
     pub fn config(&self) -> Config {
         let mut config = Config::new();

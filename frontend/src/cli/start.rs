@@ -54,6 +54,8 @@ pub async fn start(settings: Settings) -> Result<(), Failure> {
     };
     let served = tokio::select! {
         result = serve(&server, &settings) => result,
+        // What still runs would let statements wait for ever.
+        reason = server.failure() => Err(Failure::job(reason)),
         () = signals.next() => Ok(()),
     };
     tokio::spawn(async move {
