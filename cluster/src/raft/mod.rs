@@ -34,7 +34,7 @@ use crate::{
 };
 use log_store::LogStore;
 pub(crate) use network::Registry;
-use state_machine::StateMachine;
+use state_machine::{StateMachine, Stored};
 
 openraft::declare_raft_types!(
     /// openraft's types for routers.
@@ -121,6 +121,7 @@ pub(crate) struct Consensus {
     life: u64,
     raft: RouterRaft,
     log: LogStore,
+    stored: Stored,
     marks: Arc<marks::Marks>,
     first: MSeq,
     registry: Registry,
@@ -145,7 +146,7 @@ impl Consensus {
         };
         let log = LogStore::open(durability).await?;
         let machine = StateMachine::open(directory, MSeq::new(config), events.clone())?;
-        let marks = machine.marks();
+        let (marks, stored) = (machine.marks(), machine.stored());
         let first = marks.first_state();
         let raft_config = Config {
             cluster_name: "carousel routers".into(),
@@ -184,7 +185,7 @@ impl Consensus {
             Err(error) => return Err(ConsensusError::Raft(error.to_string())),
         }
         let watcher = tokio::spawn(watch_leadership(id, raft.clone(), events));
-        Ok(Consensus { id, life, raft, log, marks, first, registry, watcher })
+        Ok(Consensus { id, life, raft, log, stored, marks, first, registry, watcher })
     }
 
     /// The m-seq at the beginning of the log; what is behind it comes as events.
@@ -229,6 +230,8 @@ impl Consensus {
         if self.raft.shutdown().await.is_err() {
             tracing::warn!("the consensus did not shut down in order");
         }
+        // A snapshot may still be being made.
+        self.stored.close().await;
         self.log.close().await;
     }
 }

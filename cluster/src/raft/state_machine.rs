@@ -26,9 +26,11 @@ use crate::{
 
 /// The snapshot made or received last.
 #[derive(Clone)]
-struct Stored {
+pub(super) struct Stored {
     path: Option<Arc<Path>>,
     current: Arc<Mutex<Option<Snapshot>>>,
+    /// No file is written any more. Held while one is.
+    closed: Arc<Mutex<bool>>,
 }
 
 impl Stored {
@@ -36,11 +38,23 @@ impl Stored {
         if let Some(path) = self.path.clone() {
             let content = postcard::to_stdvec(&(&snapshot.meta, &snapshot.snapshot[..]));
             let content = content.map_err(io::Error::other)?;
-            let written = tokio::task::spawn_blocking(move || replace_file(&path, &content)).await;
+            let closed = self.closed.clone();
+            let write = move || match &*closed.lock() {
+                false => replace_file(&path, &content),
+                true => Err(io::Error::other("shutting down")),
+            };
+            let written = tokio::task::spawn_blocking(write).await;
             written.unwrap_or_else(|_| Err(io::Error::other("shutting down")))?;
         }
         *self.current.lock() = Some(snapshot);
         Ok(())
+    }
+
+    /// Waits until nothing is being written, and lets nothing be written later: the directory may have another life's
+    /// files by then.
+    pub(super) async fn close(&self) {
+        let closed = self.closed.clone();
+        let _ = tokio::task::spawn_blocking(move || *closed.lock() = true).await;
     }
 }
 
@@ -73,8 +87,13 @@ impl StateMachine {
             now = mark(&meta, &state).map_err(|error| bad(&error))?;
             current = Some(Snapshot { meta, snapshot: state.into() });
         }
-        let stored = Stored { path, current: Arc::new(Mutex::new(current)) };
+        let stored = Stored { path, current: Arc::new(Mutex::new(current)), closed: Arc::default() };
         Ok(StateMachine { marks: Arc::new(Marks::new(now.clone())), now, stored, events })
+    }
+
+    /// Where its snapshots are kept.
+    pub(super) fn stored(&self) -> Stored {
+        self.stored.clone()
     }
 
     /// Positions from which the m-seq can be read again.
