@@ -1,11 +1,18 @@
-//! Golden traces of the vote protocol: what storage processes say and do, one line each.
+//! Golden traces of votes, pins, staged rows and cancellations: what storage processes say and do, one line each.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
+use arrow::{
+    array::{ArrayRef, Int64Array},
+    record_batch::RecordBatch,
+};
 use carousel_engine::{
     SqlError, SqlState, TableSchema, Ts,
     expr::EvalContext,
-    operation::{Effect as ShardEffect, Operation, OperationKind, Update},
+    operation::{
+        Effect as ShardEffect, Insert, InsertRows, OnConflict, Operation, OperationKind, PayloadId, Read,
+        ReadOutput, RowBatch, Update,
+    },
     position::KeyRange,
     schema::{Column, Partitioning, TableId},
     types::Type,
@@ -15,7 +22,7 @@ use super::core::{Core, CoreOptions, Effect, Event, Recovered, local};
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration, Membership},
-    message::{Body, Data, Ddl, Message, MessageId, ProcessId},
+    message::{Body, Data, Ddl, Message, MessageId, ProcessId, StagedPart, StagedPayload},
     wire::{AnswerPart, Delivery, Wire},
 };
 
@@ -130,12 +137,17 @@ impl Scene {
     }
 
     fn deliver(&mut self, number: u32, ts: u64, body: Body) {
+        self.deliver_naming(number, ts, Vec::new(), body);
+    }
+
+    /// Delivers a message that was planned against these tables.
+    fn deliver_naming(&mut self, number: u32, ts: u64, tables: Vec<(TableId, Ts)>, body: Body) {
         let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: ts };
         let ranges = match &body {
             Body::Data(_) => vec![KeyRange::FULL],
             _ => Vec::new(),
         };
-        let message = Arc::new(Message { id, tables: Vec::new(), ranges, body });
+        let message = Arc::new(Message { id, tables, ranges, body });
         let ranges = vec![self.range(number)];
         let delivery = Delivery { ts: Ts(ts), message, ranges, config_version: self.config.version() };
         self.handle(number, Event::Delivered { deliveries: vec![delivery], frontier: Ts(ts) });
@@ -148,6 +160,40 @@ impl Scene {
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
         let data = Data { operation, read_ts: None, replica_offset: 0, fallible: true, staged: None };
         self.deliver(number, ts, Body::Data(data));
+    }
+
+    fn read(&mut self, number: u32, ts: u64, read_ts: Option<Ts>) {
+        let output = ReadOutput::Rows { projection: Vec::new(), top: None };
+        let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
+        let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+        let data = Data { operation, read_ts, replica_offset: 0, fallible: false, staged: None };
+        self.deliver(number, ts, Body::Data(data));
+    }
+
+    /// An INSERT of staged rows into the first table that was created.
+    fn staged_insert(&mut self, number: u32, ts: u64) {
+        let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+        let insert = Insert { rows: InsertRows::Staged(id), on_conflict: OnConflict::Fail, returning: None };
+        let kind = OperationKind::Insert(insert);
+        let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+        let holders = vec![ProcessId::storage(number)];
+        let part = StagedPart { range: self.range(number), holders, checksums: vec![0] };
+        let config_version = self.config.version();
+        let staged = StagedPayload { id, config_version, latest: Ts(100), parts: vec![part] };
+        let data = Data { operation, read_ts: None, replica_offset: 0, fallible: true, staged: Some(staged) };
+        self.deliver_naming(number, ts, vec![(TableId(1), Ts(1))], Body::Data(data));
+    }
+
+    /// The payload of the INSERT at `ts` has been read: one row.
+    fn loaded(&mut self, number: u32, ts: u64) {
+        let keys: ArrayRef = Arc::new(Int64Array::from(vec![7]));
+        let rows = RecordBatch::try_new(schema().arrow(), vec![keys]).expect("the column fits");
+        let rows = RowBatch { rows, positions: vec![self.range(number).first], ordinals: vec![0] };
+        self.handle(number, Event::Loaded { ts: Ts(ts), rows: Ok(Some(rows)) });
+    }
+
+    fn horizon(&self, number: u32) -> u64 {
+        self.cores[&number].horizon().0 >> 16
     }
 
     /// The process's only shard has executed an operation.
@@ -406,4 +452,140 @@ fn a_suspected_process_stops() {
     scene.start(1, Recovered { ts: Ts(2), ..Recovered::default() });
     scene.handle(1, Event::Config(Arc::new(config)));
     scene.check(r#"s1 Stop("it is suspected of having failed")"#);
+}
+
+fn create() -> Body {
+    Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false })
+}
+
+fn drop_table() -> Body {
+    Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: false })
+}
+
+#[test]
+fn a_pin_holds_versions_until_its_lease_has_run_out() {
+    let mut scene = Scene::new(1);
+    scene.deliver(1, 2, Body::Pin { lease_ms: 100 });
+    for ts in 3..=5 {
+        scene.write(1, ts);
+        scene.executed(1, ts, Ok(1));
+    }
+    assert_eq!(scene.horizon(1), 2);
+    // Renewed in time, it lives for another lease.
+    scene.handle(1, Event::Tick(100));
+    scene.handle(1, Event::RenewPin(Ts(2)));
+    scene.handle(1, Event::Tick(200));
+    assert_eq!(scene.horizon(1), 2);
+    scene.trace.clear();
+    scene.read(1, 6, Some(Ts(2)));
+    // A read that has begun goes on when the lease runs out, and keeps what it reads.
+    scene.handle(1, Event::Tick(201));
+    assert_eq!(scene.horizon(1), 2);
+    scene.executed(1, 6, Ok(1));
+    assert_eq!(scene.horizon(1), 7);
+    scene.read(1, 7, Some(Ts(2)));
+    scene.check(
+        "s1 submits ts=6
+         s1 -> c1 ts=6 done a=1
+         s1 -> c1 ts=7 done a=40001",
+    );
+    // What is gone does not come back.
+    scene.handle(1, Event::RenewPin(Ts(2)));
+    assert_eq!(scene.horizon(1), 8);
+    scene.read(1, 8, Some(Ts(2)));
+    scene.check("s1 -> c1 ts=8 done a=40001");
+}
+
+#[test]
+fn a_released_pin_leaves_the_others() {
+    let mut scene = Scene::new(1);
+    for ts in 2..=3 {
+        scene.deliver(1, ts, Body::Pin { lease_ms: 100 });
+    }
+    scene.write(1, 4);
+    scene.executed(1, 4, Ok(1));
+    scene.handle(1, Event::ReleasePin(Ts(2)));
+    assert_eq!(scene.horizon(1), 3);
+    scene.trace.clear();
+    scene.read(1, 5, Some(Ts(2)));
+    scene.read(1, 6, Some(Ts(3)));
+    scene.check(
+        "s1 -> c1 ts=5 done a=40001
+         s1 submits ts=6",
+    );
+}
+
+#[test]
+fn staged_rows_for_a_table_that_was_dropped_or_made_again_have_no_effect() {
+    for again in [false, true] {
+        let mut scene = Scene::new(1);
+        scene.deliver(1, 2, drop_table());
+        scene.deliver(1, 3, if again { create() } else { Body::Pin { lease_ms: 100 } });
+        scene.staged_insert(1, 4);
+        scene.trace.clear();
+        scene.loaded(1, 4);
+        scene.check("s1 -> c1 ts=4 Stale");
+        // Nobody needs the rows once the checkpoints have passed the message.
+        scene.deliver(1, 5, Body::Checkpoint);
+        if again {
+            for read in 1..=2 {
+                let ts = Ts(local(Ts(5)).0 + read);
+                let effects = vec![ShardEffect::Executed { ts, outcomes: Vec::new() }];
+                scene.handle(1, Event::Shard { shard: 0, effects });
+            }
+        }
+        scene.trace.clear();
+        scene.handle(1, Event::CheckpointDone { ts: Ts(5) });
+        scene.check("s1 Forget(PayloadId { process: 1, incarnation: 1, sequence: 1 })");
+    }
+}
+
+#[test]
+fn staged_rows_that_were_ordered_before_their_table_is_dropped_are_inserted_first() {
+    let mut scene = Scene::new(1);
+    scene.staged_insert(1, 2);
+    scene.trace.clear();
+    scene.deliver(1, 3, drop_table());
+    scene.read(1, 4, None);
+    // Everything waits for the rows.
+    scene.check("");
+    scene.loaded(1, 2);
+    scene.check(
+        "s1 submits ts=2
+         s1 submits ts=4
+         s1 submits ts=4",
+    );
+    scene.executed(1, 2, Ok(1));
+    scene.check("s1 -> c1 ts=2 done a=1");
+}
+
+#[test]
+fn a_cancelled_read_answers_nothing_and_keeps_nothing() {
+    let mut scene = Scene::new(1);
+    let cancel =
+        |sequence| Event::Cancel(MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence });
+    scene.read(1, 2, None);
+    scene.read(1, 3, None);
+    scene.trace.clear();
+    // In the middle of its scan.
+    let rows = |ts| {
+        let batch = RecordBatch::new_empty(schema().arrow());
+        vec![ShardEffect::Rows { ts: local(Ts(ts)), range: KeyRange::FULL, batch }]
+    };
+    scene.handle(1, cancel(2));
+    scene.handle(1, Event::Shard { shard: 0, effects: rows(2) });
+    scene.executed(1, 2, Ok(1));
+    assert_eq!(scene.horizon(1), 3, "the other one reads on");
+    scene.check("");
+    scene.executed(1, 3, Ok(1));
+    assert_eq!(scene.horizon(1), 4);
+    scene.check("s1 -> c1 ts=3 done a=1");
+    // Before it is delivered: it is not even begun. A write takes effect all the same.
+    scene.handle(1, cancel(4));
+    scene.handle(1, cancel(5));
+    scene.read(1, 4, None);
+    scene.write(1, 5);
+    scene.executed(1, 5, Ok(1));
+    scene.check("s1 submits ts=5");
+    assert_eq!(scene.horizon(1), 6);
 }
