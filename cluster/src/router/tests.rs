@@ -491,3 +491,25 @@ async fn a_full_log_stops_the_router_and_loses_nothing() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_is_another_leadership() {
+    within(async {
+        let mut cluster = Cluster::start(1, 1, 1).await;
+        let storage = cluster.network.join(ProcessId::storage(1));
+        let mut storage = (storage.sender(), storage);
+        let mut leaderships = BTreeSet::new();
+        for _ in 0..3 {
+            let subscribe = Wire::Subscribe { incarnation: 1, after: Some(Ts::ZERO) };
+            storage.0.send(ProcessId::router(1), subscribe).await.expect("the router is there");
+            let Some((_, Wire::State { leadership, .. })) = storage.1.recv().await else {
+                panic!("a subscription begins with the state")
+            };
+            // What was in the memory of the earlier life is lost.
+            assert!(leaderships.insert(leadership), "{leadership} again");
+            cluster.routers[0].kill().await;
+            cluster.routers[0] = cluster.router(ProcessId::router(1)).await;
+        }
+    })
+    .await;
+}
