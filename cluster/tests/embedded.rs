@@ -581,3 +581,40 @@ async fn routers_that_have_lost_their_logs_are_an_error() {
         cluster.shutdown().await.expect("nothing has changed");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn staged_rows_belong_to_the_table_they_were_staged_for() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 2, 2, 2)).await.expect("the cluster starts");
+    let client = cluster.client();
+    let table = Table::create(&client, "t").await;
+    let stage = async || {
+        let rows: Vec<(i64, i64)> = (0..1000).map(|k| (k, -k)).collect();
+        let mut stager = client.stage();
+        for chunk in rows.chunks(100) {
+            stager.push(&table.rows(chunk)).await.expect("staged");
+        }
+        let payload = stager.finish().await.expect("every holder has it");
+        let mut request = table.insert_request(InsertRows::Staged(payload.id), staged_ranges(&payload));
+        if let Body::Data(data) = &mut request.body {
+            data.staged = Some(payload);
+        }
+        request
+    };
+    let (first, second) = (stage().await, stage().await);
+    let drop = Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: false });
+    let drop = Request { tables: Vec::new(), ranges: Vec::new(), body: drop };
+    // Ordered one behind the other, without waiting.
+    let inserted = client.submit(first).await.expect("submitted");
+    let dropped = client.submit(drop).await.expect("submitted");
+    let late = client.submit(second.clone()).await.expect("submitted");
+    assert!(matches!(inserted.finish().await, Ok(Part::Done { rows: 1000, .. })));
+    assert!(matches!(dropped.finish().await, Ok(Part::Ddl { .. })));
+    assert!(matches!(late.finish().await, Err(Failure::Stale { .. })));
+    // Another table of the same name is not what the rows were made for.
+    let again = Table::create(&client, "t").await;
+    let late = client.submit(second).await.expect("submitted").finish().await;
+    assert!(matches!(late, Err(Failure::Stale { .. })), "{late:?}");
+    assert!(again.read().await.is_empty());
+    cluster.shutdown().await.expect("a clean end");
+}
