@@ -2,6 +2,7 @@
 
 pub mod config;
 mod failure;
+mod memory;
 pub mod progress;
 pub mod server;
 mod size;

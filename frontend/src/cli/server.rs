@@ -1,11 +1,14 @@
 //! A whole Carousel in this process: an embedded cluster with a front end.
 
+use std::time::Duration;
+
 use carousel_cluster::embedded::{Cluster, Durability as ClusterDurability, EmbeddedOptions};
 use tokio_postgres::Config;
 
 use super::{
     config::{Durability, Settings},
     failure::Failure,
+    memory::Tidying,
 };
 use crate::{
     FrontEnd, Handle, Options,
@@ -15,10 +18,14 @@ use crate::{
 /// Of the memory for rows, this part may be taken by joins, sorts and groups besides.
 const RELATIONS_SHARE: u64 = 4;
 
+/// How often memory that is free is given back to the operating system.
+const TIDY: Duration = Duration::from_secs(1);
+
 /// A running server.
 pub struct Server {
     cluster: Cluster,
     front_end: Handle,
+    _tidying: Tidying,
 }
 
 impl Server {
@@ -57,7 +64,7 @@ impl Server {
             options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
         }
         let front_end = FrontEnd::start(options, cluster.client()).await.map_err(Failure::setup)?;
-        let server = Server { cluster, front_end };
+        let server = Server { cluster, front_end, _tidying: Tidying::start(TIDY) };
         let client = connect(&server.config()).await?;
         client
             .simple_query("SELECT 1")
