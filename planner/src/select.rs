@@ -96,6 +96,20 @@ impl<'a> Planner<'a> {
         Ok(conjuncts(condition))
     }
 
+    /// HAVING, with the aggregates that it adds to those of the query.
+    pub(crate) fn having(
+        &mut self,
+        scope: &Scope,
+        condition: Option<&ast::Expr>,
+        aggregates: &mut Vec<AggregateCall>,
+    ) -> Result<Option<Resolved>> {
+        let Some(condition) = condition else { return Ok(None) };
+        let mut resolver =
+            Resolver::new(self.source, scope, self.settings, &mut self.shared, aggregates, Clause::Having);
+        let expr = resolver.boolean(condition, "HAVING")?;
+        Ok(Some(Resolved { expr, references: std::mem::take(&mut resolver.references) }))
+    }
+
     /// A query with its output columns.
     pub(crate) fn query(&mut self, query: &ast::Query) -> Result<(QueryPlan, Vec<OutputColumn>)> {
         let ast::Query {
@@ -351,21 +365,7 @@ impl<'a> Planner<'a> {
         let predicate = self.predicate(&scope, selection.as_ref())?;
         let keys = self.group_by(&scope, group_by, &items)?;
         let grouped = keys.is_some();
-        let having = match having {
-            None => None,
-            Some(condition) => {
-                let mut resolver = Resolver::new(
-                    self.source,
-                    &scope,
-                    self.settings,
-                    &mut self.shared,
-                    &mut aggregates,
-                    Clause::Having,
-                );
-                let expr = resolver.boolean(condition, "HAVING")?;
-                Some(Resolved { expr, references: std::mem::take(&mut resolver.references) })
-            }
-        };
+        let having = self.having(&scope, having.as_ref(), &mut aggregates)?;
         let grouped = grouped || having.is_some();
         let distinct_columns = Vec::new();
         let shape = Shape {

@@ -287,21 +287,7 @@ impl Planner<'_> {
         let items = self.items(&scope, projection, Clause::SelectList, &mut aggregates)?;
         let predicate = self.predicate(&scope, selection.as_ref())?;
         let sets = self.grouping_sets(&scope, group_by, &items)?;
-        let having = match having {
-            None => None,
-            Some(condition) => {
-                let mut resolver = Resolver::new(
-                    self.source,
-                    &scope,
-                    self.settings,
-                    &mut self.shared,
-                    &mut aggregates,
-                    Clause::Having,
-                );
-                let expr = resolver.boolean(condition, "HAVING")?;
-                Some(Resolved { expr, references: std::mem::take(&mut resolver.references) })
-            }
-        };
+        let having = self.having(&scope, having.as_ref(), &mut aggregates)?;
         let mut shape =
             Shape { distinct: is_distinct, distinct_on: distinct_on(select), aggregates, ..Shape::default() };
         let (sort, hidden) = self.order_by(&scope, order_by, &items, &mut shape)?;
