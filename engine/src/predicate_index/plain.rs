@@ -17,18 +17,17 @@ pub(super) fn plain_holds(test: &Test, column: &PlainColumn, row: usize) -> bool
         return matches!(test, Test::Null);
     }
     match test {
-        Test::Ints(intervals) => {
-            let value = column.int(row);
-            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
-        }
-        Test::Wides(intervals) => {
-            let value = column.wide(row);
-            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
-        }
+        Test::Ints(intervals) => hold(intervals, column.int(row)),
+        Test::Wides(intervals) => hold(intervals, column.wide(row)),
         Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
         Test::NotNull => true,
         Test::Null | Test::Expression(_) => false,
     }
+}
+
+/// Whether a value lies in any of these intervals, bounds included.
+fn hold<T: Copy + Ord>(intervals: &[(T, T)], value: T) -> bool {
+    intervals.iter().any(|(low, high)| *low <= value && value <= *high)
 }
 
 fn bytes_hold(intervals: &[BytesInterval], value: &[u8]) -> bool {
@@ -60,9 +59,7 @@ pub(super) fn retain_plain(
             match intervals.as_slice() {
                 [] => mask.words_mut().fill(0),
                 [(low, high)] => and_where(mask.words_mut(), values, |value| *low <= value && value <= *high),
-                _ => and_where(mask.words_mut(), values, |value| {
-                    intervals.iter().any(|(low, high)| *low <= value && value <= *high)
-                }),
+                _ => and_where(mask.words_mut(), values, |value| hold(intervals, value)),
             }
             if let Some(nulls) = plain.nulls() {
                 simd::subtract(mask.words_mut(), nulls.words());
@@ -94,14 +91,8 @@ pub(crate) fn row_holds(
         Test::Null => column.is_null(row),
         _ if column.is_null(row) => false,
         Test::NotNull => true,
-        Test::Ints(intervals) => {
-            let value = column.int(row);
-            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
-        }
-        Test::Wides(intervals) => {
-            let value = column.wide(row);
-            intervals.iter().any(|(low, high)| *low <= value && value <= *high)
-        }
+        Test::Ints(intervals) => hold(intervals, column.int(row)),
+        Test::Wides(intervals) => hold(intervals, column.wide(row)),
         Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
     })
 }
