@@ -409,9 +409,8 @@ impl Core {
     }
 
     fn send_lost_reads(&mut self) {
-        for Open { submission, message, .. } in std::mem::take(&mut self.lost_reads) {
-            let Message { tables, ranges, body, .. } = Message::clone(&message);
-            self.submit_message(submission, Request { tables, ranges, body }, false);
+        for lost in std::mem::take(&mut self.lost_reads) {
+            self.resubmit(lost);
         }
     }
 
@@ -678,12 +677,19 @@ impl Core {
         }
     }
 
-    /// Submits a read again, under another identity.
+    /// Submits an open read again, under another identity.
     fn submit_again(&mut self, sequence: u64) {
-        let Some(Open { submission, message, .. }) = self.open.remove(&sequence) else { return };
+        if let Some(read) = self.open.remove(&sequence) {
+            self.resubmit(read);
+        }
+    }
+
+    /// Submits a read that was open again, under another identity.
+    fn resubmit(&mut self, read: Open) {
+        let Open { submission, message, .. } = read;
         let ordered = message.id.is_ordered();
+        self.unsent_reads.retain(|unsent| unsent.id != message.id);
         let Message { tables, ranges, body, .. } = Message::clone(&message);
-        self.unsent_reads.retain(|unsent| unsent.id.sequence != sequence);
         // The submission keeps its place in the window: one of its messages is open at a time.
         self.submit_message(submission, Request { tables, ranges, body }, ordered);
     }
