@@ -10,23 +10,24 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use carousel_engine::{SqlError, SqlState, Ts};
+use carousel_engine::{SqlError, SqlState};
 use futures::FutureExt;
 use parking_lot::Mutex;
-use tokio::{sync::watch, task::AbortHandle};
+use tokio::sync::watch;
 
 use crate::{
     checkpoint::CheckpointError,
-    client::{Client, ClientOptions, Failure, Part, Request},
+    client::{Client, ClientOptions, Failure},
     config::Config,
     message::{Body, Incarnation, ProcessId},
     network::Network,
     payload::sync_dir,
     router::{self, Router, RouterHandle, State},
     storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
+    super_process::{CheckpointPolicy, Patience, SuperOptions, SuperProcess},
     wal,
 };
 
@@ -36,8 +37,11 @@ const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";
 const CLIENTS: &str = "clients";
-/// How often it is looked whether a checkpoint is due.
-const CHECKPOINT_CHECK: Duration = Duration::from_millis(250);
+const SUPERS: &str = "supers";
+/// The one super process.
+const SUPER_PROCESS: ProcessId = ProcessId::super_process(1);
+/// Silence after which a storage process counts as absent where nobody is suspected.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a clean end waits for its checkpoint.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(600);
 
@@ -73,6 +77,10 @@ pub struct EmbeddedOptions {
     pub checkpoint_bytes: u64,
     /// … or, if there was any write, when this long has passed.
     pub checkpoint_interval: Duration,
+    /// A storage process that is silent for this long is suspected; never, when `None`.
+    pub suspect_after: Option<Duration>,
+    /// A suspected storage process for which there is no standby leaves the ring after this long; never, when `None`.
+    pub contract_after: Option<Duration>,
 }
 
 impl EmbeddedOptions {
@@ -88,6 +96,8 @@ impl EmbeddedOptions {
             durability: Durability::Disk,
             checkpoint_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(300),
+            suspect_after: None,
+            contract_after: None,
         }
     }
 }
@@ -177,8 +187,8 @@ pub struct Cluster {
     storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
     client: Client,
     clients: AtomicU32,
-    checkpoints: AbortHandle,
-    /// Held as long as the cluster lives.
+    /// These are held as long as the cluster lives.
+    _super_process: SuperProcess,
     _lock: File,
 }
 
@@ -212,12 +222,7 @@ impl Cluster {
         }
         let storage = Arc::new(Mutex::new(storage));
         let client = start_client(&options, &config, &network, 1)?;
-        let checkpoints = tokio::spawn(trigger_checkpoints(
-            client.clone(),
-            storage.clone(),
-            options.checkpoint_bytes,
-            options.checkpoint_interval,
-        ));
+        let super_process = start_super_process(&options, &config, &network)?;
         Ok(Cluster {
             options,
             network,
@@ -226,7 +231,7 @@ impl Cluster {
             storage,
             client,
             clients: AtomicU32::new(1),
-            checkpoints: checkpoints.abort_handle(),
+            _super_process: super_process,
             _lock: lock,
         })
     }
@@ -299,7 +304,7 @@ impl Cluster {
     /// # Errors
     /// When the checkpoint could not be made; the processes are stopped all the same, and nothing acknowledged is lost.
     pub async fn shutdown(self) -> Result<(), SqlError> {
-        self.checkpoints.abort();
+        self.network.leave(SUPER_PROCESS);
         let changed = self.storage.lock().values().any(|handle| handle.progress().borrow().logged > 0);
         let outcome = match changed {
             true => tokio::select! {
@@ -322,8 +327,8 @@ impl Cluster {
 
     /// Ends all processes as if they had crashed, and waits until the data directory can be used again.
     pub async fn kill(self) {
-        self.checkpoints.abort();
         self.network.leave(self.client.id());
+        self.network.leave(SUPER_PROCESS);
         let routers = std::mem::take(&mut *self.routers.lock());
         for router in routers.values() {
             router.kill().await;
@@ -341,7 +346,7 @@ impl Cluster {
             .into_iter()
             .map(|(number, progress)| (number, progress.borrow().failed_checkpoints))
             .collect();
-        let ts = submit_checkpoint(&self.client).await?;
+        let ts = self.client.order(Body::Checkpoint).await?;
         let mut failed = false;
         self.wait_for_storage(|number, progress| {
             let fails = progress.failed_checkpoints > failed_before.get(&number).copied().unwrap_or(0);
@@ -437,45 +442,10 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.checkpoints.abort();
         self.network.leave(self.client.id());
+        self.network.leave(SUPER_PROCESS);
         for number in self.routers.lock().keys() {
             self.network.leave(ProcessId::router(*number));
-        }
-    }
-}
-
-async fn submit_checkpoint(client: &Client) -> Result<Ts, SqlError> {
-    let request = Request { tables: Vec::new(), ranges: Vec::new(), body: Body::Checkpoint };
-    match client.submit(request).await?.finish().await {
-        Ok(Part::Done { ts, .. }) => Ok(ts),
-        Err(Failure::Sql(error)) => Err(error),
-        other => Err(SqlError::internal(format!("a checkpoint was answered by {other:?}"))),
-    }
-}
-
-/// The super process's part for now: submits checkpoints as the log grows.
-async fn trigger_checkpoints(
-    client: Client,
-    storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
-    bytes: u64,
-    interval: Duration,
-) {
-    let mut ticks = tokio::time::interval(CHECKPOINT_CHECK);
-    let mut last = Instant::now();
-    loop {
-        ticks.tick().await;
-        let progress: Vec<Progress> =
-            storage.lock().values().map(|handle| handle.progress().borrow().clone()).collect();
-        let logged = progress.iter().map(|progress| progress.logged).max().unwrap_or(0);
-        let busy = progress.iter().any(|progress| progress.checkpointing);
-        let due = logged >= bytes.max(1) || (logged > 0 && last.elapsed() >= interval);
-        if due && !busy {
-            match submit_checkpoint(&client).await {
-                Ok(ts) => tracing::info!(%ts, logged, "checkpoint"),
-                Err(error) => tracing::warn!("a checkpoint was not ordered: {error}"),
-            }
-            last = Instant::now();
         }
     }
 }
@@ -536,6 +506,35 @@ fn start_client(
         config: Arc::new(config.clone()),
     };
     Ok(Client::start(client, network))
+}
+
+fn start_super_process(
+    options: &EmbeddedOptions,
+    config: &Config,
+    network: &Network,
+) -> Result<SuperProcess, StartError> {
+    let path = options.data_dir.join(SUPERS);
+    let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+    let client = ClientOptions {
+        id: SUPER_PROCESS,
+        incarnation,
+        routers: (1..=options.routers).map(ProcessId::router).collect(),
+        config: Arc::new(config.clone()),
+    };
+    let ms = |duration: Duration| duration.as_millis() as u64;
+    let silent_ms = ms(options.suspect_after.unwrap_or(DEFAULT_PATIENCE));
+    let options = SuperOptions {
+        client,
+        beside: None,
+        patience: Patience { silent_ms, starting_ms: 10 * silent_ms },
+        heals: options.suspect_after.is_some(),
+        contract_after_ms: options.contract_after.map(ms),
+        checkpoints: CheckpointPolicy {
+            bytes: options.checkpoint_bytes,
+            interval_ms: ms(options.checkpoint_interval),
+        },
+    };
+    Ok(SuperProcess::start(options, network))
 }
 
 /// What a data directory was created for.

@@ -17,5 +17,6 @@ pub mod payload;
 mod raft;
 pub mod router;
 pub mod storage;
+pub mod super_process;
 pub mod wal;
 pub mod wire;

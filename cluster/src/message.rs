@@ -20,8 +20,15 @@ pub enum ProcessKind {
     Storage,
     /// Submits reads and writes; a front end has one.
     Client,
-    /// Submits configuration and checkpoint messages.
+    /// Watches the storage processes; submits configuration and checkpoint messages.
     Super,
+}
+
+impl ProcessKind {
+    /// Whether processes of this kind become part of the system when they subscribe.
+    pub fn joins_by_subscribing(self) -> bool {
+        matches!(self, ProcessKind::Client | ProcessKind::Super)
+    }
 }
 
 /// A process, printed as `r1`, `s2`, `c1`.

@@ -177,9 +177,9 @@ pub enum Wire {
         /// The sender asks for the receiver's.
         reply: bool,
     },
-    /// Client to storage process: are you there, and how much memory do you use?
+    /// Client or super process to storage process: are you there, and how much memory do you use?
     Hello,
-    /// Storage process to client: its memory.
+    /// The answer to `Hello`, a heartbeat; also sent to clients when the memory has changed.
     Memory {
         /// The life of the storage process that tells it.
         incarnation: Incarnation,
@@ -187,6 +187,10 @@ pub enum Wire {
         used: u64,
         /// The most they may take.
         limit: Option<u64>,
+        /// Bytes of messages since its last checkpoint.
+        logged: u64,
+        /// Whether it is writing a checkpoint.
+        checkpointing: bool,
     },
     /// Client to storage process: this payload will not be ordered.
     Abandon(PayloadId),

@@ -564,6 +564,37 @@ async fn statements_go_on_without_a_suspected_storage_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_silent_storage_process_is_suspected_by_itself() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let patience = Some(Duration::from_secs(1));
+    let options = EmbeddedOptions { suspect_after: patience, ..options(dir.path(), 1, 3, 2, 1) };
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let client = cluster.client();
+    let table = Table::create(&client, "t").await;
+    for key in 0..10 {
+        assert_eq!(table.insert(&[(key, key)]).await, Ok(1));
+    }
+    cluster.kill_storage(2).await;
+    while !client.config().is_suspected(ProcessId::storage(2)) {
+        client.catalog_at(client.frontier().max(Ts(1))).await.expect("the client runs");
+        tokio::task::yield_now().await;
+    }
+    assert!(!client.config().is_suspected(ProcessId::storage(1)));
+    assert_eq!(table.insert(&[(10, 10)]).await, Ok(1));
+    assert_eq!(table.read().await.len(), 11);
+    // The others hold ranges that nobody else holds any more: they are waited for.
+    cluster.kill_storage(3).await;
+    let waiting = tokio::spawn({
+        let table = table.clone();
+        async move { table.read().await.len() }
+    });
+    cluster.restart_storage(3).await.expect("it starts");
+    assert_eq!(waiting.await.expect("no panic"), 11);
+    cluster.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn routers_that_have_lost_their_logs_are_an_error() {
     for routers in [1, 3] {
         let dir = tempfile::tempdir().expect("a temporary directory");

@@ -22,6 +22,7 @@ use crate::{
     config::Config,
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
+    super_process::Heartbeat,
     wire::{Answer, AnswerPart, Delivery, Wire},
 };
 
@@ -141,6 +142,7 @@ pub(crate) struct Core {
     absent: BTreeSet<ProcessId>,
     incarnations: HashMap<ProcessId, Incarnation>,
     memory: HashMap<ProcessId, (u64, Option<u64>)>,
+    heartbeats: BTreeMap<ProcessId, Heartbeat>,
     reads: u32,
     now_ms: u64,
     effects: Vec<Effect>,
@@ -170,6 +172,7 @@ impl Core {
             absent: BTreeSet::new(),
             incarnations: HashMap::new(),
             memory: HashMap::new(),
+            heartbeats: BTreeMap::new(),
             reads: 0,
             now_ms: 0,
             effects: Vec::new(),
@@ -185,8 +188,15 @@ impl Core {
             config: self.config.clone(),
             frontier: self.frontier,
             memory: Memory { used, limit },
+            heartbeats: self.heartbeats.clone(),
+            leader: self.link.is_open(self.link.router()).then(|| self.link.router()),
             stopped: None,
         }
+    }
+
+    /// Whether it asks all storage processes for heartbeats.
+    fn watches(&self) -> bool {
+        self.options.id.kind == ProcessKind::Super
     }
 
     /// The router in use.
@@ -364,7 +374,11 @@ impl Core {
                 }
             }
             Wire::Restarted(incarnation) => self.restarted(from, incarnation),
-            Wire::Memory { incarnation, used, limit } => {
+            Wire::Memory { incarnation, used, limit, logged, checkpointing } => {
+                if self.watches() {
+                    let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
+                    self.heartbeats.insert(from, Heartbeat { incarnation, beats, logged, checkpointing });
+                }
                 // The first life that this client knows owes it all that it waits for.
                 self.incarnations.entry(from).or_insert(incarnation);
                 self.restarted(from, incarnation);
@@ -732,6 +746,9 @@ impl Core {
         self.send_lost_reads();
         let mut probed: BTreeSet<ProcessId> =
             self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
+        if self.watches() {
+            probed.extend(self.config.storage_processes().chain(self.config.standbys()));
+        }
         // Who is absent may be back.
         probed.extend(&self.absent);
         probed.extend(self.config.storage_processes().filter(|process| !self.memory.contains_key(process)));

@@ -13,6 +13,7 @@ mod staging;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -35,6 +36,7 @@ use crate::{
     catalog::{Catalog, DdlEffect},
     config::{Config, Configuration},
     message::{Body, Incarnation, ProcessId, ReadIsolation},
+    super_process::Heartbeat,
 };
 
 /// What a client asks: a message before it has an identity.
@@ -108,6 +110,10 @@ pub(crate) struct View {
     /// The catalog is that of this `Ts`.
     pub(crate) frontier: Ts,
     pub(crate) memory: Memory,
+    /// What a super process has heard of storage processes.
+    pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
+    /// The router that has accepted this process's subscription: the lead router, as far as it knows.
+    pub(crate) leader: Option<ProcessId>,
     /// Why the process has stopped itself.
     pub(crate) stopped: Option<SqlError>,
 }
@@ -277,6 +283,11 @@ impl Client {
             sequence,
         };
         Stager::new(self.clone(), id)
+    }
+
+    /// What this process sees: for the super process, which has a client process for its mouth and ears.
+    pub(crate) fn view(&self) -> watch::Ref<'_, View> {
+        self.shared.view.borrow()
     }
 
     /// The memory of the fullest storage process, and its limit.

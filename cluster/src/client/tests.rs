@@ -321,7 +321,8 @@ fn a_configuration_message_ends_with_its_outcome() {
 #[test]
 fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     let s1 = ProcessId::storage(1);
-    let memory = |incarnation| Wire::Memory { incarnation, used: 0, limit: None };
+    let memory =
+        |incarnation| Wire::Memory { incarnation, used: 0, limit: None, logged: 0, checkpointing: false };
     let mut scene = Scene::subscribed(0);
     scene.receive(s1, memory(3));
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);

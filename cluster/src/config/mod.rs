@@ -22,8 +22,8 @@
 //! * A process is named as suspected, rather than forgotten, as long as it stands on the ring, so that a range without
 //!   a live replica can be recognised; and of every suspected process the incarnation is remembered, so that its
 //!   messages have no effect while a later incarnation can join.
-//! * A client process becomes a member when it subscribes, not by a configuration message; its messages count as long
-//!   as it is not suspected.
+//! * A client or super process becomes a member when it subscribes, not by a configuration message; its messages count
+//!   as long as it is not suspected.
 //! * Everybody who follows the config gets every configuration message, affected or not: storage processes vote with
 //!   the holders of any range, and clients stage data at them. An impossible or stale request has no effect, and every
 //!   follower finds the same error.
@@ -203,6 +203,12 @@ impl Config {
             ProcessKind::Super => self.supers.contains_key(&process),
             ProcessKind::Router => false,
         }
+    }
+
+    /// The incarnation of a storage process that the config knows of; 0 for one of the first config that has not said.
+    pub fn incarnation(&self, process: ProcessId) -> Option<Incarnation> {
+        let standby = self.standbys.get(&process).map(|standby| standby.incarnation);
+        standby.or_else(|| self.placement.node(process).map(|node| node.incarnation))
     }
 
     /// Whether the process is suspected of having failed, and no later incarnation of it has taken its place.
@@ -404,26 +410,38 @@ impl Config {
         }
     }
 
-    /// The config with an incarnation of a client process joined, if that changes it.
+    /// The config with an incarnation of a client or super process joined, if that changes it.
     pub fn with_client(&self, client: ProcessId, incarnation: Incarnation) -> Option<Config> {
-        assert_eq!(client.kind, ProcessKind::Client, "{client} joins as a client");
-        if self.clients.get(&client).is_some_and(|known| *known >= incarnation)
-            || self.fenced.get(&client).is_some_and(|fenced| *fenced >= incarnation)
-        {
+        if self.fenced.get(&client).is_some_and(|fenced| *fenced >= incarnation) {
             return None;
         }
         let mut config = self.clone();
-        config.clients.insert(client, incarnation);
+        let members = config.subscribers(client.kind);
+        if members.get(&client).is_some_and(|known| *known >= incarnation) {
+            return None;
+        }
+        members.insert(client, incarnation);
         Some(config)
     }
 
-    /// The config with a client process parted, if it was part of the system.
+    /// The config with a client or super process parted, if it was part of the system.
     pub fn without_client(&self, client: ProcessId) -> Option<Config> {
-        self.clients.contains_key(&client).then(|| {
+        self.contains(client).then(|| {
             let mut config = self.clone();
-            config.clients.remove(&client);
+            config.subscribers(client.kind).remove(&client);
             config
         })
+    }
+
+    /// The members of a kind that joins by subscribing.
+    fn subscribers(&mut self, kind: ProcessKind) -> &mut BTreeMap<ProcessId, Incarnation> {
+        match kind {
+            ProcessKind::Client => &mut self.clients,
+            ProcessKind::Super => &mut self.supers,
+            ProcessKind::Router | ProcessKind::Storage => {
+                panic!("a {kind:?} process does not join by subscribing")
+            }
+        }
     }
 
     /// Whether a configuration message comes from an unsuspected process. A process may ask for its own admission.
@@ -434,7 +452,8 @@ impl Config {
             Body::Configuration(Configuration::Membership(Membership::Join { process, .. }))
                 if *process == submitter
         );
-        let is_member = submitter.kind == ProcessKind::Client || self.contains(submitter) || joins;
+        // Only routers know all who have joined by subscribing.
+        let is_member = submitter.kind.joins_by_subscribing() || self.contains(submitter) || joins;
         is_member && !self.is_fenced(message.id)
     }
 
@@ -515,11 +534,7 @@ impl Config {
         let mut next = self.clone();
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
-            ProcessKind::Client => return Ok(self.with_client(process, incarnation)),
-            ProcessKind::Super => {
-                let known = next.supers.insert(process, incarnation);
-                return Ok(known.is_none_or(|known| known < incarnation).then_some(next));
-            }
+            ProcessKind::Client | ProcessKind::Super => return Ok(self.with_client(process, incarnation)),
             ProcessKind::Storage => {}
         }
         match self.placement.index(process) {
@@ -565,7 +580,7 @@ impl Config {
         let mut next = self.clone();
         let parted = next.standbys.remove(&process).is_some()
             || next.supers.remove(&process).is_some()
-            || process.kind == ProcessKind::Client;
+            || process.kind.joins_by_subscribing();
         next.clients.remove(&process);
         if !parted {
             return Err(ConfigError::Unknown(process));
@@ -582,10 +597,10 @@ impl Config {
         let mut next = self.clone();
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
-            // Only routers know all clients, so followers cannot tell whether there is such a one.
-            ProcessKind::Client => {}
-            ProcessKind::Storage | ProcessKind::Super if self.contains(process) => {}
-            ProcessKind::Storage | ProcessKind::Super => return Err(ConfigError::Unknown(process)),
+            // Only routers know all of them, so followers cannot tell whether there is such a one.
+            ProcessKind::Client | ProcessKind::Super => {}
+            ProcessKind::Storage if self.contains(process) => {}
+            ProcessKind::Storage => return Err(ConfigError::Unknown(process)),
         }
         let fenced = next.fenced.entry(process).or_insert(incarnation);
         *fenced = (*fenced).max(incarnation);

@@ -30,7 +30,7 @@ use carousel_engine::{
 
 use super::mseq::{Batch, Command, Learned, MSeq, Routed};
 use crate::{
-    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    message::{Body, Incarnation, Message, MessageId, ProcessId},
     wire::{Delivery, Watermarks, Wire},
 };
 
@@ -583,7 +583,7 @@ impl Core {
             return;
         }
         let joined = self.mseq.joined(from);
-        if from.kind == ProcessKind::Client && joined.is_none_or(|(last, _)| last != incarnation) {
+        if from.kind.joins_by_subscribing() && joined.is_none_or(|(last, _)| last != incarnation) {
             if joined.is_some_and(|(last, _)| last > incarnation) {
                 tracing::debug!(router = %self.id, %from, incarnation, "an earlier life subscribes");
                 return;

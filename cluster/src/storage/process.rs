@@ -522,8 +522,14 @@ impl Storage {
     fn tell_memory(&mut self, client: ProcessId) {
         let used = self.memory();
         self.clients.insert(client, Some(used));
-        self.outbox
-            .send(client, Wire::Memory { incarnation: self.incarnation, used, limit: self.memory_limit });
+        let memory = Wire::Memory {
+            incarnation: self.incarnation,
+            used,
+            limit: self.memory_limit,
+            logged: self.core.logged(),
+            checkpointing: self.core.is_checkpointing(),
+        };
+        self.outbox.send(client, memory);
     }
 }
 

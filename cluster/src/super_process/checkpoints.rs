@@ -1,0 +1,69 @@
+//! When a checkpoint is due: as the log grows, or when it has not been empty for long. A pure function of heartbeats.
+
+use super::Heartbeat;
+
+/// When checkpoints are made.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointPolicy {
+    /// When this many bytes have been written since the last one …
+    pub bytes: u64,
+    /// … or, if there was any write, when this many milliseconds have passed.
+    pub interval_ms: u64,
+}
+
+/// Chooses when to make a checkpoint.
+#[derive(Debug)]
+pub struct Checkpoints {
+    policy: CheckpointPolicy,
+    last_ms: u64,
+}
+
+impl Checkpoints {
+    /// After an order for a checkpoint, heartbeats may be from before it for this many milliseconds.
+    const SETTLES_MS: u64 = 500;
+
+    /// Counts the interval from `now_ms`.
+    pub fn new(policy: CheckpointPolicy, now_ms: u64) -> Checkpoints {
+        Checkpoints { policy, last_ms: now_ms }
+    }
+
+    /// A checkpoint has been ordered.
+    pub fn ordered(&mut self, now_ms: u64) {
+        self.last_ms = now_ms;
+    }
+
+    /// Whether a checkpoint is due, by the heartbeats of the live storage processes.
+    pub fn is_due(&self, now_ms: u64, live: impl Iterator<Item = Heartbeat> + Clone) -> bool {
+        let logged = live.clone().map(|heartbeat| heartbeat.logged).max().unwrap_or(0);
+        let passed = now_ms.saturating_sub(self.last_ms);
+        passed >= Checkpoints::SETTLES_MS
+            && !live.clone().any(|heartbeat| heartbeat.checkpointing)
+            && (logged >= self.policy.bytes.max(1) || logged > 0 && passed >= self.policy.interval_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_or_time_make_a_checkpoint_due() {
+        let mut checkpoints = Checkpoints::new(CheckpointPolicy { bytes: 100, interval_ms: 60_000 }, 0);
+        let due = |checkpoints: &Checkpoints, now_ms, logged, checkpointing| {
+            let live = [
+                Heartbeat { logged, ..Heartbeat::default() },
+                Heartbeat { checkpointing, ..Heartbeat::default() },
+            ];
+            checkpoints.is_due(now_ms, live.into_iter())
+        };
+        assert!(!due(&checkpoints, 1_000, 99, false));
+        assert!(due(&checkpoints, 1_000, 100, false));
+        assert!(!due(&checkpoints, 1_000, 100, true), "one is being made");
+        assert!(!due(&checkpoints, 60_000, 0, false), "nothing was written");
+        assert!(due(&checkpoints, 60_000, 1, false));
+        checkpoints.ordered(1_000);
+        assert!(!due(&checkpoints, 1_100, 100, false), "that may be from before the checkpoint");
+        assert!(due(&checkpoints, 1_500, 100, false));
+        assert!(!checkpoints.is_due(90_000, [].into_iter()));
+    }
+}

@@ -1,0 +1,196 @@
+//! Failure detection by heartbeat (paper, section 5.1; DESIGN, decision 16), as a pure function of what was heard when.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    config::Config,
+    message::{Incarnation, ProcessId},
+};
+
+/// What has been heard of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// How many heartbeats have been counted. Only that it changes matters.
+    pub beats: u64,
+    /// Bytes of messages since its last checkpoint.
+    pub logged: u64,
+    /// Whether it is writing a checkpoint.
+    pub checkpointing: bool,
+}
+
+/// How long a process may be silent.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Milliseconds of silence after which a process that has been heard is suspected.
+    pub silent_ms: u64,
+    /// The same for one that has not been heard yet: it may still be starting.
+    pub starting_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    heartbeat: Option<Heartbeat>,
+    at_ms: u64,
+}
+
+/// Watches the storage processes of a config.
+#[derive(Debug)]
+pub struct FailureDetector {
+    patience: Patience,
+    sights: BTreeMap<ProcessId, Sight>,
+    last_ms: Option<u64>,
+}
+
+impl FailureDetector {
+    /// Begins to watch.
+    pub fn new(patience: Patience) -> FailureDetector {
+        FailureDetector { patience, sights: BTreeMap::new(), last_ms: None }
+    }
+
+    /// Forgets what was heard: everybody gets a new chance. For when this process could not listen.
+    pub fn reset(&mut self) {
+        self.sights.clear();
+        self.last_ms = None;
+    }
+
+    /// The lives that have to be suspected now.
+    ///
+    /// When more than half the patience has passed since the last look, this process itself was not running, and
+    /// whatever was not heard meanwhile means nothing. The last live holder of a range is never suspected: nobody
+    /// could take its place, and what waits for it would only fail.
+    pub fn look(
+        &mut self,
+        now_ms: u64,
+        config: &Config,
+        heard: &BTreeMap<ProcessId, Heartbeat>,
+    ) -> Vec<(ProcessId, Incarnation)> {
+        if self.last_ms.is_some_and(|last| now_ms.saturating_sub(last) > self.patience.silent_ms / 2) {
+            self.reset();
+        }
+        self.last_ms = Some(now_ms);
+        let members: Vec<ProcessId> = config
+            .storage_processes()
+            .filter(|process| !config.is_suspected(*process))
+            .chain(config.standbys())
+            .collect();
+        self.sights.retain(|process, _| members.contains(process));
+        let mut silent = Vec::new();
+        for process in members {
+            let heartbeat = heard.get(&process).copied();
+            let fresh = Sight { heartbeat, at_ms: now_ms };
+            let sight = self.sights.entry(process).or_insert(fresh);
+            let is_new = |known: Option<Heartbeat>| {
+                let key = |heartbeat: Heartbeat| (heartbeat.incarnation, heartbeat.beats);
+                known.map(key) != heartbeat.map(key)
+            };
+            if is_new(sight.heartbeat) {
+                *sight = fresh;
+            }
+            let patience = match sight.heartbeat {
+                Some(_) => self.patience.silent_ms,
+                None => self.patience.starting_ms,
+            };
+            if now_ms - sight.at_ms > patience {
+                silent.push((process, heartbeat.map_or(0, |heartbeat| heartbeat.incarnation)));
+            }
+        }
+        let mut suspected: Vec<(ProcessId, Incarnation)> = Vec::new();
+        for (process, incarnation) in silent {
+            let gone = |holder: &ProcessId| {
+                *holder == process
+                    || config.is_suspected(*holder)
+                    || suspected.iter().any(|(other, _)| other == holder)
+            };
+            let is_last = config.held(process).iter().any(|range| config.holders(*range).iter().all(gone));
+            if !is_last {
+                suspected.push((process, config.incarnation(process).unwrap_or(0).max(incarnation)));
+            }
+        }
+        suspected
+    }
+
+    /// Whether the process was heard within its patience.
+    pub fn is_alive(&self, process: ProcessId) -> bool {
+        let recently = |sight: &Sight| {
+            self.last_ms.is_some_and(|last| last.saturating_sub(sight.at_ms) <= self.patience.silent_ms)
+        };
+        self.sights.get(&process).is_some_and(|sight| sight.heartbeat.is_some() && recently(sight))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience { silent_ms: 1_000, starting_ms: 30_000 };
+
+    struct Scene {
+        detector: FailureDetector,
+        config: Config,
+        heard: BTreeMap<ProcessId, Heartbeat>,
+        now_ms: u64,
+    }
+
+    impl Scene {
+        fn new(processes: u32, replication: u32) -> Scene {
+            let config = Config::evenly(processes, replication).expect("a ring");
+            Scene { detector: FailureDetector::new(PATIENCE), config, heard: BTreeMap::new(), now_ms: 0 }
+        }
+
+        /// Some time in which these processes are heard; who is suspected in it.
+        fn pass(&mut self, ms: u64, alive: &[u32]) -> Vec<(ProcessId, Incarnation)> {
+            let mut suspected = Vec::new();
+            for _ in 0..ms / 100 {
+                self.now_ms += 100;
+                for number in alive {
+                    let heartbeat = self.heard.entry(ProcessId::storage(*number)).or_default();
+                    heartbeat.incarnation = 7;
+                    heartbeat.beats += 1;
+                }
+                suspected.extend(self.detector.look(self.now_ms, &self.config, &self.heard));
+            }
+            suspected.dedup();
+            suspected
+        }
+    }
+
+    #[test]
+    fn who_falls_silent_is_suspected_and_nobody_else() {
+        let mut scene = Scene::new(4, 2);
+        assert_eq!(scene.pass(5_000, &[1, 2, 3, 4]), []);
+        assert_eq!(scene.pass(1_000, &[1, 2, 4]), []);
+        assert!(scene.detector.is_alive(ProcessId::storage(1)));
+        assert_eq!(scene.pass(300, &[1, 2, 4]), [(ProcessId::storage(3), 7)]);
+        assert!(!scene.detector.is_alive(ProcessId::storage(3)));
+        assert_eq!(scene.pass(200, &[1, 2, 3, 4]), []);
+    }
+
+    #[test]
+    fn who_has_not_been_heard_yet_has_time_to_start() {
+        let mut scene = Scene::new(3, 2);
+        assert_eq!(scene.pass(29_000, &[1, 2]), []);
+        assert_eq!(scene.pass(2_000, &[1, 2]), [(ProcessId::storage(3), 0)]);
+    }
+
+    #[test]
+    fn the_last_holder_of_a_range_is_not_suspected() {
+        let mut scene = Scene::new(3, 2);
+        scene.pass(1_000, &[1, 2, 3]);
+        // Neighbours on the ring: one of two falls, for together they are all who hold a range.
+        assert_eq!(scene.pass(2_000, &[1]), [(ProcessId::storage(2), 7)]);
+        let mut scene = Scene::new(2, 1);
+        scene.pass(1_000, &[1, 2]);
+        assert_eq!(scene.pass(60_000, &[1]), []);
+    }
+
+    #[test]
+    fn a_pause_of_the_watcher_is_nobodys_fault() {
+        let mut scene = Scene::new(4, 2);
+        scene.pass(1_000, &[1, 2, 3, 4]);
+        scene.now_ms += 20_000;
+        assert_eq!(scene.pass(500, &[]), []);
+        assert_eq!(scene.pass(5_000, &[1, 2, 3, 4]), []);
+    }
+}
