@@ -36,6 +36,11 @@ impl Outbox {
         (Outbox { sender, queues: HashMap::new(), unreachable }, reports)
     }
 
+    /// Who sends.
+    pub(crate) fn id(&self) -> ProcessId {
+        self.sender.id()
+    }
+
     /// Sends, now or later. To a destination that is not there, nothing is sent, and it is reported.
     pub(crate) fn send(&mut self, to: ProcessId, wire: Wire) {
         let lane = wire.lane();

@@ -10,17 +10,17 @@ use crate::{catalog::Catalog, checkpoint::Writer};
 
 /// What the thread is told.
 #[derive(Debug)]
-pub(super) enum CheckpointCommand {
+pub(crate) enum CheckpointCommand {
     Begin { ts: Ts, catalog: std::sync::Arc<Catalog>, ballots: Vec<(Ts, Ballot)> },
     Rows { table: std::sync::Arc<TableSchema>, range: KeyRange, batch: RecordBatch },
     End { hashes: Vec<ContentHash> },
 }
 
 /// How a checkpoint ended.
-pub(super) type CheckpointOutcome = (Ts, Result<(), String>);
+pub(crate) type CheckpointOutcome = (Ts, Result<(), String>);
 
 /// Starts the thread; it ends when the sender is dropped.
-pub(super) fn start(
+pub(crate) fn start(
     name: String,
     root: PathBuf,
     config_version: u64,

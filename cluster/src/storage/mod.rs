@@ -2,17 +2,18 @@
 //! 3.1 and 6).
 //!
 //! [`core`] is the process as a pure state machine, [`ballot`] its votes, [`migration`] what it does about keyspace
-//! messages. [`Storage`] is the shell around it: a task
+//! messages, [`node`] all that is said to others. [`Storage`] is the shell around them: a task
 //! that owns the core and the network endpoint, scan threads with a shard each, a thread for staged payloads and one
 //! for checkpoints.
 
 pub mod ballot;
-mod checkpointer;
+pub(crate) mod checkpointer;
 pub mod core;
 pub mod migration;
-mod payloads;
+pub(crate) mod node;
+pub(crate) mod payloads;
 mod process;
-mod scan;
+pub(crate) mod scan;
 #[cfg(test)]
 mod tests;
 

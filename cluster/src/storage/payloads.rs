@@ -21,7 +21,7 @@ const GROUP: usize = 64;
 
 /// What the thread is told.
 #[derive(Debug)]
-pub(super) enum PayloadCommand {
+pub(crate) enum PayloadCommand {
     /// A client's chunk.
     Stage(ProcessId, StageChunk),
     /// A message that names the payload has been delivered.
@@ -42,7 +42,7 @@ pub(super) enum PayloadCommand {
 
 /// What the thread answers.
 #[derive(Debug)]
-pub(super) enum PayloadEvent {
+pub(crate) enum PayloadEvent {
     /// To be sent.
     Send(ProcessId, Wire),
     /// A chunk.
@@ -52,7 +52,7 @@ pub(super) enum PayloadEvent {
 }
 
 /// Starts the thread; it ends when the sender is dropped.
-pub(super) fn start(
+pub(crate) fn start(
     name: String,
     store: PayloadStore,
     events: tokio::sync::mpsc::UnboundedSender<PayloadEvent>,

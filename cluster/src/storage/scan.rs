@@ -17,7 +17,7 @@ use carousel_engine::{
 
 /// What a scan thread is told. How much can wait is bounded by the operations that may run.
 #[derive(Debug)]
-pub(super) enum ShardCommand {
+pub(crate) enum ShardCommand {
     Submit(OrderedOperation),
     Decide(Ts, Decision),
     /// Rows of a staged payload, and whether they are the last.
@@ -27,10 +27,10 @@ pub(super) enum ShardCommand {
 }
 
 /// Effects of one shard, in order.
-pub(super) type ShardEffects = (usize, Vec<Effect>);
+pub(crate) type ShardEffects = (usize, Vec<Effect>);
 
 /// A scan thread.
-pub(super) struct ScanThread {
+pub(crate) struct ScanThread {
     commands: Option<mpsc::Sender<ShardCommand>>,
     memory: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +38,7 @@ pub(super) struct ScanThread {
 
 impl ScanThread {
     /// Starts the thread of a shard, of a lower priority than routers and network.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: String,
         index: usize,
         shard: Shard,
@@ -49,25 +49,25 @@ impl ScanThread {
         let reported = memory.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             lower_priority();
-            run(index, shard, &received, &results, &reported);
+            run(index, Scan::new(shard), &received, &results, &reported);
         })?;
         Ok(ScanThread { commands: Some(commands), memory, thread: Some(thread) })
     }
 
     /// Tells the thread. A thread that has ended by a panic ends the process through its result channel.
-    pub(super) fn tell(&self, command: ShardCommand) {
+    pub(crate) fn tell(&self, command: ShardCommand) {
         if let Some(commands) = &self.commands {
             let _ = commands.send(command);
         }
     }
 
     /// Bytes that the shard's rows take.
-    pub(super) fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
 
     /// Whether the thread has ended.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
@@ -80,56 +80,74 @@ impl Drop for ScanThread {
     }
 }
 
+/// A shard, and what is to be done about its garbage.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    shard: Shard,
+    horizon: Ts,
+    garbage: bool,
+}
+
+impl Scan {
+    /// Begins with a shard as it was recovered.
+    pub(crate) fn new(shard: Shard) -> Scan {
+        Scan { shard, horizon: Ts::ZERO, garbage: false }
+    }
+
+    /// Takes a command.
+    pub(crate) fn tell(&mut self, command: ShardCommand, effects: &mut Vec<Effect>) {
+        match command {
+            ShardCommand::Submit(operation) => self.shard.submit(operation),
+            ShardCommand::Decide(ts, decision) => self.shard.decide(ts, decision, effects),
+            ShardCommand::Supply(ts, rows, last) => self.shard.supply(ts, rows, last, effects),
+            ShardCommand::Horizon(ts) => {
+                self.horizon = ts;
+                self.garbage = true;
+            }
+        }
+    }
+
+    /// Does some of the work that there is.
+    pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
+        let scanning = self.shard.step(effects);
+        self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
+        if self.garbage { Progress::Busy } else { scanning }
+    }
+
+    /// Bytes that the shard's rows take.
+    pub(crate) fn memory(&self) -> u64 {
+        self.shard.memory() as u64
+    }
+}
+
 fn run(
     index: usize,
-    mut shard: Shard,
+    mut scan: Scan,
     commands: &mpsc::Receiver<ShardCommand>,
     results: &tokio::sync::mpsc::Sender<ShardEffects>,
     memory: &AtomicU64,
 ) {
-    let mut horizon = Ts::ZERO;
-    let mut garbage = false;
-    let mut idle = true;
+    let mut progress = Progress::Idle;
     loop {
         let mut effects = Vec::new();
-        if idle {
+        if progress == Progress::Idle {
             match commands.recv() {
-                Ok(command) => tell(&mut shard, command, &mut horizon, &mut garbage, &mut effects),
+                Ok(command) => scan.tell(command, &mut effects),
                 Err(mpsc::RecvError) => return,
             }
         }
         loop {
             match commands.try_recv() {
-                Ok(command) => tell(&mut shard, command, &mut horizon, &mut garbage, &mut effects),
+                Ok(command) => scan.tell(command, &mut effects),
                 Err(mpsc::TryRecvError::Empty) => break,
                 Err(mpsc::TryRecvError::Disconnected) => return,
             }
         }
-        let scanning = shard.step(&mut effects) == Progress::Busy;
-        garbage = garbage && shard.collect_garbage(horizon) == Progress::Busy;
-        memory.store(shard.memory() as u64, Ordering::Relaxed);
+        progress = scan.step(&mut effects);
+        memory.store(scan.memory(), Ordering::Relaxed);
         // Waiting here, when the process's task has much to do, is what bounds the effects on their way.
         if !effects.is_empty() && results.blocking_send((index, effects)).is_err() {
             return;
-        }
-        idle = !scanning && !garbage;
-    }
-}
-
-fn tell(
-    shard: &mut Shard,
-    command: ShardCommand,
-    horizon: &mut Ts,
-    garbage: &mut bool,
-    effects: &mut Vec<Effect>,
-) {
-    match command {
-        ShardCommand::Submit(operation) => shard.submit(operation),
-        ShardCommand::Decide(ts, decision) => shard.decide(ts, decision, effects),
-        ShardCommand::Supply(ts, rows, last) => shard.supply(ts, rows, last, effects),
-        ShardCommand::Horizon(ts) => {
-            *horizon = ts;
-            *garbage = true;
         }
     }
 }

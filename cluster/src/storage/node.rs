@@ -1,0 +1,432 @@
+//! What a storage process says to others and tells its threads, as a pure state machine around [`Core`]: the
+//! subscription at a router, confirmations, parts of payloads that are fetched from peers, and what clients are told.
+//!
+//! ```text
+//!   network, threads, timer --Input--> Node --Output--> network, threads
+//!                                      |  ^
+//!                                Event v  | Effect
+//!                                      Core
+//! ```
+//!
+//! The shell (`super::process`) drives it and has no logic of its own.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use carousel_engine::{Ts, operation::PayloadId, position::KeyRange};
+
+use super::{
+    checkpointer::{CheckpointCommand, CheckpointOutcome},
+    core::{ChunkWanted, Core, Effect, Event},
+    payloads::{PayloadCommand, PayloadEvent},
+    process::Progress,
+    scan::{ShardCommand, ShardEffects},
+};
+use crate::{
+    config::Config,
+    link::{RouterLink, log_lost},
+    message::{Incarnation, ProcessId, ProcessKind},
+    wire::{Answer, Watermarks, Wire},
+};
+
+/// Deliveries that may wait for their turn before no more are taken.
+const PENDING: usize = 4096;
+
+/// What happens to the process.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// Another process has sent something.
+    Received { from: ProcessId, wire: Wire },
+    /// A shard has done something.
+    Shard(ShardEffects),
+    /// The payload store has done something.
+    Payload(PayloadEvent),
+    /// A checkpoint is durable, or cannot be written.
+    Checkpoint(CheckpointOutcome),
+    /// What was sent there last has not arrived.
+    Unreachable(ProcessId),
+    /// Time passes: milliseconds since the process has started.
+    Tick(u64),
+    /// It cannot go on, for a reason outside.
+    Stop(String),
+}
+
+/// What is to be done, in order.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Send(ProcessId, Wire),
+    Shard(usize, ShardCommand),
+    Payload(PayloadCommand),
+    Checkpoint(CheckpointCommand),
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Node {
+    id: ProcessId,
+    incarnation: Incarnation,
+    memory_limit: Option<u64>,
+    shards: usize,
+    core: Core,
+    link: RouterLink,
+    /// Parts that are being fetched: for which message, and who has been asked.
+    fetching: BTreeMap<(PayloadId, KeyRange), Fetching>,
+    /// Bytes that the rows take.
+    memory: u64,
+    horizon: Ts,
+    confirmed: Watermarks,
+    /// Clients with the memory they have been told of.
+    clients: BTreeMap<ProcessId, Option<u64>>,
+    /// Clients have been told of this life.
+    announced: bool,
+    failed_checkpoints: u64,
+    stopped: Option<String>,
+    outputs: Vec<Output>,
+}
+
+#[derive(Debug)]
+struct Fetching {
+    ts: Ts,
+    /// The chunks of the part that are waited for.
+    wanted: Vec<ChunkWanted>,
+    /// Other holders that have not said that they lack it.
+    candidates: Vec<ProcessId>,
+}
+
+impl Node {
+    /// A life of a process that begins with what `core` has recovered; `shards` threads work for it.
+    pub(crate) fn new(
+        id: ProcessId,
+        incarnation: Incarnation,
+        memory_limit: Option<u64>,
+        shards: usize,
+        routers: Vec<ProcessId>,
+        core: Core,
+    ) -> Node {
+        Node {
+            id,
+            incarnation,
+            memory_limit,
+            shards,
+            core,
+            link: RouterLink::new(routers),
+            fetching: BTreeMap::new(),
+            memory: 0,
+            horizon: Ts::ZERO,
+            confirmed: Watermarks::default(),
+            clients: BTreeMap::new(),
+            announced: false,
+            failed_checkpoints: 0,
+            stopped: None,
+            outputs: Vec::new(),
+        }
+    }
+
+    /// What to do first.
+    pub(crate) fn begin(&mut self) -> Vec<Output> {
+        for (to, wire) in self.core.greetings() {
+            self.send(to, wire);
+        }
+        self.subscribe();
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Takes an input, while the rows take `memory` bytes, and returns what is to be done.
+    pub(crate) fn handle(&mut self, input: Input, memory: u64) -> Vec<Output> {
+        self.memory = memory;
+        match input {
+            Input::Received { from, wire } => self.received(from, wire),
+            Input::Shard((shard, effects)) => self.event(Event::Shard { shard, effects }),
+            Input::Payload(event) => self.payload_event(event),
+            Input::Checkpoint((ts, outcome)) => self.checkpoint_ended(ts, outcome),
+            Input::Unreachable(process) => self.unreachable(process),
+            Input::Tick(now_ms) => self.tick(now_ms),
+            Input::Stop(reason) => self.stopped = Some(reason),
+        }
+        self.subscribe();
+        self.follow_up();
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Why it has stopped itself.
+    pub(crate) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    /// Whether so many deliveries wait for their turn that no more should be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.core.pending() > PENDING
+    }
+
+    /// How far it is.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress {
+            watermarks: self.core.watermarks(self.memory),
+            subscribed: self.is_subscribed(),
+            checkpointing: self.core.is_checkpointing(),
+            logged: self.core.logged(),
+            failed_checkpoints: self.failed_checkpoints,
+            stopped: self.stopped.clone(),
+        }
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.link.is_open(self.link.router())
+    }
+
+    fn send(&mut self, to: ProcessId, wire: Wire) {
+        self.outputs.push(Output::Send(to, wire));
+    }
+
+    fn subscribe(&mut self) {
+        if self.link.must_subscribe() {
+            let after = Some(self.core.frontier());
+            let subscribe = Wire::Subscribe { incarnation: self.incarnation, after };
+            self.confirmed = Watermarks::default();
+            self.send(self.link.router(), subscribe);
+        }
+    }
+
+    /// What follows from progress: garbage can be collected, the router hears of it.
+    fn follow_up(&mut self) {
+        let horizon = self.core.horizon();
+        if horizon > self.horizon {
+            self.horizon = horizon;
+            let shards = (0..self.shards).map(|shard| Output::Shard(shard, ShardCommand::Horizon(horizon)));
+            self.outputs.extend(shards);
+        }
+        let watermarks = self.core.watermarks(self.memory);
+        if self.is_subscribed() && watermarks != self.confirmed {
+            self.confirmed = watermarks;
+            self.send(self.link.router(), Wire::Confirm(watermarks));
+        }
+    }
+
+    fn received(&mut self, from: ProcessId, wire: Wire) {
+        if let ProcessKind::Client | ProcessKind::Super = from.kind {
+            self.clients.entry(from).or_insert(None);
+        }
+        match wire {
+            Wire::State { incarnation, config, clients, .. } if incarnation == self.incarnation => {
+                self.subscribed(from, config, &clients);
+            }
+            Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
+                self.stopped = Some(log_lost(last, self.core.frontier()));
+            }
+            Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
+                self.stopped = Some(format!(
+                    "the routers' log begins at {purged}, this replica ends at {}; it must be copied from another",
+                    self.core.frontier()
+                ));
+            }
+            Wire::Deliver { incarnation, after, deliveries, frontier }
+                if incarnation == self.incarnation
+                    && self.link.is_open(from)
+                    && after <= self.core.frontier() =>
+            {
+                self.link.heard(from);
+                self.event(Event::Delivered { deliveries, frontier });
+            }
+            // Of an earlier subscription. What was ordered will come again; snapshot reads will not.
+            Wire::Deliver { deliveries, .. } => {
+                for read in deliveries.iter().filter(|delivery| !delivery.message.id.is_ordered()) {
+                    let id = read.message.id;
+                    self.send(id.submitter, Wire::ReadsLost(vec![id]));
+                }
+            }
+            Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::Votes(votes) => self.event(Event::Votes(votes)),
+            Wire::AskVotes(writes) => self.event(Event::AskVotes { from, writes }),
+            Wire::Durable { ts, hashes, reply } => self.event(Event::PeerDurable { from, ts, hashes, reply }),
+            Wire::RenewPin(ts) => self.event(Event::RenewPin(ts)),
+            Wire::ReleasePin(ts) => self.event(Event::ReleasePin(ts)),
+            Wire::Cancel(id) => self.event(Event::Cancel(id)),
+            Wire::Hello => self.tell_memory(from),
+            Wire::Stage(chunk) => self.tell_payloads(PayloadCommand::Stage(from, chunk)),
+            Wire::Abandon(payload) => self.tell_payloads(PayloadCommand::Abandon(payload)),
+            Wire::FetchPart { payload, range } => {
+                self.tell_payloads(PayloadCommand::Fetch { from, payload, range });
+            }
+            Wire::Part { payload, range, chunks } => self.part(from, payload, range, chunks),
+            // Everything else is for another kind of process or for an earlier life of this one.
+            _ => {}
+        }
+    }
+
+    fn subscribed(&mut self, router: ProcessId, config: Arc<Config>, clients: &[ProcessId]) {
+        if !self.link.accepted(router) || self.announced {
+            return;
+        }
+        // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
+        // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
+        for client in clients {
+            self.send(*client, Wire::Restarted(self.incarnation));
+            self.clients.entry(*client).or_insert(None);
+        }
+        self.announced = true;
+        self.event(Event::Config(config));
+    }
+
+    fn event(&mut self, event: Event) {
+        let effects = self.core.handle(event);
+        let mut answers: Vec<(ProcessId, Vec<Answer>)> = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Submit { shard, operation } => {
+                    self.outputs.push(Output::Shard(shard, ShardCommand::Submit(operation)));
+                }
+                Effect::Decide { shard, ts, decision } => {
+                    self.outputs.push(Output::Shard(shard, ShardCommand::Decide(ts, decision)));
+                }
+                Effect::Supply { shard, ts, rows, last } => {
+                    self.outputs.push(Output::Shard(shard, ShardCommand::Supply(ts, rows, last)));
+                }
+                Effect::Keep(payload) => self.tell_payloads(PayloadCommand::Keep(payload)),
+                Effect::Load(wanted) => self.tell_payloads(PayloadCommand::Load(wanted)),
+                Effect::Forget(payload) => self.tell_payloads(PayloadCommand::Remove(payload)),
+                Effect::Send(to, wire) => self.send(to, wire),
+                Effect::Answer(to, answer) => match answers.iter_mut().find(|(client, _)| *client == to) {
+                    Some((_, answers)) => answers.push(answer),
+                    None => answers.push((to, vec![answer])),
+                },
+                Effect::BeginCheckpoint { ts, catalog, ballots } => {
+                    self.tell_checkpoints(CheckpointCommand::Begin { ts, catalog, ballots });
+                }
+                Effect::CheckpointRows { table, range, batch } => {
+                    self.tell_checkpoints(CheckpointCommand::Rows { table, range, batch });
+                }
+                Effect::EndCheckpoint { hashes, .. } => {
+                    self.tell_checkpoints(CheckpointCommand::End { hashes });
+                }
+                Effect::Stop(reason) => self.stopped = Some(reason),
+            }
+        }
+        // What diverged must not answer.
+        if self.stopped.is_none() {
+            for (to, answers) in answers {
+                self.send(to, Wire::Answers(answers));
+            }
+        }
+    }
+
+    fn tell_payloads(&mut self, command: PayloadCommand) {
+        self.outputs.push(Output::Payload(command));
+    }
+
+    fn tell_checkpoints(&mut self, command: CheckpointCommand) {
+        self.outputs.push(Output::Checkpoint(command));
+    }
+
+    fn payload_event(&mut self, event: PayloadEvent) {
+        match event {
+            PayloadEvent::Send(to, wire) => self.send(to, wire),
+            PayloadEvent::Loaded { ts, chunk, rows } => {
+                self.fetching.retain(|_, fetching| {
+                    fetching.wanted.retain(|wanted| (wanted.ts, wanted.chunk) != (ts, chunk));
+                    !fetching.wanted.is_empty()
+                });
+                self.event(Event::Loaded { ts, chunk, rows });
+            }
+            PayloadEvent::Missing(wanted) => {
+                let part = &wanted.payload.parts[wanted.part];
+                let key = (wanted.payload.id, part.range);
+                let (id, ts) = (self.id, wanted.ts);
+                let fetching = self.fetching.entry(key).or_insert_with(|| {
+                    let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
+                    Fetching { ts, wanted: Vec::new(), candidates }
+                });
+                if fetching.wanted.iter().all(|other| other.chunk != wanted.chunk) {
+                    fetching.wanted.push(wanted);
+                }
+                tracing::warn!(process = %id, %ts, "a staged part is missing or damaged and is fetched from a peer");
+                self.ask_holders(key);
+            }
+        }
+    }
+
+    fn part(&mut self, from: ProcessId, payload: PayloadId, range: KeyRange, chunks: Option<Vec<Bytes>>) {
+        let key = (payload, range);
+        let Some(fetching) = self.fetching.get_mut(&key) else { return };
+        // Whoever lacks it, or turns out to have sent damaged chunks, is not asked again.
+        fetching.candidates.retain(|holder| *holder != from);
+        match chunks {
+            Some(chunks) => {
+                let command = PayloadCommand::Adopt { wanted: fetching.wanted.clone(), chunks };
+                self.tell_payloads(command);
+            }
+            None => self.ask_holders(key),
+        }
+    }
+
+    /// Asks the next holder of a part.
+    fn ask_holders(&mut self, key: (PayloadId, KeyRange)) {
+        let Some(fetching) = self.fetching.get(&key) else { return };
+        match fetching.candidates.first().copied() {
+            Some(holder) => self.send(holder, Wire::FetchPart { payload: key.0, range: key.1 }),
+            None => {
+                let ts = fetching.ts;
+                let reason = format!("no holder has an undamaged copy of the payload of the INSERT at {ts}");
+                self.stopped = Some(reason);
+            }
+        }
+    }
+
+    fn checkpoint_ended(&mut self, ts: Ts, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => self.event(Event::CheckpointDone { ts }),
+            Err(reason) => {
+                self.failed_checkpoints += 1;
+                tracing::error!(process = %self.id, %ts, "cannot write a checkpoint: {reason}");
+                self.event(Event::CheckpointFailed { ts });
+            }
+        }
+    }
+
+    fn unreachable(&mut self, process: ProcessId) {
+        match process.kind {
+            ProcessKind::Router => self.link.unreachable(process),
+            // Votes are asked for again, parts too. A client that is gone needs nothing.
+            ProcessKind::Storage => {}
+            ProcessKind::Client | ProcessKind::Super => {
+                self.clients.remove(&process);
+            }
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.link.tick(now_ms, !self.is_full());
+        self.event(Event::Tick(now_ms));
+        let mut fetches = Vec::new();
+        for (key, fetching) in &mut self.fetching {
+            if let Some(holder) = fetching.candidates.first() {
+                fetches.push((*holder, Wire::FetchPart { payload: key.0, range: key.1 }));
+                // It may not be there: the next time another one is asked.
+                fetching.candidates.rotate_left(1);
+            }
+        }
+        for (holder, fetch) in fetches {
+            self.send(holder, fetch);
+        }
+        let delivered = self.core.watermarks(0).delivered;
+        self.tell_payloads(PayloadCommand::Expire(delivered));
+        let memory = Some(self.memory);
+        let behind: Vec<ProcessId> =
+            self.clients.iter().filter(|(_, told)| **told != memory).map(|(client, _)| *client).collect();
+        for client in behind {
+            self.tell_memory(client);
+        }
+    }
+
+    fn tell_memory(&mut self, client: ProcessId) {
+        let used = self.memory;
+        self.clients.insert(client, Some(used));
+        let memory = Wire::Memory {
+            incarnation: self.incarnation,
+            used,
+            limit: self.memory_limit,
+            logged: self.core.logged(),
+            checkpointing: self.core.is_checkpointing(),
+        };
+        self.send(client, memory);
+    }
+}
