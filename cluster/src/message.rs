@@ -9,7 +9,7 @@ use carousel_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::Configuration;
+use crate::config::{Configuration, Membership};
 
 /// The kinds of process (paper, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -121,6 +121,10 @@ pub enum ReadIsolation {
     /// The lead router gives it the `Ts` of the last message in the m-seq and sends it along the streams: it sees one
     /// state of all data, never an older one than an earlier answer to the same client process. No consensus is needed.
     Snapshot,
+    /// It goes straight to the storage processes, past the routers, and sees of every primary range what is there: never
+    /// less than an earlier answer to the same client process has shown, but perhaps parts of writes that are being
+    /// executed on several ranges.
+    Basic,
 }
 
 /// A message.
@@ -134,6 +138,25 @@ pub struct Message {
     pub ranges: Vec<KeyRange>,
     /// What it asks.
     pub body: Body,
+}
+
+impl Message {
+    /// Whether it is a read that has no `Ts` of its own choice.
+    pub fn is_read(&self) -> bool {
+        matches!(&self.body, Body::Data(data) if !data.operation.kind.is_write() && data.read_ts.is_none())
+    }
+
+    /// The storage process whose suspicion it is, if it is one.
+    pub fn suspected_storage(&self) -> Option<ProcessId> {
+        match &self.body {
+            Body::Configuration(Configuration::Membership(Membership::Suspect { process, .. }))
+                if process.kind == ProcessKind::Storage =>
+            {
+                Some(*process)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a message asks.

@@ -61,6 +61,8 @@ impl Wire {
             | Wire::Staged { .. }
             | Wire::Durable { .. }
             | Wire::Hello
+            | Wire::AskLease { .. }
+            | Wire::Lease { .. }
             // A process whose data lane is held up by a part that it lacks must be able to get it.
             | Wire::FetchPart { .. }
             | Wire::Part { .. }
@@ -72,6 +74,7 @@ impl Wire {
             // nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)
             | Wire::Read { .. }
+            | Wire::BasicRead { .. }
             | Wire::ReadsLost(_)
             | Wire::Subscribe { .. }
             | Wire::Leave { .. }

@@ -31,6 +31,9 @@ pub struct Delivery {
     pub config_version: u64,
 }
 
+/// A message with the ranges that one destination acts on.
+pub type Routed = (Arc<Message>, Vec<KeyRange>);
+
 /// What goes from one process to another.
 #[derive(Clone, Debug)]
 pub enum Wire {
@@ -43,7 +46,26 @@ pub enum Wire {
         /// The client has seen this much: a router that has not does not lead.
         seen: Ts,
     },
-    /// Router or storage process to client: these snapshot reads will not be answered, or not in full.
+    /// Client to storage process: basic reads, with the ranges that it shall answer for.
+    BasicRead {
+        /// The reads.
+        reads: Vec<Routed>,
+        /// The config version by which the client chose the ranges; under another one the reads are lost.
+        config_version: u64,
+        /// The client has seen this much, and wants to see no less.
+        seen: Ts,
+    },
+    /// Storage process to router: may I answer basic reads?
+    AskLease {
+        /// When it asks, in milliseconds of its own clock.
+        asked_ms: u64,
+    },
+    /// Router to storage process: yes, for [`LEASE_MS`](crate::router::LEASE_MS) from when you asked.
+    Lease {
+        /// When that was.
+        asked_ms: u64,
+    },
+    /// Router or storage process to client: these snapshot or basic reads will not be answered, or not in full.
     ReadsLost(Vec<MessageId>),
     /// Application process to router: send me what I am a destination of, after `after`.
     Subscribe {

@@ -249,6 +249,7 @@ async fn work(
             }
             // A client sees what it has done, however its reads are ordered.
             5 => assert_eq!(table.read().await, model),
+            6 => assert_eq!(table.read_as(ReadIsolation::Basic).await, model),
             _ => assert_eq!(table.read_as(ReadIsolation::Snapshot).await, model),
         }
         rounds.send_modify(|rounds| *rounds += 1);
@@ -577,8 +578,7 @@ async fn a_silent_storage_process_is_suspected_by_itself() {
     }
     cluster.kill_storage(2).await;
     while !client.config().is_suspected(ProcessId::storage(2)) {
-        client.catalog_at(client.frontier().max(Ts(1))).await.expect("the client runs");
-        tokio::task::yield_now().await;
+        client.order(Body::Pin { lease_ms: 0 }).await.expect("the routers order");
     }
     assert!(!client.config().is_suspected(ProcessId::storage(1)));
     assert_eq!(table.insert(&[(10, 10)]).await, Ok(1));

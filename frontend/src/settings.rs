@@ -81,7 +81,7 @@ const DEFINITIONS: &[Definition] = &[
     setting(
         "carousel.read_isolation",
         "sequential",
-        Kind::EnumOf(&["sequential", "snapshot", "basic", "linearizable", "tentative"], 2),
+        Kind::EnumOf(&["sequential", "snapshot", "basic", "linearizable", "tentative"], 3),
         false,
         "Sets how reads are ordered among writes.",
     ),
@@ -675,7 +675,7 @@ mod tests {
         );
         assert_eq!(set("my.own", "x").unwrap(), "x");
         assert_eq!(
-            set("carousel.read_isolation", "basic").unwrap_err().code,
+            set("carousel.read_isolation", "linearizable").unwrap_err().code,
             SqlState::FEATURE_NOT_SUPPORTED
         );
     }

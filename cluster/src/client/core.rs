@@ -23,7 +23,7 @@ use crate::{
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
     super_process::Heartbeat,
-    wire::{Answer, AnswerPart, Delivery, Wire},
+    wire::{Answer, AnswerPart, Delivery, Routed, Wire},
 };
 
 /// Messages in one `Route`.
@@ -74,6 +74,7 @@ pub(crate) enum Effect {
 struct Open {
     submission: u64,
     message: Arc<Message>,
+    isolation: ReadIsolation,
     submitted_ms: u64,
     /// The config it was submitted under.
     config: Arc<Config>,
@@ -89,10 +90,17 @@ struct Open {
 }
 
 impl Open {
-    fn new(submission: u64, message: Arc<Message>, submitted_ms: u64, config: Arc<Config>) -> Open {
+    fn new(
+        submission: u64,
+        message: Arc<Message>,
+        isolation: ReadIsolation,
+        submitted_ms: u64,
+        config: Arc<Config>,
+    ) -> Open {
         Open {
             submission,
             message,
+            isolation,
             submitted_ms,
             config,
             answered: BTreeMap::new(),
@@ -129,6 +137,8 @@ pub(crate) struct Core {
     unordered: u64,
     /// Snapshot reads that were not sent, and those that were lost and will be sent again after a tick.
     unsent_reads: Vec<Arc<Message>>,
+    /// Basic reads that were not sent, by who answers them, with the ranges to answer for.
+    unsent_basic: BTreeMap<ProcessId, Vec<Routed>>,
     lost_reads: Vec<Open>,
     /// The leadership under which snapshot reads were sent last.
     leadership: u64,
@@ -163,6 +173,7 @@ impl Core {
             open: HashMap::new(),
             unordered: 0,
             unsent_reads: Vec::new(),
+            unsent_basic: BTreeMap::new(),
             lost_reads: Vec::new(),
             leadership: 0,
             seen: Ts::ZERO,
@@ -234,6 +245,14 @@ impl Core {
                 self.effects.push(Effect::Send(self.link.router(), read));
             }
         }
+        let (config_version, seen) = (self.config.version(), self.seen);
+        for (process, mut reads) in std::mem::take(&mut self.unsent_basic) {
+            while !reads.is_empty() {
+                let rest = reads.split_off(reads.len().min(MESSAGES_IN_A_ROUTE));
+                self.effects.push(Effect::Send(process, Wire::BasicRead { reads, config_version, seen }));
+                reads = rest;
+            }
+        }
         std::mem::take(&mut self.effects)
     }
 
@@ -260,13 +279,13 @@ impl Core {
         // What reads under a pin has its Ts already.
         let is_read = matches!(&request.body, Body::Data(data)
             if !data.operation.kind.is_write() && data.read_ts.is_none());
-        let ordered = isolation == ReadIsolation::Sequential || !is_read;
-        self.submit_message(submission, request, ordered);
+        let isolation = if is_read { isolation } else { ReadIsolation::Sequential };
+        self.submit_message(submission, request, isolation);
     }
 
-    fn submit_message(&mut self, submission: u64, request: Request, ordered: bool) {
+    fn submit_message(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
         let (submitter, incarnation) = (self.options.id, self.options.incarnation);
-        let id = if ordered {
+        let id = if isolation == ReadIsolation::Sequential {
             self.sequence += 1;
             MessageId { submitter, incarnation, sequence: self.sequence }
         } else {
@@ -277,13 +296,21 @@ impl Core {
         let mut message = Message { id, tables, ranges, body };
         self.choose_replicas(&mut message);
         let message = Arc::new(message);
-        if ordered {
-            self.window.push_back(message.clone());
-        } else {
-            self.unsent_reads.push(message.clone());
+        match isolation {
+            ReadIsolation::Sequential => self.window.push_back(message.clone()),
+            ReadIsolation::Snapshot => self.unsent_reads.push(message.clone()),
+            ReadIsolation::Basic => self.send_basic(&message),
         }
         self.by_submission.insert(submission, id.sequence);
-        self.open.insert(id.sequence, Open::new(submission, message, self.now_ms, self.config.clone()));
+        let open = Open::new(submission, message, isolation, self.now_ms, self.config.clone());
+        self.open.insert(id.sequence, open);
+    }
+
+    /// Puts a basic read among those that travel together to the processes that answer it.
+    fn send_basic(&mut self, message: &Arc<Message>) {
+        for (process, ranges) in self.config.destset(message) {
+            self.unsent_basic.entry(process).or_default().push((message.clone(), ranges));
+        }
     }
 
     /// Spreads reads over the replicas, and away from processes that are known to be absent.
@@ -393,15 +420,16 @@ impl Core {
     /// Another leader leads: it does not know the snapshot reads that were sent to the one before it.
     fn lose_sent_reads(&mut self) {
         let unsent: HashSet<u64> = self.unsent_reads.iter().map(|message| message.id.sequence).collect();
-        let sent =
-            |open: &&Open| !open.message.id.is_ordered() && !unsent.contains(&open.message.id.sequence);
+        let sent = |open: &&Open| {
+            open.isolation == ReadIsolation::Snapshot && !unsent.contains(&open.message.id.sequence)
+        };
         let mut lost: Vec<u64> =
             self.open.values().filter(sent).map(|open| open.message.id.sequence).collect();
         lost.sort_unstable();
         lost.into_iter().for_each(|sequence| self.lose_read(sequence));
     }
 
-    /// A snapshot read will not be answered in full. It is sent again, under another identity, when time has passed:
+    /// A snapshot or basic read will not be answered in full. It is sent again, under another identity, when time has passed:
     /// what is missing needs time to come back.
     fn lose_read(&mut self, sequence: u64) {
         match self.open.get(&sequence) {
@@ -653,7 +681,7 @@ impl Core {
 
     fn cancel(&mut self, submission: u64) {
         let Some(sequence) = self.by_submission.get(&submission).copied() else { return };
-        self.unsent_reads.retain(|message| message.id.sequence != sequence);
+        self.unsend(sequence);
         if let Some(lost) = self.lost_reads.iter().position(|open| open.submission == submission) {
             self.lost_reads.swap_remove(lost);
             return self.close(sequence, submission);
@@ -700,12 +728,19 @@ impl Core {
 
     /// Submits a read that was open again, under another identity.
     fn resubmit(&mut self, read: Open) {
-        let Open { submission, message, .. } = read;
-        let ordered = message.id.is_ordered();
-        self.unsent_reads.retain(|unsent| unsent.id != message.id);
+        let Open { submission, message, isolation, .. } = read;
+        self.unsend(message.id.sequence);
         let Message { tables, ranges, body, .. } = Message::clone(&message);
         // The submission keeps its place in the window: one of its messages is open at a time.
-        self.submit_message(submission, Request { tables, ranges, body }, ordered);
+        self.submit_message(submission, Request { tables, ranges, body }, isolation);
+    }
+
+    /// Takes back a read that was not sent.
+    fn unsend(&mut self, sequence: u64) {
+        self.unsent_reads.retain(|message| message.id.sequence != sequence);
+        for reads in self.unsent_basic.values_mut() {
+            reads.retain(|(message, _)| message.id.sequence != sequence);
+        }
     }
 
     /// Reads that some storage process owes an answer, in the order of submission, with those processes.

@@ -119,6 +119,18 @@ impl Scene {
         reads.flat_map(ids).collect()
     }
 
+    /// Basic reads that the client sends now, with what it says to have seen.
+    fn basic_reads(&mut self) -> Vec<(MessageId, Ts)> {
+        let reads = self.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Send(_, Wire::BasicRead { reads, seen, .. }) => Some((reads, seen)),
+            _ => None,
+        });
+        let ids = |(reads, seen): (Vec<(Arc<Message>, _)>, Ts)| {
+            reads.into_iter().map(move |(message, _)| (message.id, seen)).collect::<Vec<_>>()
+        };
+        reads.flat_map(ids).collect()
+    }
+
     /// A storage process answers for its half of the ring.
     fn answer(&mut self, from: ProcessId, id: MessageId, ts: u64) {
         let outcomes = self.config.held(from).into_iter().map(|range| (range, Ok(1))).collect();
@@ -235,6 +247,34 @@ fn snapshot_reads_that_are_lost_are_sent_again_under_another_identity() {
     scene.state_under(2, 7, false);
     scene.pass(100);
     assert_eq!(scene.reads(), []);
+}
+
+#[test]
+fn basic_reads_go_straight_to_their_destinations() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::subscribed(0);
+    let read = scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Basic);
+    let [(first, Ts(0)), (same, Ts(0))] = scene.basic_reads()[..] else { panic!("each half is asked") };
+    assert!(first == same && !first.is_ordered());
+    scene.answer(s1, first, 5);
+    // The other has no lease, or another config; what the first has answered is not mixed with a later answer.
+    scene.receive(s2, Wire::ReadsLost(vec![first]));
+    assert_eq!(scene.basic_reads(), [], "what is missing needs time to come back");
+    // Another leader makes no difference.
+    scene.state_under(2, 6, false);
+    scene.pass(100);
+    let [(second, Ts(5)), (_, Ts(5))] = scene.basic_reads()[..] else { panic!("both are asked again") };
+    assert_ne!(first, second);
+    scene.answer(s1, second, 5);
+    scene.answer(s2, second, 7);
+    let parts = scene.parts();
+    assert!(
+        matches!(parts[..], [(submission, Ok(Part::Done { rows: 2, .. }))] if submission == read),
+        "{parts:?}"
+    );
+    // A write is none, whatever the session says.
+    scene.submit_as(testing::write(C1, 1, 0, KeyRange::FULL).body, ReadIsolation::Basic);
+    assert_eq!(scene.routed().len(), 1);
 }
 
 impl Scene {

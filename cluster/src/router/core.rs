@@ -28,7 +28,10 @@ use carousel_engine::{
     position::KeyRange,
 };
 
-use super::mseq::{Batch, Command, Learned, MSeq, Routed};
+use super::{
+    leases::Leases,
+    mseq::{Batch, Command, Learned, MSeq, Routed},
+};
 use crate::{
     message::{Body, Incarnation, Message, MessageId, ProcessId},
     wire::{Delivery, Watermarks, Wire},
@@ -129,6 +132,8 @@ pub enum Input {
         /// How far the log was read.
         through: Ts,
     },
+    /// Time passes: milliseconds of this router's clock.
+    Tick(u64),
     /// The log does not reach back far enough for a stream.
     Purged {
         /// The subscriber.
@@ -320,6 +325,7 @@ struct Leading {
     /// Subscribers that are ahead of the m-seq.
     ahead: BTreeMap<ProcessId, Ahead>,
     watermarks: BTreeMap<ProcessId, Watermarks>,
+    leases: Leases,
     truncating: Ts,
 }
 
@@ -335,7 +341,7 @@ impl Leading {
 }
 
 enum Role {
-    Leading(Leading),
+    Leading(Box<Leading>),
     Following(Option<ProcessId>),
 }
 
@@ -350,6 +356,7 @@ pub struct Core {
     waiting: VecDeque<(ProcessId, Wire)>,
     last_stream: StreamId,
     last_proposal: u64,
+    now_ms: Option<u64>,
     effects: Vec<Effect>,
 }
 
@@ -366,6 +373,7 @@ impl Core {
             waiting: VecDeque::new(),
             last_stream: 0,
             last_proposal: 0,
+            now_ms: None,
             effects: Vec::new(),
         }
     }
@@ -415,6 +423,14 @@ impl Core {
             }
             Input::Read { to, stream, deliveries, through } => {
                 self.stream_from_log(to, stream, deliveries, through)
+            }
+            Input::Tick(now_ms) => {
+                self.now_ms = Some(now_ms);
+                if let Role::Leading(leading) = &mut self.role {
+                    for (from, messages) in leading.leases.tick(now_ms) {
+                        self.route(from, messages);
+                    }
+                }
             }
             Input::Purged { to, stream, purged } => {
                 if let Some(subscription) = self.stream(to, stream) {
@@ -478,16 +494,26 @@ impl Core {
                 self.close(from);
             }
             Wire::Confirm(watermarks) => self.confirm(from, watermarks),
+            Wire::AskLease { asked_ms } => {
+                if let Role::Leading(leading) = &mut self.role
+                    && leading.streams.contains_key(&from)
+                    && !self.mseq.config().is_suspected(from)
+                    && leading.leases.grant(from)
+                {
+                    self.send(from, Wire::Lease { asked_ms });
+                }
+            }
             other => tracing::debug!(router = %self.id, %from, ?other, "not for a router"),
         }
     }
 
     fn route(&mut self, from: ProcessId, messages: Vec<Arc<Message>>) {
         let Role::Leading(leading) = &mut self.role else { return };
+        let Some(messages) = leading.leases.behind_held(from, messages) else { return };
         let last = self.mseq.last(from);
         let mut ordered = false;
         let mut resend = None;
-        for message in messages {
+        for (index, message) in messages.iter().enumerate() {
             let MessageId { submitter, incarnation, sequence } = message.id;
             if submitter != from {
                 tracing::warn!(router = %self.id, %from, %submitter, "a message in another's name has no effect");
@@ -509,8 +535,13 @@ impl Core {
                 ordered |=
                     last.is_some_and(|last| last.incarnation == incarnation && sequence <= last.sequence);
             } else if sequence == taken.sequence + 1 {
+                let lease = message.suspected_storage().and_then(|process| leading.leases.ends_ms(process));
+                if let Some(until_ms) = lease {
+                    leading.leases.hold(until_ms, from, messages[index..].to_vec());
+                    break;
+                }
                 taken.sequence = sequence;
-                leading.enqueue(Command::Message(message));
+                leading.enqueue(Command::Message(message.clone()));
             } else {
                 resend = Some(Wire::Resend { incarnation, expected: taken.sequence + 1 });
                 break;
@@ -790,7 +821,9 @@ impl Core {
             Role::Leading(_) => return,
             Role::Following(_) => {}
         }
-        self.role = Role::Leading(Leading { leadership, ..Leading::default() });
+        let leases = Leases::new(self.now_ms);
+        let leading = Leading { leadership, leases, ..Leading::default() };
+        self.role = Role::Leading(Box::new(leading));
         for (from, wire) in std::mem::take(&mut self.waiting) {
             self.receive_leading(from, wire);
         }

@@ -4,6 +4,7 @@
 //! them to the network, the consensus and the clock.
 
 pub mod core;
+mod leases;
 pub mod mseq;
 #[cfg(test)]
 mod simulation;
@@ -19,10 +20,12 @@ use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::leases::LEASE_MS;
 use self::{
     core::{Core, Effect, Input, Limits, StreamId},
     stream::{StreamHandle, StreamReport},
@@ -39,6 +42,8 @@ use crate::{
 
 /// Events of the consensus that wait for the router; beyond it the consensus waits.
 const EVENTS: usize = 16;
+/// How often time passes for the core.
+const TICK: Duration = Duration::from_millis(50);
 
 /// How to run a router.
 #[derive(Clone, Debug)]
@@ -213,6 +218,9 @@ impl Router {
         let id = self.sender.id();
         // A router that leads alone leads again in the same term after a restart.
         let life = RandomState::new().build_hasher().finish();
+        let started = Instant::now();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
             let full = self.core.is_full();
             let input = tokio::select! {
@@ -244,6 +252,7 @@ impl Router {
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,
                 },
+                _ = ticks.tick() => Input::Tick(started.elapsed().as_millis() as u64),
             };
             self.execute(input);
         };

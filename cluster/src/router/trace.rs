@@ -14,7 +14,7 @@ use super::{
     testing,
 };
 use crate::{
-    config::Config,
+    config::{Config, Configuration, Membership},
     message::{Incarnation, Message, MessageId, ProcessId},
     wire::{Delivery, Watermarks, Wire},
 };
@@ -367,6 +367,55 @@ fn snapshot_reads_ride_on_the_streams() {
     scenario.agree(R1, &[R1, R2]);
     scenario.note("r1 does not know yet that r2 has led: it would show c1 an earlier state than c1 has seen");
     scenario.send(C1, R1, Wire::Read { messages: vec![read(4)], seen: Ts(9) });
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_suspicion_waits_until_leases_have_run_out() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    let suspect = |sequence, process| {
+        let membership = Membership::Suspect { process, incarnation: 1 };
+        testing::configuration(C1, 1, sequence, Configuration::Membership(membership))
+    };
+    scenario.input(R1, Input::Tick(1_000));
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.subscribe(S2, R1, 1, 0);
+    scenario.note("s3 has no stream and gets no lease");
+    scenario.send(S3, R1, Wire::AskLease { asked_ms: 7 });
+    scenario.input(R1, Input::Tick(5_000));
+    scenario.send(S2, R1, Wire::AskLease { asked_ms: 77 });
+    scenario.note("nobody can have a lease of s3's: its suspicion is ordered at once");
+    scenario.send(C1, R1, route([suspect(1, S3)]));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("s2 has a lease: its suspicion waits, and what its submitter sends later waits behind it");
+    scenario.input(R1, Input::Tick(5_400));
+    scenario.send(C1, R1, route([suspect(2, S2), write_at(C1, 3, 7)]));
+    scenario.send(C1, R1, route([write_at(C1, 3, 7), write_at(C1, 4, 7)]));
+    scenario.send(S2, R1, Wire::AskLease { asked_ms: 88 });
+    scenario.note("s1 is none of this");
+    scenario.send(S1, R1, Wire::AskLease { asked_ms: 99 });
+    scenario.input(R1, Input::Tick(5_999));
+    scenario.note("the lease has run out");
+    scenario.input(R1, Input::Tick(6_000));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("r2 leads now and does not know which leases r1 has granted");
+    scenario.input(R2, Input::Tick(100));
+    scenario.leads(R2);
+    scenario.send(
+        C2,
+        R2,
+        route([testing::configuration(
+            C2,
+            1,
+            1,
+            Configuration::Membership(Membership::Suspect { process: S1, incarnation: 1 }),
+        )]),
+    );
+    scenario.input(R2, Input::Tick(1_099));
+    scenario.note("now they have run out");
+    scenario.input(R2, Input::Tick(1_100));
+    scenario.agree(R2, &[R2]);
     insta::assert_snapshot!(scenario.trace);
 }
 

@@ -35,7 +35,10 @@ use carousel_engine::{
     position::KeyRange,
 };
 
-use super::ballot::{Ballot, Ballots};
+use super::{
+    ballot::{Ballot, Ballots},
+    basic::{BasicRead, BasicReads},
+};
 use crate::{
     catalog::Catalog,
     config::Config,
@@ -133,6 +136,15 @@ pub enum Event {
     },
     /// The config behind everything that has been received: told by the router when this life subscribes first.
     Config(Arc<Config>),
+    /// Straight from a client.
+    BasicRead {
+        /// The read.
+        read: BasicRead,
+        /// The present time: with ticks alone, a pause of this process would go unnoticed.
+        now_ms: u64,
+    },
+    /// The lead router has granted the lease that was asked for at this time, in milliseconds.
+    Leased(u64),
     /// From a client.
     RenewPin(Ts),
     /// From a client.
@@ -308,6 +320,7 @@ pub struct Core {
     recovered: Ts,
     /// Writes whose votes are to be asked for.
     questions: Vec<Ts>,
+    basic: BasicReads,
     now_ms: u64,
     effects: Vec<Effect>,
 }
@@ -383,6 +396,7 @@ impl Core {
             catching_up: true,
             recovered: recovered.ts,
             questions: Vec::new(),
+            basic: BasicReads::default(),
             now_ms: 0,
             effects: Vec::new(),
         }
@@ -467,6 +481,11 @@ impl Core {
                 self.writing.take_if(|writing| writing.ts == ts);
             }
             Event::Config(config) => self.follow(config),
+            Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
+                Ok(delivery) => self.pending.extend(delivery),
+                Err(id) => self.lose(id),
+            },
+            Event::Leased(asked_ms) => self.basic.leased(asked_ms),
             Event::RenewPin(ts) => {
                 if let Some(pin) = self.pins.get_mut(&ts) {
                     pin.deadline_ms = self.now_ms + pin.lease_ms;
@@ -513,10 +532,13 @@ impl Core {
             }
             self.pending.push_back(delivery);
         }
-        self.frontier = self.frontier.max(frontier);
+        if frontier > self.frontier {
+            self.frontier = frontier;
+            self.pending.extend(self.basic.reached(frontier));
+        }
     }
 
-    /// A snapshot read cannot be answered.
+    /// A snapshot or basic read cannot be answered.
     fn lose(&mut self, id: MessageId) {
         self.effects.push(Effect::Send(id.submitter, Wire::ReadsLost(vec![id])));
     }
@@ -763,7 +785,10 @@ impl Core {
         let (ts, message) = (delivery.ts, &delivery.message);
         let is_write = data.operation.kind.is_write();
         let is_ordered = message.id.is_ordered();
-        if !is_ordered && !self.has_local() {
+        // A basic read was sent here because of the config that its client knows.
+        let routed = delivery.config_version == self.options.config.version()
+            && delivery.ranges.iter().all(|range| self.held.contains(range));
+        if !(is_ordered || routed && self.has_local()) {
             return self.lose(message.id);
         }
         let read_ts = data.read_ts.unwrap_or(ts);

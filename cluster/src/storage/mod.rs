@@ -1,12 +1,13 @@
 //! Storage processes: they hold partitions of the data and execute operations on them (Crescando/RB paper, sections
 //! 3.1 and 6).
 //!
-//! [`core`] is the process as a pure state machine, [`ballot`] its votes, [`migration`] what it does about keyspace
-//! messages, [`node`] all that is said to others. [`Storage`] is the shell around them: a task
+//! [`core`] is the process as a pure state machine, [`ballot`] its votes, [`basic`] its basic reads, [`migration`] what
+//! it does about keyspace messages, [`node`] all that is said to others. [`Storage`] is the shell around them: a task
 //! that owns the core and the network endpoint, scan threads with a shard each, a thread for staged payloads and one
 //! for checkpoints.
 
 pub mod ballot;
+pub mod basic;
 pub(crate) mod checkpointer;
 pub mod core;
 pub mod migration;

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use carousel_engine::{Ts, operation::PayloadId, position::KeyRange};
 
 use super::{
+    basic::BasicRead,
     checkpointer::{CheckpointCommand, CheckpointOutcome},
     core::{ChunkWanted, Core, Effect, Event},
     payloads::{PayloadCommand, PayloadEvent},
@@ -73,6 +74,7 @@ pub(crate) struct Node {
     fetching: BTreeMap<(PayloadId, KeyRange), Fetching>,
     /// Bytes that the rows take.
     memory: u64,
+    now_ms: u64,
     horizon: Ts,
     confirmed: Watermarks,
     /// Clients with the memory they have been told of.
@@ -112,6 +114,7 @@ impl Node {
             link: RouterLink::new(routers),
             fetching: BTreeMap::new(),
             memory: 0,
+            now_ms: 0,
             horizon: Ts::ZERO,
             confirmed: Watermarks::default(),
             clients: BTreeMap::new(),
@@ -129,6 +132,11 @@ impl Node {
         }
         self.subscribe();
         std::mem::take(&mut self.outputs)
+    }
+
+    /// What the clock says. Ticks tell it too, but after a pause of this process other inputs may come before them.
+    pub(crate) fn clock(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
     }
 
     /// Takes an input, while the rows take `memory` bytes, and returns what is to be done.
@@ -242,6 +250,16 @@ impl Node {
             Wire::ReleasePin(ts) => self.event(Event::ReleasePin(ts)),
             Wire::Cancel(id) => self.event(Event::Cancel(id)),
             Wire::Hello => self.tell_memory(from),
+            Wire::BasicRead { reads, config_version, seen } => {
+                for (message, ranges) in reads {
+                    // An answer goes to the submitter, who has not asked.
+                    if message.id.submitter == from {
+                        let read = BasicRead { message, ranges, config_version, seen };
+                        self.event(Event::BasicRead { read, now_ms: self.now_ms });
+                    }
+                }
+            }
+            Wire::Lease { asked_ms } if from == self.link.router() => self.event(Event::Leased(asked_ms)),
             Wire::Stage(chunk) => self.tell_payloads(PayloadCommand::Stage(from, chunk)),
             Wire::Abandon(payload) => self.tell_payloads(PayloadCommand::Abandon(payload)),
             Wire::FetchPart { payload, range } => {
@@ -395,7 +413,11 @@ impl Node {
 
     fn tick(&mut self, now_ms: u64) {
         self.link.tick(now_ms, !self.is_full());
+        self.now_ms = now_ms;
         self.event(Event::Tick(now_ms));
+        if self.link.is_open(self.link.router()) {
+            self.send(self.link.router(), Wire::AskLease { asked_ms: now_ms });
+        }
         let mut fetches = Vec::new();
         for (key, fetching) in &mut self.fetching {
             if let Some(holder) = fetching.candidates.first() {

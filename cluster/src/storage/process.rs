@@ -201,6 +201,7 @@ impl Storage {
                 },
             };
             let memory = self.scans.iter().map(ScanThread::memory).sum();
+            self.node.clock(started.elapsed().as_millis() as u64);
             let outputs = self.node.handle(input, memory);
             self.execute(outputs);
             let now = self.node.progress();

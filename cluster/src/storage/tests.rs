@@ -18,11 +18,15 @@ use carousel_engine::{
     types::Type,
 };
 
-use super::core::{Core, CoreOptions, Effect, Event, Recovered, local};
+use super::{
+    basic::BasicRead,
+    core::{Core, CoreOptions, Effect, Event, Recovered, local},
+};
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration, Membership},
     message::{Body, Data, Ddl, Message, MessageId, ProcessId, StagedPart, StagedPayload},
+    router::{LEASE_MS, testing},
     wire::{AnswerPart, Delivery, Wire},
 };
 
@@ -105,6 +109,7 @@ impl Scene {
                         }
                         Wire::AskVotes(writes) => format!("{me} -> {to} asks for votes {writes:?}"),
                         Wire::Durable { ts, .. } => format!("{me} -> {to} durable ts={ts}"),
+                        Wire::ReadsLost(reads) => format!("{me} -> {to} lost {}", reads.len()),
                         other => panic!("{other:?}"),
                     };
                     self.wires.push((me, to, wire));
@@ -554,6 +559,52 @@ fn staged_rows_that_were_ordered_before_their_table_is_dropped_are_inserted_firs
     assert!(std::mem::take(&mut scene.trace).starts_with("s1 Supply"));
     scene.executed(1, 2, Ok(1));
     scene.check("s1 -> c1 ts=2 done a=1");
+}
+
+#[test]
+fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() {
+    let mut scene = Scene::new(2);
+    let c1 = ProcessId::client(1);
+    let basic = |scene: &mut Scene, count: u64, seen: u64, now_ms: u64| {
+        let output = ReadOutput::Rows { projection: Vec::new(), top: None };
+        let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
+        let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+        let data = Data { operation, read_ts: None, replica_offset: 0, fallible: false, staged: None };
+        let id = MessageId::unordered(c1, 1, count);
+        let message =
+            Message { id, tables: Vec::new(), ranges: vec![KeyRange::FULL], body: Body::Data(data) };
+        let (ranges, config_version) = (vec![scene.range(1)], scene.config.version());
+        let read = BasicRead { message: Arc::new(message), ranges, config_version, seen: Ts(seen) };
+        scene.handle(1, Event::BasicRead { read, now_ms });
+    };
+    basic(&mut scene, 1, 1, 100);
+    scene.check("s1 -> c1 lost 1");
+    scene.handle(1, Event::Leased(100));
+    basic(&mut scene, 2, 1, 100 + LEASE_MS - 1);
+    scene.check("s1 submits ts=1");
+    basic(&mut scene, 3, 1, 100 + LEASE_MS);
+    scene.check("s1 -> c1 lost 1");
+    // Its client has seen more: it waits, behind what comes then.
+    basic(&mut scene, 4, 2, 200);
+    scene.check("");
+    scene.write(1, 2);
+    scene.check(
+        "s1 submits ts=2 undecided
+         s1 submits ts=2",
+    );
+    // The client knows another config.
+    let mut version = scene.config.version();
+    version += 1;
+    let read = testing::read(c1, 1, 1, 0);
+    let id = MessageId::unordered(c1, 1, 5);
+    let read = BasicRead {
+        message: Arc::new(Message { id, ..read }),
+        ranges: vec![scene.range(1)],
+        config_version: version,
+        seen: Ts(1),
+    };
+    scene.handle(1, Event::BasicRead { read, now_ms: 200 });
+    scene.check("s1 -> c1 lost 1");
 }
 
 #[test]

@@ -345,6 +345,7 @@ impl Session<'_> {
         let setting = self.settings.get("carousel.read_isolation");
         match statement.read_isolation().unwrap_or(setting.as_ref()) {
             "snapshot" => ReadIsolation::Snapshot,
+            "basic" => ReadIsolation::Basic,
             _ => ReadIsolation::Sequential,
         }
     }

@@ -1,0 +1,91 @@
+//! Leases under which storage processes answer basic reads (paper, section 6.7; DESIGN, decisions 14 and 16).
+//!
+//! Basic reads pass no router, so a storage process that is suspected and cannot hear of it would answer from the past
+//! for ever. Hence it answers only under a lease, which it asks the lead router for again and again and which it counts
+//! from the moment it asked, by its own clock. The lead router orders the suspicion of a storage process only when every
+//! lease that the process can have, also from an earlier leader, has run out.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use crate::message::{Message, ProcessId};
+
+/// How long a lease lasts, in milliseconds from the request for it.
+pub const LEASE_MS: u64 = 500;
+/// What clocks may differ in their pace during a lease, and how long a leader may lead after it was deposed without
+/// knowing it, in milliseconds.
+const MARGIN_MS: u64 = 500;
+
+/// What one leader knows of leases.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    /// Of the present time; there are no leases before it is known.
+    now_ms: Option<u64>,
+    /// When this leader began to lead: what was granted before, others have granted.
+    since_ms: u64,
+    granted_ms: BTreeMap<ProcessId, u64>,
+    /// Messages that begin with a suspicion whose time has not come: when it comes, who sent them.
+    held: VecDeque<(u64, ProcessId, Vec<Arc<Message>>)>,
+}
+
+impl Leases {
+    /// For a leader that begins now.
+    pub(super) fn new(now_ms: Option<u64>) -> Leases {
+        Leases { now_ms, since_ms: now_ms.unwrap_or(0), ..Leases::default() }
+    }
+
+    /// Whether a process can have a lease now. One that is about to be suspected gets none.
+    pub(super) fn grant(&mut self, to: ProcessId) -> bool {
+        let Some(now_ms) = self.now_ms else { return false };
+        let doomed = self.held.iter().any(|(_, _, messages)| {
+            messages.first().is_some_and(|message| message.suspected_storage() == Some(to))
+        });
+        if !doomed {
+            self.granted_ms.insert(to, now_ms);
+        }
+        !doomed
+    }
+
+    /// When the process can have no lease any more, if that is still to come.
+    pub(super) fn ends_ms(&self, process: ProcessId) -> Option<u64> {
+        let now_ms = self.now_ms?;
+        let granted_ms = self.granted_ms.get(&process).copied().unwrap_or(0).max(self.since_ms);
+        Some(granted_ms + LEASE_MS + MARGIN_MS).filter(|ends_ms| *ends_ms > now_ms)
+    }
+
+    /// Gives messages back, unless others of their submitter are held: then they are held behind those.
+    pub(super) fn behind_held(
+        &mut self,
+        from: ProcessId,
+        messages: Vec<Arc<Message>>,
+    ) -> Option<Vec<Arc<Message>>> {
+        match self.held.iter_mut().find(|(_, submitter, _)| *submitter == from) {
+            Some((_, _, held)) => {
+                let known: Vec<_> = held.iter().map(|message| message.id).collect();
+                held.extend(messages.into_iter().filter(|message| !known.contains(&message.id)));
+                None
+            }
+            None => Some(messages),
+        }
+    }
+
+    /// Keeps messages until a time.
+    pub(super) fn hold(&mut self, until_ms: u64, from: ProcessId, messages: Vec<Arc<Message>>) {
+        self.held.push_back((until_ms, from, messages));
+    }
+
+    /// Time passes: the messages whose time has come.
+    pub(super) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Vec<Arc<Message>>)> {
+        if self.now_ms.is_none() {
+            self.since_ms = now_ms;
+        }
+        self.now_ms = Some(now_ms);
+        let (due, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|(until_ms, _, _)| *until_ms <= now_ms);
+        self.held = held;
+        let due: VecDeque<_> = due;
+        due.into_iter().map(|(_, from, messages)| (from, messages)).collect()
+    }
+}
