@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc, watch},
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::{JoinHandle, JoinSet},
 };
 
@@ -237,12 +237,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::
             // Also when the handle is gone.
             () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => break,
             Some(ended) = connections.join_next() => report_end(ended),
-            accepted = listener.accept() => match accepted {
+            // While too many are starting, others wait in the system's queue, as they would for a busy server.
+            Ok((pending, accepted)) = start(&listener, &shared) => match accepted {
                 Ok((socket, _)) => {
-                    let Ok(pending) = shared.pending.clone().try_acquire_owned() else {
-                        tracing::warn!("too many connections are starting: one was dropped");
-                        continue;
-                    };
                     let (registration, interrupts) = Registration::new(shared.clone());
                     connections.spawn(async move {
                         serve(socket, &registration, interrupts, pending).await;
@@ -270,6 +267,15 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::
     }
 }
 
+/// The next connection, with a place among those that are starting.
+async fn start(
+    listener: &TcpListener,
+    shared: &Shared,
+) -> Result<(OwnedSemaphorePermit, std::io::Result<(TcpStream, SocketAddr)>), AcquireError> {
+    let pending = shared.pending.clone().acquire_owned().await?;
+    Ok((pending, listener.accept().await))
+}
+
 /// A panic ends its own connection only.
 fn report_end(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
@@ -289,7 +295,7 @@ async fn serve(
     mut socket: TcpStream,
     registration: &Registration,
     mut interrupts: Interrupts,
-    pending: tokio::sync::OwnedSemaphorePermit,
+    pending: OwnedSemaphorePermit,
 ) {
     // Only a delay is at stake.
     let _ = socket.set_nodelay(true);

@@ -56,6 +56,7 @@ fn an_unusable_option_is_one_line_and_exit_code_2() {
         (&["start", "--storage", "2", "--threads", "3"], "--threads 3"),
         (&["start", "--memory-limit", "4 apples"], "4 apples"),
         (&["start", "--memory-limit", "0"], "--memory-limit"),
+        (&["start", "--max-connections", "0"], "--max-connections"),
         (&["start", "--durability", "paper"], "paper"),
         (&["start", "--demo-rows", "0"], "--demo-rows"),
         (&["start", "--listen", "0.0.0.0:5433"], "loopback"),
@@ -74,7 +75,7 @@ fn an_unusable_option_is_one_line_and_exit_code_2() {
         (&["load", "csv", "f", "--table", "t", "--delimiter", "ab"], "--delimiter"),
         (&["load", "csv", "f"], "--table"),
         (&["load", "parquet", "/nonexistent.parquet", "--table", "t"], "/nonexistent.parquet"),
-        (&["bench", "select", "--clients", "0"], "--clients"),
+        (&["bench", "sql", "--clients", "0"], "--clients"),
     ] {
         let line = refusal(&mut carousel(arguments));
         assert!(line.contains(part), "{arguments:?}: {line}");
@@ -132,6 +133,7 @@ fn help_documents_every_option() {
         "replication-factor",
         "threads",
         "memory-limit",
+        "max-connections",
         "durability",
         "demo",
         "demo-rows",
@@ -173,6 +175,18 @@ fn a_taken_port_is_told() {
     let line = refusal(&mut carousel(&["start", "--listen", &address, "--data-dir", path(&data)]));
     assert!(line.contains(&address) && line.contains("in use"), "{line}");
     assert!(!data.exists(), "the data directory was touched");
+}
+
+#[test]
+fn connections_need_open_files() {
+    let directory = scratch();
+    let binary = env!("CARGO_BIN_EXE_carousel");
+    let data = path(directory.path());
+    let mut shell = Command::new("sh");
+    let script =
+        "ulimit -n 600; exec \"$0\" start --listen 127.0.0.1:0 --data-dir \"$1\" --max-connections 200";
+    let line = refusal(shell.args(["-c", script, binary, data]).stdin(Stdio::null()));
+    assert!(line.contains("--max-connections 200 needs 712 open files"), "{line}");
 }
 
 #[test]
@@ -384,4 +398,24 @@ fn write_parquet(file: &Path) {
     let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
+}
+
+#[test]
+fn the_whole_stack_is_measured_beside_others() {
+    let directory = scratch();
+    let options =
+        ["--rows", "1000", "--questions", "40", "--seconds", "1", "--rounds", "1", "--clients", "1,40"];
+    let output = carousel(&["bench", "sql", "--mix", "mixed", "--systems", "carousel,snapshot,datafusion"])
+        .args(options)
+        .args(["--output", path(directory.path())])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let csv = std::fs::read_to_string(directory.path().join("sql.csv")).unwrap();
+    let points: Vec<Vec<&str>> = csv.lines().skip(1).map(|line| line.split(',').take(2).collect()).collect();
+    assert_eq!(points.len(), 6, "{csv}");
+    assert!(csv.contains("\nCarousel,40,"), "{csv}");
+    let markdown = std::fs::read_to_string(directory.path().join("sql.md")).unwrap();
+    assert!(markdown.contains("- rows: 1,000\n") && markdown.contains("| DataFusion"), "{markdown}");
+    assert!(std::fs::read_to_string(directory.path().join("sql.svg")).unwrap().contains("DataFusion"));
 }

@@ -73,7 +73,7 @@ impl CopyArgs {
             seconds: vec![],
         }];
         if let Some(postgres) = &postgres {
-            let name = version(&postgres.config).await?;
+            let name = postgres.version().await?;
             systems.push(System {
                 name,
                 config: postgres.config.clone(),
@@ -133,7 +133,7 @@ impl CopyArgs {
         }
         match (&self.postgres, Postgres::find()) {
             (Some(url), _) => Postgres::given(url).map(Some),
-            (None, Some(programs)) => Postgres::start(&programs).await.map(Some),
+            (None, Some(programs)) => Postgres::start(&programs, &[]).await.map(Some),
             (None, None) => {
                 eprintln!(
                     "PostgreSQL is not installed here and --postgres is not given: Carousel is measured alone"
@@ -155,17 +155,6 @@ async fn generate(seed: u64, rows: u64) -> Vec<Bytes> {
 
 fn failed(system: &str) -> impl Fn(tokio_postgres::Error) -> Failure {
     move |error| Failure::job(format!("{system}: {}", reason(&error)))
-}
-
-async fn version(config: &Config) -> Result<String, Failure> {
-    let client = connect(config).await?;
-    let messages = client.simple_query("SHOW server_version").await.map_err(failed("PostgreSQL"))?;
-    let version = messages.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0),
-        _ => None,
-    });
-    let number = version.and_then(|text| text.split_whitespace().next()).unwrap_or_default();
-    Ok(format!("PostgreSQL {number}"))
 }
 
 impl System {

@@ -5,12 +5,13 @@
 
 mod baselines;
 mod copy;
+mod draw;
 mod memory;
 mod report;
+mod rows;
 mod scan;
-mod select;
+mod sql;
 mod target;
-mod workload;
 
 use clap::Subcommand;
 
@@ -25,8 +26,9 @@ pub enum BenchCommand {
     Memory(memory::MemoryArgs),
     /// The engine alone: thousands of operations that share a scan, without SQL, routers and network
     Scan(scan::ScanArgs),
-    /// Selective SELECTs with 2 to 5 equalities on random columns, beside DataFusion over the same rows in memory
-    Select(select::SelectArgs),
+    /// The whole stack: selective SELECTs on random columns over many connections, beside DataFusion, DuckDB and
+    /// PostgreSQL
+    Sql(Box<sql::SqlArgs>),
 }
 
 impl BenchCommand {
@@ -39,7 +41,7 @@ impl BenchCommand {
             BenchCommand::Copy(args) => args.run().await,
             BenchCommand::Memory(args) => args.run().await,
             BenchCommand::Scan(args) => args.run().await,
-            BenchCommand::Select(args) => args.run().await,
+            BenchCommand::Sql(args) => args.run().await,
         }
     }
 }

@@ -177,11 +177,6 @@ impl Latencies {
         self.0.extend(samples);
     }
 
-    /// How many samples there are.
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
     /// The sample that `percent` of all do not exceed (nearest rank); zero when there is none.
     pub fn percentile(&mut self, percent: usize) -> Duration {
         self.0.sort_unstable();
@@ -240,7 +235,6 @@ mod tests {
         assert_eq!(latencies.percentile(50), Duration::from_millis(100));
         assert_eq!(latencies.percentile(99), Duration::from_millis(198));
         assert_eq!(latencies.percentile(100), Duration::from_millis(200));
-        assert_eq!(latencies.count(), 200);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::{
 const MOST_ROUTERS: u32 = 31;
 const MOST_STORAGE: u32 = 256;
 const MOST_THREADS: u32 = 1024;
+const MOST_CONNECTIONS: u32 = 1_000_000;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -97,6 +98,17 @@ pub struct StartArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<MemorySize>,
 
+    /// Most sessions at a time; further clients are refused with 53300 [default: 1000]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_MAX_CONNECTIONS",
+        hide_env_values = true
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+
     /// When a write counts as done [default: disk]
     #[arg(long, value_enum, env = "CAROUSEL_DURABILITY", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +154,7 @@ struct Layers {
     replication_factor: u32,
     threads: Option<u32>,
     memory_limit: MemorySize,
+    max_connections: u32,
     durability: Durability,
     demo: bool,
     demo_rows: u64,
@@ -158,6 +171,7 @@ impl Default for Layers {
             replication_factor: 1,
             threads: None,
             memory_limit: MemorySize::Percent(60),
+            max_connections: 1_000,
             durability: Durability::Disk,
             demo: false,
             demo_rows: 100_000,
@@ -183,6 +197,8 @@ pub struct Settings {
     pub threads_per_storage: u32,
     /// Most bytes for rows.
     pub memory_limit: Option<u64>,
+    /// Most sessions at a time.
+    pub max_connections: u32,
     /// When a write counts as done.
     pub durability: Durability,
     /// Rows of the demo's table, if it is wanted.
@@ -278,6 +294,7 @@ impl Layers {
             replication_factor,
             threads_per_storage,
             memory_limit: self.memory_limit.bytes(),
+            max_connections: within("max-connections", self.max_connections, MOST_CONNECTIONS)?,
             durability: self.durability,
             demo_rows: self.demo.then_some(self.demo_rows),
             log: self.log,
@@ -390,6 +407,7 @@ mod tests {
             (&["--replication-factor", "3", "--storage", "2"], "--replication-factor 3"),
             (&["--threads", "3", "--storage", "2"], "--threads 3"),
             (&["--threads", "0"], "--threads"),
+            (&["--max-connections", "0"], "--max-connections"),
             (&["--demo", "--demo-rows", "0"], "--demo-rows"),
             (&["--listen", "0.0.0.0:5433"], "loopback"),
             (&["--listen", "127.0.0.1"], "--listen"),

@@ -3,6 +3,7 @@
 pub mod config;
 mod failure;
 mod memory;
+pub mod open_files;
 pub mod progress;
 pub mod server;
 mod size;

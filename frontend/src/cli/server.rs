@@ -9,6 +9,7 @@ use super::{
     config::{Durability, Settings},
     failure::Failure,
     memory::Tidying,
+    open_files,
 };
 use crate::{
     FrontEnd, Handle, Options,
@@ -41,6 +42,8 @@ impl Server {
             }
             _ => Failure::setup(format!("cannot listen on {}: {error}", settings.listen)),
         })?);
+        let connections = settings.max_connections;
+        open_files::allow(connections, &format!("--max-connections {connections}"))?;
         let cluster = Cluster::start(EmbeddedOptions {
             routers: settings.routers,
             storage: settings.storage,
@@ -60,6 +63,7 @@ impl Server {
             .await
             .map_err(|error| Failure::job(format!("the cluster did not start: {}", error.message)))?;
         let mut options = Options::new(settings.listen);
+        options.max_connections = settings.max_connections as usize;
         if let Some(limit) = settings.memory_limit {
             options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
         }

@@ -1,20 +1,25 @@
 //! DataFusion over the same rows in memory.
 
 use std::{
-    collections::BTreeSet,
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow::{
+    array::RecordBatch,
+    util::display::{ArrayFormatter, FormatOptions},
+};
 use datafusion::{
     datasource::MemTable,
-    physical_plan::collect,
+    execution::TaskContext,
+    physical_plan::{ExecutionPlan, collect, execution_plan::reset_plan_states},
     prelude::{SessionConfig, SessionContext},
 };
+use tokio::task::JoinSet;
 
 use crate::{
-    bench::workload::{Key, key},
+    bench::sql::{Hand, Question, Questions, Turn, line},
     cli::Failure,
     ticket::{TABLE, arrow_schema},
 };
@@ -22,6 +27,15 @@ use crate::{
 /// A session with the Ticket table.
 pub struct DataFusion {
     context: SessionContext,
+    /// Plans by the place of their question: they are made beforehand, as statements are prepared elsewhere.
+    plans: HashMap<usize, Prepared>,
+}
+
+#[derive(Clone)]
+struct Prepared {
+    plan: Arc<dyn ExecutionPlan>,
+    task: Arc<TaskContext>,
+    rows: usize,
 }
 
 fn failed(error: datafusion::error::DataFusionError) -> Failure {
@@ -42,33 +56,117 @@ impl DataFusion {
         }
         let table = MemTable::try_new(arrow_schema(), spread).map_err(failed)?;
         context.register_table(TABLE, Arc::new(table)).map_err(failed)?;
-        Ok(DataFusion { context })
+        Ok(DataFusion { context, plans: HashMap::new() })
     }
 
-    /// The keys of a question's rows.
+    /// The answer to a question, see [`line()`], sorted.
     ///
     /// # Errors
     /// DataFusion's.
-    pub async fn ask(&self, sql: &str) -> Result<BTreeSet<Key>, Failure> {
-        Ok(keys(&self.context.sql(sql).await.map_err(failed)?.collect().await.map_err(failed)?))
+    pub async fn answer(&self, question: &Question) -> Result<Vec<String>, Failure> {
+        let frame = self.context.sql(&question.datafusion_sql).await.map_err(failed)?;
+        let mut answer = Vec::new();
+        for batch in frame.collect().await.map_err(failed)? {
+            let options = FormatOptions::new();
+            let columns = batch
+                .columns()
+                .iter()
+                .map(|column| ArrayFormatter::try_new(column, &options))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|error| Failure::job(format!("DataFusion: {error}")))?;
+            answer.extend(
+                (0..batch.num_rows())
+                    .map(|row| line(columns.iter().map(|column| column.value(row).to_string()))),
+            );
+        }
+        answer.sort_unstable();
+        Ok(answer)
     }
 
-    /// Asks a question; gives how long it took to plan it, how long to run the plan, and how many rows there were.
+    /// Lets clients ask for a while, each in a task of its own.
     ///
     /// # Errors
-    /// DataFusion's.
-    pub async fn time(&self, sql: &str) -> Result<(Duration, Duration, usize), Failure> {
+    /// DataFusion's, or a wrong number of rows.
+    pub async fn turn(
+        &mut self,
+        questions: &Questions,
+        hands: &[Hand],
+        duration: Duration,
+    ) -> Result<Turn, Failure> {
+        for place in hands.iter().flat_map(Hand::questions) {
+            self.prepare(place, &questions.all()[place]).await?;
+        }
         let started = Instant::now();
-        let frame = self.context.sql(sql).await.map_err(failed)?;
+        let deadline = started + duration;
+        let mut clients = JoinSet::new();
+        for hand in hands {
+            let hand = hand.clone();
+            let prepared: Vec<Prepared> = hand.questions().map(|place| self.plans[&place].clone()).collect();
+            clients.spawn(async move { ask_until(deadline, &hand, &prepared).await });
+        }
+        let mut turn = Turn::default();
+        while let Some(ended) = clients.join_next().await {
+            let latencies = ended.map_err(|error| Failure::job(format!("a client failed: {error}")))??;
+            turn.latencies.extend(latencies);
+        }
+        turn.elapsed = started.elapsed();
+        Ok(turn)
+    }
+
+    async fn prepare(&mut self, place: usize, question: &Question) -> Result<(), Failure> {
+        if self.plans.contains_key(&place) {
+            return Ok(());
+        }
+        let frame = self.context.sql(&question.datafusion_sql).await.map_err(failed)?;
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await.map_err(failed)?;
-        let planned = started.elapsed();
-        let batches = collect(plan, task).await.map_err(failed)?;
-        let rows = batches.iter().map(RecordBatch::num_rows).sum();
-        Ok((planned, started.elapsed() - planned, rows))
+        self.plans.insert(place, Prepared { plan, task, rows: question.answer.len() });
+        Ok(())
     }
 }
 
-fn keys(batches: &[RecordBatch]) -> BTreeSet<Key> {
-    batches.iter().flat_map(|batch| (0..batch.num_rows()).map(|row| key(batch, row))).collect()
+async fn ask_until(deadline: Instant, hand: &Hand, prepared: &[Prepared]) -> Result<Vec<Duration>, Failure> {
+    let mut latencies = Vec::new();
+    let mut step = 0;
+    loop {
+        let started = Instant::now();
+        if started >= deadline {
+            return Ok(latencies);
+        }
+        let Prepared { plan, task, rows } = &prepared[hand.pick(step)];
+        step += 1;
+        // Some operators keep what they saw in an earlier run.
+        let plan = reset_plan_states(plan.clone()).map_err(failed)?;
+        let batches = collect(plan, task.clone()).await.map_err(failed)?;
+        let found: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        if found != *rows {
+            return Err(Failure::job(format!("DataFusion: {found} rows instead of {rows}")));
+        }
+        latencies.push(started.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{
+        rows::Rows,
+        sql::{Mix, Questions},
+    };
+
+    #[test]
+    fn datafusion_gives_the_right_answers() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let rows = Rows::new(2, 6_000);
+            let questions = Questions::draw(&rows, Mix::Mixed, 60, 1);
+            let mut baseline = DataFusion::new(rows.batches, 2).unwrap();
+            for question in questions.all() {
+                let answer = baseline.answer(question).await.unwrap();
+                assert_eq!(answer, question.answer, "{}", question.datafusion_sql);
+            }
+            let turn = baseline.turn(&questions, &questions.deal(3), Duration::ZERO).await.unwrap();
+            assert!(turn.latencies.is_empty());
+        });
+    }
 }

@@ -8,9 +8,12 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tokio_postgres::Config;
+use tokio_postgres::{Config, SimpleQueryMessage};
 
-use crate::cli::Failure;
+use crate::{
+    cli::Failure,
+    load::{connect, reason},
+};
 
 /// How long a new server may take to answer.
 const START_SECONDS: u64 = 60;
@@ -51,6 +54,24 @@ impl Postgres {
         Ok(Postgres { config, _own: None })
     }
 
+    /// `PostgreSQL` and its version.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn version(&self) -> Result<String, Failure> {
+        let client = connect(&self.config).await?;
+        let messages = client
+            .simple_query("SHOW server_version")
+            .await
+            .map_err(|error| Failure::job(format!("PostgreSQL: {}", reason(&error))))?;
+        let version = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let number = version.and_then(|text| text.split_whitespace().next()).unwrap_or_default();
+        Ok(format!("PostgreSQL {number}"))
+    }
+
     /// The folder of PostgreSQL's programs, if it is installed.
     pub fn find() -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -66,12 +87,12 @@ impl Postgres {
             .find(|folder| folder.join("initdb").is_file() && folder.join("postgres").is_file())
     }
 
-    /// Creates a database cluster with all defaults in a temporary directory and starts a server on it. As root, which
-    /// PostgreSQL refuses to run as, it is run by an unprivileged user.
+    /// Creates a database cluster in a temporary directory and starts a server on it, with all defaults except
+    /// `settings` (`name=value`). As root, which PostgreSQL refuses to run as, it is run by an unprivileged user.
     ///
     /// # Errors
     /// What PostgreSQL says.
-    pub async fn start(programs: &Path) -> Result<Postgres, Failure> {
+    pub async fn start(programs: &Path, settings: &[String]) -> Result<Postgres, Failure> {
         let failed =
             |what: &str, error: &dyn std::fmt::Display| Failure::job(format!("PostgreSQL: {what}: {error}"));
         let directory = tempfile::tempdir().map_err(|error| failed("no temporary directory", &error))?;
@@ -109,6 +130,7 @@ impl Postgres {
             .arg(&data)
             .args(["-c", "listen_addresses=127.0.0.1", "-c", &format!("port={port}"), "-c"])
             .arg(format!("unix_socket_directories={}", data.display()))
+            .args(settings.iter().flat_map(|setting| ["-c", setting]))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()

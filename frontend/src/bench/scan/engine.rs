@@ -18,10 +18,8 @@ use carousel_engine::{
     shard::{Options, Progress},
 };
 
-use super::{
-    questions::{Question, TABLE_ID, operation_of},
-    rows::Rows,
-};
+use super::questions::{Question, TABLE_ID, operation_of};
+use crate::bench::rows::Rows;
 
 /// How often a storage process lets its shards collect superseded versions.
 const HORIZON_EVERY: Duration = Duration::from_millis(5);

@@ -2,17 +2,19 @@
 
 mod engine;
 mod questions;
-mod rows;
 
 use std::time::Duration;
 
 use carousel_engine::aggregate::AggregateFunction;
 use clap::Args;
 use engine::{Engine, Load, Outcome, median};
-use questions::{Mix, Question};
-use rows::Rows;
+use questions::Question;
 
-use super::report::{Report, ReportArgs, milliseconds};
+use super::{
+    draw::Mix,
+    report::{Report, ReportArgs, milliseconds},
+    rows::Rows,
+};
 use crate::{
     cli::{Failure, progress::thousands},
     ticket::MAX_ROWS,

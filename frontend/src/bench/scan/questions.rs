@@ -12,17 +12,16 @@ use carousel_engine::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::rows::{Conditions, Rows};
-use crate::ticket::{COLUMNS, KEY, TABLE};
-
-/// Most rows that the answer of a selective SELECT has.
-pub const MOST_ROWS: usize = 100;
+use crate::{
+    bench::{
+        draw::{self, FARE, Mix, SELECT_LIST, Select},
+        rows::{Conditions, Rows},
+    },
+    ticket::{COLUMNS, KEY, TABLE},
+};
 
 /// The table.
 pub const TABLE_ID: TableId = TableId(1);
-
-/// What SELECTs ask for; the key comes first, so that answers can be told apart.
-const SELECT_LIST: [usize; 8] = [0, 1, 2, 24, 25, 11, 12, 13];
 
 /// An operation with the rows that it finds.
 #[derive(Clone, Debug)]
@@ -51,51 +50,6 @@ pub fn schema() -> TableSchema {
         primary_key: (0..KEY.len()).collect(),
         primary_key_name: format!("{TABLE}_pkey"),
         partitioning: Partitioning::Hash { columns: vec![0] },
-    }
-}
-
-/// Sets of columns that questions are asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mix {
-    /// Every column outside the key that all systems compare alike.
-    All,
-    /// Strings.
-    Strings,
-    /// Numbers, dates and times.
-    Numbers,
-    /// Columns of at most a thousand values.
-    FewValues,
-    /// Columns of more than a thousand values.
-    ManyValues,
-}
-
-impl Mix {
-    /// Every set.
-    pub const EACH: [Mix; 5] = [Mix::All, Mix::Strings, Mix::Numbers, Mix::FewValues, Mix::ManyValues];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mix::All => "all columns",
-            Mix::Strings => "strings",
-            Mix::Numbers => "numbers and dates",
-            Mix::FewValues => "at most 1,000 values",
-            Mix::ManyValues => "over 1,000 values",
-        }
-    }
-
-    fn has(self, column: usize, rows: &Rows) -> bool {
-        let (name, ty, _) = &COLUMNS[column];
-        if KEY.contains(name) || matches!(ty, Type::Float4 | Type::Float8 | Type::Bytea | Type::Uuid) {
-            return false;
-        }
-        match self {
-            Mix::All => true,
-            Mix::Strings => ty.is_string(),
-            Mix::Numbers => !ty.is_string() && *ty != Type::Bool,
-            Mix::FewValues => rows.distinct(column) <= 1000,
-            Mix::ManyValues => rows.distinct(column) > 1000,
-        }
     }
 }
 
@@ -130,57 +84,28 @@ pub fn operation_of(kind: OperationKind) -> Arc<Operation> {
     Arc::new(Operation { table: TABLE_ID, context: EvalContext::default(), kind })
 }
 
-/// Selective SELECTs with 2 to 5 equalities over columns of the mix, three in five with a range over one more, every
-/// constant from the rows; each finds from 1 to [`MOST_ROWS`] rows.
+/// The selective SELECTs of [`draw::selects`] as operations.
 pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64) -> Vec<Question> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let columns: Vec<usize> = (0..COLUMNS.len()).filter(|column| mix.has(*column, rows)).collect();
-    let mut questions = Vec::with_capacity(count);
-    while questions.len() < count {
-        let row = random.random_range(0..rows.len());
-        let wanted = random.random_range(2..=5);
-        let mut conditions = Conditions::default();
-        while conditions.equal.len() < wanted {
-            let column = columns[random.random_range(0..columns.len())];
-            if let Some(id) = rows.id(column, row)
-                && conditions.equal.iter().all(|(other, _)| *other != column)
-            {
-                conditions.equal.push((column, id));
-            }
-        }
-        if random.random_range(0..10) < 6 {
-            let column = columns[random.random_range(0..columns.len())];
-            let other = random.random_range(0..rows.len());
-            if let (Some(a), Some(b)) = (rows.id(column, row), rows.id(column, other))
-                && conditions.equal.iter().all(|(other, _)| *other != column)
-            {
-                conditions.between.push((column, a.min(b), a.max(b)));
-            }
-        }
-        // Not every draw is selective: nearly everybody has no pet.
-        let Some(found) = rows.select(&conditions, MOST_ROWS) else { continue };
-        let projection = SELECT_LIST.iter().map(|column| column_expr(*column)).collect();
-        let read = Read {
-            predicate: predicate(rows, &conditions),
-            output: ReadOutput::Rows { projection, top: None },
-        };
-        questions.push(Question { operation: operation_of(OperationKind::Read(read)), rows: found });
-    }
-    questions
+    draw::selects(rows, mix, count, seed)
+        .into_iter()
+        .map(|Select { conditions, rows: found }| {
+            let projection = SELECT_LIST.iter().map(|column| column_expr(*column)).collect();
+            let read = Read {
+                predicate: predicate(rows, &conditions),
+                output: ReadOutput::Rows { projection, top: None },
+            };
+            Question { operation: operation_of(OperationKind::Read(read)), rows: found }
+        })
+        .collect()
 }
 
-/// `count(*)` and `sum(fare)` over about a tenth of the rows: a range of departure dates.
+/// `count(*)` or `sum(fare)` over about a tenth of the rows, see [`draw::tenths`].
 pub fn aggregates(rows: &Rows, count: usize, seed: u64) -> Vec<Question> {
-    const DATE_OUT: usize = 13;
-    const FARE: usize = 20;
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let days = rows.distinct(DATE_OUT) as u32;
-    (0..count)
-        .map(|index| {
-            let first = random.random_range(0..days - days / 10);
-            let conditions =
-                Conditions { equal: Vec::new(), between: vec![(DATE_OUT, first, first + days / 10)] };
-            let call = AggregateCall::new;
+    let call = AggregateCall::new;
+    draw::tenths(rows, count, seed)
+        .into_iter()
+        .enumerate()
+        .map(|(index, conditions)| {
             let aggregates = match index % 2 {
                 0 => vec![call(AggregateFunction::Count, None)],
                 _ => vec![call(AggregateFunction::Sum, Some(column_expr(FARE)))],

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use arrow::{
     array::{Array, RecordBatch},
     row::{RowConverter, SortField},
+    util::display::{ArrayFormatter, FormatOptions},
 };
 use carousel_engine::{Value, array::arrow_cell_to_value};
 
@@ -93,14 +94,30 @@ impl Rows {
 
     /// A value by its number.
     pub fn value(&self, column: usize, id: u32) -> Value {
-        let column_rows = &self.columns[column];
-        self.cell(column, column_rows.rows[column_rows.starts[id as usize] as usize] as usize)
+        self.cell(column, self.row_with(column, id))
+    }
+
+    /// Some row that has a value.
+    pub fn row_with(&self, column: usize, id: u32) -> usize {
+        let column = &self.columns[column];
+        column.rows[column.starts[id as usize] as usize] as usize
     }
 
     /// A row's value.
     pub fn cell(&self, column: usize, row: usize) -> Value {
         let array = self.batches[row / BLOCK_ROWS].column(column);
         arrow_cell_to_value(array.as_ref(), row % BLOCK_ROWS, &COLUMNS[column].1)
+    }
+
+    /// A row's value as text that every system reads and writes alike; empty for NULL.
+    pub fn text(&self, column: usize, row: usize) -> String {
+        let options = FormatOptions::new()
+            .with_timestamp_format(Some("%Y-%m-%d %H:%M:%S%.f"))
+            .with_timestamp_tz_format(Some("%Y-%m-%d %H:%M:%S%.f%:z"));
+        let array = self.batches[row / BLOCK_ROWS].column(column);
+        let formatter =
+            ArrayFormatter::try_new(array, &options).expect("every type of the table can be printed");
+        formatter.value(row % BLOCK_ROWS).to_string()
     }
 
     /// The rows that meet all conditions, or `None` when they are more than `most`.

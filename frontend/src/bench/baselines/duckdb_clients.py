@@ -1,0 +1,105 @@
+"""DuckDB beside Carousel: one process, one database in memory, a thread and a cursor for each client.
+
+Started by `carousel bench sql` with the Parquet file of the table and the number of threads that DuckDB may use. Reads
+commands as lines, answers each in lines:
+
+    questions N              followed by N lines, each the number of rows of the answer, a statement and its parameters,
+                             separated by tabs -> "ok"
+    answer I                 -> the number of rows of the answer, then a line for each row
+    turn SECONDS,N           followed by N lines, one for each client: places of questions in the order in which it asks them,
+                             over and over again -> the seconds that it took, then all latencies in microseconds
+"""
+
+import sys
+import threading
+import time
+
+import duckdb
+
+
+def literal(text):
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Question:
+    def __init__(self, line):
+        rows, self.sql, *self.parameters = line.split("\t")
+        self.rows = int(rows)
+
+    def prepare(self, cursor, name):
+        """Prepares the statement, and gives the one that executes it."""
+        cursor.execute(f"PREPARE {name} AS {self.sql}")
+        return f"EXECUTE {name}({', '.join(map(literal, self.parameters))})"
+
+
+def field(value):
+    return "" if value is None else str(value)
+
+
+def client(connection, statements, start, end, latencies, failures):
+    """Asks one statement after the other from `start` until `end` (both of which are told later)."""
+    try:
+        start.wait()
+        step = 0
+        while time.monotonic() < end[0]:
+            begun = time.perf_counter_ns()
+            statement, expected = statements[step % len(statements)]
+            rows = len(connection.execute(statement).fetchall())
+            if rows != expected:
+                raise ValueError(f"{rows} rows instead of {expected}: {statement}")
+            latencies.append((time.perf_counter_ns() - begun) // 1000)
+            step += 1
+    except Exception as error:  # told to whoever asked
+        failures.append(error)
+
+
+def turn(connection, questions, seconds, hands):
+    start, end, failures, latencies, threads = threading.Event(), [0.0], [], [], []
+    for hand in hands:
+        cursor = connection.cursor()
+        prepared = {place: (questions[place].prepare(cursor, f"q{place}"), questions[place].rows) for place in set(hand)}
+        statements = [prepared[place] for place in hand]
+        latencies.append([])
+        arguments = (cursor, statements, start, end, latencies[-1], failures)
+        threads.append(threading.Thread(target=client, args=arguments))
+    for thread in threads:
+        thread.start()
+    begun = time.monotonic()
+    end[0] = begun + seconds
+    start.set()
+    for thread in threads:
+        thread.join()
+    elapsed = time.monotonic() - begun
+    if failures:
+        raise failures[0]
+    return elapsed, [latency for each in latencies for latency in each]
+
+
+def main(path, threads):
+    connection = duckdb.connect(config={"threads": threads})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(f"CREATE TABLE ticket AS FROM read_parquet({literal(path)})")
+    rows = connection.execute("SELECT count(*) FROM ticket").fetchone()[0]
+    print(duckdb.__version__, rows, flush=True)
+    questions = []
+    for line in sys.stdin:
+        command, argument = line.split()
+        if command == "questions":
+            questions = [Question(sys.stdin.readline().rstrip("\n")) for _ in range(int(argument))]
+            print("ok")
+        elif command == "answer":
+            cursor = connection.cursor()
+            rows = cursor.execute(questions[int(argument)].prepare(cursor, "q")).fetchall()
+            print(len(rows))
+            for row in rows:
+                print("".join(field(value) + "|" for value in row))
+        elif command == "turn":
+            seconds, clients = argument.split(",")
+            hands = [[int(place) for place in sys.stdin.readline().split()] for _ in range(int(clients))]
+            elapsed, latencies = turn(connection, questions, float(seconds), hands)
+            print(elapsed)
+            print(*latencies)
+        sys.stdout.flush()
+
+
+main(sys.argv[1], int(sys.argv[2]))
