@@ -8,8 +8,9 @@ use arrow::{
 use crate::{
     aggregate::{AggregateCall, AggregateFunction, AggregateState, Group, GroupTable},
     array::arrow_cell_to_value,
-    error::Result,
+    error::{Result, SqlError},
     expr::{EvalContext, Expr, can_fail, columns, remap_columns, vector},
+    operation::Top,
     text::format_value,
     types::Type,
 };
@@ -51,6 +52,8 @@ pub(crate) struct Groups {
     counted: Option<u64>,
     /// When all that is asked for is counts and sums of columns: of which, `None` for rows.
     sums: Option<Vec<Option<usize>>>,
+    /// The first groups of which order are wanted.
+    top: Option<Top>,
 }
 
 impl std::fmt::Debug for Groups {
@@ -61,7 +64,19 @@ impl std::fmt::Debug for Groups {
 
 impl Groups {
     /// Grouping expressions and aggregates over the columns of the batches to come.
-    pub(crate) fn new(group_by: Vec<Expr>, calls: Vec<AggregateCall>, context: &EvalContext) -> Groups {
+    pub(crate) fn new(
+        group_by: Vec<Expr>,
+        calls: Vec<AggregateCall>,
+        top: Option<&Top>,
+        context: &EvalContext,
+    ) -> Result<Groups> {
+        if let Some(top) = top
+            && (!calls.is_empty() || top.keys.iter().any(|key| key.column >= group_by.len()))
+        {
+            return Err(SqlError::internal(
+                "a limit of groups with aggregates, or by no grouping expression",
+            ));
+        }
         let counts = |call: &AggregateCall| {
             call.function == AggregateFunction::Count
                 && call.argument.is_none()
@@ -89,7 +104,23 @@ impl Groups {
         let takes_sums =
             table.only_states().is_some_and(|states| states.iter().all(AggregateState::takes_sums));
         let sums = calls.iter().map(sum_of).collect::<Option<Vec<_>>>().filter(|_| takes_sums);
-        Groups { table, group_by, context: context.clone(), counted, sums }
+        Ok(Groups { table, group_by, context: context.clone(), counted, sums, top: top.cloned() })
+    }
+
+    /// Whether there are as many groups as are wanted, and any will do.
+    pub(crate) fn has_enough(&self) -> bool {
+        let has = |top: &Top| top.keys.is_empty() && self.table.len() as u64 >= top.limit;
+        self.top.as_ref().is_some_and(has)
+    }
+
+    /// Drops the groups beyond the limit, when they are more than `slack` more.
+    fn keep_first(&mut self, slack: usize) {
+        if let Some(top) = &self.top {
+            let limit = usize::try_from(top.limit).unwrap_or(usize::MAX);
+            if self.table.len() > limit.saturating_add(slack) {
+                self.table.keep_first(&top.keys, limit);
+            }
+        }
     }
 
     /// Whether only the number of rows matters.
@@ -113,7 +144,7 @@ impl Groups {
     pub(crate) fn add_sum(&mut self, aggregate: usize, values: u64, total: i128, scale: u32) -> Result<()> {
         match self.table.only_states().and_then(|states| states.get_mut(aggregate)) {
             Some(state) => state.update_sum(values, total, scale),
-            None => Err(crate::SqlError::internal("a sum in groups")),
+            None => Err(SqlError::internal("a sum in groups")),
         }
     }
 
@@ -123,11 +154,18 @@ impl Groups {
             Some(counted) => *counted += batch.num_rows() as u64,
             None => self.table.update(batch, &self.group_by, &self.context)?,
         }
+        // So many more that dropping them takes a small part of the time.
+        self.keep_first(self.table_limit().max(1024));
         Ok(())
+    }
+
+    fn table_limit(&self) -> usize {
+        self.top.as_ref().map_or(0, |top| usize::try_from(top.limit).unwrap_or(usize::MAX))
     }
 
     /// The groups; none are left.
     pub(crate) fn take(&mut self) -> Vec<Group> {
+        self.keep_first(0);
         let table = std::mem::replace(&mut self.table, GroupTable::new(Vec::new(), Vec::new()));
         let mut groups = table.into_groups();
         if let (Some(counted), Some(group)) = (self.counted, groups.first_mut()) {

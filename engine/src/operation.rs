@@ -97,6 +97,9 @@ pub enum ReadOutput {
         group_by: Vec<Expr>,
         /// Aggregates; their arguments are over the table's columns.
         aggregates: Vec<AggregateCall>,
+        /// When set, groups that cannot be among the first `limit` in the order of `keys`, which are over the grouping
+        /// expressions, may be left out. Only without aggregates: a group that another shard keeps must be whole.
+        top: Option<Top>,
     },
     /// One content hash for each range, over the qualifying rows: an order-independent sum over a strong hash of each
     /// row (DESIGN, decision 3).
@@ -106,7 +109,7 @@ pub enum ReadOutput {
 /// Permission to leave out rows beyond the first few.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Top {
-    /// Order, over the output columns; empty for any order.
+    /// Order, over the output columns or the grouping expressions; empty for any order.
     pub keys: Vec<SortKey>,
     /// How many rows are wanted (LIMIT plus OFFSET).
     pub limit: u64,

@@ -14,6 +14,7 @@ use arrow::{
 use crate::{
     error::{Result, SqlError},
     expr::{EvalContext, Expr, can_fail, check_depth, columns, remap_columns, walk},
+    found::{FoundRows, Wanted},
     kernel::{self, Groups},
     operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, RowBatch, Ts},
     position::KeyRange,
@@ -96,7 +97,7 @@ impl Projections {
 
 impl Projection {
     /// `width` is the number of columns that the expressions may refer to.
-    fn new(exprs: &[Expr], width: usize) -> Result<Projection> {
+    pub(crate) fn new(exprs: &[Expr], width: usize) -> Result<Projection> {
         check(exprs, width)?;
         let needed: BTreeSet<usize> = exprs.iter().flat_map(columns).collect();
         let columns: Vec<usize> = needed.into_iter().collect();
@@ -197,58 +198,10 @@ pub(crate) struct ConflictUpdate {
     pub(crate) filter: Option<Filter>,
 }
 
-/// Rows that a read has found and that have not been sent yet. They stay where they are: the read itself keeps their
-/// versions from being collected.
-#[derive(Debug, Default)]
-pub(crate) struct FoundRows {
-    /// Runs of rows of one segment: its slot, and where its rows end.
-    runs: Vec<(u32, u32)>,
-    rows: Vec<u32>,
-}
-
-impl FoundRows {
-    /// Rows from which they are sent before the end of the revolution.
-    pub(crate) const MANY: usize = 512;
-
-    pub(crate) fn push(&mut self, slot: u32, rows: &[u32]) {
-        self.rows.extend_from_slice(rows);
-        let end = self.rows.len() as u32;
-        match self.runs.last_mut() {
-            Some(last) if last.0 == slot => last.1 = end,
-            _ => self.runs.push((slot, end)),
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// The rows of each segment; some segments may come more than once.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, &[u32])> {
-        let mut start = 0;
-        self.runs.iter().map(move |(slot, end)| {
-            let rows = &self.rows[start..*end as usize];
-            start = *end as usize;
-            (*slot, rows)
-        })
-    }
-
-    /// Gives the rows of a segment new numbers.
-    pub(crate) fn renumber(&mut self, slot: u32, renumbered: &[u32]) {
-        let mut start = 0;
-        for (other, end) in &self.runs {
-            if *other == slot {
-                self.rows[start..*end as usize].iter_mut().for_each(|row| *row = renumbered[*row as usize]);
-            }
-            start = *end as usize;
-        }
-    }
-}
-
 /// What to do with qualifying rows.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Rows { projection: Arc<Projection>, limit: Option<u64>, found: FoundRows },
+    Rows { projection: Arc<Projection>, wanted: Wanted, found: FoundRows },
     Groups { groups: Groups, input: Projection },
     Hash,
     Insert { conflict: Option<ConflictUpdate>, returning: Option<Projection> },
@@ -344,11 +297,11 @@ impl Rider {
                 predicate = &read.predicate;
                 match &read.output {
                     ReadOutput::Rows { projection, top } => Work::Rows {
+                        wanted: Wanted::new(top.as_ref(), projection, width)?,
                         projection: projections.get(projection, width)?,
-                        limit: top.as_ref().filter(|top| top.keys.is_empty()).map(|top| top.limit),
                         found: FoundRows::default(),
                     },
-                    ReadOutput::Groups { group_by, aggregates } => {
+                    ReadOutput::Groups { group_by, aggregates, top } => {
                         let mut exprs = group_by.clone();
                         for call in aggregates {
                             exprs.extend(call.argument.clone());
@@ -365,7 +318,8 @@ impl Rider {
                             call.filter = call.filter.as_ref().map(remap);
                             call.further = call.further.iter().map(remap).collect();
                         }
-                        Work::Groups { groups: Groups::new(group_by, aggregates, &operation.context), input }
+                        let groups = Groups::new(group_by, aggregates, top.as_ref(), &operation.context)?;
+                        Work::Groups { groups, input }
                     }
                     ReadOutput::ContentHash => Work::Hash,
                 }
@@ -470,7 +424,8 @@ impl Rider {
     /// or has as many rows as it wants.
     pub(crate) fn is_satisfied(&self) -> bool {
         match &self.work {
-            Work::Rows { limit: Some(0), .. } => true,
+            Work::Rows { wanted, .. } if wanted.is_nothing() => true,
+            Work::Groups { groups, .. } if groups.has_enough() => true,
             _ if self.awaits_decision => self.ranges.iter().all(|range| range.outcome.is_err()),
             _ => self.has_failed(),
         }

@@ -8,14 +8,14 @@ use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    column::{SegmentColumn, Take, gather_runs},
+    column::Take,
     content_hash,
     error::{Result, SqlError},
     key::{Blanks, write_cell, write_stored},
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, row_holds},
     primary_key::{Address, KeyIndex},
-    rider::{Change, FoundRows, Projections, Rider, Work, check_not_null},
+    rider::{Change, Projections, Rider, Work, check_not_null},
     riders::{Ride, Riders},
     schema::TableSchema,
     segment::Segment,
@@ -383,62 +383,6 @@ impl Table {
                 Ok(rows.len() as u64)
             }
             Work::Rows { .. } | Work::Insert { .. } => Err(SqlError::internal("an insert looks at no rows")),
-        }
-    }
-
-    /// Puts rows to those that a read has found; a reader of many gets them as they are found.
-    fn find_rows(
-        &self,
-        rider: &mut Rider,
-        slot: u32,
-        mut rows: &[u32],
-        effects: &mut Vec<Effect>,
-    ) -> Result<u64> {
-        if let Work::Rows { limit: Some(limit), .. } = &mut rider.work {
-            let wanted = usize::try_from(*limit).unwrap_or(usize::MAX).min(rows.len());
-            rows = &rows[..wanted];
-            *limit -= wanted as u64;
-        }
-        for rows in rows.chunks(FoundRows::MANY) {
-            let Work::Rows { found, .. } = &mut rider.work else { break };
-            found.push(slot, rows);
-            if found.len() >= FoundRows::MANY {
-                self.send(rider, effects)?;
-            }
-        }
-        Ok(rows.len() as u64)
-    }
-
-    /// Sends the rows that a read has found so far, those of each key range in a batch.
-    fn send(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<()> {
-        let Work::Rows { projection, found, .. } = &mut rider.work else { return Ok(()) };
-        let found = std::mem::take(found);
-        let projection = projection.clone();
-        let place_of = |slot: u32| rider.place_of_range[self.segments[slot as usize].range];
-        let mut places: Vec<Option<usize>> = found.runs().map(|(slot, _)| place_of(slot)).collect();
-        places.sort_unstable();
-        places.dedup();
-        for place in places.into_iter().flatten() {
-            let runs = || found.runs().filter(|(slot, _)| place_of(*slot) == Some(place));
-            let fetch = |column: usize| {
-                let cells: Vec<(&SegmentColumn, &[u32])> = runs()
-                    .map(|(slot, rows)| (&self.segments[slot as usize].columns[column], rows))
-                    .collect();
-                gather_runs(&self.schema.columns[column].ty, &cells)
-            };
-            let rows = runs().map(|(_, rows)| rows.len()).sum();
-            let batch = projection.batch(rows, None, &fetch, rider.context())?;
-            effects.push(Effect::Rows { ts: rider.ts, range: rider.ranges[place].range, batch });
-        }
-        Ok(())
-    }
-
-    /// Sends what a read has found and not sent yet.
-    pub(crate) fn send_found(&self, rider: &mut Rider, effects: &mut Vec<Effect>) {
-        if !rider.has_failed()
-            && let Err(error) = self.send(rider, effects)
-        {
-            rider.fail_everywhere(&error);
         }
     }
 

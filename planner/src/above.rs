@@ -16,13 +16,13 @@ use carousel_engine::{
     error::Result,
     expr::{EvalContext, Expr, eval, qualifies},
     operation::{Predicate, SortKey},
+    order::sorted,
     value::compare_as,
 };
 
 use crate::{
     budget::{MemoryBudget, Reservation},
     plan::OutputColumn,
-    sort::sorted,
 };
 
 /// Rows that are kept for an order with a limit before those beyond the limit are dropped.
@@ -86,6 +86,21 @@ impl AbovePlan {
             offset: None,
             ordinal,
         }
+    }
+
+    /// The order over the grouping keys, if the first groups in that order are all that is needed of the groups: there
+    /// are no aggregates, for which a group must be whole, and nothing leaves groups out or makes several the same.
+    pub(crate) fn group_keys(&self) -> Option<Vec<SortKey>> {
+        let (keys, aggregates) = self.groups.as_ref()?;
+        let plain = aggregates.is_empty() && self.filter.is_empty() && self.distinct_on.is_empty();
+        if !plain || self.distinct || *keys == 0 {
+            return None;
+        }
+        let over_key = |key: &SortKey| match self.columns.get(key.column)? {
+            Expr::Column { index, .. } if index < keys => Some(SortKey { column: *index, ..key.clone() }),
+            _ => None,
+        };
+        self.sort.iter().map(over_key).collect()
     }
 
     /// Whether the outputs are the inputs as they are.
@@ -385,7 +400,7 @@ impl Above {
         let all = concat_batches(&self.wide, &self.buffered).map_err(arrow_error)?;
         self.buffered.clear();
         let types: Vec<Type> = self.plan.columns.iter().map(Expr::ty).collect();
-        let order = sorted(&all, &types, &self.plan.sort);
+        let order = sorted(all.columns(), &types, &self.plan.sort);
         select(&all, order)
     }
 

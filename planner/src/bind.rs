@@ -364,9 +364,14 @@ fn bind_query(
             };
             ReadOutput::Rows { projection, top }
         }
-        ReadOutput::Groups { group_by, aggregates: _ } => {
+        ReadOutput::Groups { group_by, aggregates: _, top: _ } => {
             let group_by = binder.exprs(group_by)?;
-            ReadOutput::Groups { group_by, aggregates: binder.aggregates(above.plan())? }
+            let aggregates = binder.aggregates(above.plan())?;
+            let top = above.plan().group_keys().and_then(|keys| match above.limit_and_offset() {
+                (Some(limit), offset) => Some(Top { keys, limit: limit.saturating_add(offset) }),
+                (None, _) => None,
+            });
+            ReadOutput::Groups { group_by, aggregates, top }
         }
         ReadOutput::ContentHash => ReadOutput::ContentHash,
     };

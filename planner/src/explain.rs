@@ -122,7 +122,7 @@ fn input_names(request: &Request, table: Option<&TableSchema>, context: &EvalCon
     match &data.operation.kind {
         OperationKind::Read(read) => match &read.output {
             ReadOutput::Rows { projection, .. } => projection.iter().map(|e| printer.expr(e)).collect(),
-            ReadOutput::Groups { group_by, aggregates } => group_by
+            ReadOutput::Groups { group_by, aggregates, .. } => group_by
                 .iter()
                 .map(|e| printer.expr(e))
                 .chain(aggregates.iter().map(|a| printer.aggregate(a)))
@@ -261,13 +261,16 @@ fn operation_details(lines: &mut Lines, printer: &Printer<'_>, kind: &OperationK
                         lines.detail(format!("Top: {}", top.limit));
                     }
                 }
-                ReadOutput::Groups { group_by, aggregates } => {
+                ReadOutput::Groups { group_by, aggregates, top } => {
                     if !group_by.is_empty() {
                         lines.detail(format!("Group Key: {}", printer.list(group_by)));
                     }
                     if !aggregates.is_empty() {
                         let texts: Vec<String> = aggregates.iter().map(|a| printer.aggregate(a)).collect();
                         lines.detail(format!("Partial Aggregates: {}", texts.join(", ")));
+                    }
+                    if let Some(top) = top {
+                        lines.detail(format!("Top: {}", top.limit));
                     }
                 }
                 ReadOutput::ContentHash => lines.detail("Output: content hash"),

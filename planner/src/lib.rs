@@ -35,7 +35,6 @@ pub mod relational;
 mod rewrite;
 mod select;
 pub mod settings;
-mod sort;
 mod titles;
 mod types;
 mod values;

@@ -546,7 +546,7 @@ impl<'a> Planner<'a> {
                 None => Vec::new(),
             };
             input = group_types(&keys, &aggregates);
-            output = ReadOutput::Groups { group_by: keys, aggregates: aggregates.clone() };
+            output = ReadOutput::Groups { group_by: keys, aggregates: aggregates.clone(), top: None };
         } else if distinct && visible > 0 {
             // Duplicates are removed where the data is: each distinct row is a group.
             for resolved in &outputs {
@@ -556,7 +556,7 @@ impl<'a> Planner<'a> {
             }
             columns_above = outputs.iter().map(|o| regroup(o, &keys, scope)).collect::<Result<Vec<_>>>()?;
             input = group_types(&keys, &[]);
-            output = ReadOutput::Groups { group_by: keys, aggregates: Vec::new() };
+            output = ReadOutput::Groups { group_by: keys, aggregates: Vec::new(), top: None };
             filter = Vec::new();
             distinct = false;
         } else {
@@ -568,7 +568,7 @@ impl<'a> Planner<'a> {
             filter = Vec::new();
         }
         let groups = match &output {
-            ReadOutput::Groups { group_by, aggregates } => Some((group_by.len(), aggregates.clone())),
+            ReadOutput::Groups { group_by, aggregates, .. } => Some((group_by.len(), aggregates.clone())),
             _ => None,
         };
         let above = AbovePlan {

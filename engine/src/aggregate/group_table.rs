@@ -13,6 +13,8 @@ use crate::{
     array::arrow_cell_to_value,
     error::{Result, SqlError},
     expr::{EvalContext, Expr, can_fail, vector},
+    operation::SortKey,
+    order::compare_values,
     types::Type,
     value::{Value, canonical_bits, compare_as},
 };
@@ -306,6 +308,33 @@ impl GroupTable {
             }
         }
         Ok(())
+    }
+
+    /// Keeps only the first `limit` groups in the order of `keys`, which are over the groups' keys.
+    pub(crate) fn keep_first(&mut self, keys: &[SortKey], limit: usize) {
+        if limit >= self.groups.len() {
+            return;
+        }
+        let mut groups = std::mem::take(&mut self.groups);
+        if !keys.is_empty() {
+            groups
+                .select_nth_unstable_by(limit, |a, b| compare_values(&a.key, &b.key, &self.key_types, keys));
+        }
+        groups.truncate(limit);
+        let hash_of = |group: &Group| {
+            group
+                .key
+                .iter()
+                .zip(&self.key_types)
+                .fold(0, |hash, (value, ty)| mix(hash, hash_value(value, ty)))
+        };
+        self.hashes = groups.iter().map(hash_of).collect();
+        self.groups = groups;
+        self.index.clear();
+        let hashes = &self.hashes;
+        for (number, hash) in hashes.iter().enumerate() {
+            self.index.insert_unique(*hash, number as u32, |group| hashes[*group as usize]);
+        }
     }
 
     /// The groups with their partial states.

@@ -6,7 +6,8 @@ use carousel_engine::{
     expr::{CastKind, CompareOp, Expr},
     numeric::Numeric,
     operation::{
-        Delete, Insert, InsertRows, OnConflict, OperationKind, Read, ReadOutput, RowBatch, Top, Update,
+        Delete, Insert, InsertRows, OnConflict, OperationKind, Read, ReadOutput, RowBatch, SortKey, Top,
+        Update,
     },
     schema::{Column, Partitioning, ROW_ID},
     value::compare_as,
@@ -374,27 +375,60 @@ impl Generator<'_> {
                         self.column_expr(key)
                     })
                     .collect();
-                let number = self.schema.column("i").expect("every schema has it");
-                let call = AggregateCall::new;
-                let mut aggregates = vec![call(AggregateFunction::Count, None)];
-                if self.random.one_in(2) {
-                    aggregates.push(call(AggregateFunction::Sum, Some(self.column_expr(number))));
-                }
+                let aggregates = self.aggregates(&group_by);
+                let top = match aggregates.is_empty() && self.random.one_in(2) {
+                    true => Some(self.top(group_by.len())),
+                    false => None,
+                };
                 OperationKind::Read(Read {
                     predicate: self.predicate(),
-                    output: ReadOutput::Groups { group_by, aggregates },
+                    output: ReadOutput::Groups { group_by, aggregates, top },
                 })
             }
             11 => OperationKind::Read(Read { predicate: self.predicate(), output: ReadOutput::ContentHash }),
             _ => {
                 let projection = self.exprs();
-                let top = self.random.one_in(6).then(|| Top { keys: vec![], limit: self.random.next() % 4 });
+                let top = self.random.one_in(3).then(|| self.top(projection.len()));
                 OperationKind::Read(Read {
                     predicate: self.predicate(),
                     output: ReadOutput::Rows { projection, top },
                 })
             }
         }
+    }
+
+    /// An order of so many columns, or any, and a limit.
+    fn top(&mut self, columns: usize) -> Top {
+        let keys = if columns == 0 { 0 } else { self.random.below(3) };
+        let keys = (0..keys).map(|_| SortKey {
+            column: self.random.below(columns),
+            descending: self.random.one_in(2),
+            nulls_first: self.random.one_in(2),
+        });
+        let keys = keys.collect();
+        let most = if self.random.one_in(2) { 4 } else { 40 };
+        Top { keys, limit: self.random.next() % most }
+    }
+
+    fn aggregates(&mut self, group_by: &[Expr]) -> Vec<AggregateCall> {
+        if !group_by.is_empty() && self.random.one_in(3) {
+            return Vec::new();
+        }
+        let number = self.schema.column("i").expect("every schema has it");
+        let mut aggregates = vec![AggregateCall::new(AggregateFunction::Count, None)];
+        for _ in 0..self.random.below(3) {
+            let function = *self.random.pick(&[
+                AggregateFunction::Count,
+                AggregateFunction::Sum,
+                AggregateFunction::Sum,
+                AggregateFunction::Min,
+                AggregateFunction::Max,
+            ]);
+            let mut call = AggregateCall::new(function, Some(self.column_expr(number)));
+            call.distinct = self.random.one_in(4);
+            aggregates.push(call);
+        }
+        aggregates
     }
 
     pub fn insert(&mut self, world: &World) -> Insert {

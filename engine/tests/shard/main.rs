@@ -17,13 +17,15 @@ use carousel_engine::{
     array::arrow_cell_to_value,
     operation::{
         Decision, Effect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
-        ReadOutput, RowBatch,
+        ReadOutput, RowBatch, Top,
     },
     position::KeyRange,
     shard::{Options, Progress},
 };
 use generate::{Generator, Random, random_schema};
-use oracle::{Answer, Row, World, batch_of, context, groups, qualifies, show, types_of};
+use oracle::{
+    Answer, Row, World, batch_of, compare_rows, context, evaluate, groups, qualifies, show, types_of,
+};
 
 /// One ordered operation with what it must answer.
 struct Step {
@@ -39,6 +41,7 @@ struct Step {
 #[derive(Default)]
 struct Collected {
     rows: BTreeMap<KeyRange, Vec<String>>,
+    values: Vec<Row>,
     hashes: BTreeMap<KeyRange, u128>,
     groups: Vec<Group>,
     outcomes: Option<Vec<(KeyRange, Result<u64, SqlError>)>>,
@@ -219,6 +222,7 @@ fn run(seed: u64, scale: &Scale) {
         segment_rows: 2 + random.below(scale.segment_rows),
         probe_together: 1 + random.below(4),
         selective_share: 1 + random.below(20),
+        batch_rows: 1 + random.below(40),
     };
     let mut shards: Vec<Shard> =
         (0..shard_count).map(|index| Shard::new(index, shard_count, world.ranges.clone(), options)).collect();
@@ -359,7 +363,8 @@ fn collect(steps: &[Step], collected: &mut BTreeMap<u64, Collected>, effects: Ve
                     OperationKind::Delete(delete) => types_of(delete.returning.as_deref().unwrap_or(&[])),
                     other => panic!("no rows come from {other:?}"),
                 };
-                let rows = collected.entry(ts.0).or_default().rows.entry(range).or_default();
+                let Collected { rows, values: all, .. } = collected.entry(ts.0).or_default();
+                let rows = rows.entry(range).or_default();
                 for row in 0..batch.num_rows() {
                     let values: Vec<Value> = batch
                         .columns()
@@ -368,6 +373,7 @@ fn collect(steps: &[Step], collected: &mut BTreeMap<u64, Collected>, effects: Ve
                         .map(|(array, ty)| arrow_cell_to_value(array.as_ref(), row, ty))
                         .collect();
                     rows.push(show(&values, &types));
+                    all.push(values);
                 }
             }
             Effect::ContentHash { ts, range, hash } => {
@@ -389,8 +395,15 @@ fn check(seed: u64, index: usize, step: &Step, world: &World, shards: &[BTreeMap
     let kind = &step.ordered.operation.kind;
     let what = || format!("seed {seed}, operation {index} at {ts}: {kind:?} over {:?}", world.schema);
     let fails_somewhere = step.answers.iter().any(|answer| !answer.errors.is_empty());
-    if let OperationKind::Read(Read { output: output @ ReadOutput::Groups { group_by, aggregates }, .. }) =
+    if let OperationKind::Read(Read { output: ReadOutput::Rows { projection, top: Some(top), .. }, .. }) =
         kind
+        && !fails_somewhere
+    {
+        check_first(&types_of(projection), top, step, shards, &what);
+    }
+    if let OperationKind::Read(Read {
+        output: output @ ReadOutput::Groups { group_by, aggregates, top }, ..
+    }) = kind
         && !fails_somewhere
     {
         let mut table = GroupTable::for_read(group_by, aggregates);
@@ -399,19 +412,40 @@ fn check(seed: u64, index: usize, step: &Step, world: &World, shards: &[BTreeMap
         }
         let mut types = types_of(group_by);
         types.extend(aggregates.iter().map(|call| call.result_type().expect("an aggregate that exists")));
-        let mut found: Vec<String> = table
-            .finish()
-            .expect("sums in range")
+        let rows: Vec<Row> = step.answers.iter().flat_map(|answer| answer.qualifying.clone()).collect();
+        let mut expected = groups(output, &rows);
+        let mut finished = table.finish().expect("sums in range");
+        if let Some(top) = top {
+            // Groups beyond the limit may be left out: those of an order are the first of all groups.
+            let limit = top.limit.min(expected.len() as u64) as usize;
+            assert!(finished.len() >= limit, "groups are missing: {}", what());
+            for shard in shards {
+                assert!(shard[&ts.0].groups.len() as u64 <= top.limit, "too many groups: {}", what());
+            }
+            let mut all = GroupTable::for_read(group_by, aggregates);
+            let keys =
+                |row: &Row| group_by.iter().map(|expr| evaluate(expr, row).expect("a column")).collect();
+            all.merge(rows.iter().map(|row| Group { key: keys(row), states: vec![] })).expect("groups");
+            let mut all = all.finish().expect("groups without aggregates");
+            let by_keys = |a: &(Row, Row), b: &(Row, Row)| compare_rows(&a.0, &b.0, &top.keys, &types);
+            all.sort_by(by_keys);
+            finished.sort_by(by_keys);
+            for (found, first) in finished.iter().zip(&all).take(limit) {
+                assert!(by_keys(found, first).is_eq(), "{found:?} where {first:?} is first: {}", what());
+            }
+        }
+        let mut found: Vec<String> = finished
             .into_iter()
             .map(|(key, results)| {
                 let key = show(&key, &types[..key.len()]);
                 format!("{key}|{}", show(&results, &types[types.len() - results.len()..]))
             })
             .collect();
-        let rows: Vec<Row> = step.answers.iter().flat_map(|answer| answer.qualifying.clone()).collect();
-        let mut expected = groups(output, &rows);
         found.sort_unstable();
         expected.sort_unstable();
+        if top.is_some() {
+            expected.retain(|group| found.contains(group));
+        }
         assert_eq!(found, expected, "groups: {}", what());
     }
     let aborted = step.ordered.undecided && step.decision == Decision::Abort;
@@ -454,6 +488,10 @@ fn check(seed: u64, index: usize, step: &Step, world: &World, shards: &[BTreeMap
             }
             continue;
         }
+        if matches!(kind, OperationKind::Read(Read { output: ReadOutput::Groups { top: Some(_), .. }, .. })) {
+            // What need not be looked at is not counted either.
+            continue;
+        }
         // An early abort may come before the vote.
         if !aborted {
             assert_eq!(errors.is_empty(), may_fail_with.is_empty(), "errors {errors:?}: {}", what());
@@ -471,6 +509,32 @@ fn check(seed: u64, index: usize, step: &Step, world: &World, shards: &[BTreeMap
         if let Some(hashes) = &step.hash {
             assert_eq!(hash, hashes[place], "hash of {range}: {}", what());
         }
+    }
+}
+
+/// Checks that the first rows of an order are among those that came, and that no shard sent more than that.
+fn check_first(
+    types: &[Type],
+    top: &Top,
+    step: &Step,
+    shards: &[BTreeMap<u64, Collected>],
+    what: &dyn Fn() -> String,
+) {
+    let ts = step.ordered.ts;
+    let mut found: Vec<&Row> = Vec::new();
+    for shard in shards {
+        let values = &shard[&ts.0].values;
+        assert!(values.len() as u64 <= top.limit, "too many rows: {}", what());
+        found.extend(values);
+    }
+    let mut expected: Vec<&Row> = step.answers.iter().flat_map(|answer| &answer.values).collect();
+    let by_keys = |a: &&Row, b: &&Row| compare_rows(a, b, &top.keys, types);
+    found.sort_by(by_keys);
+    expected.sort_by(by_keys);
+    let limit = expected.len().min(top.limit as usize);
+    assert!(found.len() >= limit, "rows are missing: {}", what());
+    for (found, first) in found.iter().zip(&expected).take(limit) {
+        assert!(by_keys(found, first).is_eq(), "{found:?} where {first:?} is first: {}", what());
     }
 }
 

@@ -1,6 +1,7 @@
 //! The naive evaluator: a list of rows, and one operation after the other.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -8,10 +9,10 @@ use std::{
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
     TableSchema, Type, Value,
-    aggregate::AggregateFunction,
+    aggregate::{AggregateCall, AggregateFunction},
     array::{arrow_cell_to_value, values_to_array},
     expr::{EvalContext, Expr},
-    operation::{Insert, InsertRows, OnConflict, OperationKind, ReadOutput},
+    operation::{Insert, InsertRows, OnConflict, OperationKind, ReadOutput, SortKey},
     position::KeyRange,
     text::format_value,
     value::compare_as,
@@ -108,6 +109,8 @@ pub fn types_of(exprs: &[Expr]) -> Vec<Type> {
 pub struct Answer {
     pub count: u64,
     pub rows: Vec<String>,
+    /// The rows of a read, as values.
+    pub values: Vec<Row>,
     /// For grouping reads: the rows to group.
     pub qualifying: Vec<Row>,
     pub errors: BTreeSet<String>,
@@ -187,6 +190,9 @@ impl World {
                     match &read.output {
                         ReadOutput::Rows { projection, .. } => {
                             answer.rows.extend(self.returned(&Some(projection.clone()), row)?);
+                            let values: Result<Row, String> =
+                                projection.iter().map(|expr| evaluate(expr, row)).collect();
+                            answer.values.push(values?);
                         }
                         ReadOutput::Groups { .. } => answer.qualifying.push(row.clone()),
                         ReadOutput::ContentHash => {}
@@ -294,32 +300,66 @@ pub fn batch_of(schema: &TableSchema, rows: &[Row]) -> RecordBatch {
     RecordBatch::try_new(schema.arrow(), arrays).expect("columns of one length")
 }
 
-/// The groups of these rows, as text: keys, `count(*)` and, with two aggregates, the sum of an integer column.
+/// The groups of these rows, as text: keys and the aggregates, which are over integer columns.
 pub fn groups(output: &ReadOutput, rows: &[Row]) -> Vec<String> {
-    let ReadOutput::Groups { group_by, aggregates } = output else { return Vec::new() };
+    let ReadOutput::Groups { group_by, aggregates, .. } = output else { return Vec::new() };
     let types = types_of(group_by);
-    let mut groups: BTreeMap<String, (u64, Option<i64>)> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
     if group_by.is_empty() {
         groups.entry(String::new()).or_default();
     }
     for row in rows {
         let key: Vec<Value> = group_by.iter().map(|expr| evaluate(expr, row).expect("a column")).collect();
-        let (count, sum) = groups.entry(show(&key, &types)).or_default();
-        *count += 1;
-        if let Some(call) = aggregates.get(1)
-            && call.function == AggregateFunction::Sum
-            && let Some(Value::Int4(number)) =
-                call.argument.as_ref().map(|argument| evaluate(argument, row).expect("a column"))
-        {
-            *sum = Some(sum.unwrap_or(0) + i64::from(number));
+        groups.entry(show(&key, &types)).or_default().push(row);
+    }
+    let line = |(key, rows): (String, Vec<&Row>)| {
+        let results = aggregates.iter().map(|call| format!("|{}", aggregate(call, &rows)));
+        format!("{key}|{}", results.collect::<String>().trim_start_matches('|'))
+    };
+    groups.into_iter().map(line).collect()
+}
+
+fn aggregate(call: &AggregateCall, rows: &[&Row]) -> String {
+    let Some(argument) = &call.argument else { return rows.len().to_string() };
+    let numbers = rows.iter().filter_map(|row| match evaluate(argument, row) {
+        Ok(Value::Int4(number)) => Some(i64::from(number)),
+        _ => None,
+    });
+    let mut numbers: Vec<i64> = numbers.collect();
+    numbers.sort_unstable();
+    if call.distinct {
+        numbers.dedup();
+    }
+    let result = match call.function {
+        AggregateFunction::Count => Some(numbers.len() as i64),
+        AggregateFunction::Sum if numbers.is_empty() => None,
+        AggregateFunction::Sum => Some(numbers.iter().sum()),
+        AggregateFunction::Min => numbers.first().copied(),
+        AggregateFunction::Max => numbers.last().copied(),
+        other => panic!("the oracle does not know {other:?}"),
+    };
+    result.map_or("∅".to_owned(), |number| number.to_string())
+}
+
+/// Compares two rows of an answer by the keys of an order.
+pub fn compare_rows(a: &[Value], b: &[Value], keys: &[SortKey], types: &[Type]) -> Ordering {
+    for key in keys {
+        let (a, b) = (&a[key.column], &b[key.column]);
+        let ordering = match (a.is_null(), b.is_null()) {
+            (true, true) => Ordering::Equal,
+            (a_is_null, b_is_null) if a_is_null || b_is_null => {
+                if a_is_null == key.nulls_first {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                }
+            }
+            _ if key.descending => compare_as(b, a, &types[key.column]),
+            _ => compare_as(a, b, &types[key.column]),
+        };
+        if ordering.is_ne() {
+            return ordering;
         }
     }
-    let text = |sum: Option<i64>| sum.map_or("∅".to_owned(), |sum| sum.to_string());
-    groups
-        .into_iter()
-        .map(|(key, (count, sum))| match aggregates.len() {
-            1 => format!("{key}|{count}"),
-            _ => format!("{key}|{count}|{}", text(sum)),
-        })
-        .collect()
+    Ordering::Equal
 }

@@ -147,7 +147,7 @@ impl TableProvider for ScannedTable {
                 ReadOutput::Rows { projection, top }
             }
             Wanted::Groups(keys, calls) => {
-                ReadOutput::Groups { group_by: keys.clone(), aggregates: calls.clone() }
+                ReadOutput::Groups { group_by: keys.clone(), aggregates: calls.clone(), top: None }
             }
         };
         let read = Read { predicate: self.predicate.clone(), output };
@@ -263,8 +263,9 @@ impl ExecutionPlan for RubberbandRead {
             self.reader.read(self.request.clone())
         };
         if let Body::Data(data) = &self.request.body
-            && let OperationKind::Read(Read { output: ReadOutput::Groups { group_by, aggregates }, .. }) =
-                &data.operation.kind
+            && let OperationKind::Read(Read {
+                output: ReadOutput::Groups { group_by, aggregates, .. }, ..
+            }) = &data.operation.kind
         {
             let groups = GroupTable::for_read(group_by, aggregates);
             let mut types: Vec<Type> = group_by.iter().map(Expr::ty).collect();

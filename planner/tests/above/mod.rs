@@ -174,7 +174,7 @@ proptest! {
         let request = request(
             "SELECT t, count(*) + 0, sum(n), max(n) FROM r GROUP BY t HAVING count(*) > 1 ORDER BY t NULLS FIRST",
         );
-        let ReadOutput::Groups { group_by, aggregates } = output(&request) else { panic!("groups are asked for") };
+        let ReadOutput::Groups { group_by, aggregates, .. } = output(&request) else { panic!("groups are asked for") };
         let mut above = request.above;
         prop_assert!(above.takes_groups());
         for part in parts(&rows, &lengths) {
@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn distinct_rows_are_groups(rows in rows(), lengths in prop::collection::vec(0..20usize, 0..6)) {
         let request = request("SELECT DISTINCT f, n FROM r ORDER BY 1, n");
-        let ReadOutput::Groups { group_by, aggregates } = output(&request) else { panic!("groups are asked for") };
+        let ReadOutput::Groups { group_by, aggregates, .. } = output(&request) else { panic!("groups are asked for") };
         let mut above = request.above;
         for part in parts(&rows, &lengths) {
             let mut table = GroupTable::for_read(&group_by, &aggregates);
@@ -299,4 +299,37 @@ fn results_beyond_the_memory_are_refused() {
         request.above.rows(batch(&rows, &[0, 3])).expect("without a limit there is memory");
     }
     assert_eq!(request.above.finish().expect("rows").iter().map(RecordBatch::num_rows).sum::<usize>(), 3);
+}
+
+/// What the storage processes are allowed to leave out: keys as (column, descending, NULLS FIRST), and how many remain.
+#[test]
+fn the_first_rows_and_groups_are_chosen_where_the_data_is() {
+    type Wanted = Option<(&'static [(usize, bool, bool)], u64)>;
+    let cases: [(&str, Wanted); 11] = [
+        ("SELECT id FROM r", None),
+        ("SELECT id FROM r LIMIT 3 OFFSET 2", Some((&[], 5))),
+        (
+            "SELECT id FROM r ORDER BY n DESC, id LIMIT 3 OFFSET 2",
+            Some((&[(1, true, true), (0, false, false)], 5)),
+        ),
+        ("SELECT DISTINCT ON (n) n, id FROM r ORDER BY n LIMIT 1", None),
+        ("SELECT DISTINCT n FROM r", None),
+        ("SELECT DISTINCT n FROM r LIMIT 3", Some((&[], 3))),
+        ("SELECT DISTINCT n, t FROM r ORDER BY t NULLS FIRST LIMIT 3", Some((&[(1, false, true)], 3))),
+        ("SELECT n + 1 FROM r GROUP BY n, t ORDER BY t DESC LIMIT 1", Some((&[(1, true, true)], 1))),
+        // A group must be whole when something is computed over it or depends on it.
+        ("SELECT n, count(*) FROM r GROUP BY n ORDER BY n LIMIT 1", None),
+        ("SELECT n FROM r GROUP BY n HAVING n > 1 LIMIT 1", None),
+        ("SELECT n FROM r GROUP BY n ORDER BY n + 1 LIMIT 1", None),
+    ];
+    for (sql, wanted) in cases {
+        let (ReadOutput::Rows { top, .. } | ReadOutput::Groups { top, .. }) = output(&request(sql)) else {
+            panic!("{sql} reads rows or groups")
+        };
+        let found = top.map(|top| {
+            let keys = top.keys.iter().map(|key| (key.column, key.descending, key.nulls_first));
+            (keys.collect::<Vec<_>>(), top.limit)
+        });
+        assert_eq!(found, wanted.map(|(keys, limit)| (keys.to_vec(), limit)), "{sql}");
+    }
 }

@@ -112,7 +112,7 @@ pub fn aggregates(rows: &Rows, count: usize, seed: u64) -> Vec<Question> {
             };
             let read = Read {
                 predicate: predicate(rows, &conditions),
-                output: ReadOutput::Groups { group_by: Vec::new(), aggregates },
+                output: ReadOutput::Groups { group_by: Vec::new(), aggregates, top: None },
             };
             Question { operation: operation_of(OperationKind::Read(read)), rows: Vec::new() }
         })
@@ -125,7 +125,7 @@ pub fn aggregate_of(function: AggregateFunction, column: Option<&str>) -> Arc<Op
     let call = AggregateCall::new(function, column.map(column_expr));
     operation_of(OperationKind::Read(Read {
         predicate: Vec::new(),
-        output: ReadOutput::Groups { group_by: Vec::new(), aggregates: vec![call] },
+        output: ReadOutput::Groups { group_by: Vec::new(), aggregates: vec![call], top: None },
     }))
 }
 

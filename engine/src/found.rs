@@ -1,0 +1,249 @@
+//! Rows that a read has found: kept where they are until they are sent, all of them or the first of an order.
+
+use arrow::array::ArrayRef;
+
+use crate::{
+    column::{SegmentColumn, gather_runs},
+    error::{Result, SqlError},
+    expr::{EvalContext, Expr},
+    operation::{Effect, SortKey, Top},
+    order,
+    rider::{Projection, Rider, Work},
+    table::Table,
+    types::Type,
+};
+
+/// Rows that a read has found and that have not been sent yet. They stay where they are: the read itself keeps their
+/// versions from being collected.
+#[derive(Debug, Default)]
+pub(crate) struct FoundRows {
+    /// Runs of rows of one segment: its slot, and where its rows end.
+    runs: Vec<(u32, u32)>,
+    rows: Vec<u32>,
+}
+
+impl FoundRows {
+    pub(crate) fn push(&mut self, slot: u32, rows: &[u32]) {
+        self.rows.extend_from_slice(rows);
+        let end = self.rows.len() as u32;
+        match self.runs.last_mut() {
+            Some(last) if last.0 == slot => last.1 = end,
+            _ => self.runs.push((slot, end)),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows of each segment; some segments may come more than once.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, &[u32])> {
+        let mut start = 0;
+        self.runs.iter().map(move |(slot, end)| {
+            let rows = &self.rows[start..*end as usize];
+            start = *end as usize;
+            (*slot, rows)
+        })
+    }
+
+    /// Gives the rows of a segment new numbers.
+    pub(crate) fn renumber(&mut self, slot: u32, renumbered: &[u32]) {
+        let mut start = 0;
+        for (other, end) in &self.runs {
+            if *other == slot {
+                self.rows[start..*end as usize].iter_mut().for_each(|row| *row = renumbered[*row as usize]);
+            }
+            start = *end as usize;
+        }
+    }
+
+    /// Keeps only the rows at these places, which ascend.
+    fn keep(&mut self, places: &[u32]) {
+        let mut kept = FoundRows::default();
+        let (mut start, mut places) = (0, places.iter().peekable());
+        for (slot, end) in &self.runs {
+            while let Some(place) = places.next_if(|place| **place < *end) {
+                kept.push(*slot, &[self.rows[*place as usize]]);
+            }
+            start = *end;
+        }
+        debug_assert_eq!(start as usize, self.rows.len());
+        *self = kept;
+    }
+
+    /// In parts of at most so many rows.
+    fn parts(self, most: usize) -> Vec<FoundRows> {
+        if self.len() <= most {
+            return vec![self];
+        }
+        let (mut parts, mut part) = (Vec::new(), FoundRows::default());
+        for (slot, mut rows) in self.runs() {
+            while !rows.is_empty() {
+                let (now, later) = rows.split_at((most - part.len()).min(rows.len()));
+                part.push(slot, now);
+                rows = later;
+                if part.len() == most {
+                    parts.push(std::mem::take(&mut part));
+                }
+            }
+        }
+        parts.push(part);
+        parts
+    }
+}
+
+/// Which of the qualifying rows a read wants.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    All,
+    /// As many more, any of them.
+    Any(u64),
+    First(Box<First>),
+}
+
+/// The first rows of an order.
+#[derive(Debug)]
+pub(crate) struct First {
+    /// The keys' values.
+    input: Projection,
+    types: Vec<Type>,
+    /// Over the keys' values.
+    keys: Vec<SortKey>,
+    limit: usize,
+}
+
+impl Wanted {
+    /// The most rows that are kept back for an order: whoever wants more gets all.
+    const MOST: u64 = 1 << 16;
+
+    /// `projection` is what `top` is over; `width` is the number of columns of the table.
+    pub(crate) fn new(top: Option<&Top>, projection: &[Expr], width: usize) -> Result<Wanted> {
+        let Some(top) = top else { return Ok(Wanted::All) };
+        if top.keys.is_empty() || top.limit == 0 {
+            return Ok(Wanted::Any(top.limit));
+        }
+        if top.limit > Wanted::MOST {
+            return Ok(Wanted::All);
+        }
+        let of_key = |key: &SortKey| {
+            let missing = || SqlError::internal("an order by a column that the read does not return");
+            projection.get(key.column).cloned().ok_or_else(missing)
+        };
+        let exprs = top.keys.iter().map(of_key).collect::<Result<Vec<Expr>>>()?;
+        let renumbered = top.keys.iter().enumerate().map(|(column, key)| SortKey { column, ..key.clone() });
+        Ok(Wanted::First(Box::new(First {
+            input: Projection::new(&exprs, width)?,
+            types: exprs.iter().map(Expr::ty).collect(),
+            keys: renumbered.collect(),
+            limit: top.limit as usize,
+        })))
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, Wanted::Any(0))
+    }
+}
+
+impl First {
+    /// Rows from which those beyond the limit are dropped: so many that it takes a small part of the time.
+    fn many(&self, batch_rows: usize) -> usize {
+        self.limit + self.limit.max(2 * batch_rows)
+    }
+}
+
+impl Table {
+    /// Puts rows to those that a read has found; a reader of many gets them as they are found.
+    pub(crate) fn find_rows(
+        &self,
+        rider: &mut Rider,
+        slot: u32,
+        mut rows: &[u32],
+        effects: &mut Vec<Effect>,
+    ) -> Result<u64> {
+        let (context, batch_rows) = (&rider.operation.context, self.options.batch_rows.max(1));
+        if let Work::Rows { wanted, found, .. } = &mut rider.work {
+            match wanted {
+                Wanted::All => {}
+                Wanted::Any(limit) => {
+                    let most = usize::try_from(*limit).unwrap_or(usize::MAX).min(rows.len());
+                    rows = &rows[..most];
+                    *limit -= most as u64;
+                }
+                Wanted::First(first) => {
+                    let many = first.many(batch_rows);
+                    for rows in rows.chunks(many) {
+                        found.push(slot, rows);
+                        if found.len() >= many {
+                            self.keep_first(first, found, context)?;
+                        }
+                    }
+                    return Ok(rows.len() as u64);
+                }
+            }
+        }
+        for rows in rows.chunks(batch_rows) {
+            let Work::Rows { found, .. } = &mut rider.work else { break };
+            found.push(slot, rows);
+            if found.len() >= batch_rows {
+                self.send(rider, effects)?;
+            }
+        }
+        Ok(rows.len() as u64)
+    }
+
+    /// The cells of a column in some rows.
+    fn cells<'a>(&self, column: usize, runs: impl Iterator<Item = (u32, &'a [u32])>) -> ArrayRef {
+        let cells: Vec<(&SegmentColumn, &[u32])> =
+            runs.map(|(slot, rows)| (&self.segments[slot as usize].columns[column], rows)).collect();
+        gather_runs(&self.schema.columns[column].ty, &cells)
+    }
+
+    /// Drops the rows beyond the limit.
+    fn keep_first(&self, first: &First, found: &mut FoundRows, context: &EvalContext) -> Result<()> {
+        if found.len() <= first.limit {
+            return Ok(());
+        }
+        let fetch = |column: usize| self.cells(column, found.runs());
+        let values = first.input.evaluate(found.len(), &fetch, context)?;
+        let mut kept = order::first(&values, &first.types, &first.keys, first.limit);
+        kept.sort_unstable();
+        found.keep(&kept);
+        Ok(())
+    }
+
+    /// Sends the rows that a read has found so far, those of each key range in batches.
+    fn send(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<()> {
+        let Work::Rows { projection, found, .. } = &mut rider.work else { return Ok(()) };
+        let found = std::mem::take(found);
+        let projection = projection.clone();
+        let place_of = |slot: u32| rider.place_of_range[self.segments[slot as usize].range];
+        for found in found.parts(self.options.batch_rows.max(1)) {
+            let mut places: Vec<Option<usize>> = found.runs().map(|(slot, _)| place_of(slot)).collect();
+            places.sort_unstable();
+            places.dedup();
+            for place in places.into_iter().flatten() {
+                let runs = || found.runs().filter(|(slot, _)| place_of(*slot) == Some(place));
+                let rows = runs().map(|(_, rows)| rows.len()).sum();
+                let batch =
+                    projection.batch(rows, None, &|column| self.cells(column, runs()), rider.context())?;
+                effects.push(Effect::Rows { ts: rider.ts, range: rider.ranges[place].range, batch });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what a read has found and not sent yet.
+    pub(crate) fn send_found(&self, rider: &mut Rider, effects: &mut Vec<Effect>) {
+        if rider.has_failed() {
+            return;
+        }
+        let context = &rider.operation.context;
+        let sent = match &mut rider.work {
+            Work::Rows { wanted: Wanted::First(first), found, .. } => self.keep_first(first, found, context),
+            _ => Ok(()),
+        };
+        if let Err(error) = sent.and_then(|()| self.send(rider, effects)) {
+            rider.fail_everywhere(&error);
+        }
+    }
+}
