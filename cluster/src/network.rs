@@ -69,7 +69,8 @@ impl Wire {
             | Wire::Memory { .. }
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
-            | Wire::Cancel(_) => Lane::Control,
+            | Wire::Cancel(_)
+            | Wire::Took { .. } => Lane::Control,
             // Subscribe and Leave stay behind the routes sent before them; State and Restarted must neither overtake
             // nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)

@@ -222,6 +222,14 @@ pub enum Wire {
     ReleasePin(Ts),
     /// Client to storage process: nobody waits for the answer of this message any more.
     Cancel(MessageId),
+    /// Client to storage process: so many more batches of the rows that answer this read have been taken by its reader,
+    /// and as many more may come.
+    Took {
+        /// The read.
+        id: MessageId,
+        /// Not counting those of earlier messages.
+        batches: u32,
+    },
 }
 
 /// Three watermarks of a storage process (DESIGN, decision 13), and its memory.

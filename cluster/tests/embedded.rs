@@ -15,13 +15,14 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use carousel_cluster::{
-    client::{Client, Failure, Part, Request, staged_ranges},
+    client::{Client, Failure, Part, Request, Submission, staged_ranges},
     config::{Configuration, Membership},
     embedded::{Cluster, EmbeddedOptions, StartError},
     message::{Body, Data, Ddl, ProcessId, ReadIsolation, StagedPayload},
 };
 use carousel_engine::{
     SqlState, TableSchema, Ts, Type, Value,
+    aggregate::{AggregateCall, AggregateFunction},
     expr::{CompareOp, EvalContext, Expr},
     operation::{
         Delete, Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch, Update,
@@ -647,5 +648,87 @@ async fn staged_rows_belong_to_the_table_they_were_staged_for() {
     let late = client.submit(second).await.expect("submitted").finish().await;
     assert!(matches!(late, Err(Failure::Stale { .. })), "{late:?}");
     assert!(again.read().await.is_empty());
+    cluster.shutdown().await.expect("a clean end");
+}
+
+/// Rows of a read, and whether that was all.
+async fn take_batches(submission: &mut Submission, most: usize) -> (usize, bool) {
+    let mut rows = 0;
+    for _ in 0..most {
+        match submission.next().await.expect("it ends with Done or a failure") {
+            Ok(Part::Rows(batch)) => rows += batch.num_rows(),
+            Ok(Part::Done { .. }) => return (rows, true),
+            other => panic!("{other:?}"),
+        }
+    }
+    (rows, false)
+}
+
+/// A reader that takes the first rows of a large result and then nothing: what is on its way to it is bounded, 64 others
+/// and writes go on, and a checkpoint is written. When it reads on, it gets the rows as they were. When it goes away, so
+/// does what was kept for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_slows_only_itself() {
+    const ROWS: i64 = 120_000;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 2, 1, 2)).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "t").await;
+    for first in (0..ROWS).step_by(4_000) {
+        let rows: Vec<(i64, i64)> = (first..first + 4_000).map(|k| (k, 7)).collect();
+        let request = table.insert_request(InsertRows::Inline(table.rows(&rows)), vec![KeyRange::FULL]);
+        table.write(request).await.expect("inserted");
+    }
+    let read = |output| {
+        table.request(
+            OperationKind::Read(Read { predicate: Vec::new(), output }),
+            vec![KeyRange::FULL],
+            false,
+        )
+    };
+    let all = || {
+        let projection = vec![Expr::column(0, Type::Int8), Expr::column(1, Type::Int8)];
+        read(ReadOutput::Rows { projection, top: None })
+    };
+    let count = || {
+        let aggregates = vec![AggregateCall::new(AggregateFunction::Count, None)];
+        read(ReadOutput::Groups { group_by: Vec::new(), aggregates, top: None })
+    };
+    let mut slow = cluster.client().submit(all()).await.expect("submitted");
+    let (first, ended) = take_batches(&mut slow, 1).await;
+    assert!(!ended);
+    let mut gone = cluster.client().submit(all()).await.expect("submitted");
+    assert!(!take_batches(&mut gone, 1).await.1);
+    drop(gone);
+
+    // Everything else goes on, more than once around the scan.
+    for _ in 0..4 {
+        let others = (0..64).map(|_| {
+            let (client, request) = (cluster.client(), count());
+            tokio::spawn(async move { client.submit(request).await.expect("submitted").finish().await })
+        });
+        for other in others.collect::<Vec<_>>() {
+            other.await.expect("no panic").expect("counted");
+        }
+    }
+    assert_eq!(table.set(8).await, Ok(ROWS as u64));
+    cluster.checkpoint().await.expect("written");
+    // 2 processes of 2 threads with 8 batches of 512 rows each, of 16 bytes and a little more.
+    let waiting = slow.waiting_bytes();
+    assert!(waiting <= 2 * 2 * 8 * 512 * 32, "{waiting} bytes are on their way to one who does not read");
+
+    let mut rows = first;
+    loop {
+        match slow.next().await.expect("it ends with Done or a failure") {
+            Ok(Part::Rows(batch)) => {
+                let values = batch.column(1).as_any().downcast_ref::<Int64Array>().expect("bigint");
+                assert!(values.values().iter().all(|value| *value == 7), "a read sees its prefix");
+                rows += batch.num_rows();
+            }
+            Ok(Part::Done { rows: all, .. }) => break assert_eq!(all, ROWS as u64),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(rows, ROWS as usize);
+    assert!(table.read().await.values().all(|value| *value == 8));
     cluster.shutdown().await.expect("a clean end");
 }

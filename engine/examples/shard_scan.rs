@@ -82,6 +82,7 @@ fn ordered(ts: u64, kind: OperationKind) -> OrderedOperation {
         operation: Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind }),
         ranges: vec![KeyRange::FULL],
         undecided: false,
+        window: None,
     }
 }
 

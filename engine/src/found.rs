@@ -139,6 +139,11 @@ impl Wanted {
         })))
     }
 
+    /// Rather than at the end.
+    pub(crate) fn are_sent_when_found(&self) -> bool {
+        !matches!(self, Wanted::First(_))
+    }
+
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(self, Wanted::Any(0))
     }
@@ -185,7 +190,7 @@ impl Table {
             let Work::Rows { found, .. } = &mut rider.work else { break };
             found.push(slot, rows);
             if found.len() >= batch_rows {
-                self.send(rider, effects)?;
+                self.send(rider, false, effects)?;
             }
         }
         Ok(rows.len() as u64)
@@ -211,39 +216,80 @@ impl Table {
         Ok(())
     }
 
-    /// Sends the rows that a read has found so far, those of each key range in batches.
-    fn send(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<()> {
-        let Work::Rows { projection, found, .. } = &mut rider.work else { return Ok(()) };
-        let found = std::mem::take(found);
-        let projection = projection.clone();
-        let place_of = |slot: u32| rider.place_of_range[self.segments[slot as usize].range];
-        for found in found.parts(self.options.batch_rows.max(1)) {
-            let mut places: Vec<Option<usize>> = found.runs().map(|(slot, _)| place_of(slot)).collect();
-            places.sort_unstable();
-            places.dedup();
-            for place in places.into_iter().flatten() {
-                let runs = || found.runs().filter(|(slot, _)| place_of(*slot) == Some(place));
-                let rows = runs().map(|(_, rows)| rows.len()).sum();
-                let batch =
-                    projection.batch(rows, None, &|column| self.cells(column, runs()), rider.context())?;
-                effects.push(Effect::Rows { ts: rider.ts, range: rider.ranges[place].range, batch });
+    /// Sends full batches of what a read has found, or with `all` everything, as far as it may; the rows of each key
+    /// range in batches of their own. Returns whether nothing is left.
+    fn send(&self, rider: &mut Rider, all: bool, effects: &mut Vec<Effect>) -> Result<bool> {
+        let batch_rows = self.options.batch_rows.max(1);
+        let Work::Rows { projection, found, credit, .. } = &mut rider.work else { return Ok(true) };
+        let (projection, mut credit) = (projection.clone(), *credit);
+        let mut rest = FoundRows::default();
+        for part in std::mem::take(found).parts(batch_rows) {
+            let waits = credit.is_some_and(|credit| credit <= 0) || rest.len() > 0;
+            if waits || (part.len() < batch_rows && !all) {
+                part.runs().for_each(|(slot, rows)| rest.push(slot, rows));
+                continue;
             }
+            let sent = self.send_part(rider, &projection, &part, effects)?;
+            credit = credit.map(|credit| credit - sent);
         }
-        Ok(())
+        let is_done = rest.len() == 0;
+        if let Work::Rows { found, credit: left, .. } = &mut rider.work {
+            (*found, *left) = (rest, credit);
+        }
+        Ok(is_done)
     }
 
-    /// Sends what a read has found and not sent yet.
-    pub(crate) fn send_found(&self, rider: &mut Rider, effects: &mut Vec<Effect>) {
+    /// Returns how many batches it was.
+    fn send_part(
+        &self,
+        rider: &Rider,
+        projection: &Projection,
+        part: &FoundRows,
+        effects: &mut Vec<Effect>,
+    ) -> Result<i64> {
+        let place_of = |slot: u32| rider.place_of_range[self.segments[slot as usize].range];
+        let mut places: Vec<usize> = part.runs().filter_map(|(slot, _)| place_of(slot)).collect();
+        places.sort_unstable();
+        places.dedup();
+        for place in &places {
+            let runs = || part.runs().filter(|(slot, _)| place_of(*slot) == Some(*place));
+            let rows = runs().map(|(_, rows)| rows.len()).sum();
+            let batch =
+                projection.batch(rows, None, &|column| self.cells(column, runs()), rider.context())?;
+            effects.push(Effect::Rows { ts: rider.ts, range: rider.ranges[*place].range, batch });
+        }
+        Ok(places.len() as i64)
+    }
+
+    /// Lets a read send more batches of what it has found.
+    pub(crate) fn allow(&self, rider: &mut Rider, batches: u32, effects: &mut Vec<Effect>) {
+        if let Work::Rows { wanted, credit: Some(credit), .. } = &mut rider.work {
+            *credit += i64::from(batches);
+            if wanted.are_sent_when_found()
+                && !rider.has_failed()
+                && let Err(error) = self.send(rider, false, effects)
+            {
+                rider.fail_everywhere(&error);
+            }
+        }
+    }
+
+    /// Sends what a read has found and not sent yet, at the end of its revolution. Returns whether nothing is left.
+    pub(crate) fn send_found(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> bool {
         if rider.has_failed() {
-            return;
+            return true;
         }
         let context = &rider.operation.context;
-        let sent = match &mut rider.work {
+        let kept = match &mut rider.work {
             Work::Rows { wanted: Wanted::First(first), found, .. } => self.keep_first(first, found, context),
             _ => Ok(()),
         };
-        if let Err(error) = sent.and_then(|()| self.send(rider, effects)) {
-            rider.fail_everywhere(&error);
+        match kept.and_then(|()| self.send(rider, true, effects)) {
+            Ok(is_done) => is_done,
+            Err(error) => {
+                rider.fail_everywhere(&error);
+                true
+            }
         }
     }
 }

@@ -225,6 +225,9 @@ pub struct OrderedOperation {
     /// Whether the effects stay undecided until `decide` (DESIGN, decision 5). Otherwise the operation cannot fail,
     /// or this shard alone decides: a failure undoes the operation's effects here.
     pub undecided: bool,
+    /// Of a read of rows: the batches of its answer that come out before [`crate::Shard::allow`] asks for more;
+    /// `None` for all of them.
+    pub window: Option<u32>,
 }
 
 /// What comes out of a shard.

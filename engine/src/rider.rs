@@ -201,12 +201,31 @@ pub(crate) struct ConflictUpdate {
 /// What to do with qualifying rows.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Rows { projection: Arc<Projection>, wanted: Wanted, found: FoundRows },
-    Groups { groups: Groups, input: Projection },
+    Rows {
+        projection: Arc<Projection>,
+        wanted: Wanted,
+        found: FoundRows,
+        /// How many more batches may be sent now, if not all.
+        credit: Option<i64>,
+    },
+    Groups {
+        groups: Groups,
+        input: Projection,
+    },
     Hash,
-    Insert { conflict: Option<ConflictUpdate>, returning: Option<Projection> },
-    Update { targets: Vec<usize>, values: Projection, returning: Option<Projection> },
-    Delete { returning: Option<Projection>, counted: bool },
+    Insert {
+        conflict: Option<ConflictUpdate>,
+        returning: Option<Projection>,
+    },
+    Update {
+        targets: Vec<usize>,
+        values: Projection,
+        returning: Option<Projection>,
+    },
+    Delete {
+        returning: Option<Projection>,
+        counted: bool,
+    },
 }
 
 /// One key range of an operation.
@@ -300,6 +319,7 @@ impl Rider {
                         wanted: Wanted::new(top.as_ref(), projection, width)?,
                         projection: projections.get(projection, width)?,
                         found: FoundRows::default(),
+                        credit: ordered.window.map(i64::from),
                     },
                     ReadOutput::Groups { group_by, aggregates, top } => {
                         let mut exprs = group_by.clone();
@@ -429,6 +449,13 @@ impl Rider {
             _ if self.awaits_decision => self.ranges.iter().all(|range| range.outcome.is_err()),
             _ => self.has_failed(),
         }
+    }
+
+    /// Whether it has found a batch of rows that it may not send yet.
+    pub(crate) fn is_blocked(&self, batch_rows: usize) -> bool {
+        matches!(&self.work, Work::Rows { wanted, found, credit: Some(credit), .. }
+            if *credit <= 0 && wanted.are_sent_when_found() && found.len() >= batch_rows.max(1))
+            && !self.has_failed()
     }
 
     pub(crate) fn outcomes(&self) -> Vec<(KeyRange, Result<u64>)> {

@@ -91,6 +91,8 @@ pub(crate) struct Ride {
     slots: u32,
     /// Segments not yet passed.
     pub(crate) left: u32,
+    /// Whether it has found more than it may send, and waits.
+    pub(crate) paused: bool,
     pub(crate) is_write: bool,
     /// Whether its tests are in the order of their selectivity.
     pub(crate) ordered: bool,
@@ -118,6 +120,7 @@ impl Ride {
             start,
             slots,
             left: slots,
+            paused: false,
             is_write: rider.is_write,
             ordered: false,
             ranges: (0..rider.place_of_range.len()).filter(acts).fold(0, |bits, range| bits | bit(range)),
@@ -125,6 +128,11 @@ impl Ride {
             point: None,
             tests,
         }
+    }
+
+    /// Whether the segment is the one that it looks at next. After a pause it may have to wait for it.
+    pub(crate) fn is_next(&self, slot: u32) -> bool {
+        self.left > 0 && slot == (self.start + self.slots - self.left) % self.slots
     }
 
     /// Whether the segment is still to come.

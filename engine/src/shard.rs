@@ -229,6 +229,45 @@ impl Shard {
         self.drain(effects);
     }
 
+    /// Lets a read send more batches of its answer, see [`OrderedOperation::window`]. A read that has paused goes on
+    /// with the segment where it stopped, when the scan comes there. Ignored when the read has ended.
+    pub fn allow(&mut self, ts: Ts, batches: u32, effects: &mut Vec<Effect>) {
+        let Some(mut rider) = self.riders.take(ts) else { return };
+        if let Some(table) = self.tables.get_mut(&rider.table) {
+            table.allow(&mut rider, batches, effects);
+            if !rider.is_blocked(self.options.batch_rows)
+                && let Some(mut ride) = table.take_paused(ts)
+            {
+                if table.riding.is_empty() {
+                    self.rotation.push_back(rider.table);
+                }
+                ride.paused = false;
+                let index = table.riding.partition_point(|other| other.ts < ts);
+                table.riding.insert(index, ride);
+            }
+        }
+        self.riders.put_back(rider);
+        self.finish(ts, effects);
+    }
+
+    /// Ends a read whose answer nobody wants any more; it is executed with what it has counted so far. Writes are not
+    /// cancelled: what is ordered takes effect.
+    pub fn cancel(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
+        let is_it = |o: &OrderedOperation| o.ts == ts && !o.operation.kind.is_write();
+        if let Some(index) = self.inbox.iter().position(is_it)
+            && let Some(operation) = self.inbox.remove(index)
+        {
+            let outcomes = operation.ranges.into_iter().map(|range| (range, Ok(0))).collect();
+            return effects.push(Effect::Executed { ts, outcomes });
+        }
+        if self.riders.get(ts).is_some_and(|rider| !rider.is_write)
+            && let Some(rider) = self.riders.take(ts)
+        {
+            effects.push(Effect::Executed { ts, outcomes: rider.outcomes() });
+            self.leave(&rider);
+        }
+    }
+
     /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more. Looks at a bounded
     /// amount of data; `Busy` means that there was something to do and may be more.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
@@ -402,7 +441,7 @@ impl Shard {
             let range = bit(table.segments[slot].range);
             visitors.clear();
             for (index, ride) in rides.iter_mut().enumerate() {
-                if ride.has_ahead(slot as u32) {
+                if ride.is_next(slot as u32) {
                     ride.left -= 1;
                     if ride.ranges & range != 0 {
                         visitors.push(index as u32);
@@ -411,7 +450,10 @@ impl Shard {
             }
             let visited = !visitors.is_empty() && table.segments[slot].rows > 0;
             if visited {
-                table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, effects);
+                let pauses = table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, effects);
+                if pauses {
+                    table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
+                }
             }
             rides.retain(|ride| {
                 if ride.left == 0 {
@@ -472,13 +514,15 @@ impl Shard {
             return;
         }
         let Some(mut rider) = self.riders.take(ts) else { return };
-        rider.executed = true;
         if !rider.is_write {
-            if let Some(table) = self.tables.get(&rider.table) {
-                table.send_found(&mut rider, effects);
+            let table = self.tables.get(&rider.table);
+            if !table.is_none_or(|table| table.send_found(&mut rider, effects)) {
+                // It ends when it may send the rest.
+                return self.riders.put_back(rider);
             }
             report_read(&mut rider, effects);
         }
+        rider.executed = true;
         if rider.awaits_decision {
             effects.push(Effect::Executed { ts, outcomes: rider.outcomes() });
             self.riders.put_back(rider);
@@ -524,11 +568,15 @@ impl Shard {
         self.riders.remove(rider.ts);
         if let Some(table) = self.tables.get_mut(&rider.table) {
             table.active -= 1;
-            if rider.rides
-                && let Ok(index) = table.riding.binary_search_by_key(&rider.ts, |ride| ride.ts)
-            {
-                let ride = table.riding.remove(index);
-                table.leave(&ride);
+            if rider.rides {
+                let riding = table.riding.binary_search_by_key(&rider.ts, |ride| ride.ts);
+                let ride = match riding {
+                    Ok(index) => Some(table.riding.remove(index)),
+                    Err(_) => table.take_paused(rider.ts),
+                };
+                if let Some(ride) = ride {
+                    table.leave(&ride);
+                }
             }
             if table.riding.is_empty() {
                 self.rotation.retain(|id| *id != rider.table);

@@ -38,7 +38,9 @@ pub(crate) struct Table {
     pub(crate) keys: KeyIndex,
     /// Operations on their revolution, by `Ts`.
     pub(crate) riding: Vec<Ride>,
-    /// Their tests.
+    /// Reads that have found more than they may send, off the scan until they may.
+    pub(crate) paused: Vec<Ride>,
+    /// The tests of both.
     pub(crate) tests: SharedTests,
     pub(crate) prober: Prober,
     pub(crate) projections: Projections,
@@ -68,6 +70,7 @@ impl Table {
             tails: vec![None; ranges],
             keys: KeyIndex::default(),
             riding: Vec::new(),
+            paused: Vec::new(),
             tests: SharedTests::default(),
             prober: Prober::default(),
             projections: Projections::default(),
@@ -126,6 +129,12 @@ impl Table {
         let context = &rider.operation.context;
         let tests = rider.split.tests.iter_mut().map(|test| self.tests.join(test, context)).collect();
         self.riding.push(Ride::new(rider, tests, (self.cursor % slots) as u32, slots as u32));
+    }
+
+    /// Takes a read from those that have paused.
+    pub(crate) fn take_paused(&mut self, ts: Ts) -> Option<Ride> {
+        let index = self.paused.iter().position(|ride| ride.ts == ts)?;
+        Some(self.paused.swap_remove(index))
     }
 
     /// Takes the tests of an operation away that does not ride any more.

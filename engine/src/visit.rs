@@ -18,6 +18,7 @@ impl Table {
     /// First the index over all their predicates is probed with the columns: which rows can qualify depends on no
     /// version. Then they act one after the other, each on the versions that it sees, those written in this very
     /// visit by riders before it included. Most of them find nothing, and nothing but their [`Ride`] is looked at.
+    /// Returns whether some of them pause.
     pub(crate) fn visit(
         &mut self,
         slot: u32,
@@ -25,7 +26,7 @@ impl Table {
         visitors: &[u32],
         riders: &mut Riders,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> bool {
         let segment = &mut self.segments[slot as usize];
         let plain = segment.rows - segment.encoded_rows();
         // What has been written since the last visit is added to the encoded rows, where the index finds it.
@@ -39,6 +40,7 @@ impl Table {
         let has_plain = encoded < rows_before;
         // The columns that updates have assigned in this visit.
         let mut assigned = 0;
+        let mut pauses = false;
         for (index, plan) in visitors.iter().zip(plans) {
             let ride = &mut rides[*index as usize];
             let segment = &self.segments[slot as usize];
@@ -76,7 +78,10 @@ impl Table {
             if rider.is_satisfied() {
                 ride.left = 0;
             }
+            ride.paused = rider.is_blocked(self.options.batch_rows);
+            pauses |= ride.paused;
         }
+        pauses
     }
 
     /// How each visitor's rows are to be found, with the lists that this takes.

@@ -48,9 +48,24 @@ pub(crate) struct CoreOptions {
 /// What happens to the client process.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Submit { submission: u64, request: Request, isolation: ReadIsolation },
-    Cancel { submission: u64 },
-    Received { from: ProcessId, wire: Wire },
+    Submit {
+        submission: u64,
+        request: Request,
+        isolation: ReadIsolation,
+    },
+    Cancel {
+        submission: u64,
+    },
+    /// The reader of a submission has taken batches that came from a process.
+    Took {
+        submission: u64,
+        from: ProcessId,
+        batches: u32,
+    },
+    Received {
+        from: ProcessId,
+        wire: Wire,
+    },
     Unreachable(ProcessId),
     Tick(u64),
 }
@@ -59,7 +74,9 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) enum Effect {
     Send(ProcessId, Wire),
-    /// A part for a submission; `Done`, `Ddl` and failures are the last.
+    /// Rows for a read, from the process that is to hear when they have been taken.
+    Rows(u64, ProcessId, RecordBatch),
+    /// Any other part for a submission; `Done`, `Ddl` and failures are the last.
     Part(u64, Result<Part, Failure>),
     /// The submission's place in the window is free again.
     Release(u64),
@@ -219,6 +236,7 @@ impl Core {
         match event {
             Event::Submit { submission, request, isolation } => self.submit(submission, request, isolation),
             Event::Cancel { submission } => self.cancel(submission),
+            Event::Took { submission, from, batches } => self.took(submission, from, batches),
             Event::Received { from, wire } => self.received(from, wire),
             Event::Unreachable(process) => self.unreachable(process),
             Event::Tick(now_ms) => self.tick(now_ms),
@@ -586,7 +604,7 @@ impl Core {
     fn answered(&mut self, from: ProcessId, answer: Answer) {
         let Answer { id, ts, part } = answer;
         if id.submitter != self.options.id || id.incarnation != self.options.incarnation {
-            return;
+            return self.refuse_rows(from, id, &part);
         }
         // What is answered has been ordered, even if the router's word is still on its way.
         if id.is_ordered() {
@@ -595,7 +613,9 @@ impl Core {
         if matches!(part, AnswerPart::Done { .. }) && self.open.contains_key(&id.sequence) {
             self.saw(ts, id.is_ordered());
         }
-        let Some(open) = self.open.get_mut(&id.sequence) else { return };
+        let Some(open) = self.open.get_mut(&id.sequence) else {
+            return self.refuse_rows(from, id, &part);
+        };
         let is_write = match &open.message.body {
             Body::Data(data) => data.operation.kind.is_write(),
             _ => false,
@@ -606,7 +626,7 @@ impl Core {
             }
             AnswerPart::Rows { batch, .. } => {
                 open.handed_out = true;
-                self.effects.push(Effect::Part(open.submission, Ok(Part::Rows(batch))));
+                self.effects.push(Effect::Rows(open.submission, from, batch));
             }
             AnswerPart::Groups(groups) => {
                 open.has_groups = true;
@@ -676,6 +696,20 @@ impl Core {
             self.effects.push(Effect::Release(submission));
         } else {
             self.ended.insert(sequence, submission);
+        }
+    }
+
+    fn took(&mut self, submission: u64, from: ProcessId, batches: u32) {
+        let sequence = self.by_submission.get(&submission);
+        if let Some(open) = sequence.and_then(|sequence| self.open.get(sequence)) {
+            self.effects.push(Effect::Send(from, Wire::Took { id: open.message.id, batches }));
+        }
+    }
+
+    /// Rows that nobody waits for: more of them would never be asked for.
+    fn refuse_rows(&mut self, from: ProcessId, id: MessageId, part: &AnswerPart) {
+        if matches!(part, AnswerPart::Rows { .. }) {
+            self.effects.push(Effect::Send(from, Wire::Cancel(id)));
         }
     }
 

@@ -127,6 +127,12 @@ pub(crate) enum Command {
         answers: Answers,
         place: OwnedSemaphorePermit,
     },
+    /// The reader of a submission has taken batches that came from a storage process.
+    Took {
+        submission: u64,
+        from: ProcessId,
+        batches: u32,
+    },
     /// Nobody waits for this submission any more.
     Cancel {
         submission: u64,
@@ -136,12 +142,18 @@ pub(crate) enum Command {
     ReleasePin(Ts),
 }
 
+/// A part, and the storage process that waits for it to be taken.
+pub(crate) type HandedOut = (Option<ProcessId>, Result<Part, Failure>);
+
+/// Batches of one storage process that are taken before it hears of them: a part of what it may send.
+const TAKEN_TOGETHER: u32 = 4;
+
 /// Where the parts of a submission's answer go.
 #[derive(Debug)]
 pub(crate) struct Answers {
     /// Handle's number of the submission.
     pub(crate) submission: u64,
-    pub(crate) parts: mpsc::UnboundedSender<Result<Part, Failure>>,
+    pub(crate) parts: mpsc::UnboundedSender<HandedOut>,
     /// Bytes handed out and not yet taken.
     pub(crate) waiting: Arc<AtomicU64>,
 }
@@ -237,7 +249,8 @@ impl Client {
         let waiting = Arc::new(AtomicU64::new(0));
         let answers = Answers { submission, parts: sender, waiting: waiting.clone() };
         self.command(Command::Submit { request, isolation, answers, place })?;
-        Ok(Submission { client: self.clone(), submission, parts, waiting, changes, ended: false })
+        let taken = BTreeMap::new();
+        Ok(Submission { client: self.clone(), submission, parts, waiting, taken, changes, ended: false })
     }
 
     /// The newest catalog this client has followed the m-seq to.
@@ -363,8 +376,10 @@ impl Client {
 pub struct Submission {
     client: Client,
     submission: u64,
-    parts: mpsc::UnboundedReceiver<Result<Part, Failure>>,
+    parts: mpsc::UnboundedReceiver<HandedOut>,
     waiting: Arc<AtomicU64>,
+    /// Batches that were taken and of which their processes have not heard.
+    taken: BTreeMap<ProcessId, u32>,
     /// Whether the message may change rows or the catalog.
     changes: bool,
     ended: bool,
@@ -376,7 +391,10 @@ impl Submission {
         if self.ended {
             return None;
         }
-        let part = self.parts.recv().await.unwrap_or_else(|| Err(self.abandoned().into()));
+        let (from, part) = self.parts.recv().await.unwrap_or_else(|| (None, Err(self.abandoned().into())));
+        if let Some(from) = from {
+            self.count_taken(from);
+        }
         match &part {
             Ok(Part::Rows(batch)) => {
                 self.waiting.fetch_sub(batch.get_array_memory_size() as u64, Ordering::Relaxed);
@@ -385,6 +403,21 @@ impl Submission {
             Ok(Part::Done { .. } | Part::Ddl { .. }) | Err(_) => self.ended = true,
         }
         Some(part)
+    }
+
+    /// Bytes of rows that have arrived and wait to be taken.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn count_taken(&mut self, from: ProcessId) {
+        let taken = self.taken.entry(from).or_default();
+        *taken += 1;
+        if *taken == TAKEN_TOGETHER {
+            let batches = std::mem::take(taken);
+            // A stopped client process has nobody to tell.
+            let _ = self.client.command(Command::Took { submission: self.submission, from, batches });
+        }
     }
 
     /// The client process has ended before the answer came. A change may have been ordered by then, or may still be.

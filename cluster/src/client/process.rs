@@ -27,7 +27,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Messages of one client that are not answered in full.
 const WINDOW: usize = 8192;
-/// Bytes of rows that a submission may have waiting for its reader.
+/// Bytes of rows that a submission may have waiting for its reader. Reads are held up long before; RETURNING rows all come
+/// at once.
 const RESULT_BUFFER: u64 = 1 << 30;
 /// Events that are handled before their messages are sent.
 const BATCH: usize = 1024;
@@ -149,6 +150,9 @@ impl Process {
                 self.submissions.insert(submission, (answers, Some(place)));
                 self.core.handle(Event::Submit { submission, request, isolation });
             }
+            Command::Took { submission, from, batches } => {
+                self.core.handle(Event::Took { submission, from, batches });
+            }
             Command::Cancel { submission } => self.core.handle(Event::Cancel { submission }),
             Command::Stage(StageCommand::Chunk { chunk, holders, done }) => {
                 for (to, wire) in self.staging.send(chunk, holders, done) {
@@ -177,7 +181,10 @@ impl Process {
         for effect in self.core.take_effects() {
             match effect {
                 Effect::Send(to, wire) => self.outbox.send(to, wire),
-                Effect::Part(submission, part) => self.hand_out(submission, part),
+                Effect::Rows(submission, from, batch) => {
+                    self.hand_out(submission, Some(from), Ok(Part::Rows(batch)));
+                }
+                Effect::Part(submission, part) => self.hand_out(submission, None, part),
                 Effect::Release(submission) => {
                     self.submissions.remove(&submission);
                 }
@@ -196,7 +203,7 @@ impl Process {
         None
     }
 
-    fn hand_out(&mut self, submission: u64, part: Result<Part, Failure>) {
+    fn hand_out(&mut self, submission: u64, from: Option<ProcessId>, part: Result<Part, Failure>) {
         let Some((answers, _)) = self.submissions.get(&submission) else { return };
         if let Ok(Part::Rows(batch)) = &part {
             let bytes = batch.get_array_memory_size() as u64;
@@ -207,12 +214,12 @@ impl Process {
                         "The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."
                     ))
                     .with_hint("Read the result faster, or ask for fewer rows.");
-                let _ = answers.parts.send(Err(Failure::Sql(error)));
+                let _ = answers.parts.send((None, Err(Failure::Sql(error))));
                 self.core.handle(Event::Cancel { submission });
                 return;
             }
         }
         // The submission may have been dropped: then its cancellation is on its way.
-        let _ = answers.parts.send(part);
+        let _ = answers.parts.send((from, part));
     }
 }

@@ -141,6 +141,7 @@ impl Scene {
     /// What submissions hear now.
     fn parts(&mut self) -> Vec<(u64, Result<Part, Failure>)> {
         let parts = self.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Rows(submission, _, batch) => Some((submission, Ok(Part::Rows(batch)))),
             Effect::Part(submission, part) => Some((submission, part)),
             _ => None,
         });

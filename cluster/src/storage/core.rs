@@ -35,6 +35,8 @@ use carousel_engine::{
     position::KeyRange,
 };
 
+mod readers;
+
 use super::{
     ballot::{Ballot, Ballots},
     basic::{BasicRead, BasicReads},
@@ -42,10 +44,12 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::Config,
-    message::{Body, Data, Ddl, MessageId, ProcessId, StagedPayload},
+    message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId, StagedPayload},
     wire::{Answer, AnswerPart, Delivery, Vote, Watermarks, Wire},
 };
 
+/// Batches of the answer of a read that a shard may send before its reader has taken some.
+const READ_WINDOW: u32 = 8;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
 
@@ -151,6 +155,15 @@ pub enum Event {
     ReleasePin(Ts),
     /// From a client.
     Cancel(MessageId),
+    /// From a client: a reader has taken batches of the answer of a read.
+    Took {
+        /// The read.
+        id: MessageId,
+        /// How many.
+        batches: u32,
+    },
+    /// A client process is not there any more.
+    ClientGone(ProcessId),
     /// Time passes: milliseconds since some beginning.
     Tick(u64),
 }
@@ -184,6 +197,22 @@ pub enum Effect {
         rows: Arc<RowBatch>,
         /// Whether there are no more.
         last: bool,
+    },
+    /// Let a shard send more batches of the answer of a read.
+    Allow {
+        /// Which.
+        shard: usize,
+        /// The read.
+        ts: Ts,
+        /// How many.
+        batches: u32,
+    },
+    /// A shard need not go on with a read.
+    Cancel {
+        /// Which.
+        shard: usize,
+        /// The read.
+        ts: Ts,
     },
     /// A message that names this payload has been delivered: it does not expire any more.
     Keep(PayloadId),
@@ -269,6 +298,9 @@ struct Running {
     outcomes: BTreeMap<KeyRange, Result<u64, (usize, SqlError)>>,
     /// Rows of a write, held back until its end.
     rows: Vec<AnswerPart>,
+    /// The shards that the batches came from which the reader of a read has not taken yet, in the order in which they
+    /// were sent.
+    unread: VecDeque<usize>,
 }
 
 #[derive(Debug)]
@@ -297,7 +329,13 @@ pub struct Core {
     running: BTreeMap<Ts, Running>,
     /// By the local times of their operations.
     supplying: BTreeMap<Ts, Supplying>,
+    /// The writes among them.
+    writes: BTreeSet<Ts>,
+    /// The reads among them that wait for their readers.
+    stalled: BTreeSet<Ts>,
     by_message: HashMap<MessageId, Ts>,
+    /// The incarnations of submitters.
+    lives: HashMap<ProcessId, Incarnation>,
     cancelled: HashSet<MessageId>,
     ballots: Ballots,
     pins: BTreeMap<Ts, PinLease>,
@@ -381,6 +419,9 @@ impl Core {
             durable: recovered.ts,
             running: BTreeMap::new(),
             supplying: BTreeMap::new(),
+            writes: BTreeSet::new(),
+            stalled: BTreeSet::new(),
+            lives: HashMap::new(),
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
             ballots: Ballots::restore(recovered.ballots),
@@ -495,6 +536,8 @@ impl Core {
                 self.pins.remove(&ts);
             }
             Event::Cancel(id) => self.cancel(id),
+            Event::Took { id, batches } => self.took_batches(id, batches),
+            Event::ClientGone(client) => self.cancel_reads(|id| id.submitter == client),
             Event::Tick(now_ms) => self.tick(now_ms),
         }
         self.advance();
@@ -591,7 +634,8 @@ impl Core {
 
     /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
     fn advance(&mut self) {
-        while self.running.len() < self.options.running
+        // A read that waits for its reader does no work.
+        while self.running.len() - self.stalled.len() < self.options.running
             && let Some(delivery) = self.pending.pop_front()
         {
             self.delivered = delivery.ts;
@@ -601,7 +645,7 @@ impl Core {
             self.delivered = self.frontier;
         }
         if self.writing.is_none()
-            && let Some((ts, catalog)) = self.requested.take_if(|(ts, _)| !runs_before(&self.running, *ts))
+            && let Some((ts, catalog)) = self.requested.take_if(|(ts, _)| !runs_before(&self.writes, *ts))
         {
             let tables = catalog.tables().cloned().collect();
             let reads = BTreeMap::new();
@@ -647,6 +691,7 @@ impl Core {
             operation,
             ranges: self.held.clone(),
             undecided: false,
+            window: None,
         });
     }
 
@@ -783,6 +828,7 @@ impl Core {
 
     fn process_data(&mut self, delivery: &Delivery, data: &Data) {
         let (ts, message) = (delivery.ts, &delivery.message);
+        self.note_life(message.id);
         let is_write = data.operation.kind.is_write();
         let is_ordered = message.id.is_ordered();
         // A basic read was sent here because of the config that its client knows.
@@ -848,7 +894,11 @@ impl Core {
             executing: (0..self.options.shards).collect(),
             outcomes: delivery.ranges.iter().map(|range| (*range, Ok(0))).collect(),
             rows: Vec::new(),
+            unread: VecDeque::new(),
         };
+        if is_write {
+            self.writes.insert(time);
+        }
         if !cancelled {
             self.by_message.insert(message.id, time);
         }
@@ -857,7 +907,8 @@ impl Core {
         // What is read at the present time sees all messages up to it.
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
         let operation = data.operation.clone();
-        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided });
+        let window = (!is_write).then_some(READ_WINDOW);
+        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided, window });
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());
             let taken = vec![0; self.options.shards];
@@ -877,7 +928,11 @@ impl Core {
                 let part = AnswerPart::Rows { range, batch };
                 match running.answer {
                     Some(_) if running.is_write => running.rows.push(part),
-                    Some(id) => self.answer(id, ts, part),
+                    Some(id) => {
+                        running.unread.push_back(shard);
+                        self.answer(id, ts, part);
+                        self.note_stalled(time);
+                    }
                     None => {}
                 }
             }
@@ -895,6 +950,7 @@ impl Core {
 
     fn executed_by(&mut self, shard: usize, time: Ts, outcomes: Vec<(KeyRange, Result<u64, SqlError>)>) {
         let ts = global(time);
+        self.stalled.remove(&time);
         let Some(running) = self.running.get_mut(&time) else { return };
         assert!(running.executing.remove(&shard), "shard {shard} executed {ts} twice");
         for (range, outcome) in outcomes {
@@ -966,6 +1022,7 @@ impl Core {
         let ts = global(time);
         let mut outcomes = self.outcomes(time);
         let Some(running) = self.running.remove(&time) else { return };
+        self.writes.remove(&time);
         if let Some(decision) = decision {
             for shard in 0..self.options.shards {
                 self.effects.push(Effect::Decide { shard, ts: time, decision });
@@ -1001,24 +1058,6 @@ impl Core {
         self.effects.push(Effect::Answer(id.submitter, Answer { id, ts, part }));
     }
 
-    fn cancel(&mut self, id: MessageId) {
-        match self.by_message.remove(&id) {
-            Some(time) => {
-                if let Some(running) = self.running.get_mut(&time) {
-                    running.answer = None;
-                    running.rows.clear();
-                }
-            }
-            None => {
-                // Cancellations overtake deliveries. Forgetting one costs only an answer that nobody reads.
-                if self.cancelled.len() >= REMEMBERED_CANCELLATIONS {
-                    self.cancelled.clear();
-                }
-                self.cancelled.insert(id);
-            }
-        }
-    }
-
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.pins.retain(|_, pin| pin.deadline_ms >= now_ms);
@@ -1050,8 +1089,8 @@ impl Core {
     }
 
     fn executed(&self) -> Ts {
-        match self.running.keys().next() {
-            // A snapshot read runs behind its message.
+        // A read changes nothing, and may have to wait for its reader.
+        match self.writes.first() {
             Some(oldest) => global(Ts(oldest.0 - 1)),
             None => self.delivered,
         }
@@ -1149,8 +1188,8 @@ fn weight(body: &Body) -> u64 {
     }
 }
 
-fn runs_before(running: &BTreeMap<Ts, Running>, ts: Ts) -> bool {
-    running.range(..local(ts)).next().is_some()
+fn runs_before(writes: &BTreeSet<Ts>, ts: Ts) -> bool {
+    writes.range(..local(ts)).next().is_some()
 }
 
 /// The chunks of a payload that lie in these ranges, by part and number.

@@ -10,7 +10,10 @@
 //!
 //! The shell (`super::process`) drives it and has no logic of its own.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use carousel_engine::{Ts, operation::PayloadId, position::KeyRange};
@@ -249,6 +252,7 @@ impl Node {
             Wire::RenewPin(ts) => self.event(Event::RenewPin(ts)),
             Wire::ReleasePin(ts) => self.event(Event::ReleasePin(ts)),
             Wire::Cancel(id) => self.event(Event::Cancel(id)),
+            Wire::Took { id, batches } => self.event(Event::Took { id, batches }),
             Wire::Hello => self.tell_memory(from),
             Wire::BasicRead { reads, config_version, seen } => {
                 for (message, ranges) in reads {
@@ -298,6 +302,12 @@ impl Node {
                 }
                 Effect::Supply { shard, ts, rows, last } => {
                     self.outputs.push(Output::Shard(shard, ShardCommand::Supply(ts, rows, last)));
+                }
+                Effect::Allow { shard, ts, batches } => {
+                    self.outputs.push(Output::Shard(shard, ShardCommand::Allow(ts, batches)));
+                }
+                Effect::Cancel { shard, ts } => {
+                    self.outputs.push(Output::Shard(shard, ShardCommand::Cancel(ts)));
                 }
                 Effect::Keep(payload) => self.tell_payloads(PayloadCommand::Keep(payload)),
                 Effect::Load(wanted) => self.tell_payloads(PayloadCommand::Load(wanted)),
@@ -407,6 +417,7 @@ impl Node {
             ProcessKind::Storage => {}
             ProcessKind::Client | ProcessKind::Super => {
                 self.clients.remove(&process);
+                self.event(Event::ClientGone(process));
             }
         }
     }
@@ -432,8 +443,10 @@ impl Node {
         let delivered = self.core.watermarks(0).delivered;
         self.tell_payloads(PayloadCommand::Expire(delivered));
         let memory = Some(self.memory);
-        let behind: Vec<ProcessId> =
+        let mut behind: BTreeSet<ProcessId> =
             self.clients.iter().filter(|(_, told)| **told != memory).map(|(client, _)| *client).collect();
+        // Whoever keeps a read waiting is asked whether it is there at all.
+        behind.extend(self.core.stalled_clients());
         for client in behind {
             self.tell_memory(client);
         }

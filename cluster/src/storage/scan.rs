@@ -22,6 +22,10 @@ pub(crate) enum ShardCommand {
     Decide(Ts, Decision),
     /// Rows of a staged payload, and whether they are the last.
     Supply(Ts, Arc<RowBatch>, bool),
+    /// A read may send so many more batches.
+    Allow(Ts, u32),
+    /// A read need not go on.
+    Cancel(Ts),
     /// Versions that ended before this can be collected.
     Horizon(Ts),
 }
@@ -100,6 +104,8 @@ impl Scan {
             ShardCommand::Submit(operation) => self.shard.submit(operation),
             ShardCommand::Decide(ts, decision) => self.shard.decide(ts, decision, effects),
             ShardCommand::Supply(ts, rows, last) => self.shard.supply(ts, rows, last, effects),
+            ShardCommand::Allow(ts, batches) => self.shard.allow(ts, batches, effects),
+            ShardCommand::Cancel(ts) => self.shard.cancel(ts, effects),
             ShardCommand::Horizon(ts) => {
                 self.horizon = ts;
                 self.garbage = true;

@@ -134,6 +134,8 @@ impl Scene {
                 Effect::BeginCheckpoint { ts, ballots, .. } => {
                     format!("{me} begins checkpoint ts={ts} with {} ballots", ballots.len())
                 }
+                Effect::Allow { ts, batches, .. } => format!("{me} allows ts={} {batches}", ts.0 >> 16),
+                Effect::Cancel { ts, .. } => format!("{me} cancels ts={}", ts.0 >> 16),
                 Effect::EndCheckpoint { ts, .. } => format!("{me} completes checkpoint ts={ts}"),
                 other => format!("{me} {other:?}"),
             };
@@ -624,7 +626,7 @@ fn a_cancelled_read_answers_nothing_and_keeps_nothing() {
     scene.handle(1, Event::Shard { shard: 0, effects: rows(2) });
     scene.executed(1, 2, Ok(1));
     assert_eq!(scene.horizon(1), 3, "the other one reads on");
-    scene.check("");
+    scene.check("s1 cancels ts=2");
     scene.executed(1, 3, Ok(1));
     assert_eq!(scene.horizon(1), 4);
     scene.check("s1 -> c1 ts=3 done a=1");
@@ -636,4 +638,63 @@ fn a_cancelled_read_answers_nothing_and_keeps_nothing() {
     scene.executed(1, 5, Ok(1));
     scene.check("s1 submits ts=5");
     assert_eq!(scene.horizon(1), 6);
+}
+
+/// A reader that has not taken what was sent holds up neither the operations behind its read nor a checkpoint, and its
+/// read goes on when it has, or ends when it is gone.
+#[test]
+fn a_slow_reader_holds_up_nobody_else() {
+    let mut scene = Scene::new(1);
+    let id = |sequence| MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence };
+    let batch = |ts| ShardEffect::Rows {
+        ts: local(Ts(ts)),
+        range: KeyRange::FULL,
+        batch: RecordBatch::new_empty(schema().arrow()),
+    };
+    // As many reads as may run, each with as many batches on their way as may be.
+    for ts in 2..18 {
+        scene.read(1, ts, None);
+        let effects = (0..8).map(|_| batch(ts)).collect();
+        scene.handle(1, Event::Shard { shard: 0, effects });
+    }
+    scene.trace.clear();
+    scene.write(1, 18);
+    scene.executed(1, 18, Ok(1));
+    scene.deliver(1, 19, Body::Checkpoint);
+    assert!(scene.trace.contains("s1 submits ts=18\n"), "{}", scene.trace);
+    assert!(scene.trace.contains("s1 begins checkpoint ts=19"), "{}", scene.trace);
+    assert_eq!(scene.horizon(1), 2, "what they see is kept");
+
+    scene.trace.clear();
+    scene.handle(1, Event::Took { id: id(2), batches: 3 });
+    scene.check("s1 allows ts=2 3");
+    scene.executed(1, 2, Ok(1));
+    scene.handle(1, Event::Took { id: id(2), batches: 5 });
+    scene.check("s1 -> c1 ts=2 done a=1");
+    assert_eq!(scene.horizon(1), 3);
+
+    scene.handle(1, Event::ClientGone(ProcessId::client(1)));
+    let cancelled: String = (3..18).map(|ts| format!("s1 cancels ts={ts}\n")).collect();
+    scene.check(&cancelled);
+}
+
+/// A client that has started again does not know the reads of its earlier life.
+#[test]
+fn reads_of_an_earlier_life_are_cancelled() {
+    let mut scene = Scene::new(1);
+    scene.read(1, 2, None);
+    scene.trace.clear();
+    let id = MessageId { submitter: ProcessId::client(1), incarnation: 2, sequence: 1 };
+    let operation = Arc::new(Operation {
+        table: TableId(1),
+        context: EvalContext::default(),
+        kind: OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash }),
+    });
+    let data = Data { operation, read_ts: None, replica_offset: 0, fallible: false, staged: None };
+    let message =
+        Arc::new(Message { id, tables: Vec::new(), ranges: vec![KeyRange::FULL], body: Body::Data(data) });
+    let ranges = vec![scene.range(1)];
+    let delivery = Delivery { ts: Ts(3), message, ranges, config_version: scene.config.version() };
+    scene.handle(1, Event::Delivered { deliveries: vec![delivery], frontier: Ts(3) });
+    scene.check("s1 cancels ts=2\ns1 submits ts=3");
 }

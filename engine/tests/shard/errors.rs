@@ -52,6 +52,7 @@ impl Table {
             operation: Arc::new(operation),
             ranges: vec![KeyRange::FULL],
             undecided: false,
+            window: None,
         });
         let mut effects = Vec::new();
         while self.shard.step(&mut effects) == Progress::Busy {}

@@ -224,6 +224,7 @@ fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
         operation,
         ranges: vec![KeyRange::FULL],
         undecided: false,
+        window: None,
     }
 }
 
