@@ -4,6 +4,7 @@
 //! [`Client`] is a cheap handle. The protocol is a pure state machine in its own task; what a statement sees of it is a
 //! [`Submission`], a stream of [`Part`]s.
 
+mod admission;
 mod core;
 mod pin;
 mod process;
@@ -27,6 +28,7 @@ use carousel_engine::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use self::admission::{Admission, Admitted};
 pub use self::{
     pin::Pin,
     process::ClientOptions,
@@ -125,7 +127,7 @@ pub(crate) enum Command {
         request: Request,
         isolation: ReadIsolation,
         answers: Answers,
-        place: OwnedSemaphorePermit,
+        place: Place,
     },
     /// The reader of a submission has taken batches that came from a storage process.
     Took {
@@ -141,6 +143,9 @@ pub(crate) enum Command {
     RenewPin(Ts),
     ReleasePin(Ts),
 }
+
+/// A place in the window, and the memory that the message may take; held until the message is done.
+pub(crate) type Place = (OwnedSemaphorePermit, Admitted);
 
 /// A part, and the storage process that waits for it to be taken.
 pub(crate) type HandedOut = (Option<ProcessId>, Result<Part, Failure>);
@@ -172,6 +177,7 @@ struct Shared {
     id: ProcessId,
     incarnation: Incarnation,
     window: Arc<Semaphore>,
+    admission: Arc<Admission>,
     commands: mpsc::UnboundedSender<Command>,
     view: watch::Receiver<View>,
     submissions: AtomicU64,
@@ -184,6 +190,7 @@ impl Client {
         id: ProcessId,
         incarnation: Incarnation,
         window: usize,
+        admission: Arc<Admission>,
         commands: mpsc::UnboundedSender<Command>,
         view: watch::Receiver<View>,
     ) -> Client {
@@ -192,6 +199,7 @@ impl Client {
                 id,
                 incarnation,
                 window: Arc::new(Semaphore::new(window)),
+                admission,
                 commands,
                 view,
                 submissions: AtomicU64::new(0),
@@ -237,7 +245,7 @@ impl Client {
             let message = "changing the keyspace of a running cluster is not supported yet";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message));
         }
-        self.admit(stage::added_bytes(&request.body))?;
+        let admitted = self.shared.admission.admit(&request.body, self.memory())?;
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
         let changes = match &request.body {
             Body::Data(data) => data.operation.kind.is_write(),
@@ -248,7 +256,7 @@ impl Client {
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let waiting = Arc::new(AtomicU64::new(0));
         let answers = Answers { submission, parts: sender, waiting: waiting.clone() };
-        self.command(Command::Submit { request, isolation, answers, place })?;
+        self.command(Command::Submit { request, isolation, answers, place: (place, admitted) })?;
         let taken = BTreeMap::new();
         Ok(Submission { client: self.clone(), submission, parts, waiting, taken, changes, ended: false })
     }
@@ -342,21 +350,9 @@ impl Client {
         Ok((incarnation << ROW_ID_BITS) | first as i64)
     }
 
-    /// Refuses to add `bytes` of rows when some storage process would exceed its limit.
-    fn admit(&self, bytes: u64) -> Result<(), SqlError> {
-        let memory = self.memory();
-        match memory.limit {
-            Some(limit) if bytes > 0 && memory.used.saturating_add(bytes) > limit => Err(SqlError::new(
-                SqlState::OUT_OF_MEMORY,
-                "out of memory",
-            )
-            .with_detail(format!(
-                "A storage process uses {} bytes of its limit of {limit}; the statement adds up to {bytes}.",
-                memory.used
-            ))
-            .with_hint("Delete rows or raise the memory limit.")),
-            _ => Ok(()),
-        }
+    /// The memory for the writes on their way.
+    pub(crate) fn admission(&self) -> &Arc<Admission> {
+        &self.shared.admission
     }
 
     fn command(&self, command: Command) -> Result<(), SqlError> {

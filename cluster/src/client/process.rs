@@ -7,10 +7,11 @@ use std::{
 };
 
 use carousel_engine::{SqlError, SqlState};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    Answers, Client, Command, Failure, Part, View,
+    Answers, Client, Command, Failure, Part, Place, View,
+    admission::Admission,
     core::{Core, CoreOptions, Effect, Event},
     stage::StageCommand,
     staging::Staging,
@@ -59,6 +60,7 @@ impl Client {
         let (view, viewed) = watch::channel(core.view());
         let (commands, received) = mpsc::unbounded_channel();
         let (outbox, unreachable) = Outbox::new(endpoint.sender());
+        let admission = Arc::new(Admission::default());
         let process = Process {
             core,
             outbox,
@@ -66,9 +68,10 @@ impl Client {
             submissions: HashMap::new(),
             staging: Staging::new(),
             incarnation: options.incarnation,
+            admission: admission.clone(),
         };
         tokio::spawn(process.run(endpoint, received, unreachable));
-        Client::new(options.id, options.incarnation, WINDOW, commands, viewed)
+        Client::new(options.id, options.incarnation, WINDOW, admission, commands, viewed)
     }
 }
 
@@ -76,9 +79,10 @@ struct Process {
     core: Core,
     outbox: Outbox,
     view: watch::Sender<View>,
-    submissions: HashMap<u64, (Answers, Option<OwnedSemaphorePermit>)>,
+    submissions: HashMap<u64, (Answers, Place)>,
     staging: Staging<oneshot::Sender<Result<(), SqlError>>>,
     incarnation: Incarnation,
+    admission: Arc<Admission>,
 }
 
 impl Process {
@@ -112,6 +116,7 @@ impl Process {
                 _ = ticks.tick() => {
                     let now_ms = started.elapsed().as_millis() as u64;
                     self.core.handle(Event::Tick(now_ms));
+                    self.admission.tick();
                     for (to, wire) in self.staging.tick(now_ms) {
                         self.outbox.send(to, wire);
                     }
@@ -147,7 +152,7 @@ impl Process {
         match command {
             Command::Submit { request, isolation, answers, place } => {
                 let submission = answers.submission;
-                self.submissions.insert(submission, (answers, Some(place)));
+                self.submissions.insert(submission, (answers, place));
                 self.core.handle(Event::Submit { submission, request, isolation });
             }
             Command::Took { submission, from, batches } => {

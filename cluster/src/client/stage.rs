@@ -10,15 +10,18 @@ use arrow::array::UInt64Array;
 use bytes::Bytes;
 use carousel_engine::{
     SqlError, SqlState, Ts,
-    operation::{InsertRows, OperationKind, PayloadId, RowBatch},
+    operation::{PayloadId, RowBatch},
     position::KeyRange,
 };
 use tokio::sync::oneshot;
 
-use super::{Client, Command};
+use super::{
+    Client, Command,
+    admission::{self, Admitted},
+};
 use crate::{
     config::Config,
-    message::{Body, ProcessId, StagedPart, StagedPayload},
+    message::{ProcessId, StagedPart, StagedPayload},
     wire::StageChunk,
 };
 
@@ -46,6 +49,8 @@ pub struct Stager {
     latest: Ts,
     parts: BTreeMap<KeyRange, StagedPart>,
     in_flight: VecDeque<oneshot::Receiver<Result<(), SqlError>>>,
+    /// The memory that its rows will take.
+    admitted: Admitted,
     finished: bool,
 }
 
@@ -53,6 +58,7 @@ impl Stager {
     pub(super) fn new(client: Client, id: PayloadId) -> Stager {
         let config = client.config();
         let latest = Ts(client.frontier().0 + LIFE_OF_A_PAYLOAD);
+        let admitted = Admitted::nothing(client.admission());
         Stager {
             client,
             id,
@@ -60,6 +66,7 @@ impl Stager {
             latest,
             parts: BTreeMap::new(),
             in_flight: VecDeque::new(),
+            admitted,
             finished: false,
         }
     }
@@ -76,7 +83,7 @@ impl Stager {
     /// 53200 when the storage processes report too little memory, 53100 when a disk is full, 57P01 when the client
     /// process has been stopped.
     pub async fn push(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
-        self.client.admit(batch.rows.get_array_memory_size() as u64)?;
+        self.admitted.grow(admission::bytes_of(batch), self.client.memory())?;
         let config = self.config.clone();
         for range in config.primary_ranges() {
             let Some(part) = rows_within(batch, &range)? else { continue };
@@ -123,6 +130,9 @@ impl Stager {
             self.receipt().await?;
         }
         self.finished = true;
+        let admission = self.client.admission().clone();
+        let admitted = std::mem::replace(&mut self.admitted, Admitted::nothing(&admission));
+        admission.keep_staged(self.id, admitted);
         Ok(StagedPayload {
             id: self.id,
             config_version: self.config.version(),
@@ -171,19 +181,4 @@ pub(crate) fn rows_within(batch: &RowBatch, range: &KeyRange) -> Result<Option<R
     let rows = arrow::compute::take_record_batch(&batch.rows, &UInt64Array::from(indices))
         .map_err(|e| SqlError::internal(format!("cannot split rows by key range: {e}")))?;
     Ok(Some(RowBatch { rows, positions, ordinals }))
-}
-
-/// An estimate of the bytes that a message's rows will take; those of a staged payload were admitted as they were
-/// staged.
-pub(super) fn added_bytes(body: &Body) -> u64 {
-    match body {
-        Body::Data(data) => match &data.operation.kind {
-            OperationKind::Insert(insert) => match &insert.rows {
-                InsertRows::Inline(batch) => batch.rows.get_array_memory_size() as u64,
-                InsertRows::Staged(_) => 0,
-            },
-            _ => 0,
-        },
-        Body::Ddl(_) | Body::Pin { .. } | Body::Checkpoint | Body::Configuration(_) => 0,
-    }
 }

@@ -1,0 +1,181 @@
+//! Memory for writes: admitted before they are ordered (DESIGN, decision 2).
+//!
+//! What storage processes report is a little late. So a write counts from when it is admitted until some time after its
+//! end, when the reports tell of it, and writes that race for the last bytes cannot all have them.
+
+use std::{collections::HashMap, sync::Arc};
+
+use carousel_engine::{
+    SqlError, SqlState,
+    operation::{InsertRows, OperationKind, PayloadId, RowBatch},
+};
+use parking_lot::Mutex;
+
+use super::Memory;
+use crate::message::Body;
+
+/// Ticks after its end for which a write still counts: storage processes report once in a tick.
+const REPORTED_AFTER: usize = 4;
+/// Ticks for which a payload that has been staged counts when no INSERT names it.
+const STAGED_FOR: u32 = 600;
+/// What a row takes besides its values: its version, and its entry in the index of keys.
+const ROW_BYTES: u64 = 64;
+
+/// The writes on their way through one client process.
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes that writes on their way may add.
+    running: u64,
+    /// Bytes of those that have ended, in the present tick and those before.
+    ended: [u64; REPORTED_AFTER],
+    /// Payloads that are staged, until an INSERT names them, with their age in ticks.
+    staged: HashMap<PayloadId, (Admitted, u32)>,
+}
+
+/// Room for a write that was admitted.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
+    bytes: u64,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut state = self.admission.state.lock();
+        state.running -= self.bytes;
+        state.ended[0] += self.bytes;
+    }
+}
+
+impl Admitted {
+    /// Room for nothing.
+    pub(crate) fn nothing(admission: &Arc<Admission>) -> Admitted {
+        Admitted { admission: admission.clone(), bytes: 0 }
+    }
+
+    /// Makes room for more.
+    pub(crate) fn grow(&mut self, bytes: u64, memory: Memory) -> Result<(), SqlError> {
+        let mut state = self.admission.state.lock();
+        let under_way: u64 = state.running + state.ended.iter().sum::<u64>();
+        match memory.limit {
+            Some(limit) if bytes > 0 && memory.used.saturating_add(under_way).saturating_add(bytes) > limit => {
+                Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+                    .with_detail(format!(
+                        "A storage process uses {} bytes of its limit of {limit}, and statements under way may add \
+                         {under_way}; this one may add {bytes}.",
+                        memory.used
+                    ))
+                    .with_hint("Delete rows or raise the memory limit."))
+            }
+            _ => {
+                state.running += bytes;
+                self.bytes += bytes;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Admission {
+    /// Time has passed: storage processes have reported what ended long ago.
+    pub(crate) fn tick(&self) {
+        let mut late = Vec::new();
+        let mut state = self.state.lock();
+        state.ended.rotate_right(1);
+        state.ended[0] = 0;
+        let expired: Vec<PayloadId> = state
+            .staged
+            .iter_mut()
+            .filter_map(|(id, (_, age))| {
+                *age += 1;
+                (*age > STAGED_FOR).then_some(*id)
+            })
+            .collect();
+        late.extend(expired.iter().filter_map(|id| state.staged.remove(id)));
+        // What is given back takes the lock itself.
+        drop(state);
+        drop(late);
+    }
+
+    /// Keeps the room of a payload for the INSERT that will name it.
+    pub(crate) fn keep_staged(&self, payload: PayloadId, admitted: Admitted) {
+        let replaced = {
+            let mut state = self.state.lock();
+            state.staged.insert(payload, (admitted, 0))
+        };
+        debug_assert!(replaced.is_none(), "a payload is staged once");
+    }
+
+    /// The room for a message, if there is any: of its rows, or that of its payload, which was admitted as it was staged.
+    ///
+    /// # Errors
+    /// 53200.
+    pub(crate) fn admit(self: &Arc<Self>, body: &Body, memory: Memory) -> Result<Admitted, SqlError> {
+        let mut admitted = Admitted::nothing(self);
+        let Body::Data(data) = body else { return Ok(admitted) };
+        match &data.operation.kind {
+            OperationKind::Insert(insert) => match &insert.rows {
+                InsertRows::Inline(rows) => admitted.grow(bytes_of(rows), memory)?,
+                InsertRows::Staged(payload) => {
+                    let staged = self.state.lock().staged.remove(payload);
+                    return Ok(staged.map_or(admitted, |(staged, _)| staged));
+                }
+            },
+            // How many rows get new versions is not known yet: it takes some room that there is any.
+            OperationKind::Update(_) => admitted.grow(ROW_BYTES, memory)?,
+            _ => {}
+        }
+        Ok(admitted)
+    }
+}
+
+/// An estimate of the bytes that rows will take.
+pub(crate) fn bytes_of(rows: &RowBatch) -> u64 {
+    rows.rows.get_array_memory_size() as u64 + rows.positions.len() as u64 * ROW_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: Memory = Memory { used: 100, limit: Some(1000) };
+
+    fn room(admission: &Arc<Admission>, bytes: u64) -> Result<Admitted, SqlState> {
+        let mut admitted = Admitted::nothing(admission);
+        admitted.grow(bytes, MEMORY).map(|()| admitted).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn writes_count_until_the_reports_tell_of_them() {
+        let admission = Arc::new(Admission::default());
+        let first = room(&admission, 500).expect("there is room");
+        assert_eq!(room(&admission, 500).err(), Some(SqlState::OUT_OF_MEMORY));
+        drop(first);
+        for _ in 0..REPORTED_AFTER {
+            assert!(room(&admission, 500).is_err(), "it has ended, but has not been reported");
+            admission.tick();
+        }
+        assert!(room(&admission, 900).is_ok());
+        assert!(Admitted::nothing(&admission).grow(1 << 40, Memory { used: 0, limit: None }).is_ok());
+    }
+
+    #[test]
+    fn a_payload_keeps_its_room_until_it_is_inserted_or_forgotten() {
+        let admission = Arc::new(Admission::default());
+        let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+        admission.keep_staged(id, room(&admission, 900).expect("there is room"));
+        for _ in 0..STAGED_FOR {
+            admission.tick();
+        }
+        assert!(room(&admission, 1).is_err());
+        for _ in 0..=REPORTED_AFTER {
+            admission.tick();
+        }
+        assert!(room(&admission, 900).is_ok());
+    }
+}
