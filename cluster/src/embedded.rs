@@ -69,6 +69,8 @@ pub struct EmbeddedOptions {
     pub replication_factor: u32,
     /// Scan threads of each storage process.
     pub threads: usize,
+    /// Whether scan threads are bound to cores, where the platform can and there is a core for each of them.
+    pub bind_threads: bool,
     /// The most bytes that the rows of all storage processes together may take; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// Whether acknowledged means on disk.
@@ -92,6 +94,7 @@ impl EmbeddedOptions {
             storage: 1,
             replication_factor: 1,
             threads: 1,
+            bind_threads: false,
             memory_limit: None,
             durability: Durability::Disk,
             checkpoint_bytes: 64 << 20,
@@ -477,12 +480,15 @@ async fn start_storage(
     number: u32,
 ) -> Result<StorageHandle, StartError> {
     let id = ProcessId::storage(number);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let binds = options.bind_threads && options.storage as usize * options.threads <= cores;
     let storage = StorageOptions {
         id,
         dir: options.data_dir.join("storage").join(id.to_string()),
         config: Arc::new(config.clone()),
         routers: (1..=options.routers).map(ProcessId::router).collect(),
         threads: options.threads,
+        first_core: binds.then(|| (number as usize - 1) * options.threads),
         memory_limit: options.memory_limit.map(|limit| limit / u64::from(options.storage.max(1))),
         running: storage::RUNNING,
     };

@@ -18,7 +18,7 @@ use super::{
     core::{Core, CoreOptions, Recovered, local},
     node::{Input, Node, Output},
     payloads::{self, PayloadCommand, PayloadEvent},
-    scan::{ScanThread, ShardEffects},
+    scan::{self, ScanThread, ShardEffects},
 };
 use crate::{
     checkpoint::{Checkpoint, CheckpointError},
@@ -50,6 +50,9 @@ pub struct StorageOptions {
     pub routers: Vec<ProcessId>,
     /// Scan threads.
     pub threads: usize,
+    /// Which of the cores that there are the first scan thread is bound to, the others to the next ones; none is bound when
+    /// it is absent, or when there are not enough.
+    pub first_core: Option<usize>,
     /// The most bytes that its rows may take; it is what clients admit writes by.
     pub memory_limit: Option<u64>,
     /// Operations that may run at a time.
@@ -151,10 +154,12 @@ impl Storage {
             recovered,
         );
         let (effects_in, effects) = mpsc::channel(EFFECTS_ON_THEIR_WAY);
+        let cores = options.first_core.and_then(|first| scan::cores(first, shards.len()));
         let mut scans = Vec::new();
         for (index, shard) in shards.into_iter().enumerate() {
             let name = format!("{id} scan {}", index + 1);
-            scans.push(ScanThread::start(name, index, shard, effects_in.clone()).map_err(io)?);
+            let core = cores.as_ref().and_then(|cores| cores.get(index)).copied();
+            scans.push(ScanThread::start(name, index, shard, effects_in.clone(), core).map_err(io)?);
         }
         let (payload_events_in, payload_events) = mpsc::unbounded_channel();
         let (payloads, payload_thread) =

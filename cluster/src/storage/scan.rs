@@ -14,6 +14,7 @@ use carousel_engine::{
     operation::{Decision, Effect, OrderedOperation, RowBatch},
     shard::{Progress, Shard},
 };
+use core_affinity::CoreId;
 
 /// What a scan thread is told. How much can wait is bounded by the operations that may run.
 #[derive(Debug)]
@@ -41,18 +42,22 @@ pub(crate) struct ScanThread {
 }
 
 impl ScanThread {
-    /// Starts the thread of a shard, of a lower priority than routers and network.
+    /// Starts the thread of a shard, of a lower priority than routers and network, bound to a core if there is one.
     pub(crate) fn start(
         name: String,
         index: usize,
         shard: Shard,
         results: tokio::sync::mpsc::Sender<ShardEffects>,
+        core: Option<CoreId>,
     ) -> std::io::Result<ScanThread> {
         let (commands, received) = mpsc::channel();
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             lower_priority();
+            if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {
+                tracing::info!("a scan thread cannot be bound to core {}", core.id);
+            }
             run(index, Scan::new(shard), &received, &results, &reported);
         })?;
         Ok(ScanThread { commands: Some(commands), memory, thread: Some(thread) })
@@ -156,6 +161,12 @@ fn run(
             return;
         }
     }
+}
+
+/// The cores for `threads` scan threads, from the one numbered `first`; `None` when there are not so many.
+pub(crate) fn cores(first: usize, threads: usize) -> Option<Vec<CoreId>> {
+    let cores = core_affinity::get_core_ids()?;
+    Some(cores.get(first..first.checked_add(threads)?)?.to_vec())
 }
 
 /// Routers, network and sessions come first: they are what others wait for.

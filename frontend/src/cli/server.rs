@@ -49,6 +49,7 @@ impl Server {
             storage: settings.storage,
             replication_factor: settings.replication_factor,
             threads: settings.threads_per_storage as usize,
+            bind_threads: true,
             memory_limit: settings.memory_limit,
             durability: match settings.durability {
                 Durability::Disk => ClusterDurability::Disk,
