@@ -5,7 +5,7 @@ use arrow::array::ArrayRef;
 use crate::{
     column::{SegmentColumn, gather_runs},
     error::{Result, SqlError},
-    expr::{EvalContext, Expr},
+    expr::{EvalContext, Expr, Input},
     operation::{Effect, SortKey, Top},
     order,
     rider::{Projection, Rider, Work},
@@ -116,8 +116,8 @@ impl Wanted {
     /// The most rows that are kept back for an order: whoever wants more gets all.
     const MOST: u64 = 1 << 16;
 
-    /// `projection` is what `top` is over; `width` is the number of columns of the table.
-    pub(crate) fn new(top: Option<&Top>, projection: &[Expr], width: usize) -> Result<Wanted> {
+    /// `projection` is what `top` is over, itself over `row`.
+    pub(crate) fn new(top: Option<&Top>, projection: &[Expr], row: Input<'_>) -> Result<Wanted> {
         let Some(top) = top else { return Ok(Wanted::All) };
         if top.keys.is_empty() || top.limit == 0 {
             return Ok(Wanted::Any(top.limit));
@@ -132,7 +132,7 @@ impl Wanted {
         let exprs = top.keys.iter().map(of_key).collect::<Result<Vec<Expr>>>()?;
         let renumbered = top.keys.iter().enumerate().map(|(column, key)| SortKey { column, ..key.clone() });
         Ok(Wanted::First(Box::new(First {
-            input: Projection::new(&exprs, width)?,
+            input: Projection::new(&exprs, row)?,
             types: exprs.iter().map(Expr::ty).collect(),
             keys: renumbered.collect(),
             limit: top.limit as usize,
@@ -187,9 +187,9 @@ impl Table {
             }
         }
         for rows in rows.chunks(batch_rows) {
-            let Work::Rows { found, .. } = &mut rider.work else { break };
+            let Work::Rows { found, credit, .. } = &mut rider.work else { break };
             found.push(slot, rows);
-            if found.len() >= batch_rows {
+            if found.len() >= batch_rows && credit.is_none_or(|credit| credit > 0) {
                 self.send(rider, false, effects)?;
             }
         }

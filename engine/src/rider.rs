@@ -13,7 +13,7 @@ use arrow::{
 
 use crate::{
     error::{Result, SqlError},
-    expr::{EvalContext, Expr, can_fail, check_depth, columns, remap_columns, walk},
+    expr::{EvalContext, Expr, Input, can_fail, columns, remap_columns},
     found::{FoundRows, Wanted},
     kernel::{self, Groups},
     operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, RowBatch, Ts},
@@ -41,32 +41,8 @@ pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatc
         .map_err(|error| SqlError::internal(error.to_string()))
 }
 
-/// Refuses expressions that are too deep or refer to columns that are not there.
-fn check(exprs: &[Expr], width: usize) -> Result<()> {
-    // Nearly everything that comes by is a column, or a column compared with a constant.
-    let is_leaf = |expr: &Expr| match expr {
-        Expr::Column { index, .. } => *index < width,
-        Expr::Literal { .. } => true,
-        _ => false,
-    };
-    for expr in exprs {
-        if is_leaf(expr)
-            || matches!(expr, Expr::Compare { left, right, .. } if is_leaf(left) && is_leaf(right))
-        {
-            continue;
-        }
-        check_depth(expr)?;
-        let mut fits = true;
-        walk(expr, &mut |part| {
-            if let Expr::Column { index, .. } = part {
-                fits &= *index < width;
-            }
-        });
-        if !fits {
-            return Err(SqlError::internal("an expression refers to a column that the table does not have"));
-        }
-    }
-    Ok(())
+fn check(exprs: &[Expr], input: Input<'_>) -> Result<()> {
+    exprs.iter().try_for_each(|expr| input.check(expr))
 }
 
 /// The projections that reads have asked for last: statements that are prepared once are asked often.
@@ -78,15 +54,15 @@ pub(crate) struct Projections {
 impl Projections {
     const KEPT: usize = 16;
 
-    fn get(&mut self, exprs: &[Expr], width: usize) -> Result<Arc<Projection>> {
+    fn get(&mut self, exprs: &[Expr], input: Input<'_>) -> Result<Arc<Projection>> {
         // Constants that compare as equal may still look different.
         if !exprs.iter().all(|expr| matches!(expr, Expr::Column { .. })) {
-            return Ok(Arc::new(Projection::new(exprs, width)?));
+            return Ok(Arc::new(Projection::new(exprs, input)?));
         }
         if let Some(found) = self.recent.iter().find(|recent| recent.source == exprs) {
             return Ok(found.clone());
         }
-        let mut projection = Projection::new(exprs, width)?;
+        let mut projection = Projection::new(exprs, input)?;
         projection.source = exprs.to_vec();
         let projection = Arc::new(projection);
         self.recent.truncate(Projections::KEPT - 1);
@@ -96,9 +72,9 @@ impl Projections {
 }
 
 impl Projection {
-    /// `width` is the number of columns that the expressions may refer to.
-    pub(crate) fn new(exprs: &[Expr], width: usize) -> Result<Projection> {
-        check(exprs, width)?;
+    /// Of expressions over `input`.
+    pub(crate) fn new(exprs: &[Expr], input: Input<'_>) -> Result<Projection> {
+        check(exprs, input)?;
         let needed: BTreeSet<usize> = exprs.iter().flat_map(columns).collect();
         let columns: Vec<usize> = needed.into_iter().collect();
         let place = |index: usize| columns.binary_search(&index).unwrap_or(0);
@@ -172,11 +148,12 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    fn new(predicate: &[Expr], width: usize) -> Result<Option<Filter>> {
+    fn new(predicate: &[Expr], input: Input<'_>) -> Result<Option<Filter>> {
         if predicate.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Filter { projection: Projection::new(predicate, width)? }))
+        input.check_conditions(predicate)?;
+        Ok(Some(Filter { projection: Projection::new(predicate, input)? }))
     }
 
     /// Indices of the rows for which it is true.
@@ -275,8 +252,8 @@ pub(crate) struct Rider {
     pub(crate) executed: bool,
 }
 
-fn projection(exprs: &Option<Vec<Expr>>, width: usize) -> Result<Option<Projection>> {
-    exprs.as_ref().map(|exprs| Projection::new(exprs, width)).transpose()
+fn projection(exprs: &Option<Vec<Expr>>, row: Input<'_>) -> Result<Option<Projection>> {
+    exprs.as_ref().map(|exprs| Projection::new(exprs, row)).transpose()
 }
 
 fn check_targets(assignments: &[(usize, Expr)], schema: &TableSchema) -> Result<()> {
@@ -294,9 +271,9 @@ fn check_targets(assignments: &[(usize, Expr)], schema: &TableSchema) -> Result<
     Ok(())
 }
 
-fn assigned_values(assignments: &[(usize, Expr)], width: usize) -> Result<Projection> {
+fn assigned_values(assignments: &[(usize, Expr)], input: Input<'_>) -> Result<Projection> {
     let exprs: Vec<Expr> = assignments.iter().map(|(_, expr)| expr.clone()).collect();
-    Projection::new(&exprs, width)
+    Projection::new(&exprs, input)
 }
 
 impl Rider {
@@ -309,26 +286,28 @@ impl Rider {
         place_of_range: Vec<Option<usize>>,
     ) -> Result<Rider> {
         let operation = ordered.operation.clone();
-        let width = schema.columns.len();
+        let row = Input::row(&schema.columns);
         let mut predicate: &[Expr] = &[];
         let work = match &operation.kind {
             OperationKind::Read(read) => {
                 predicate = &read.predicate;
                 match &read.output {
                     ReadOutput::Rows { projection, top } => Work::Rows {
-                        wanted: Wanted::new(top.as_ref(), projection, width)?,
-                        projection: projections.get(projection, width)?,
+                        wanted: Wanted::new(top.as_ref(), projection, row)?,
+                        projection: projections.get(projection, row)?,
                         found: FoundRows::default(),
                         credit: ordered.window.map(i64::from),
                     },
                     ReadOutput::Groups { group_by, aggregates, top } => {
                         let mut exprs = group_by.clone();
                         for call in aggregates {
+                            call.result_type()?;
+                            row.check_conditions(call.filter.as_slice())?;
                             exprs.extend(call.argument.clone());
                             exprs.extend(call.filter.clone());
                             exprs.extend(call.further.iter().cloned());
                         }
-                        let input = Projection::new(&exprs, width)?;
+                        let input = Projection::new(&exprs, row)?;
                         let place = |index: usize| input.columns.binary_search(&index).unwrap_or(0);
                         let remap = |expr: &Expr| remap_columns(expr.clone(), &place);
                         let group_by = group_by.iter().map(remap).collect();
@@ -348,15 +327,16 @@ impl Rider {
                 let conflict = match &insert.on_conflict {
                     OnConflict::Update { assignments, predicate } => {
                         check_targets(assignments, schema)?;
+                        let both = Input::two_rows(&schema.columns);
                         Some(ConflictUpdate {
                             targets: assignments.iter().map(|(target, _)| *target).collect(),
-                            values: assigned_values(assignments, 2 * width)?,
-                            filter: Filter::new(predicate, 2 * width)?,
+                            values: assigned_values(assignments, both)?,
+                            filter: Filter::new(predicate, both)?,
                         })
                     }
                     OnConflict::Fail | OnConflict::Nothing => None,
                 };
-                let returning = projection(&insert.returning, width)?.map(Projection::with_ordinal);
+                let returning = projection(&insert.returning, row)?.map(Projection::with_ordinal);
                 Work::Insert { conflict, returning }
             }
             OperationKind::Update(update) => {
@@ -364,13 +344,13 @@ impl Rider {
                 predicate = &update.predicate;
                 Work::Update {
                     targets: update.assignments.iter().map(|(target, _)| *target).collect(),
-                    values: assigned_values(&update.assignments, width)?,
-                    returning: projection(&update.returning, width)?,
+                    values: assigned_values(&update.assignments, row)?,
+                    returning: projection(&update.returning, row)?,
                 }
             }
             OperationKind::Delete(delete) => {
                 predicate = &delete.predicate;
-                Work::Delete { returning: projection(&delete.returning, width)?, counted: true }
+                Work::Delete { returning: projection(&delete.returning, row)?, counted: true }
             }
             OperationKind::Truncate => Work::Delete { returning: None, counted: false },
             OperationKind::CreateTable(_) | OperationKind::DropTable => {
@@ -378,9 +358,9 @@ impl Rider {
             }
         };
         // Checked as a whole, so that the index may rely on it.
-        check(predicate, width)?;
+        row.check_conditions(predicate)?;
         let split = split(predicate, &schema.columns);
-        let residual = Filter::new(&split.residual, width)?;
+        let residual = Filter::new(&split.residual, row)?;
         let is_write = operation.kind.is_write();
         Ok(Rider {
             ts: ordered.ts,

@@ -18,6 +18,7 @@ pub mod resolve;
 mod strings;
 pub mod vector;
 mod visit;
+mod well_typed;
 
 pub use cast::{CastContext, cast, cast_allowed};
 pub use eval::{MAX_DEPTH, can_fail, check_depth, eval, eval_const, fold, qualifies};
@@ -26,6 +27,8 @@ pub use resolve::{ArgType, Resolved, comparison_type, resolve, select_common_typ
 pub use visit::{
     bind_parameters, children, columns, map_children, remap_columns, shift_columns, transform, walk,
 };
+
+pub(crate) use well_typed::Input;
 
 use crate::{types::Type, value::Value};
 

@@ -4,6 +4,7 @@
 
 mod errors;
 mod generate;
+mod nonsense;
 mod oracle;
 
 use std::{
