@@ -10,6 +10,7 @@ pub mod ballot;
 pub mod basic;
 pub(crate) mod checkpointer;
 pub mod core;
+mod handover;
 pub mod migration;
 pub(crate) mod node;
 pub(crate) mod payloads;

@@ -16,6 +16,8 @@ use carousel_engine::{
 };
 use core_affinity::CoreId;
 
+use super::handover::{Channels, Heard, Work, drive};
+
 /// What a scan thread is told. How much can wait is bounded by the operations that may run.
 #[derive(Debug)]
 pub(crate) enum ShardCommand {
@@ -58,7 +60,8 @@ impl ScanThread {
             if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {
                 tracing::info!("a scan thread cannot be bound to core {}", core.id);
             }
-            run(index, Scan::new(shard), &received, &results, &reported);
+            let channels = ToTask { index, commands: received, results };
+            drive(&mut Scan::new(shard), &channels, |scan| reported.store(scan.memory(), Ordering::Relaxed));
         })?;
         Ok(ScanThread { commands: Some(commands), memory, thread: Some(thread) })
     }
@@ -131,35 +134,40 @@ impl Scan {
     }
 }
 
-fn run(
+impl Work for Scan {
+    type Command = ShardCommand;
+    type Effect = Effect;
+
+    fn tell(&mut self, command: ShardCommand, effects: &mut Vec<Effect>) {
+        Scan::tell(self, command, effects);
+    }
+
+    fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
+        Scan::step(self, effects)
+    }
+}
+
+/// The channels to the process's task, for the shard of this index.
+struct ToTask {
     index: usize,
-    mut scan: Scan,
-    commands: &mpsc::Receiver<ShardCommand>,
-    results: &tokio::sync::mpsc::Sender<ShardEffects>,
-    memory: &AtomicU64,
-) {
-    let mut progress = Progress::Idle;
-    loop {
-        let mut effects = Vec::new();
-        if progress == Progress::Idle {
-            match commands.recv() {
-                Ok(command) => scan.tell(command, &mut effects),
-                Err(mpsc::RecvError) => return,
-            }
+    commands: mpsc::Receiver<ShardCommand>,
+    results: tokio::sync::mpsc::Sender<ShardEffects>,
+}
+
+impl Channels<ShardCommand, Effect> for ToTask {
+    fn next(&self, wait: bool) -> Heard<ShardCommand> {
+        if wait {
+            return self.commands.recv().map_or(Heard::End, Heard::Command);
         }
-        loop {
-            match commands.try_recv() {
-                Ok(command) => scan.tell(command, &mut effects),
-                Err(mpsc::TryRecvError::Empty) => break,
-                Err(mpsc::TryRecvError::Disconnected) => return,
-            }
+        match self.commands.try_recv() {
+            Ok(command) => Heard::Command(command),
+            Err(mpsc::TryRecvError::Empty) => Heard::Nothing,
+            Err(mpsc::TryRecvError::Disconnected) => Heard::End,
         }
-        progress = scan.step(&mut effects);
-        memory.store(scan.memory(), Ordering::Relaxed);
-        // Waiting here, when the process's task has much to do, is what bounds the effects on their way.
-        if !effects.is_empty() && results.blocking_send((index, effects)).is_err() {
-            return;
-        }
+    }
+
+    fn give(&self, effects: Vec<Effect>) -> bool {
+        self.results.blocking_send((self.index, effects)).is_ok()
     }
 }
 
