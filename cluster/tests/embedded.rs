@@ -732,3 +732,66 @@ async fn a_slow_reader_slows_only_itself() {
     assert!(table.read().await.values().all(|value| *value == 8));
     cluster.shutdown().await.expect("a clean end");
 }
+
+/// Many writers at once cannot exceed the limit together, nor can rows that are staged, which are not in memory before they
+/// are inserted. What is refused changes nothing, and reads and deletions go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_that_race_for_the_last_memory_do_not_exceed_the_limit() {
+    const LIMIT: u64 = 2_000_000;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut options = options(dir.path(), 1, 1, 1, 2);
+    options.memory_limit = Some(LIMIT);
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "t").await;
+    // The client hears of the limit with the first report.
+    while cluster.client().memory().limit.is_none() {
+        assert_eq!(table.delete_below(0).await, Ok(0));
+    }
+    let writers = (0..32i64).map(|writer| {
+        let table = table.clone();
+        tokio::spawn(async move {
+            let mut inserted = 0;
+            for first in (0..1_000_000).step_by(200) {
+                let key = writer * 1_000_000 + first;
+                let rows: Vec<(i64, i64)> = (key..key + 200).map(|k| (k, 0)).collect();
+                let rows = InsertRows::Inline(table.rows(&rows));
+                let request = table.insert_request(rows, vec![KeyRange::FULL]);
+                match table.client.submit(request).await {
+                    Ok(submission) => {
+                        submission.finish().await.expect("what is admitted is inserted");
+                        inserted += 200;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
+                        return inserted;
+                    }
+                }
+            }
+            panic!("the limit does not hold");
+        })
+    });
+    let mut inserted = 0;
+    for writer in writers.collect::<Vec<_>>() {
+        inserted += writer.await.expect("no panic");
+    }
+    assert_eq!(table.read().await.len(), inserted, "reads go on, and nothing that was refused is there");
+    let progress = cluster.storage_progress(1).expect("it runs");
+    let used = progress.borrow().watermarks.memory;
+    assert!(used <= LIMIT, "{used} bytes");
+
+    // No chunk by itself is too much, but the payload is.
+    let mut stager = cluster.client().stage();
+    let mut refused = None;
+    for chunk in 0..1_000i64 {
+        let key = 100_000_000 + chunk * 100;
+        let rows: Vec<(i64, i64)> = (key..key + 100).map(|k| (k, 0)).collect();
+        refused = stager.push(&table.rows(&rows)).await.err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    assert_eq!(refused.map(|error| error.code), Some(SqlState::OUT_OF_MEMORY));
+    drop(stager);
+    assert!(table.delete_below(i64::MAX).await.is_ok(), "rows can be deleted");
+    cluster.shutdown().await.expect("a clean end");
+}
