@@ -25,6 +25,7 @@ pub mod order;
 pub mod position;
 mod predicate_index;
 mod primary_key;
+mod results;
 mod rider;
 mod riders;
 pub mod schema;

@@ -29,7 +29,7 @@ pub(crate) struct Projection {
     source: Vec<Expr>,
     columns: Vec<usize>,
     exprs: Vec<Expr>,
-    schema: SchemaRef,
+    pub(crate) schema: SchemaRef,
 }
 
 /// A batch of these columns; their types make its schema.
@@ -100,6 +100,16 @@ impl Projection {
         self.columns.get(input).copied()
     }
 
+    /// The table's columns that the expressions are, if they are nothing but columns.
+    pub(crate) fn table_columns(&self) -> Option<impl Iterator<Item = usize>> {
+        let column = |expr: &Expr| match expr {
+            Expr::Column { index, .. } => self.source_of(*index),
+            _ => None,
+        };
+        let all = self.exprs.iter().all(|expr| column(expr).is_some());
+        all.then(move || self.exprs.iter().filter_map(column))
+    }
+
     /// The fetched columns as a batch.
     pub(crate) fn input(&self, rows: usize, fetch: &dyn Fn(usize) -> ArrayRef) -> Result<RecordBatch> {
         batch_of(self.columns.iter().map(|column| fetch(*column)).collect(), rows)
@@ -112,6 +122,9 @@ impl Projection {
         fetch: &dyn Fn(usize) -> ArrayRef,
         context: &EvalContext,
     ) -> Result<Vec<ArrayRef>> {
+        if let Some(columns) = self.table_columns() {
+            return Ok(columns.map(fetch).collect());
+        }
         let input = self.input(rows, fetch)?;
         self.exprs
             .iter()

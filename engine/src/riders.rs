@@ -53,6 +53,10 @@ impl Riders {
         self.places[*self.by_ts.get(&ts)? as usize].as_deref()
     }
 
+    pub(crate) fn get_mut(&mut self, ts: Ts) -> Option<&mut Rider> {
+        self.places[*self.by_ts.get(&ts)? as usize].as_deref_mut()
+    }
+
     /// The operation at a place.
     pub(crate) fn at(&mut self, place: u32) -> Option<&mut Rider> {
         self.places[place as usize].as_deref_mut()

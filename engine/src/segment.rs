@@ -35,6 +35,7 @@ pub(crate) struct Segment {
     pub(crate) range: usize,
     pub(crate) columns: Vec<SegmentColumn>,
     pub(crate) rows: usize,
+    encoded: usize,
     pub(crate) versions: Versions,
     /// From a row to the version before it: its predecessor, or an earlier row with the same key.
     pub(crate) previous: HashMap<u32, Address>,
@@ -55,6 +56,7 @@ impl Segment {
             range,
             columns: columns.iter().map(|column| SegmentColumn::new(&column.ty)).collect(),
             rows: 0,
+            encoded: 0,
             versions: Versions::default(),
             previous: HashMap::new(),
             next: HashMap::new(),
@@ -76,9 +78,41 @@ impl Segment {
         first
     }
 
-    /// Rows in the encoded part.
+    /// Appends new versions of rows, which begin at `begin`: the columns `targets` from arrays, where a later one
+    /// counts more, all others as they are. Returns the first one's index.
+    pub(crate) fn append_versions(
+        &mut self,
+        columns: &[Column],
+        rows: &[u32],
+        targets: &[usize],
+        assigned: &[ArrayRef],
+        begin: Ts,
+    ) -> u32 {
+        let first = self.rows as u32;
+        for (index, (column, definition)) in self.columns.iter_mut().zip(columns).enumerate() {
+            match targets.iter().rposition(|target| *target == index) {
+                Some(place) => {
+                    let array = assigned[place].as_ref() as &dyn Array;
+                    column.delta.append(array, &definition.ty, Take::All(rows.len()));
+                }
+                None => column.repeat(rows),
+            }
+        }
+        self.rows += rows.len();
+        self.versions.append(rows.len(), begin);
+        self.encoded = self.columns.iter().map(|column| column.base_rows).min().unwrap_or(self.rows);
+        first
+    }
+
+    /// Rows that every column has encoded. New versions may be encoded in some columns and plain in others: until the
+    /// next [`encode`](Segment::encode).
     pub(crate) fn encoded_rows(&self) -> usize {
-        self.columns.first().map_or(self.rows, |column| column.base_rows)
+        self.encoded
+    }
+
+    /// Whether the plain rows of some columns are encoded in others.
+    pub(crate) fn is_uneven(&self) -> bool {
+        self.columns.iter().any(|column| column.base_rows != self.encoded)
     }
 
     /// Encodes every row: a few new ones are added to the others, otherwise all of them are encoded together. Rows keep
@@ -93,6 +127,18 @@ impl Segment {
                 false => column.encode(&definition.ty, &all),
             }
         }
+        self.encoded = self.rows;
+    }
+
+    /// Keeps only these rows, all of them encoded.
+    pub(crate) fn compact(&mut self, columns: &[Column], keep: &[u32], horizon: Ts) {
+        for (column, definition) in self.columns.iter_mut().zip(columns) {
+            column.compact(&definition.ty, keep);
+        }
+        self.versions.compact(keep, horizon);
+        self.next.clear();
+        self.rows = keep.len();
+        self.encoded = self.rows;
     }
 
     /// The row for whose decision an operation at `t` must wait before it looks at `row`: the oldest version of the

@@ -470,6 +470,7 @@ impl Shard {
             }
         }
         table.riding = rides;
+        table.send_together(&arrived, &mut self.riders, effects);
         self.tables.insert(id, table);
         for ts in arrived {
             self.finish(ts, effects);

@@ -375,6 +375,22 @@ impl Table {
             }
             Work::Update { targets, values, returning } => {
                 let assigned = values.evaluate(rows.len(), &|column| fetch(rows, column), context)?;
+                let keeps_not_null = |(target, array): (&usize, &ArrayRef)| {
+                    array.null_count() == 0 || !self.schema.columns[*target].not_null
+                };
+                if returning.is_none() && targets.iter().zip(&assigned).all(keeps_not_null) {
+                    self.check_types(targets.iter().copied().zip(&assigned))?;
+                    let targets = std::mem::take(targets);
+                    let columns = &self.schema.columns;
+                    let segment = &mut self.segments[slot as usize];
+                    let first = segment.append_versions(columns, rows, &targets, &assigned, ts);
+                    self.supersede(rider, slot, rows, first);
+                    if let Work::Update { targets: place, .. } = &mut rider.work {
+                        *place = targets;
+                    }
+                    return Ok(rows.len() as u64);
+                }
+                // Whole rows are needed to return them, or to tell which one is wrong.
                 let arrays: Vec<ArrayRef> = (0..types.len())
                     .map(|column| match targets.iter().rposition(|target| *target == column) {
                         Some(index) => assigned[index].clone(),
@@ -402,8 +418,15 @@ impl Table {
         arrays: &[ArrayRef],
         context: &crate::expr::EvalContext,
     ) -> Result<usize> {
-        for target in targets {
-            let (column, array) = (&self.schema.columns[*target], &arrays[*target]);
+        self.check_types(targets.iter().map(|target| (*target, &arrays[*target])))?;
+        check_not_null(&self.schema, targets, arrays, context)?;
+        Ok(arrays.first().map_or(0, |array| array.len()))
+    }
+
+    /// Refuses new values of columns that are of another type.
+    fn check_types<'a>(&self, assigned: impl Iterator<Item = (usize, &'a ArrayRef)>) -> Result<()> {
+        for (target, array) in assigned {
+            let column = &self.schema.columns[target];
             if *array.data_type() != column.ty.arrow() {
                 return Err(SqlError::internal(format!(
                     "an assignment of {} to column \"{}\" of type {}",
@@ -413,14 +436,18 @@ impl Table {
                 )));
             }
         }
-        check_not_null(&self.schema, targets, arrays, context)?;
-        Ok(arrays.first().map_or(0, |array| array.len()))
+        Ok(())
     }
 
     /// Ends rows and puts their new versions into the same segment.
     pub(crate) fn replace(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], arrays: &[ArrayRef]) {
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let first = self.append_to(slot, arrays, &all, rider.ts);
+        self.supersede(rider, slot, rows, first);
+    }
+
+    /// Ends rows whose new versions are in the same segment, from row `first` on.
+    fn supersede(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], first: u32) {
         for (old, new) in rows.iter().copied().zip(first..) {
             let segment = &mut self.segments[slot as usize];
             segment.versions.set_end(old as usize, rider.ts);
@@ -569,13 +596,7 @@ impl Table {
                 })
                 .collect();
         }
-        let segment = &mut self.segments[slot as usize];
-        for (column, definition) in segment.columns.iter_mut().zip(&self.schema.columns) {
-            column.compact(&definition.ty, keep);
-        }
-        segment.versions.compact(keep, horizon);
-        segment.next.clear();
-        segment.rows = keep.len();
+        self.segments[slot as usize].compact(&self.schema.columns, keep, horizon);
     }
 
     /// Appends rows that are known to be new: loading a checkpoint.

@@ -30,7 +30,7 @@ impl Table {
         let segment = &mut self.segments[slot as usize];
         let plain = segment.rows - segment.encoded_rows();
         // What has been written since the last visit is added to the encoded rows, where the index finds it.
-        if plain > 0 && plain * 4 <= segment.encoded_rows() {
+        if plain > 0 && (plain * 4 <= segment.encoded_rows() || segment.is_uneven()) {
             segment.encode(&self.schema.columns);
             self.measure(slot);
         }

@@ -192,7 +192,8 @@ impl CodeTest {
         }
     }
 
-    /// Sets in `words` the bits of the column's first `rows` rows that meet it, and no others.
+    /// Sets in `words` the bits of the column's first `rows` rows that meet it, and no others. The column may have more:
+    /// versions that have been written since it was translated.
     pub(crate) fn mask(&self, column: &EncodedColumn, rows: usize, words: &mut Vec<u64>) {
         words.clear();
         words.resize(rows.div_ceil(64), 0);
@@ -206,14 +207,14 @@ impl CodeTest {
             CodeSet::None => return,
             CodeSet::All => words.fill(u64::MAX),
             CodeSet::Range(low, high) => with_codes!(&column.codes,
-                codes => Code::mask(codes, Code::narrow(*low), Code::narrow(high - low), words),
+                codes => Code::mask(&codes[..rows], Code::narrow(*low), Code::narrow(high - low), words),
                 constant => if *low == 0 { words.fill(u64::MAX) },
                 bits => copy_bits(bits, *low == 0, *high >= 1, words)
             ),
             CodeSet::Ranges(_) | CodeSet::Set(_) => with_codes!(&column.codes,
                 codes => {
                     words.fill(u64::MAX);
-                    and_where(words, codes, |code| self.has(code.wide()));
+                    and_where(words, &codes[..rows], |code| self.has(code.wide()));
                 },
                 constant => if self.has(0) { words.fill(u64::MAX) },
                 bits => copy_bits(bits, self.has(0), self.has(1), words)

@@ -58,6 +58,51 @@ pub(super) fn unite(a: Test, b: Test) -> Option<Test> {
     }
 }
 
+/// What meets both of two tests.
+pub(super) fn intersect(a: &Test, b: &Test) -> Option<Test> {
+    /// Intervals that lie in both of two ascending lists; `meet` intersects two of them, `ends_first` compares ends.
+    fn both<I>(
+        a: &[I],
+        b: &[I],
+        meet: impl Fn(&I, &I) -> Option<I>,
+        ends_first: impl Fn(&I, &I) -> bool,
+    ) -> Vec<I> {
+        let (mut a, mut b) = (a, b);
+        let mut common = Vec::new();
+        while let ([x, rest_of_a @ ..], [y, rest_of_b @ ..]) = (a, b) {
+            common.extend(meet(x, y));
+            if ends_first(x, y) { a = rest_of_a } else { b = rest_of_b }
+        }
+        common
+    }
+    fn numbers<K: Ord + Copy>(a: &[(K, K)], b: &[(K, K)]) -> Vec<(K, K)> {
+        let meet = |x: &(K, K), y: &(K, K)| {
+            let (low, high) = (x.0.max(y.0), x.1.min(y.1));
+            (low <= high).then_some((low, high))
+        };
+        both(a, b, meet, |x, y| x.1 < y.1)
+    }
+    match (a, b) {
+        (Test::Ints(a), Test::Ints(b)) => Some(Test::Ints(numbers(a, b))),
+        (Test::Wides(a), Test::Wides(b)) => Some(Test::Wides(numbers(a, b))),
+        (Test::Bytes(a), Test::Bytes(b)) => {
+            // No end is above every end.
+            let below = |x: &Option<Vec<u8>>, y: &Option<Vec<u8>>| match (x, y) {
+                (Some(x), Some(y)) => x < y,
+                (end, None) => end.is_some(),
+                (None, Some(_)) => false,
+            };
+            let meet = |x: &BytesInterval, y: &BytesInterval| {
+                let low = (&x.0).max(&y.0);
+                let high = if below(&x.1, &y.1) { &x.1 } else { &y.1 };
+                high.as_ref().is_none_or(|high| low < high).then(|| (low.clone(), high.clone()))
+            };
+            Some(Test::Bytes(both(a, b, meet, |x, y| below(&x.1, &y.1))))
+        }
+        _ => None,
+    }
+}
+
 /// The values that `column op constant` allows, or `None` when order or equality of the physical values do not tell.
 pub(super) fn comparison(ty: &Type, op: CompareOp, constant: &Value) -> Option<Test> {
     if constant.is_null() {

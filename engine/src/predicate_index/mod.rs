@@ -13,7 +13,7 @@ mod shared;
 
 use std::sync::Arc;
 
-use constants::{comparison, empty, unite};
+use constants::{comparison, empty, intersect, unite};
 pub(crate) use plain::row_holds;
 pub(crate) use probe::{Found, Plan, Prober, Scene, plain_rows};
 pub(crate) use shared::{SharedTests, TestId};
@@ -63,6 +63,20 @@ pub(crate) struct SplitPredicate {
     pub(crate) residual: Vec<Expr>,
 }
 
+impl SplitPredicate {
+    /// Adds a test; two that bound one column become one.
+    fn add(&mut self, new: ColumnTest) {
+        let bounded = self.tests.iter_mut().filter(|test| test.column == new.column);
+        for test in bounded {
+            if let Some(both) = intersect(&test.test, &new.test) {
+                *test = Arc::new(ColumnTest { column: new.column, test: both });
+                return;
+            }
+        }
+        self.tests.push(Arc::new(new));
+    }
+}
+
 /// Splits a predicate. Behind the first conjunct that may fail everything is left where it is, because conjuncts are
 /// evaluated from the left.
 pub(crate) fn split(predicate: &[Expr], columns: &[Column]) -> SplitPredicate {
@@ -75,7 +89,7 @@ pub(crate) fn split(predicate: &[Expr], columns: &[Column]) -> SplitPredicate {
     for conjunct in flat {
         free &= !can_fail(conjunct);
         match free.then(|| test_of(conjunct, columns)).flatten() {
-            Some(test) => split.tests.push(Arc::new(test)),
+            Some(test) => split.add(test),
             None => split.residual.push(conjunct.clone()),
         }
     }
@@ -175,4 +189,28 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut above = prefix[..=keep].to_vec();
     above[keep] += 1;
     Some(above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_one_column_become_one_test() {
+        let ints = |intervals: &[(i64, i64)]| Test::Ints(intervals.to_vec());
+        let meet = |a: &[(i64, i64)], b: &[(i64, i64)]| intersect(&ints(a), &ints(b)).unwrap();
+        assert_eq!(meet(&[(1, 9)], &[(5, 12)]), ints(&[(5, 9)]));
+        assert_eq!(
+            meet(&[(1, 3), (5, 9), (20, 30)], &[(2, 6), (9, 25)]),
+            ints(&[(2, 3), (5, 6), (9, 9), (20, 25)])
+        );
+        assert_eq!(meet(&[(1, 3)], &[(4, 5)]), ints(&[]));
+        let bytes = |low: &str, high: Option<&str>| {
+            (low.as_bytes().to_vec(), high.map(|high| high.as_bytes().to_vec()))
+        };
+        let meet = |a, b| intersect(&Test::Bytes(vec![a]), &Test::Bytes(vec![b])).unwrap();
+        assert_eq!(meet(bytes("b", None), bytes("", Some("c"))), Test::Bytes(vec![bytes("b", Some("c"))]));
+        assert_eq!(meet(bytes("b", None), bytes("c", None)), Test::Bytes(vec![bytes("c", None)]));
+        assert_eq!(meet(bytes("b", Some("c")), bytes("c", None)), Test::Bytes(Vec::new()));
+    }
 }

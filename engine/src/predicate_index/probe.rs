@@ -21,7 +21,7 @@ use crate::{
     schema::Column,
     shard::Options,
     simd,
-    simd::Code,
+    simd::{BUCKETS, Buckets, Code},
 };
 
 /// What is looked at.
@@ -39,6 +39,24 @@ impl<'a> Scene<'a> {
     /// Rows up to which a test counts as selective.
     fn few(&self) -> usize {
         self.rows / self.options.selective_share.max(1)
+    }
+
+    /// Rows up to which no other test is asked whether it is more selective.
+    fn enough(&self) -> usize {
+        self.few() / 4
+    }
+
+    /// Lists from which one pass over a column, joining it with all of them, costs less than comparing it with each;
+    /// `None` where comparing always costs less.
+    fn together(&self, column: &EncodedColumn) -> Option<usize> {
+        let together = self.options.probe_together;
+        match column.codes {
+            Codes::Constant | Codes::Bit(_) => None,
+            Codes::U8(_) => Some(together * 2),
+            Codes::U16(_) => Some(together),
+            Codes::U32(_) => Some(together.div_ceil(2)),
+            Codes::U64(_) => Some(together.div_ceil(4)),
+        }
     }
 
     /// Whether one row meets a test.
@@ -156,9 +174,6 @@ impl<T> Pool<T> {
     }
 }
 
-/// Buckets that the codes of a column are put into when many tests are joined with it.
-const BUCKETS: usize = 1 << 16;
-
 /// Finds rows; keeps its memory from visit to visit.
 #[derive(Debug, Default)]
 pub(crate) struct Prober {
@@ -168,6 +183,8 @@ pub(crate) struct Prober {
     masks: Pool<u64>,
     /// Tests whose lists are to be made, with their columns.
     requests: Vec<(usize, TestId)>,
+    /// By column: how many lists were made at the last visit, and how many riders have chosen it since.
+    popularity: Vec<u32>,
     wanted: Vec<Wanted>,
     /// Which buckets somebody wants, and behind which interval to look for those that overlap a bucket.
     buckets: Vec<u64>,
@@ -231,7 +248,8 @@ impl Prober {
         state
     }
 
-    /// Orders tests by what this segment tells about their selectivity.
+    /// Orders tests by what this segment tells about their selectivity; in front comes the one whose list is the
+    /// cheapest way to the rider's rows.
     pub(crate) fn order(&mut self, scene: &Scene, tests: &mut [TestId]) {
         let mut keyed: Vec<(f64, TestId)> = tests
             .iter()
@@ -248,8 +266,31 @@ impl Prober {
             })
             .collect();
         keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for (place, (_, id)) in tests.iter_mut().zip(keyed) {
-            *place = id;
+        for (place, (_, id)) in tests.iter_mut().zip(&keyed) {
+            *place = *id;
+        }
+        let enough = scene.enough() as f64;
+        let costs = keyed.iter().take_while(|(rows, _)| *rows <= enough).map(|(rows, id)| {
+            let column = scene.tests.get(*id).column;
+            rows + self.cost_of_list(scene, column)
+        });
+        if let Some((first, _)) = costs.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)) {
+            tests[..=first].rotate_right(1);
+            let column = scene.tests.get(tests[0]).column;
+            self.popularity[column] += 1;
+        }
+    }
+
+    /// What another list of rows of this column costs a rider, counted in candidates: its share in a pass that makes
+    /// the lists of everybody who chose the column, or a comparison with the column of its own.
+    fn cost_of_list(&mut self, scene: &Scene, column: usize) -> f64 {
+        /// Rows that a shared pass looks at in the time that a candidate takes.
+        const ROWS_A_CANDIDATE: f64 = 8.0;
+        self.popularity.resize(scene.columns.len().max(self.popularity.len()), 0);
+        let pass = scene.rows as f64 / ROWS_A_CANDIDATE;
+        match scene.columns[column].base.as_ref().and_then(|base| scene.together(base)) {
+            Some(together) => (pass / together as f64).min(pass / (f64::from(self.popularity[column]) + 1.0)),
+            None => 0.0,
         }
     }
 
@@ -269,7 +310,7 @@ impl Prober {
                 best = Some((state.rows, *id));
             }
             // Good enough: the others are asked about its rows only.
-            if best.is_some_and(|(rows, _)| rows <= few / 4) {
+            if best.is_some_and(|(rows, _)| rows <= scene.enough()) {
                 break;
             }
         }
@@ -292,7 +333,10 @@ impl Prober {
     pub(crate) fn probe(&mut self, scene: &Scene) {
         let mut requests = std::mem::take(&mut self.requests);
         requests.sort_unstable();
+        self.popularity.clear();
+        self.popularity.resize(scene.columns.len(), 0);
         for column_requests in requests.chunk_by(|a, b| a.0 == b.0) {
+            self.popularity[column_requests[0].0] = column_requests.len() as u32;
             if let Some(column) = &scene.columns[column_requests[0].0].base {
                 self.probe_column(scene, column, column_requests);
             }
@@ -309,15 +353,7 @@ impl Prober {
             let list = state.list;
             state.code.for_few_intervals(|low, high| wanted.push(Wanted { low, high, reach: high, list }));
         }
-        // A pass over the column costs about as much as so many comparisons of it with a constant.
-        let together = match column.codes {
-            Codes::Constant | Codes::Bit(_) => usize::MAX,
-            Codes::U8(_) => scene.options.probe_together * 2,
-            Codes::U16(_) => scene.options.probe_together,
-            Codes::U32(_) => scene.options.probe_together.div_ceil(2),
-            Codes::U64(_) => scene.options.probe_together.div_ceil(4),
-        };
-        if wanted.len() < together {
+        if scene.together(column).is_none_or(|together| wanted.len() < together) {
             let mut words = std::mem::take(&mut self.scratch);
             for (_, id) in requests {
                 let state = &self.states[*id as usize];
@@ -358,14 +394,13 @@ impl Prober {
                 self.behind[bucket] = index as u32 + 1;
             }
         }
-        let Ok(buckets) = <&[u64; BUCKETS / 64]>::try_from(self.buckets.as_slice()) else { return };
+        let Ok(buckets) = <&Buckets>::try_from(self.buckets.as_slice()) else { return };
         let lists = &mut self.lists.vectors;
-        for (index, chunk) in codes.chunks(64).enumerate() {
-            let mut word = 0u64;
-            for (place, code) in chunk.iter().enumerate() {
-                let bucket = bucket(code.wide());
-                word |= (buckets[bucket / 64] >> (bucket % 64) & 1) << place;
-            }
+        self.scratch.clear();
+        self.scratch.resize(codes.len().div_ceil(64), 0);
+        T::lookup(codes, shift, buckets, &mut self.scratch);
+        for (index, word) in self.scratch.iter().enumerate() {
+            let mut word = *word;
             while word != 0 {
                 let row = index * 64 + word.trailing_zeros() as usize;
                 word &= word - 1;

@@ -1,0 +1,187 @@
+//! Cells as Arrow arrays.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{ArrayRef, BinaryArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray},
+    buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer},
+    datatypes::{
+        ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
+        Int64Type, Time64MicrosecondType, TimestampMicrosecondType,
+    },
+};
+
+use super::{EncodedColumn, Physical, SegmentColumn, int_to_float, physical};
+use crate::{array::DECIMAL_NAN, types::Type};
+
+/// Where the physical values of an array come from.
+pub(super) trait Cells {
+    fn rows(&self) -> usize;
+    fn nulls(&self) -> Option<NullBuffer>;
+    fn ints(&self, f: impl FnMut(i64));
+    fn wides(&self, f: impl FnMut(i128));
+    fn bytes(&self, f: impl FnMut(&[u8]));
+}
+
+/// Rows of several columns of one type, one after the other.
+struct Runs<'a>(&'a [(&'a SegmentColumn, &'a [u32])]);
+
+/// The cells of rows of several segments' columns as one Arrow array.
+pub(crate) fn gather_runs(ty: &Type, runs: &[(&SegmentColumn, &[u32])]) -> ArrayRef {
+    build(ty, &Runs(runs))
+}
+
+impl Cells for Runs<'_> {
+    fn rows(&self) -> usize {
+        self.0.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    fn nulls(&self) -> Option<NullBuffer> {
+        if !self.0.iter().any(|(column, _)| column.has_nulls()) {
+            return None;
+        }
+        let valid: Vec<bool> = self
+            .0
+            .iter()
+            .flat_map(|(column, rows)| rows.iter().map(|row| !column.is_null(*row as usize)))
+            .collect();
+        valid.contains(&false).then(|| NullBuffer::from(valid))
+    }
+
+    fn ints(&self, mut f: impl FnMut(i64)) {
+        for (column, rows) in self.0 {
+            rows.iter().for_each(|row| f(column.int(*row as usize)));
+        }
+    }
+
+    fn wides(&self, mut f: impl FnMut(i128)) {
+        for (column, rows) in self.0 {
+            rows.iter().for_each(|row| f(column.wide(*row as usize)));
+        }
+    }
+
+    fn bytes(&self, mut f: impl FnMut(&[u8])) {
+        for (column, rows) in self.0 {
+            rows.iter().for_each(|row| f(column.bytes(*row as usize)));
+        }
+    }
+}
+
+/// The entries of a dictionary.
+pub(super) struct Entries<'a> {
+    pub(super) column: &'a EncodedColumn,
+    pub(super) entries: u64,
+}
+
+impl Cells for Entries<'_> {
+    fn rows(&self) -> usize {
+        self.entries as usize
+    }
+
+    fn nulls(&self) -> Option<NullBuffer> {
+        None
+    }
+
+    fn ints(&self, mut f: impl FnMut(i64)) {
+        (0..self.entries).for_each(|code| f(self.column.int_of(code)));
+    }
+
+    fn wides(&self, mut f: impl FnMut(i128)) {
+        (0..self.entries).for_each(|code| f(self.column.wide_of(code)));
+    }
+
+    fn bytes(&self, mut f: impl FnMut(&[u8])) {
+        (0..self.entries).for_each(|code| f(self.column.bytes_of(code)));
+    }
+}
+
+/// Builds an Arrow array of a SQL type from physical values.
+pub(super) fn build(ty: &Type, cells: &impl Cells) -> ArrayRef {
+    let (rows, nulls) = (cells.rows(), cells.nulls());
+    macro_rules! primitive {
+        ($arrow:ty, $map:expr) => {
+            Arc::new(ints::<$arrow>(cells, nulls, $map))
+        };
+    }
+    match ty {
+        Type::Bool => {
+            let mut values = Vec::with_capacity(rows);
+            cells.ints(|value| values.push(value != 0));
+            Arc::new(BooleanArray::new(values.into(), nulls))
+        }
+        Type::Int2 => primitive!(Int16Type, |v| v as i16),
+        Type::Int4 => primitive!(Int32Type, |v| v as i32),
+        Type::Int8 => primitive!(Int64Type, |v| v),
+        Type::Float4 => primitive!(Float32Type, |v| int_to_float(v) as f32),
+        Type::Float8 => primitive!(Float64Type, int_to_float),
+        Type::Date => primitive!(Date32Type, |v| v as i32),
+        Type::Time => primitive!(Time64MicrosecondType, |v| v),
+        Type::Timestamp => primitive!(TimestampMicrosecondType, |v| v),
+        Type::TimestampTz => {
+            Arc::new(ints::<TimestampMicrosecondType>(cells, nulls, |v| v).with_timezone("UTC"))
+        }
+        Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
+            let mut values = Vec::with_capacity(rows);
+            match physical(ty) {
+                Physical::Int => cells.ints(|value| values.push(decimal(Some(value), || 0))),
+                _ => cells.wides(|value| values.push(decimal(None, || value))),
+            }
+            let array = PrimitiveArray::<Decimal128Type>::new(values.into(), nulls);
+            Arc::new(
+                array.with_data_type(arrow::datatypes::DataType::Decimal128(*precision as u8, *scale as i8)),
+            )
+        }
+        Type::Uuid => {
+            let mut values = Vec::with_capacity(rows * 16);
+            cells.bytes(|value| values.extend_from_slice(if value.len() == 16 { value } else { &[0; 16] }));
+            Arc::new(FixedSizeBinaryArray::new(16, Buffer::from_vec(values), nulls))
+        }
+        Type::Bytea | Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Numeric(_) | Type::Interval => {
+            let mut offsets = Vec::with_capacity(rows + 1);
+            let mut values: Vec<u8> = Vec::with_capacity(rows * 8);
+            offsets.push(0i32);
+            let length = if let Type::Char(length) = ty { *length as usize } else { 0 };
+            cells.bytes(|value| {
+                let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(offsets.len() - 1));
+                if valid {
+                    values.extend_from_slice(value);
+                    if length > 0 {
+                        let characters = value.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+                        values.resize(values.len() + length.saturating_sub(characters), b' ');
+                    }
+                }
+                offsets.push(i32::try_from(values.len()).expect("a segment's cells are below 2 GB"));
+            });
+            let offsets = OffsetBuffer::new(offsets.into());
+            if *ty == Type::Bytea {
+                Arc::new(BinaryArray::new(offsets, Buffer::from_vec(values), nulls))
+            } else {
+                // SAFETY: only whole cells of string arrays are ever stored in string columns, some of them without
+                // trailing blanks.
+                Arc::new(unsafe { StringArray::new_unchecked(offsets, Buffer::from_vec(values), nulls) })
+            }
+        }
+    }
+}
+
+/// The Arrow form of a stored decimal. NaN is stored as the greatest number, which it is.
+pub(crate) fn decimal(int: Option<i64>, wide: impl FnOnce() -> i128) -> i128 {
+    match int {
+        Some(i64::MAX) => DECIMAL_NAN,
+        Some(value) => i128::from(value),
+        None => match wide() {
+            i128::MAX => DECIMAL_NAN,
+            value => value,
+        },
+    }
+}
+
+fn ints<T: ArrowPrimitiveType>(
+    cells: &impl Cells,
+    nulls: Option<NullBuffer>,
+    map: impl Fn(i64) -> T::Native,
+) -> PrimitiveArray<T> {
+    let mut values = Vec::with_capacity(cells.rows());
+    cells.ints(|value| values.push(map(value)));
+    PrimitiveArray::new(ScalarBuffer::from(values), nulls)
+}

@@ -1,0 +1,106 @@
+//! Codes as narrow as they can be.
+
+use crate::bits::Bits;
+
+/// Codes of an encoded column.
+#[derive(Debug)]
+pub(crate) enum Codes {
+    /// Every code is 0.
+    Constant,
+    Bit(Bits),
+    U8(Vec<u8>),
+    U16(Vec<u16>),
+    U32(Vec<u32>),
+    U64(Vec<u64>),
+}
+
+impl Codes {
+    pub(super) fn narrow(codes: &[u64], max: u64) -> Codes {
+        match max {
+            0 => Codes::Constant,
+            1 => {
+                let mut bits = Bits::zeros(codes.len());
+                codes.iter().enumerate().filter(|(_, code)| **code == 1).for_each(|(row, _)| bits.set(row));
+                Codes::Bit(bits)
+            }
+            2..=0xff => Codes::U8(codes.iter().map(|code| *code as u8).collect()),
+            0x100..=0xffff => Codes::U16(codes.iter().map(|code| *code as u16).collect()),
+            0x1_0000..=0xffff_ffff => Codes::U32(codes.iter().map(|code| *code as u32).collect()),
+            _ => Codes::U64(codes.to_vec()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, row: usize) -> u64 {
+        match self {
+            Codes::Constant => 0,
+            Codes::Bit(bits) => u64::from(bits.get(row)),
+            Codes::U8(codes) => u64::from(codes[row]),
+            Codes::U16(codes) => u64::from(codes[row]),
+            Codes::U32(codes) => u64::from(codes[row]),
+            Codes::U64(codes) => codes[row],
+        }
+    }
+
+    /// Adds a code behind `rows` others; the codes become wider if it does not fit.
+    pub(super) fn push(&mut self, code: u64, rows: usize) {
+        fn add<T>(codes: &mut Vec<T>, code: T) {
+            if codes.len() == codes.capacity() {
+                // Doubling would leave half of a full segment's memory unused.
+                codes.reserve_exact(1024.max(codes.len() / 16));
+            }
+            codes.push(code);
+        }
+        let fits = match self {
+            Codes::Constant => code == 0,
+            Codes::Bit(_) => code <= 1,
+            Codes::U8(_) => code <= 0xff,
+            Codes::U16(_) => code <= 0xffff,
+            Codes::U32(_) => code <= 0xffff_ffff,
+            Codes::U64(_) => true,
+        };
+        if !fits {
+            let wide: Vec<u64> = (0..rows).map(|row| self.get(row)).collect();
+            *self = Codes::narrow(&wide, code);
+        }
+        match self {
+            Codes::Constant => {}
+            Codes::Bit(bits) => {
+                bits.resize(rows + 1);
+                if code == 1 {
+                    bits.set(rows);
+                }
+            }
+            Codes::U8(codes) => add(codes, code as u8),
+            Codes::U16(codes) => add(codes, code as u16),
+            Codes::U32(codes) => add(codes, code as u32),
+            Codes::U64(codes) => add(codes, code),
+        }
+    }
+
+    /// The codes of some rows.
+    pub(super) fn gather(&self, rows: &[u32]) -> Codes {
+        fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
+            rows.iter().map(|row| codes[*row as usize]).collect()
+        }
+        match self {
+            Codes::Constant => Codes::Constant,
+            Codes::Bit(bits) => Codes::Bit(bits.gather(rows)),
+            Codes::U8(codes) => Codes::U8(take(codes, rows)),
+            Codes::U16(codes) => Codes::U16(take(codes, rows)),
+            Codes::U32(codes) => Codes::U32(take(codes, rows)),
+            Codes::U64(codes) => Codes::U64(take(codes, rows)),
+        }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Codes::Constant => 0,
+            Codes::Bit(bits) => bits.size(),
+            Codes::U8(codes) => codes.len(),
+            Codes::U16(codes) => codes.len() * 2,
+            Codes::U32(codes) => codes.len() * 4,
+            Codes::U64(codes) => codes.len() * 8,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Columns of codes and what the codes stand for.
+
+use arrow::array::ArrayRef;
+
+use super::{
+    Codes, Frequency, PlainColumn,
+    arrays::{Entries, build},
+    plain::PlainData,
+};
+use crate::{
+    bits::Bits,
+    types::Type,
+    value_filter::{ValueFilter, hash_bytes, hash_int},
+};
+
+/// What codes stand for.
+#[derive(Debug)]
+pub(crate) enum Domain {
+    /// `base + scale * code`
+    Linear { base: i64, scale: u64 },
+    /// Sorted.
+    Ints(Vec<i64>),
+    /// Sorted.
+    Wides(Vec<i128>),
+    /// Sorted.
+    Bytes { offsets: Vec<u32>, bytes: Vec<u8> },
+}
+
+/// A column of codes. The domain is made once; values that are added later and are not in it get codes of their own
+/// above it, in no order, until there are so many that the column is encoded again.
+#[derive(Debug)]
+pub(crate) struct EncodedColumn {
+    pub(crate) codes: Codes,
+    pub(crate) domain: Domain,
+    /// Codes below this are the domain's.
+    pub(crate) sorted: u64,
+    /// The values of the codes from there on.
+    pub(crate) extra: PlainColumn,
+    /// The largest code.
+    pub(crate) max_code: u64,
+    /// Rows when the domain was made.
+    pub(super) made_of: usize,
+    /// How often codes occur.
+    pub(crate) frequency: Frequency,
+    /// The values, unless they are so few that a search is as cheap.
+    pub(super) filter: Option<ValueFilter>,
+    pub(crate) nulls: Option<Bits>,
+    /// Whether every row is NULL: the domain is then meaningless.
+    pub(crate) all_null: bool,
+}
+
+impl EncodedColumn {
+    /// Number of dictionary entries, if there is a dictionary.
+    pub(crate) fn dictionary_len(&self) -> Option<usize> {
+        match &self.domain {
+            Domain::Linear { .. } => None,
+            _ => Some(self.sorted as usize + self.extra.len),
+        }
+    }
+
+    pub(crate) fn is_null(&self, row: usize) -> bool {
+        self.all_null || self.nulls.as_ref().is_some_and(|nulls| nulls.get(row))
+    }
+
+    #[inline]
+    pub(crate) fn int_of(&self, code: u64) -> i64 {
+        if code >= self.sorted {
+            let place = (code - self.sorted) as usize;
+            // The code of a NULL may stand for nothing.
+            return if place < self.extra.len { self.extra.int(place) } else { 0 };
+        }
+        match &self.domain {
+            Domain::Linear { base, scale } => base.wrapping_add(scale.wrapping_mul(code) as i64),
+            Domain::Ints(values) => values.get(code as usize).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wide_of(&self, code: u64) -> i128 {
+        if code >= self.sorted {
+            let place = (code - self.sorted) as usize;
+            // The code of a NULL may stand for nothing.
+            return if place < self.extra.len { self.extra.wide(place) } else { 0 };
+        }
+        match &self.domain {
+            Domain::Wides(values) => values.get(code as usize).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes_of(&self, code: u64) -> &[u8] {
+        if code >= self.sorted {
+            let place = (code - self.sorted) as usize;
+            // The code of a NULL may stand for nothing.
+            return if place < self.extra.len { self.extra.bytes(place) } else { &[] };
+        }
+        match &self.domain {
+            Domain::Bytes { offsets, bytes } if (code as usize) + 1 < offsets.len() => {
+                &bytes[offsets[code as usize] as usize..offsets[code as usize + 1] as usize]
+            }
+            _ => &[],
+        }
+    }
+
+    /// Whether a value with this hash may be in some row.
+    #[inline]
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_have(hash))
+    }
+
+    pub(super) fn make_filter(&self, rows: usize) -> Option<ValueFilter> {
+        if self.max_code < 256 {
+            return None;
+        }
+        match &self.domain {
+            Domain::Linear { .. } => {
+                let mut filter = ValueFilter::new(rows);
+                (0..rows).for_each(|row| filter.insert(hash_int(self.int_of(self.codes.get(row)))));
+                Some(filter)
+            }
+            Domain::Ints(values) => {
+                let mut filter = ValueFilter::new(values.len());
+                values.iter().for_each(|value| filter.insert(hash_int(*value)));
+                Some(filter)
+            }
+            Domain::Wides(_) => None,
+            Domain::Bytes { offsets, .. } => {
+                let entries = offsets.len() - 1;
+                let mut filter = ValueFilter::new(entries);
+                (0..entries).for_each(|code| filter.insert(hash_bytes(self.bytes_of(code as u64))));
+                Some(filter)
+            }
+        }
+    }
+
+    /// The code of a plain column's cell, which is not NULL; it is given one if it has none.
+    pub(super) fn code_for(&mut self, plain: &PlainColumn, row: usize) -> u64 {
+        let (known, hash) = match (&mut self.domain, &plain.data) {
+            (Domain::Linear { base, scale }, PlainData::Int(values)) => {
+                let value = values[row];
+                let distance = value.wrapping_sub(*base) as u64;
+                let code = (value >= *base && distance.is_multiple_of(*scale)).then(|| distance / *scale);
+                let widest = match self.codes {
+                    Codes::Constant => 0,
+                    Codes::Bit(_) => 1,
+                    Codes::U8(_) => 0xff,
+                    Codes::U16(_) => 0xffff,
+                    Codes::U32(_) => 0xffff_ffff,
+                    Codes::U64(_) => u64::MAX - 1,
+                };
+                // A line has no end of its own: it may go on as long as no other code is in its way.
+                let code =
+                    code.filter(|code| *code < self.sorted || (self.extra.len == 0 && *code <= widest));
+                if let Some(code) = code {
+                    self.sorted = self.sorted.max(code + 1);
+                }
+                (code, hash_int(value))
+            }
+            (Domain::Ints(sorted), PlainData::Int(values)) => {
+                (sorted.binary_search(&values[row]).ok().map(|code| code as u64), hash_int(values[row]))
+            }
+            (Domain::Wides(sorted), PlainData::Wide(values)) => {
+                (sorted.binary_search(&values[row]).ok().map(|code| code as u64), 0)
+            }
+            _ => {
+                let value = plain.bytes(row);
+                let hash = hash_bytes(value);
+                let code = if self.may_have(hash) { self.bytes_below(value, 0) as u64 } else { self.sorted };
+                ((code < self.sorted && self.bytes_of(code) == value).then_some(code), hash)
+            }
+        };
+        let code = known
+            .or_else(|| self.extra.position(plain, row).map(|place| self.sorted + place as u64))
+            .unwrap_or_else(|| {
+                self.extra.push_cell(plain, row);
+                self.sorted + self.extra.len as u64 - 1
+            });
+        if let Some(filter) = &mut self.filter {
+            filter.insert(hash);
+        }
+        code
+    }
+
+    /// Adds a code, or a NULL, behind `rows` rows.
+    pub(super) fn push(&mut self, code: Option<u64>, rows: usize) {
+        match code {
+            None if self.all_null => {}
+            None => {
+                let nulls = self.nulls.get_or_insert_with(|| Bits::zeros(rows));
+                nulls.resize(rows + 1);
+                nulls.set(rows);
+            }
+            Some(code) => {
+                if let Some(nulls) = &mut self.nulls {
+                    nulls.resize(rows + 1);
+                }
+                self.max_code = self.max_code.max(code);
+                self.frequency.add(code);
+            }
+        }
+        self.codes.push(code.unwrap_or(0), rows);
+    }
+
+    /// Keeps only some rows.
+    pub(super) fn keep(&mut self, rows: &[u32]) {
+        self.codes = self.codes.gather(rows);
+        self.nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
+        self.frequency = Frequency::new(&self.codes, self.max_code, rows.len(), self.nulls.as_ref());
+    }
+
+    /// How many entries of a dictionary of byte strings are below a bound, when the first `from` are.
+    pub(crate) fn bytes_below(&self, bound: &[u8], from: usize) -> usize {
+        let (mut low, mut high) = (from, self.sorted as usize);
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.bytes_of(middle as u64) < bound { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// Logical size in bytes.
+    pub(crate) fn size(&self) -> usize {
+        let domain = match &self.domain {
+            Domain::Linear { .. } => 16,
+            Domain::Ints(values) => values.len() * 8,
+            Domain::Wides(values) => values.len() * 16,
+            Domain::Bytes { offsets, bytes } => offsets.len() * 4 + bytes.len(),
+        };
+        self.codes.size()
+            + domain
+            + self.extra.size()
+            + self.nulls.as_ref().map_or(0, Bits::size)
+            + self.frequency.size()
+            + self.filter.as_ref().map_or(0, ValueFilter::size)
+    }
+
+    /// The dictionary as an Arrow array of the column's type, one element for each code.
+    pub(crate) fn dictionary(&self, ty: &Type) -> Option<ArrayRef> {
+        let entries = self.dictionary_len()?;
+        Some(build(ty, &Entries { column: self, entries: entries as u64 }))
+    }
+}

@@ -1,0 +1,72 @@
+//! How often values occur: what the index chooses by.
+
+use super::Codes;
+use crate::bits::Bits;
+
+/// How often the codes of a column occur: what the index chooses by.
+#[derive(Debug, Default)]
+pub(crate) struct Frequency {
+    /// Of a narrow column the rows of each code, NULLs left out.
+    exact: Vec<u32>,
+    /// Of a wide one the codes that stand out, ascending, with about their rows.
+    heavy: Vec<(u64, u32)>,
+    /// Rows of each other code.
+    rest: f64,
+}
+
+impl Frequency {
+    /// Codes up to which each is counted.
+    const EXACT: u64 = 1024;
+    /// Rows that are looked at in a wide column, and how often a code must be met to stand out.
+    const SAMPLE: usize = 2048;
+    const OFTEN: usize = 6;
+
+    pub(super) fn new(codes: &Codes, max_code: u64, rows: usize, nulls: Option<&Bits>) -> Frequency {
+        let is_null = |row: usize| nulls.is_some_and(|nulls| nulls.get(row));
+        if max_code < Frequency::EXACT {
+            let mut exact = vec![0; max_code as usize + 1];
+            (0..rows).filter(|row| !is_null(*row)).for_each(|row| exact[codes.get(row) as usize] += 1);
+            return Frequency { exact, ..Frequency::default() };
+        }
+        let stride = (rows / Frequency::SAMPLE).max(1);
+        let mut sample: Vec<u64> =
+            (0..rows).step_by(stride).filter(|row| !is_null(*row)).map(|row| codes.get(row)).collect();
+        sample.sort_unstable();
+        let mut heavy = Vec::new();
+        let mut light = 0;
+        for same in sample.chunk_by(|a, b| a == b) {
+            if same.len() >= Frequency::OFTEN {
+                heavy.push((same[0], (same.len() * stride) as u32));
+            } else {
+                light += same.len() * stride;
+            }
+        }
+        Frequency { exact: Vec::new(), heavy, rest: light as f64 / (max_code as f64 + 1.0) }
+    }
+
+    /// Another row has this code.
+    pub(super) fn add(&mut self, code: u64) {
+        if let Some(count) = self.exact.get_mut(code as usize) {
+            *count += 1;
+        }
+    }
+
+    /// About how many rows have one of these codes.
+    pub(crate) fn estimate(&self, low: u64, high: u64) -> usize {
+        if !self.exact.is_empty() {
+            let high = (high as usize).min(self.exact.len() - 1);
+            return self
+                .exact
+                .get(low as usize..=high)
+                .map_or(0, |counts| counts.iter().sum::<u32>() as usize);
+        }
+        let first = self.heavy.partition_point(|(code, _)| *code < low);
+        let heavy: u32 =
+            self.heavy[first..].iter().take_while(|(code, _)| *code <= high).map(|(_, n)| n).sum();
+        heavy as usize + (((high - low) as f64 + 1.0) * self.rest).ceil() as usize
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.exact.len() * 4 + self.heavy.len() * 12
+    }
+}

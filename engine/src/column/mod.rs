@@ -1,0 +1,236 @@
+//! Columns of a segment: a plain form that grows, and an encoded form that is small and fast to compare.
+//!
+//! Both map SQL values onto three physical domains, each ordered as SQL orders the values:
+//! - [`Physical::Int`]: everything that fits in 64 bits (booleans, integers, dates and times, decimals of up to 18
+//!   digits, and floating point numbers by an order-preserving mapping of their bits);
+//! - [`Physical::Wide`]: decimals of more digits;
+//! - [`Physical::Bytes`]: strings (`char(n)` without its trailing blanks, which mean nothing to its order), uuid, bytea,
+//!   and numeric without a declared precision (as text, whose byte order means nothing).
+//!
+//! An encoded column is a vector of narrow codes (one bit to 64 bits wide; constant columns have none) and a
+//! domain that maps codes to values monotonically: `base + scale * code` for whole numbers, a sorted dictionary
+//! otherwise. So a comparison with a constant becomes a comparison of codes, and the domain's ends are the zone map.
+
+mod arrays;
+mod codes;
+mod encode;
+mod encoded;
+mod frequency;
+mod plain;
+mod sum;
+
+use arrow::array::ArrayRef;
+
+pub(crate) use arrays::{decimal, gather_runs};
+pub(crate) use codes::Codes;
+use encode::{encode_bytes, encode_ints, encode_wides};
+pub(crate) use encoded::{Domain, EncodedColumn};
+use frequency::Frequency;
+pub(crate) use plain::{PlainColumn, PlainData, Take};
+
+use crate::{bits::Bits, types::Type};
+
+/// The physical domain of a SQL type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Physical {
+    Int,
+    Wide,
+    Bytes,
+}
+
+/// The physical domain of a column of this type.
+pub(crate) fn physical(ty: &Type) -> Physical {
+    match ty {
+        Type::Numeric(Some((precision, _))) if *precision <= 18 => Physical::Int,
+        Type::Numeric(Some((precision, _))) if *precision <= 38 => Physical::Wide,
+        Type::Numeric(_) | Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Uuid | Type::Bytea => {
+            Physical::Bytes
+        }
+        _ => Physical::Int,
+    }
+}
+
+/// Maps a double to an integer in the same order; every NaN becomes one, above everything.
+pub(crate) fn float_to_int(value: f64) -> i64 {
+    let bits = if value.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { value.to_bits() } as i64;
+    if bits < 0 { bits ^ i64::MAX } else { bits }
+}
+
+pub(crate) fn int_to_float(value: i64) -> f64 {
+    f64::from_bits((if value < 0 { value ^ i64::MAX } else { value }) as u64)
+}
+
+/// A column of a segment: the encoded part, then the plain part.
+#[derive(Debug)]
+pub(crate) struct SegmentColumn {
+    pub(crate) base: Option<EncodedColumn>,
+    pub(crate) base_rows: usize,
+    pub(crate) delta: PlainColumn,
+}
+
+impl SegmentColumn {
+    pub(crate) fn new(ty: &Type) -> SegmentColumn {
+        SegmentColumn { base: None, base_rows: 0, delta: PlainColumn::new(ty) }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.base.as_ref().map_or(0, EncodedColumn::size) + self.delta.size()
+    }
+
+    #[inline]
+    pub(crate) fn is_null(&self, row: usize) -> bool {
+        match &self.base {
+            Some(base) if row < self.base_rows => base.is_null(row),
+            _ => self.delta.is_null(row - self.base_rows),
+        }
+    }
+
+    /// Whether a row may be NULL.
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.delta.nulls.is_some()
+            || self.base.as_ref().is_some_and(|base| base.all_null || base.nulls.is_some())
+    }
+
+    #[inline]
+    pub(crate) fn int(&self, row: usize) -> i64 {
+        match &self.base {
+            Some(base) if row < self.base_rows => base.int_of(base.codes.get(row)),
+            _ => self.delta.int(row - self.base_rows),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wide(&self, row: usize) -> i128 {
+        match &self.base {
+            Some(base) if row < self.base_rows => base.wide_of(base.codes.get(row)),
+            _ => self.delta.wide(row - self.base_rows),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self, row: usize) -> &[u8] {
+        match &self.base {
+            Some(base) if row < self.base_rows => base.bytes_of(base.codes.get(row)),
+            _ => self.delta.bytes(row - self.base_rows),
+        }
+    }
+
+    /// The cells of these rows as an Arrow array.
+    pub(crate) fn gather(&self, ty: &Type, rows: &[u32]) -> ArrayRef {
+        gather_runs(ty, &[(self, rows)])
+    }
+
+    /// Appends the cells of some of its rows once more. Where every row has a code, so have the new ones.
+    pub(crate) fn repeat(&mut self, rows: &[u32]) {
+        match &mut self.base {
+            Some(base) if self.delta.len() == 0 => {
+                for row in rows {
+                    let code = (!base.is_null(*row as usize)).then(|| base.codes.get(*row as usize));
+                    base.push(code, self.base_rows);
+                    self.base_rows += 1;
+                }
+            }
+            _ => rows.iter().for_each(|row| self.repeat_plainly(*row as usize)),
+        }
+    }
+
+    fn repeat_plainly(&mut self, row: usize) {
+        if self.is_null(row) {
+            return self.delta.push_null();
+        }
+        match (&self.base, row.checked_sub(self.base_rows)) {
+            (Some(base), None) => match self.delta.data() {
+                PlainData::Int(_) => self.delta.push_int(base.int_of(base.codes.get(row))),
+                PlainData::Wide(_) => self.delta.push_wide(base.wide_of(base.codes.get(row))),
+                PlainData::Bytes { .. } => self.delta.push_bytes(base.bytes_of(base.codes.get(row))),
+            },
+            (_, place) => self.delta.repeat(place.unwrap_or(row)),
+        }
+    }
+
+    /// Gives the plain rows codes, behind the others; the domain stays as it is, if that is reasonable.
+    pub(crate) fn absorb(&mut self, ty: &Type) {
+        /// Values beyond the domain with which a column is encoded again.
+        const EXTRA: usize = 256;
+        if self.delta.len == 0 {
+            return;
+        }
+        if let Some(base) = &mut self.base {
+            let mut done = 0;
+            while done < self.delta.len && base.extra.len < EXTRA {
+                let code = match self.delta.is_null(done) {
+                    true => None,
+                    false if base.all_null => break,
+                    false => Some(base.code_for(&self.delta, done)),
+                };
+                base.push(code, self.base_rows);
+                self.base_rows += 1;
+                done += 1;
+            }
+            self.delta = self.delta.rest(done, ty);
+            if self.delta.len == 0 {
+                return;
+            }
+        }
+        let all: Vec<u32> = (0..(self.base_rows + self.delta.len) as u32).collect();
+        self.encode(ty, &all);
+    }
+
+    /// Keeps only these rows, all of them encoded.
+    pub(crate) fn compact(&mut self, ty: &Type, keep: &[u32]) {
+        if self.delta.len * 4 > self.base_rows {
+            return self.encode(ty, keep);
+        }
+        self.absorb(ty);
+        match &mut self.base {
+            // Most of the domain is still in use.
+            Some(base) if !base.all_null && keep.len() * 2 >= base.made_of => {
+                base.keep(keep);
+                self.base_rows = keep.len();
+            }
+            _ => self.encode(ty, keep),
+        }
+    }
+
+    /// Keeps only these rows, encoded from scratch.
+    pub(crate) fn encode(&mut self, ty: &Type, keep: &[u32]) {
+        let is_null = |i: usize| self.is_null(keep[i] as usize);
+        let rows = keep.len();
+        let (codes, domain, max_code) = match physical(ty) {
+            Physical::Int => encode_ints(rows, &is_null, &|i| self.int(keep[i] as usize)),
+            Physical::Wide => encode_wides(rows, &is_null, &|i| self.wide(keep[i] as usize)),
+            Physical::Bytes => encode_bytes(rows, &is_null, &|i| self.bytes(keep[i] as usize)),
+        };
+        let mut nulls = Bits::zeros(rows);
+        let mut null_count = 0;
+        for i in (0..rows).filter(|i| is_null(*i)) {
+            nulls.set(i);
+            null_count += 1;
+        }
+        let all_null = rows > 0 && null_count == rows;
+        let nulls = (null_count > 0 && !all_null).then_some(nulls);
+        let frequency = Frequency::new(&codes, max_code, rows, nulls.as_ref());
+        let sorted = match &domain {
+            Domain::Linear { .. } => max_code + 1,
+            Domain::Ints(values) => values.len() as u64,
+            Domain::Wides(values) => values.len() as u64,
+            Domain::Bytes { offsets, .. } => offsets.len() as u64 - 1,
+        };
+        let mut base = EncodedColumn {
+            codes,
+            domain,
+            sorted,
+            extra: PlainColumn::new(ty),
+            max_code,
+            made_of: rows,
+            frequency,
+            filter: None,
+            nulls,
+            all_null,
+        };
+        base.filter = base.make_filter(rows);
+        self.base = Some(base);
+        self.base_rows = rows;
+        self.delta = PlainColumn::new(ty);
+    }
+}

@@ -1,0 +1,53 @@
+//! Sums of encoded columns, from their codes.
+
+use super::{Codes, Domain, EncodedColumn};
+use crate::{bits::Bits, simd};
+
+impl EncodedColumn {
+    /// How many of these of the first `rows` rows are not NULL, and their sum: of whole numbers, or of decimals without
+    /// their point. `None` when there may be a NaN among them.
+    pub(crate) fn sum(&self, rows: usize, mask: &Bits) -> Option<(u64, i128)> {
+        let mut words = mask.words().to_vec();
+        if self.all_null {
+            return Some((0, 0));
+        }
+        if let Some(nulls) = &self.nulls {
+            simd::subtract(&mut words, nulls.words());
+        }
+        let count = simd::count_ones(&words) as u64;
+        let is_nan = |value: i64| value == i64::MAX;
+        match &self.domain {
+            Domain::Linear { base, scale } if self.extra.len == 0 => {
+                if self.sorted > 0 && is_nan(self.int_of(self.sorted - 1)) {
+                    return None;
+                }
+                let codes: u128 = match &self.codes {
+                    Codes::Constant => 0,
+                    Codes::Bit(bits) => simd::intersect(&mut words, bits.words()) as u128,
+                    // The code of a NULL is 0.
+                    Codes::U8(codes) if mask.count() == rows => u128::from(simd::sum_u8(codes)),
+                    Codes::U16(codes) if mask.count() == rows => u128::from(simd::sum_u16(codes)),
+                    Codes::U32(codes) if mask.count() == rows => u128::from(simd::sum_u32(codes)),
+                    codes => Bits::from_words(words, rows)
+                        .iter()
+                        .map(|row| u128::from(codes.get(row as usize)))
+                        .sum(),
+                };
+                let sum = i128::from(*base) * i128::from(count) + (*scale as i128) * codes as i128;
+                Some((count, sum))
+            }
+            Domain::Linear { .. } | Domain::Ints(_) => {
+                let mut sum = 0;
+                for row in Bits::from_words(words, rows).iter() {
+                    let value = self.int_of(self.codes.get(row as usize));
+                    if is_nan(value) {
+                        return None;
+                    }
+                    sum += i128::from(value);
+                }
+                Some((count, sum))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What reads have found, as batches: reads that finish together and ask for the same columns share them.
+
+use std::sync::Arc;
+
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use hashbrown::HashMap;
+
+use crate::{
+    column::{SegmentColumn, gather_runs},
+    error::{Result, SqlError},
+    found::FoundRows,
+    operation::{Effect, Ts},
+    position::KeyRange,
+    rider::{Projection, Rider, Work},
+    riders::Riders,
+    table::Table,
+};
+
+/// Rows of a shared batch: a slow reader holds on to no more than so many besides its own.
+const SHARED_ROWS: usize = 1024;
+
+/// What a read has found in one key range.
+struct Share {
+    ts: Ts,
+    range: KeyRange,
+    found: FoundRows,
+}
+
+impl Table {
+    /// Sends what reads that have just ended their revolution have found and not sent yet.
+    pub(crate) fn send_together(&self, arrived: &[Ts], riders: &mut Riders, effects: &mut Vec<Effect>) {
+        let mut groups: Vec<(Arc<Projection>, Vec<Share>, usize)> = Vec::new();
+        let mut by_projection: HashMap<*const Projection, usize> = HashMap::new();
+        for ts in arrived {
+            let Some(rider) = riders.get_mut(*ts) else { continue };
+            let Some((projection, share)) = share_of(rider, self.options.batch_rows) else { continue };
+            let group = *by_projection.entry(Arc::as_ptr(&projection)).or_insert_with(|| {
+                groups.push((projection, Vec::new(), 0));
+                groups.len() - 1
+            });
+            let (projection, shares, rows) = &mut groups[group];
+            *rows += share.found.len();
+            shares.push(share);
+            if *rows >= SHARED_ROWS {
+                self.send_shares(projection, shares, riders, effects);
+                shares.clear();
+                *rows = 0;
+            }
+        }
+        for (projection, shares, _) in &groups {
+            self.send_shares(projection, shares, riders, effects);
+        }
+    }
+
+    fn send_shares(
+        &self,
+        projection: &Projection,
+        shares: &[Share],
+        riders: &mut Riders,
+        effects: &mut Vec<Effect>,
+    ) {
+        if shares.is_empty() {
+            return;
+        }
+        match self.shared_batch(projection, shares) {
+            Ok(batch) => {
+                let mut start = 0;
+                for share in shares {
+                    let rows = share.found.len();
+                    let batch = batch.slice(start, rows);
+                    start += rows;
+                    effects.push(Effect::Rows { ts: share.ts, range: share.range, batch });
+                }
+            }
+            Err(error) => {
+                for share in shares {
+                    if let Some(rider) = riders.get_mut(share.ts) {
+                        rider.fail_everywhere(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rows of all shares, one after the other.
+    fn shared_batch(&self, projection: &Projection, shares: &[Share]) -> Result<RecordBatch> {
+        let Some(columns) = projection.table_columns() else {
+            return Err(SqlError::internal("expressions in a shared batch"));
+        };
+        let runs: Vec<(u32, &[u32])> = shares.iter().flat_map(|share| share.found.runs()).collect();
+        let mut cells: Vec<(&SegmentColumn, &[u32])> = Vec::with_capacity(runs.len());
+        let arrays = columns
+            .map(|column| {
+                cells.clear();
+                cells.extend(
+                    runs.iter().map(|(slot, rows)| (&self.segments[*slot as usize].columns[column], *rows)),
+                );
+                gather_runs(&self.schema.columns[column].ty, &cells)
+            })
+            .collect();
+        let rows = shares.iter().map(|share| share.found.len()).sum();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(projection.schema.clone(), arrays, &options)
+            .map_err(|error| SqlError::internal(error.to_string()))
+    }
+}
+
+/// Takes from a read what it has found, if that can be sent with what others have found: columns of a single key
+/// range, no more than one batch, and neither a row nor the reader is waited for.
+fn share_of(rider: &mut Rider, batch_rows: usize) -> Option<(Arc<Projection>, Share)> {
+    if rider.waiting > 0 || rider.has_failed() {
+        return None;
+    }
+    let [only] = rider.ranges.as_slice() else { return None };
+    let Work::Rows { projection, wanted, found, credit } = &mut rider.work else { return None };
+    let waits = credit.is_some_and(|credit| credit <= 0);
+    if waits
+        || !wanted.are_sent_when_found()
+        || !(1..=batch_rows).contains(&found.len())
+        || projection.table_columns().is_none()
+    {
+        return None;
+    }
+    *credit = credit.map(|credit| credit - 1);
+    let share = Share { ts: rider.ts, range: only.range, found: std::mem::take(found) };
+    Some((projection.clone(), share))
+}
