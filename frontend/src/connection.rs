@@ -92,7 +92,11 @@ pub struct Interrupts {
 impl Interrupts {
     /// A statement begins: requests to cancel an earlier one are forgotten. It may run up to `deadline`.
     pub fn begin_statement(&mut self, deadline: Option<Instant>) {
-        self.sender.send_modify(|s| s.cancel = false);
+        // Nobody needs to be woken for it.
+        self.sender.send_if_modified(|s| {
+            s.cancel = false;
+            false
+        });
         self.deadline = deadline;
     }
 

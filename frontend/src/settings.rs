@@ -246,8 +246,9 @@ pub struct SessionSettings {
     after_commit: Option<Arc<Values>>,
     /// What ROLLBACK goes back to. `None` outside of a transaction block.
     after_rollback: Option<Arc<Values>>,
-    /// What the client was last told.
-    reported: Values,
+    /// What was in force when the client was last told of changes; shared with `current` as long as nothing has changed,
+    /// which is what is asked after every statement.
+    reported: Arc<Values>,
 }
 
 impl SessionSettings {
@@ -262,7 +263,7 @@ impl SessionSettings {
             current: values,
             after_commit: None,
             after_rollback: None,
-            reported: Values::new(),
+            reported: Arc::default(),
         }
     }
 
@@ -420,16 +421,19 @@ impl SessionSettings {
 
     /// Settings that drivers follow and that changed since the last call, with PostgreSQL's names.
     pub fn take_changes(&mut self) -> Vec<(&'static str, String)> {
-        let mut changes = Vec::new();
-        for definition in DEFINITIONS.iter().filter(|d| d.reported) {
-            let key = definition.name.to_ascii_lowercase();
-            let Some(value) = self.current.get(&key) else { continue };
-            if self.reported.get(&key) != Some(value) {
-                changes.push((definition.name, value.clone()));
-                self.reported.insert(key, value.clone());
-            }
+        if Arc::ptr_eq(&self.reported, &self.current) {
+            return Vec::new();
         }
-        changes
+        let reported = std::mem::replace(&mut self.reported, self.current.clone());
+        DEFINITIONS
+            .iter()
+            .filter(|definition| definition.reported)
+            .filter_map(|definition| {
+                let key = definition.name.to_ascii_lowercase();
+                let value = self.current.get(&key).filter(|value| reported.get(&key) != Some(*value))?;
+                Some((definition.name, value.clone()))
+            })
+            .collect()
     }
 
     /// The limit of a statement's duration, if there is one.

@@ -193,8 +193,8 @@ impl<'a> Binder<'a> {
 
     fn session_value(&mut self, value: &SessionValue) -> Result<Value> {
         Ok(match value {
-            SessionValue::User => Value::text(self.settings.user.as_str()),
-            SessionValue::Database => Value::text(self.settings.database.as_str()),
+            SessionValue::User => Value::text(&self.settings.user[..]),
+            SessionValue::Database => Value::text(&self.settings.database[..]),
             SessionValue::TransactionTimestamp => Value::TimestampTz(self.settings.transaction_timestamp),
             SessionValue::StatementTimestamp | SessionValue::ClockTimestamp => {
                 Value::TimestampTz(self.settings.statement_timestamp)

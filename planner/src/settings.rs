@@ -15,9 +15,9 @@ pub struct Settings {
     /// Session time zone as `SHOW timezone` prints it: an IANA name or a fixed offset.
     pub time_zone: String,
     /// Role name.
-    pub user: String,
+    pub user: Arc<str>,
     /// Database name.
-    pub database: String,
+    pub database: Arc<str>,
     /// Microseconds since 1970-01-01 UTC at the start of the transaction: `now()`.
     pub transaction_timestamp: i64,
     /// Microseconds since 1970-01-01 UTC when the statement arrived.

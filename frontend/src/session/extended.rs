@@ -257,7 +257,7 @@ impl Session<'_> {
             .into());
         }
         let formats = Format::expand(parameter_formats, values.len(), "parameter")?;
-        let context = self.planner_settings().eval_context();
+        let context = self.eval_context();
         let parameters = values
             .iter()
             .zip(parameter_types)

@@ -16,7 +16,7 @@ mod transaction;
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use carousel_cluster::client::Client;
-use carousel_engine::{SqlError, SqlState, Type, Value, text::TextWriter};
+use carousel_engine::{SqlError, SqlState, Type, Value, expr::EvalContext, text::TextWriter};
 use carousel_planner::{OutputColumn, Plan, Planned, Settings, Statement};
 use pgwire::messages::response::TransactionStatus;
 
@@ -58,8 +58,8 @@ pub struct Session<'c> {
     client: Client,
     relations: Arc<Relations>,
     process: i32,
-    user: String,
-    database: String,
+    user: Arc<str>,
+    database: Arc<str>,
     settings: SessionSettings,
     transaction: Transaction,
     statements: HashMap<String, Arc<Prepared>>,
@@ -286,7 +286,12 @@ impl Session<'_> {
     }
 
     fn text_writer(&self) -> Result<TextWriter> {
-        Ok(TextWriter::new(&self.planner_settings().eval_context())?)
+        Ok(TextWriter::new(&self.eval_context())?)
+    }
+
+    /// What values need to know of the session when they are read or written as text.
+    fn eval_context(&self) -> EvalContext {
+        EvalContext { time_zone: self.settings.get("timezone").to_owned(), now: self.transaction.timestamp() }
     }
 
     /// What expressions of a statement may ask of the session.
