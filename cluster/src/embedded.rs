@@ -3,9 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File, TryLockError},
-    io::{self, Write},
-    path::{Path, PathBuf},
+    fs::File,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -16,26 +15,23 @@ use std::{
 use carousel_engine::{SqlError, SqlState};
 use futures::FutureExt;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::{
     checkpoint::CheckpointError,
     client::{Client, ClientOptions, Failure},
     config::Config,
+    data_dir::lay_out,
     message::{Body, Incarnation, ProcessId},
     network::Network,
-    payload::sync_dir,
     router::{self, Router, RouterHandle, State},
     storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
     super_process::{CheckpointPolicy, Patience, SuperOptions, SuperProcess},
+    transport::{MOST_CLIENTS, TransportError},
     wal,
 };
 
-/// Format of the data directory.
-const FORMAT: u32 = 2;
-const MANIFEST: &str = "CAROUSEL";
-const NEW_MANIFEST: &str = "CAROUSEL.new";
-const LOCK: &str = "LOCK";
 const CLIENTS: &str = "clients";
 const SUPERS: &str = "supers";
 /// The one super process.
@@ -46,7 +42,8 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 const LAST_CHECKPOINT: Duration = Duration::from_secs(600);
 
 /// Whether what was acknowledged survives the end of all processes (DESIGN, decision 13).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// Acknowledged means on disk, at a quorum of the routers.
     #[default]
@@ -161,6 +158,9 @@ pub enum StartError {
         /// Why not.
         reason: String,
     },
+    /// Other processes cannot be reached.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     /// There is no such process, or it runs already.
     #[error("{0}")]
     Process(String),
@@ -213,7 +213,9 @@ impl Cluster {
         if options.routers == 0 {
             return Err(StartError::Options("a cluster needs at least one router".into()));
         }
-        let lock = lay_out(&options)?;
+        // Checkpoints without the m-seq that goes on from them are of no use.
+        let forget = options.durability == Durability::Memory;
+        let lock = lay_out(&options.data_dir, &shape(&options), forget)?;
         let network = Network::new();
         let mut routers = BTreeMap::new();
         for number in 1..=options.routers {
@@ -225,7 +227,7 @@ impl Cluster {
         }
         let storage = Arc::new(Mutex::new(storage));
         let client = start_client(&options, &config, &network, 1)?;
-        let super_process = start_super_process(&options, &config, &network)?;
+        let super_process = start_super_process(&options, &config, &network, SUPER_PROCESS.number, None)?;
         Ok(Cluster {
             options,
             network,
@@ -453,7 +455,7 @@ impl Drop for Cluster {
     }
 }
 
-async fn start_router(
+pub(crate) async fn start_router(
     options: &EmbeddedOptions,
     config: &Config,
     network: &Network,
@@ -473,7 +475,7 @@ async fn start_router(
     started.map_err(|error| StartError::Router { id, reason: error.to_string() })
 }
 
-async fn start_storage(
+pub(crate) async fn start_storage(
     options: &EmbeddedOptions,
     config: &Config,
     network: &Network,
@@ -495,16 +497,16 @@ async fn start_storage(
     Ok(Storage::start(storage, network).await?)
 }
 
-fn start_client(
+pub(crate) fn start_client(
     options: &EmbeddedOptions,
     config: &Config,
     network: &Network,
     number: u32,
 ) -> Result<Client, StartError> {
-    // One count for all client processes: row identifiers rest on it.
     let path = options.data_dir.join(CLIENTS);
-    let incarnation: Incarnation =
-        next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+    let start = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+    // Row identifiers rest on it: no two client processes ever have the same, wherever they count their starts.
+    let incarnation: Incarnation = start * u64::from(MOST_CLIENTS + 1) + u64::from(number);
     let client = ClientOptions {
         id: ProcessId::client(number),
         incarnation,
@@ -514,15 +516,17 @@ fn start_client(
     Ok(Client::start(client, network))
 }
 
-fn start_super_process(
+pub(crate) fn start_super_process(
     options: &EmbeddedOptions,
     config: &Config,
     network: &Network,
+    number: u32,
+    beside: Option<ProcessId>,
 ) -> Result<SuperProcess, StartError> {
     let path = options.data_dir.join(SUPERS);
     let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
     let client = ClientOptions {
-        id: SUPER_PROCESS,
+        id: ProcessId::super_process(number),
         incarnation,
         routers: (1..=options.routers).map(ProcessId::router).collect(),
         config: Arc::new(config.clone()),
@@ -531,7 +535,7 @@ fn start_super_process(
     let silent_ms = ms(options.suspect_after.unwrap_or(DEFAULT_PATIENCE));
     let options = SuperOptions {
         client,
-        beside: None,
+        beside,
         patience: Patience { silent_ms, starting_ms: 10 * silent_ms },
         heals: options.suspect_after.is_some(),
         contract_after_ms: options.contract_after.map(ms),
@@ -544,7 +548,7 @@ fn start_super_process(
 }
 
 /// What a data directory was created for.
-fn shape(options: &EmbeddedOptions) -> String {
+pub(crate) fn shape(options: &EmbeddedOptions) -> String {
     let durability = match options.durability {
         Durability::Disk => "disk",
         Durability::Memory => "memory",
@@ -553,65 +557,4 @@ fn shape(options: &EmbeddedOptions) -> String {
         "{} routers, {} storage processes, replication factor {}, durability {durability}",
         options.routers, options.storage, options.replication_factor
     )
-}
-
-/// Creates the data directory or checks that it is ours; returns its lock.
-fn lay_out(options: &EmbeddedOptions) -> Result<File, StartError> {
-    let dir = &options.data_dir;
-    let unusable = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source: io::Error| StartError::DataDir { path, source }
-    };
-    fs::create_dir_all(dir).map_err(unusable(dir))?;
-    let path = dir.join(LOCK);
-    let lock = File::create(&path).map_err(unusable(&path))?;
-    lock.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => StartError::Locked { path: dir.clone() },
-        TryLockError::Error(source) => StartError::DataDir { path: path.clone(), source },
-    })?;
-    let asked = shape(options);
-    let path = dir.join(MANIFEST);
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let format = text.lines().next().and_then(|line| line.strip_prefix("format "));
-            let found = text.lines().nth(1);
-            let (Some(format), Some(found)) = (format, found) else {
-                return Err(StartError::Damaged { path, reason: "it has no format and shape".into() });
-            };
-            if format.parse() != Ok(FORMAT) {
-                let (path, found) = (dir.clone(), format.to_string());
-                return Err(StartError::Format { path, found, expected: FORMAT });
-            }
-            if found != asked {
-                return Err(StartError::Shape { path: dir.clone(), found: found.to_string(), asked });
-            }
-            if options.durability == Durability::Memory {
-                // Checkpoints without the m-seq that goes on from them are of no use.
-                let storage = dir.join("storage");
-                if storage.exists() {
-                    fs::remove_dir_all(&storage).map_err(unusable(&storage))?;
-                }
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let foreign = fs::read_dir(dir).map_err(unusable(dir))?.filter_map(Result::ok);
-            let foreign =
-                foreign.map(|entry| entry.file_name()).find(|name| name != LOCK && name != NEW_MANIFEST);
-            if let Some(name) = foreign {
-                let reason = format!("it has no file {MANIFEST} but other contents ({})", name.display());
-                return Err(StartError::Damaged { path: dir.clone(), reason });
-            }
-            let new = dir.join(NEW_MANIFEST);
-            let create = || {
-                let mut file = File::create(&new)?;
-                file.write_all(format!("format {FORMAT}\n{asked}\n").as_bytes())?;
-                file.sync_all()?;
-                fs::rename(&new, &path)?;
-                sync_dir(dir)
-            };
-            create().map_err(unusable(&path))?;
-        }
-        Err(source) => return Err(StartError::DataDir { path, source }),
-    }
-    Ok(lock)
 }

@@ -1,6 +1,7 @@
-//! The network between the processes of one operating system process.
+//! The network between processes.
 //!
-//! [`Network`] is a registry of mailboxes, one for each process that has joined. Channels are quasi-reliable and FIFO
+//! [`Network`] is a registry of mailboxes: one for each process that has joined, and one for each process elsewhere
+//! that the [`crate::transport`] has a session with; senders do not see the difference. Channels are quasi-reliable and FIFO
 //! as the paper assumes (section 5.2): what is sent to a process that stays up arrives, in order, for each sender and
 //! lane. What is sent to a process that is not there is [`Unreachable`] at once; what lies in the mailbox of a process
 //! that leaves is lost, as in a crash.
@@ -38,7 +39,7 @@ const CONTROL_CAPACITY: usize = 16 * 1024;
 const DATA_CAPACITY: usize = 64;
 
 /// Which queue of a mailbox a message goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Lane {
     /// Small messages on which others wait.
     Control,
@@ -71,6 +72,7 @@ impl Wire {
             | Wire::ReleasePin(_)
             | Wire::Cancel(_)
             | Wire::Took { .. } => Lane::Control,
+            Wire::Consensus(packet) => packet.lane(),
             // Subscribe and Leave stay behind the routes sent before them; State and Restarted must neither overtake
             // nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)
@@ -83,6 +85,8 @@ impl Wire {
             | Wire::Deliver { .. }
             | Wire::Answers(_)
             | Wire::Restarted(_)
+            | Wire::Lost
+            | Wire::ReadsMissed
             | Wire::Stage(_)
             | Wire::Abandon(_)
             => Lane::Data,
@@ -106,7 +110,8 @@ pub enum TrySendError {
     Full(ProcessId, Box<Wire>),
 }
 
-type Envelope = (ProcessId, Wire);
+/// A message and who sent it.
+pub(crate) type Envelope = (ProcessId, Wire);
 
 #[derive(Clone)]
 struct Mailbox {
@@ -129,6 +134,17 @@ impl Mailbox {
 struct Registry {
     lives: u64,
     mailboxes: HashMap<ProcessId, Mailbox>,
+    /// On the way from a process here to one elsewhere.
+    remote: HashMap<(ProcessId, ProcessId), Mailbox>,
+}
+
+impl Registry {
+    fn mailbox(&mut self) -> (Mailbox, mpsc::Receiver<Envelope>, mpsc::Receiver<Envelope>) {
+        let (control_in, control) = mpsc::channel(CONTROL_CAPACITY);
+        let (data_in, data) = mpsc::channel(DATA_CAPACITY);
+        self.lives += 1;
+        (Mailbox { life: self.lives, control: control_in, data: data_in }, control, data)
+    }
 }
 
 /// The processes that can reach one another. Cheap to clone; all clones are the same network.
@@ -147,12 +163,10 @@ impl Network {
 
     /// Joins as `id`. An older endpoint of the same id is replaced: its `recv` ends and its senders fail.
     pub fn join(&self, id: ProcessId) -> Endpoint {
-        let (control_in, control) = mpsc::channel(CONTROL_CAPACITY);
-        let (data_in, data) = mpsc::channel(DATA_CAPACITY);
         let mut registry = self.registry.write();
-        registry.lives += 1;
-        let life = registry.lives;
-        registry.mailboxes.insert(id, Mailbox { life, control: control_in, data: data_in });
+        let (mailbox, control, data) = registry.mailbox();
+        let life = mailbox.life;
+        registry.mailboxes.insert(id, mailbox);
         Endpoint {
             sender: Sender { id, life, network: self.clone() },
             control: Some(control),
@@ -187,7 +201,77 @@ impl Network {
         if registry.mailboxes.get(&from).is_none_or(|mailbox| mailbox.life != life) {
             return Err(Unreachable(to));
         }
-        registry.mailboxes.get(&to).cloned().ok_or(Unreachable(to))
+        let mailbox = registry.mailboxes.get(&to).or_else(|| registry.remote.get(&(from, to)));
+        mailbox.cloned().ok_or(Unreachable(to))
+    }
+
+    /// Makes a process elsewhere reachable for one that is here, until the route is dropped or replaced.
+    pub(crate) fn open_route(&self, from: ProcessId, to: ProcessId) -> Route {
+        let mut registry = self.registry.write();
+        let (mailbox, control, data) = registry.mailbox();
+        let life = mailbox.life;
+        registry.remote.insert((from, to), mailbox);
+        Route { from, to, life, network: self.clone(), control: Some(control), data: Some(data) }
+    }
+
+    fn close_route(&self, from: ProcessId, to: ProcessId, life: u64) {
+        let mut registry = self.registry.write();
+        if registry.remote.get(&(from, to)).is_some_and(|mailbox| mailbox.life == life) {
+            registry.remote.remove(&(from, to));
+        }
+        drop(registry);
+        self.routers.lost(to);
+    }
+
+    /// Hands on what came from a process elsewhere, waiting for room. Safe to cancel.
+    pub(crate) async fn deliver(
+        &self,
+        from: ProcessId,
+        to: ProcessId,
+        wire: Wire,
+    ) -> Result<(), Unreachable> {
+        if let Wire::Consensus(packet) = wire {
+            return self.routers.received(self, from, to, packet).await;
+        }
+        let mailbox = self.registry.read().mailboxes.get(&to).cloned().ok_or(Unreachable(to))?;
+        mailbox.lane(wire.lane()).send((from, wire)).await.map_err(|_| Unreachable(to))
+    }
+
+    /// Sends to a process elsewhere, waiting for room, in the name of one here that need not have joined yet.
+    pub(crate) async fn send_elsewhere(
+        &self,
+        from: ProcessId,
+        to: ProcessId,
+        wire: Wire,
+    ) -> Result<(), Unreachable> {
+        let mailbox = self.registry.read().remote.get(&(from, to)).cloned().ok_or(Unreachable(to))?;
+        mailbox.lane(wire.lane()).send((from, wire)).await.map_err(|_| Unreachable(to))
+    }
+}
+
+/// What is sent from a process here to one elsewhere. Nothing can be sent there any more when it is dropped.
+pub(crate) struct Route {
+    from: ProcessId,
+    to: ProcessId,
+    life: u64,
+    network: Network,
+    control: Option<mpsc::Receiver<Envelope>>,
+    data: Option<mpsc::Receiver<Envelope>>,
+}
+
+impl Route {
+    /// What is to be sent on a lane; to be taken once.
+    pub(crate) fn take(&mut self, lane: Lane) -> Option<mpsc::Receiver<Envelope>> {
+        match lane {
+            Lane::Control => self.control.take(),
+            Lane::Data => self.data.take(),
+        }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        self.network.close_route(self.from, self.to, self.life);
     }
 }
 

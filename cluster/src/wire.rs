@@ -1,4 +1,9 @@
-//! What processes say to one another. All of it can be serialised; inside one process it travels as it is.
+//! What processes say to one another. Between operating system processes it travels in postcard's form, with record
+//! batches as Arrow IPC streams; inside one process it travels as it is.
+
+mod form;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -10,15 +15,17 @@ use carousel_engine::{
     operation::{Decision, PayloadId},
     position::KeyRange,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     catalog::Catalog,
     config::Config,
     message::{Incarnation, Message, MessageId, ProcessId},
+    raft::Packet,
 };
 
 /// A message with its place in the order and this destination's share of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delivery {
     /// Position in the m-seq. For a snapshot read, that of the last message whose effects it sees.
     pub ts: Ts,
@@ -35,7 +42,7 @@ pub struct Delivery {
 pub type Routed = (Arc<Message>, Vec<KeyRange>);
 
 /// What goes from one process to another.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Wire {
     /// Application process to router: please order these, in this order.
     Route(Vec<Arc<Message>>),
@@ -187,6 +194,7 @@ pub enum Wire {
         /// The part.
         range: KeyRange,
         /// The chunks, or `None` when there is no such part.
+        #[serde(with = "form::chunks")]
         chunks: Option<Vec<Bytes>>,
     },
     /// Storage process to storage process: how far the sender is durable, with the content hashes of the tables in
@@ -230,10 +238,17 @@ pub enum Wire {
         /// Not counting those of earlier messages.
         batches: u32,
     },
+    /// The transport's word to both sides when two processes that stayed up could not reach one another for too long:
+    /// what was under way between them may be lost.
+    Lost,
+    /// Storage process to client: snapshot reads may have been lost on their way from the router.
+    ReadsMissed,
+    /// Router to router, between operating system processes: what the consensus has to say.
+    Consensus(Packet),
 }
 
 /// Three watermarks of a storage process (DESIGN, decision 13), and its memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watermarks {
     /// Received up to here.
     pub delivered: Ts,
@@ -246,7 +261,7 @@ pub struct Watermarks {
 }
 
 /// A range's vote about an undecided write. Any replica's vote is the range's.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Vote {
     /// The write.
     pub ts: Ts,
@@ -257,7 +272,7 @@ pub struct Vote {
 }
 
 /// A part of the answer to a message.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// The message.
     pub id: MessageId,
@@ -268,13 +283,14 @@ pub struct Answer {
 }
 
 /// The parts of an answer. Those of one message from one process arrive in order, `Done` or `Stale` last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum AnswerPart {
     /// Rows of a read or of RETURNING.
     Rows {
         /// The range they are in.
         range: KeyRange,
         /// The rows.
+        #[serde(with = "form::batch")]
         batch: RecordBatch,
     },
     /// Groups of a read, for all ranges that the process answers for together.
@@ -289,7 +305,7 @@ pub enum AnswerPart {
 }
 
 /// A chunk of a staged payload.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StageChunk {
     /// The payload.
     pub payload: PayloadId,
@@ -298,6 +314,7 @@ pub struct StageChunk {
     /// Number in the part, counted from 0.
     pub chunk: u32,
     /// Serialised [`carousel_engine::operation::RowBatch`].
+    #[serde(with = "form::bytes")]
     pub rows: Bytes,
     /// CRC-32 of `rows`.
     pub checksum: u32,

@@ -1,5 +1,7 @@
 //! Whole clusters in one process: clients against a model, while processes are killed and started again.
 
+mod members;
+
 use std::{
     collections::BTreeMap,
     path::Path,

@@ -16,6 +16,10 @@ pub(crate) struct Riders {
 }
 
 impl Riders {
+    pub(crate) fn len(&self) -> usize {
+        self.by_ts.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_ts.is_empty()
     }

@@ -97,6 +97,7 @@ pub struct Shard {
     rotation: VecDeque<TableId>,
     /// Rows whose decision has been made and that others may wait for.
     decided: VecDeque<(TableId, Address)>,
+    revolutions: u64,
 }
 
 impl Shard {
@@ -120,6 +121,7 @@ impl Shard {
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             decided: VecDeque::new(),
+            revolutions: 0,
         }
     }
 
@@ -287,6 +289,16 @@ impl Shard {
         Progress::Idle
     }
 
+    /// How often the scan has gone round a table.
+    pub fn revolutions(&self) -> u64 {
+        self.revolutions
+    }
+
+    /// Operations that have been admitted and are not finished.
+    pub fn riding(&self) -> usize {
+        self.riders.len()
+    }
+
     /// Logical size of the rows, their versions and keys in bytes.
     pub fn memory(&self) -> usize {
         self.tables.values().map(|table| table.size()).sum()
@@ -438,6 +450,7 @@ impl Shard {
         for _ in 0..table.segments.len() {
             let slot = table.cursor % table.segments.len();
             table.cursor = (slot + 1) % table.segments.len();
+            self.revolutions += u64::from(table.cursor == 0);
             let range = bit(table.segments[slot].range);
             visitors.clear();
             for (index, ride) in rides.iter_mut().enumerate() {

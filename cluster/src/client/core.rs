@@ -419,6 +419,17 @@ impl Core {
                 }
             }
             Wire::Restarted(incarnation) => self.restarted(from, incarnation),
+            Wire::ReadsMissed => self.ask_again(from),
+            Wire::Lost if from.kind == ProcessKind::Router => {
+                self.link.ask_again(from);
+                if from == self.link.router() {
+                    self.lose_sent_reads();
+                }
+            }
+            Wire::Lost => {
+                self.ask_again(from);
+                self.end_unanswered(from);
+            }
             Wire::Memory { incarnation, used, limit, logged, checkpointing } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
@@ -750,6 +761,28 @@ impl Core {
                 continue;
             }
             self.submit_again(sequence);
+        }
+    }
+
+    /// Ends what is not a read and what a process that stayed up may have answered in vain: nobody will know.
+    fn end_unanswered(&mut self, process: ProcessId) {
+        let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.kind.is_write());
+        let concerns = |open: &&Open| {
+            let destinations = open.config.destset(&open.message);
+            !is_read(&open.message.body)
+                && destinations.iter().any(|(destination, ranges)| {
+                    *destination == process && ranges.iter().any(|range| !open.answered.contains_key(range))
+                })
+        };
+        let mut unanswered: Vec<u64> =
+            self.open.values().filter(concerns).map(|open| open.message.id.sequence).collect();
+        unanswered.sort_unstable();
+        for sequence in unanswered {
+            let reason = SqlError::new(
+                SqlState::CONNECTION_FAILURE,
+                format!("{process} could not be reached for a while"),
+            );
+            self.end(sequence, Err(Failure::Sql(outcome_unknown(reason))));
         }
     }
 

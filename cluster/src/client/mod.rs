@@ -163,8 +163,8 @@ pub(crate) struct Answers {
     pub(crate) waiting: Arc<AtomicU64>,
 }
 
-/// Row identifiers below this many are one incarnation's.
-const ROW_ID_BITS: u32 = 40;
+/// Row identifiers below this many bits are one incarnation's.
+const ROW_ID_BITS: u32 = 36;
 
 /// A handle on a client process; cheap to clone.
 #[derive(Clone, Debug)]
@@ -328,11 +328,11 @@ impl Client {
     /// incarnation in the high bits, a counter below.
     ///
     /// # Errors
-    /// 54000 when this incarnation has given all its 2^40 identifiers, or there have been 2^23 incarnations.
+    /// 54000 when this incarnation has given all its 2^36 identifiers, or there have been 2^27 incarnations.
     pub fn reserve_row_ids(&self, count: u64) -> Result<i64, SqlError> {
         let exhausted = || {
             SqlError::new(SqlState::LIMIT_EXCEEDED, "row identifiers are exhausted")
-                .with_hint("Restart the front end: every start has 2^40 row identifiers of its own.")
+                .with_hint("Restart the front end: every start has 2^36 row identifiers of its own.")
         };
         let mut end = 0;
         let first = self
@@ -353,6 +353,17 @@ impl Client {
     /// The memory for the writes on their way.
     pub(crate) fn admission(&self) -> &Arc<Admission> {
         &self.shared.admission
+    }
+
+    /// Waits until the client process stops itself, as it cannot go on; tells why. Never ends otherwise.
+    pub async fn failure(&self) -> String {
+        let mut view = self.shared.view.clone();
+        let stopped = view.wait_for(|view| view.stopped.is_some()).await;
+        let reason = stopped.ok().and_then(|view| view.stopped.clone());
+        match reason {
+            Some(reason) => format!("client process {} has stopped: {}", self.shared.id, reason.message),
+            None => std::future::pending().await,
+        }
     }
 
     fn command(&self, command: Command) -> Result<(), SqlError> {

@@ -376,6 +376,36 @@ fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
 }
 
 #[test]
+fn what_may_be_lost_on_the_way_is_asked_again_or_ends_with_an_unknown_outcome() {
+    let s1 = ProcessId::storage(1);
+    let mut scene = Scene::subscribed(0);
+    let written = scene.submit(write());
+    assert_eq!(scene.routed(), [1]);
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    assert_eq!(scene.reads().len(), 1);
+    // The reads alone: what is ordered reaches the storage process all the same.
+    scene.receive(s1, Wire::ReadsMissed);
+    assert_eq!(scene.reads().len(), 1);
+    // Between the client and its router.
+    scene.receive(R1, Wire::Lost);
+    assert_eq!(scene.subscription(), Some(Some(Ts(0))));
+    scene.state(0, false);
+    assert_eq!(scene.routed(), [1]);
+    scene.pass(100);
+    assert_eq!(scene.reads().len(), 1);
+    // Between the client and a storage process, whose answers may have been lost.
+    scene.receive(s1, Wire::Lost);
+    let effects = scene.core.take_effects();
+    let reads = effects.iter().filter(|effect| matches!(effect, Effect::Send(R1, Wire::Read { .. }))).count();
+    assert_eq!(reads, 1, "{effects:?}");
+    let unknown = effects.iter().any(|effect| {
+        matches!(effect, Effect::Part(submission, Err(Failure::Sql(error)))
+            if *submission == written && error.code == SqlState::OUTCOME_UNKNOWN)
+    });
+    assert!(unknown, "{effects:?}");
+}
+
+#[test]
 fn a_client_stops_when_the_routers_have_lost_what_it_has_seen() {
     let mut scene = Scene::subscribed(7);
     scene.receive(R1, Wire::LogLost { incarnation: 2, last: Ts(3) });

@@ -29,10 +29,12 @@ use tokio::sync::mpsc;
 use crate::{
     config::Config as RingConfig,
     message::ProcessId,
+    network::Network,
     router::mseq::{Batch, Learned, MSeq},
     wal::{Durability, WalError},
 };
 use log_store::LogStore;
+pub use network::Packet;
 pub(crate) use network::Registry;
 use state_machine::{StateMachine, Stored};
 
@@ -136,9 +138,11 @@ impl Consensus {
         config: RingConfig,
         durability: Durability,
         timing: &Timing,
-        registry: Registry,
+        network: &Network,
         events: mpsc::Sender<Event>,
     ) -> Result<Self, ConsensusError> {
+        let factory = network::Factory::new(id, network.clone());
+        let registry = network.routers.clone();
         let id = u64::from(id.number);
         let directory = match &durability {
             Durability::Disk { directory, .. } => Some(directory.clone()),
@@ -160,7 +164,6 @@ impl Consensus {
             ..Config::default()
         };
         let raft_config = raft_config.validate().map_err(|error| ConsensusError::Raft(error.to_string()))?;
-        let factory = network::Factory::new(registry.clone());
         let raft = Raft::new(id, Arc::new(raft_config), factory, log.clone(), machine)
             .await
             .map_err(|error| ConsensusError::Raft(error.to_string()))?;

@@ -1,10 +1,16 @@
-//! Raft's calls between routers of one operating system process: straight to the other's handle. A transport over
-//! sockets replaces [`Factory`] and nothing else.
+//! Raft's calls between routers: straight to the other's handle when it is in the same operating system process, else
+//! as [`Packet`]s over the network.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use openraft::{
     OptionalSend, RaftNetworkFactory, RaftNetworkV2,
     base::{BoxFuture, BoxStream},
@@ -15,9 +21,52 @@ use openraft::{
         VoteResponse,
     },
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
-use super::{RouterRaft, Snapshot, TypeConfig, Vote};
+use super::{RouterRaft, Snapshot, SnapshotMeta, TypeConfig, Vote};
+use crate::{
+    message::{ProcessId, ProcessKind},
+    network::{Lane, Network},
+    wire::Wire,
+};
+
+/// Appends that wait for a router; beyond it their connection waits.
+const APPENDS: usize = 16;
+
+/// A call, or the answer to one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Packet {
+    /// The caller's number for it; all appends of a stream have the same.
+    call: u64,
+    what: Box<What>,
+}
+
+impl Packet {
+    /// Elections and answers are not held up by entries.
+    pub(crate) fn lane(&self) -> Lane {
+        match &*self.what {
+            What::Append(_) | What::Install(..) => Lane::Data,
+            What::Vote(_) | What::PreVote(_) | What::Voted(_) | What::Appended(_) | What::Installed(_) => {
+                Lane::Control
+            }
+        }
+    }
+}
+
+type Answer<T> = Result<T, String>;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum What {
+    Vote(VoteRequest<TypeConfig>),
+    PreVote(VoteRequest<TypeConfig>),
+    Voted(Answer<VoteResponse<TypeConfig>>),
+    Append(AppendEntriesRequest<TypeConfig>),
+    Appended(Answer<StreamAppendResult<TypeConfig>>),
+    Install(Vote, SnapshotMeta, Vec<u8>),
+    Installed(Answer<SnapshotResponse<TypeConfig>>),
+}
 
 #[derive(Default)]
 struct Routers {
@@ -25,14 +74,38 @@ struct Routers {
     reachable: HashMap<u64, (u64, RouterRaft)>,
 }
 
+/// Calls to routers elsewhere that have not been answered, and streams of appends from there.
+struct Calls {
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, (ProcessId, mpsc::UnboundedSender<What>)>>,
+    /// By receiver and sender.
+    appends: Mutex<HashMap<(ProcessId, ProcessId), Appends>>,
+}
+
+struct Appends {
+    call: u64,
+    requests: mpsc::Sender<AppendEntriesRequest<TypeConfig>>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        // An answer to a call of an earlier life must not be taken for one to a call of this.
+        let next = AtomicU64::new(rand::random());
+        Calls { next, waiting: Mutex::default(), appends: Mutex::default() }
+    }
+}
+
 /// The routers that can be reached.
 #[derive(Clone, Default)]
-pub(crate) struct Registry(Arc<RwLock<Routers>>);
+pub(crate) struct Registry {
+    routers: Arc<RwLock<Routers>>,
+    calls: Arc<Calls>,
+}
 
 impl Registry {
     /// Makes a router reachable; returns the number of this life of it.
     pub(super) fn insert(&self, id: u64, raft: RouterRaft) -> u64 {
-        let mut routers = self.0.write();
+        let mut routers = self.routers.write();
         routers.lives += 1;
         let life = routers.lives;
         routers.reachable.insert(id, (life, raft));
@@ -41,31 +114,160 @@ impl Registry {
 
     /// Makes a router unreachable.
     pub(crate) fn remove(&self, id: u64) {
-        self.0.write().reachable.remove(&id);
+        self.routers.write().reachable.remove(&id);
     }
 
     /// Makes a life of a router unreachable.
     pub(super) fn remove_life(&self, id: u64, life: u64) {
-        let mut routers = self.0.write();
+        let mut routers = self.routers.write();
         if routers.reachable.get(&id).is_some_and(|(found, _)| *found == life) {
             routers.reachable.remove(&id);
         }
     }
 
-    fn get(&self, id: u64) -> Result<RouterRaft, Unreachable<TypeConfig>> {
-        let raft = self.0.read().reachable.get(&id).map(|(_, raft)| raft.clone());
-        raft.ok_or_else(|| Unreachable::from_string(format!("router {id} is not there")))
+    fn get(&self, id: u64) -> Option<RouterRaft> {
+        self.routers.read().reachable.get(&id).map(|(_, raft)| raft.clone())
+    }
+
+    /// A router elsewhere cannot be reached any more: what it was asked will not be answered.
+    pub(crate) fn lost(&self, router: ProcessId) {
+        self.calls.waiting.lock().retain(|_, (to, _)| *to != router);
+    }
+
+    /// A packet has come from a router elsewhere. Waits for room for appends; safe to cancel.
+    pub(crate) async fn received(
+        &self,
+        network: &Network,
+        from: ProcessId,
+        to: ProcessId,
+        packet: Packet,
+    ) -> Result<(), crate::network::Unreachable> {
+        let Packet { call, what } = packet;
+        if from.kind != ProcessKind::Router {
+            tracing::warn!(%from, %to, "a process that is no router takes part in no consensus");
+            return Ok(());
+        }
+        let Some(raft) = self.get(u64::from(to.number)) else { return Err(crate::network::Unreachable(to)) };
+        let reply = Reply { network: network.clone(), from: to, to: from, call };
+        match *what {
+            What::Append(request) => {
+                let Some(requests) = self.appends(raft, reply) else { return Ok(()) };
+                // The stream may have ended with an error, which is its last answer.
+                let _ = requests.send(request).await;
+            }
+            What::Vote(request) => reply.spawn(async move { What::Voted(text(raft.vote(request).await)) }),
+            What::PreVote(request) => {
+                reply.spawn(async move { What::Voted(text(raft.pre_vote(request).await)) });
+            }
+            What::Install(vote, meta, state) => reply.spawn(async move {
+                let snapshot = Snapshot { meta, snapshot: state.into() };
+                What::Installed(text(raft.install_full_snapshot(vote, snapshot).await))
+            }),
+            answer => {
+                if let Some((_, answers)) = self.calls.waiting.lock().get(&call) {
+                    // Whoever asked may have given up.
+                    let _ = answers.send(answer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the appends of a stream go; `None` when the stream has ended.
+    fn appends(
+        &self,
+        raft: RouterRaft,
+        reply: Reply,
+    ) -> Option<mpsc::Sender<AppendEntriesRequest<TypeConfig>>> {
+        let mut all = self.calls.appends.lock();
+        let key = (reply.from, reply.to);
+        if let Some(known) = all.get(&key).filter(|known| known.call == reply.call) {
+            return (!known.requests.is_closed()).then(|| known.requests.clone());
+        }
+        let (requests, received) = mpsc::channel(APPENDS);
+        all.insert(key, Appends { call: reply.call, requests: requests.clone() });
+        let requested = futures::stream::unfold(received, |mut received| async {
+            received.recv().await.map(|request| (request, received))
+        });
+        tokio::spawn(async move {
+            let mut results = Box::pin(raft.stream_append(requested));
+            while let Some(result) = results.next().await {
+                reply.send(What::Appended(text(result))).await;
+            }
+        });
+        Some(requests)
+    }
+}
+
+fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> Answer<T> {
+    result.map_err(|error| error.to_string())
+}
+
+/// The way back to a caller.
+struct Reply {
+    network: Network,
+    from: ProcessId,
+    to: ProcessId,
+    call: u64,
+}
+
+impl Reply {
+    async fn send(&self, what: What) {
+        let packet = Packet { call: self.call, what: Box::new(what) };
+        // A caller that cannot be reached knows that it will get no answer.
+        let _ = self.network.send_elsewhere(self.from, self.to, Wire::Consensus(packet)).await;
+    }
+
+    fn spawn(self, answer: impl Future<Output = What> + Send + 'static) {
+        tokio::spawn(async move { self.send(answer.await).await });
+    }
+}
+
+/// A call that waits for answers until it is dropped.
+struct Call {
+    number: u64,
+    calls: Arc<Calls>,
+    network: Network,
+    from: ProcessId,
+    to: ProcessId,
+    answers: mpsc::UnboundedReceiver<What>,
+}
+
+impl Call {
+    async fn send(&self, what: What) -> Result<(), crate::network::Unreachable> {
+        send(&self.network, self.from, self.to, self.number, what).await
+    }
+
+    async fn answer(&mut self) -> Result<What, RPCError<TypeConfig>> {
+        self.answers.recv().await.ok_or_else(|| failed("the connection was lost"))
+    }
+}
+
+async fn send(
+    network: &Network,
+    from: ProcessId,
+    to: ProcessId,
+    call: u64,
+    what: What,
+) -> Result<(), crate::network::Unreachable> {
+    network.send_elsewhere(from, to, Wire::Consensus(Packet { call, what: Box::new(what) })).await
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.calls.waiting.lock().remove(&self.number);
     }
 }
 
 /// Makes connections to other routers.
 pub(super) struct Factory {
-    registry: Registry,
+    id: ProcessId,
+    network: Network,
 }
 
 impl Factory {
-    pub(super) fn new(registry: Registry) -> Self {
-        Factory { registry }
+    pub(super) fn new(id: ProcessId, network: Network) -> Self {
+        Factory { id, network }
     }
 }
 
@@ -73,13 +275,14 @@ impl RaftNetworkFactory<TypeConfig> for Factory {
     type Network = Connection;
 
     async fn new_client(&mut self, target: u64, _node: &openraft::EmptyNode) -> Connection {
-        Connection { registry: self.registry.clone(), target }
+        Connection { id: self.id, network: self.network.clone(), target }
     }
 }
 
 /// A connection to another router.
 pub(super) struct Connection {
-    registry: Registry,
+    id: ProcessId,
+    network: Network,
     target: u64,
 }
 
@@ -88,21 +291,110 @@ fn failed(error: impl std::fmt::Display) -> RPCError<TypeConfig> {
     RPCError::Network(NetworkError::from_string(error))
 }
 
+fn unreachable(error: impl std::fmt::Display) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::from_string(error))
+}
+
+/// Another kind of answer than was asked for.
+fn unexpected(what: &What) -> RPCError<TypeConfig> {
+    failed(format!("an answer to another question: {what:?}"))
+}
+
 impl Connection {
-    fn target(&self) -> Result<RouterRaft, Unreachable<TypeConfig>> {
-        self.registry.get(self.target)
+    fn here(&self) -> Option<RouterRaft> {
+        self.network.routers.get(self.target)
+    }
+
+    /// Begins a call to a router elsewhere.
+    fn call(&self) -> Call {
+        let calls = self.network.routers.calls.clone();
+        let number = calls.next.fetch_add(1, Ordering::Relaxed);
+        let to = ProcessId::router(u32::try_from(self.target).unwrap_or(u32::MAX));
+        let (sender, answers) = mpsc::unbounded_channel();
+        calls.waiting.lock().insert(number, (to, sender));
+        Call { number, calls, network: self.network.clone(), from: self.id, to, answers }
+    }
+
+    async fn ask(&self, what: What) -> Result<What, RPCError<TypeConfig>> {
+        let mut call = self.call();
+        call.send(what).await.map_err(unreachable)?;
+        call.answer().await
+    }
+
+    async fn ask_vote(&self, what: What) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.ask(what).await? {
+            What::Voted(answer) => answer.map_err(failed),
+            other => Err(unexpected(&other)),
+        }
     }
 }
 
 /// Waits for an answer as long as openraft allows.
-async fn answer<T, E: std::fmt::Display>(
+async fn answer<T>(
     option: &RPCOption,
-    call: impl Future<Output = Result<T, E>>,
+    call: impl Future<Output = Result<T, RPCError<TypeConfig>>>,
 ) -> Result<T, RPCError<TypeConfig>> {
     match tokio::time::timeout(option.hard_ttl(), call).await {
-        Ok(answer) => answer.map_err(failed),
+        Ok(answer) => answer,
         Err(elapsed) => Err(failed(elapsed)),
     }
+}
+
+type Appended = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
+
+/// Sends the requests and gives out the answers as they come, one for each.
+fn append_elsewhere<S>(call: Call, mut input: S) -> impl Stream<Item = Appended>
+where
+    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+{
+    let (network, from, to, number) = (call.network.clone(), call.from, call.to, call.number);
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = asked.clone();
+    let sending = Box::pin(async move {
+        while let Some(request) = input.next().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            send(&network, from, to, number, What::Append(request)).await.map_err(unreachable)?;
+        }
+        Ok(())
+    });
+    futures::stream::unfold((call, Some(sending), 0), move |(mut call, mut sending, answered)| {
+        let asked = asked.clone();
+        async move {
+            loop {
+                if sending.is_none() && answered == asked.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let sent = async {
+                    match &mut sending {
+                        Some(sending) => sending.await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let result = tokio::select! {
+                    biased;
+                    answer = call.answer() => match answer {
+                        Ok(What::Appended(result)) => result.map_err(failed),
+                        Ok(other) => Err(unexpected(&other)),
+                        Err(error) => Err(error),
+                    },
+                    outcome = sent => match outcome {
+                        Ok(()) => {
+                            sending = None;
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    },
+                };
+                return Some((result, (call, sending, answered + 1)));
+            }
+        }
+    })
+    // Nothing follows an error.
+    .scan(false, |ended, result: Appended| {
+        let item = (!*ended).then_some(result);
+        *ended |= item.as_ref().is_some_and(Result::is_err);
+        futures::future::ready(item)
+    })
 }
 
 impl RaftNetworkV2<TypeConfig> for Connection {
@@ -113,27 +405,31 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        answer(&option, self.target()?.append_entries(rpc)).await
+        match self.here() {
+            Some(raft) => answer(&option, async { raft.append_entries(rpc).await.map_err(failed) }).await,
+            None => {
+                let asked = answer(&option, self.ask(What::Append(rpc))).await?;
+                match asked {
+                    What::Appended(result) => result.map(AppendEntriesResponse::from).map_err(failed),
+                    other => Err(unexpected(&other)),
+                }
+            }
+        }
     }
 
     fn stream_append<'s, S>(
         &'s mut self,
         input: S,
         _option: RPCOption,
-    ) -> BoxFuture<
-        's,
-        Result<
-            BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>,
-            RPCError<TypeConfig>,
-        >,
-    >
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Appended>, RPCError<TypeConfig>>>
     where
-        S: futures::Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
-            let raft = self.target()?;
-            let answers = raft.stream_append(input).map(|answer| answer.map_err(failed));
-            let answers: BoxStream<'s, _> = Box::pin(answers);
+            let answers: BoxStream<'s, _> = match self.here() {
+                Some(raft) => Box::pin(raft.stream_append(input).map(|answer| answer.map_err(failed))),
+                None => Box::pin(append_elsewhere(self.call(), input)),
+            };
             Ok(answers)
         })
     }
@@ -143,7 +439,10 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        answer(&option, self.target()?.vote(rpc)).await
+        match self.here() {
+            Some(raft) => answer(&option, async { raft.vote(rpc).await.map_err(failed) }).await,
+            None => answer(&option, self.ask_vote(What::Vote(rpc))).await,
+        }
     }
 
     async fn pre_vote(
@@ -151,7 +450,10 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        answer(&option, self.target()?.pre_vote(rpc)).await
+        match self.here() {
+            Some(raft) => answer(&option, async { raft.pre_vote(rpc).await.map_err(failed) }).await,
+            None => answer(&option, self.ask_vote(What::PreVote(rpc))).await,
+        }
     }
 
     async fn full_snapshot(
@@ -161,12 +463,24 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let raft = self.target()?;
+        let failed = |error: String| StreamingError::Network(NetworkError::from_string(error));
+        let here = self.here();
+        let installed = async {
+            match here {
+                Some(raft) => text(raft.install_full_snapshot(vote, snapshot).await),
+                None => {
+                    let Snapshot { meta, snapshot } = snapshot;
+                    match self.ask(What::Install(vote, meta, snapshot.to_vec())).await {
+                        Ok(What::Installed(answer)) => answer,
+                        Ok(other) => Err(unexpected(&other).to_string()),
+                        Err(error) => Err(error.to_string()),
+                    }
+                }
+            }
+        };
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
-            answer = raft.install_full_snapshot(vote, snapshot) => {
-                answer.map_err(|error| NetworkError::from_string(error).into())
-            }
+            answer = installed => answer.map_err(failed),
         }
     }
 }

@@ -34,6 +34,7 @@ pub use crate::raft::{ConsensusError, Timing};
 use crate::{
     config::Config,
     message::ProcessId,
+    metering::RouterMeter,
     network::{Endpoint, Network, Sender, TrySendError},
     raft::{Consensus, Event, ProposeError},
     wal::Durability,
@@ -167,6 +168,7 @@ pub struct Router {
     streams: HashMap<ProcessId, StreamHandle>,
     reports: mpsc::UnboundedSender<Report>,
     state: watch::Sender<State>,
+    meter: RouterMeter,
 }
 
 /// What the router's own tasks report. The channel is unbounded, but there is at most one report under way for each
@@ -192,9 +194,8 @@ impl Router {
             return Err(Error::NotAMember(id));
         }
         let (event_sender, events) = mpsc::channel(EVENTS);
-        let routers = network.routers.clone();
         let consensus =
-            Consensus::start(id, &members, config, durability, &timing, routers, event_sender).await?;
+            Consensus::start(id, &members, config, durability, &timing, network, event_sender).await?;
         // Only now that the directory is known to be free: joining replaces another life of this router.
         let endpoint = network.join(id);
         let core = Core::new(id, consensus.first().clone(), limits);
@@ -203,7 +204,9 @@ impl Router {
         let (stop, stops) = mpsc::channel(1);
         let sender = endpoint.sender();
         let streams = HashMap::new();
-        let router = Router { core, endpoint, sender, consensus, streams, reports, state: state_sender };
+        let meter = RouterMeter::new(id);
+        let router =
+            Router { core, endpoint, sender, consensus, streams, reports, state: state_sender, meter };
         tokio::spawn(router.run(network.clone(), events, reported, stops));
         Ok(RouterHandle { id, stop, state })
     }
@@ -230,13 +233,18 @@ impl Router {
                     None => End::Stopped(Stop::Gracefully(oneshot::channel().0)),
                 },
                 event = events.recv() => match event {
-                    Some(Event::Learned { mseq, learned }) => Input::Learned { mseq, learned },
+                    Some(Event::Learned { mseq, learned }) => {
+                        self.meter.learned(&mseq, &learned);
+                        Input::Learned { mseq, learned }
+                    }
                     Some(Event::Installed(mseq)) => Input::Installed(mseq),
                     Some(Event::Leader(term)) => {
+                        self.meter.leads();
                         self.state.send_replace(State::Leading);
                         Input::Leader(life.wrapping_add(term))
                     }
                     Some(Event::Follower(leader)) => {
+                        self.meter.follows();
                         self.state.send_replace(State::Following(leader));
                         Input::Follower(leader)
                     }
@@ -341,6 +349,7 @@ impl Router {
             let report = move |report| drop(reports.send(Report::Stream(to, id, report)));
             let handle = StreamHandle::start(id, to, self.sender.clone(), self.consensus.reader(), report);
             self.streams.insert(to, handle);
+            self.meter.streams(self.streams.len());
         }
         &self.streams[&to]
     }

@@ -169,6 +169,11 @@ impl Node {
         self.core.pending() > PENDING
     }
 
+    /// Deliveries that wait for their turn.
+    pub(crate) fn pending(&self) -> usize {
+        self.core.pending()
+    }
+
     /// How far it is.
     pub(crate) fn progress(&self) -> Progress {
         Progress {
@@ -246,6 +251,12 @@ impl Node {
                 }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::Lost if from == self.link.router() => {
+                self.link.ask_again(from);
+                // What is ordered comes again.
+                let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
+                clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
+            }
             Wire::Votes(votes) => self.event(Event::Votes(votes)),
             Wire::AskVotes(writes) => self.event(Event::AskVotes { from, writes }),
             Wire::Durable { ts, hashes, reply } => self.event(Event::PeerDurable { from, ts, hashes, reply }),

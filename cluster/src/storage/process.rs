@@ -24,6 +24,7 @@ use crate::{
     checkpoint::{Checkpoint, CheckpointError},
     config::Config,
     message::{Incarnation, ProcessId},
+    metering::StorageMeter,
     network::{Endpoint, Network},
     outbox::Outbox,
     payload::{PayloadStore, sync_dir},
@@ -186,6 +187,7 @@ impl Storage {
         let started = Instant::now();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut meter = StorageMeter::new(self.outbox.id());
         let first = self.node.begin();
         self.execute(first);
         while self.node.stopped().is_none() {
@@ -210,6 +212,7 @@ impl Storage {
             let outputs = self.node.handle(input, memory);
             self.execute(outputs);
             let now = self.node.progress();
+            meter.progress(&now, self.node.pending());
             progress.send_if_modified(|known| {
                 let changed = *known != now;
                 *known = now;

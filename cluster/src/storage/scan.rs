@@ -17,6 +17,7 @@ use carousel_engine::{
 use core_affinity::CoreId;
 
 use super::handover::{Channels, Heard, Work, drive};
+use crate::metering::ScanMeter;
 
 /// What a scan thread is told. How much can wait is bounded by the operations that may run.
 #[derive(Debug)]
@@ -55,13 +56,17 @@ impl ScanThread {
         let (commands, received) = mpsc::channel();
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
+        let meter = ScanMeter::new(&name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             lower_priority();
             if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {
                 tracing::info!("a scan thread cannot be bound to core {}", core.id);
             }
             let channels = ToTask { index, commands: received, results };
-            drive(&mut Scan::new(shard), &channels, |scan| reported.store(scan.memory(), Ordering::Relaxed));
+            drive(&mut Scan::new(shard), &channels, |scan| {
+                reported.store(scan.memory(), Ordering::Relaxed);
+                meter.report(scan.shard.revolutions(), scan.shard.riding());
+            });
         })?;
         Ok(ScanThread { commands: Some(commands), memory, thread: Some(thread) })
     }

@@ -1,0 +1,77 @@
+//! The directory of an operating system process: who may use it, and what it was created for.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Write},
+    path::Path,
+};
+
+use crate::{embedded::StartError, payload::sync_dir};
+
+/// Format of the data directory.
+const FORMAT: u32 = 3;
+const MANIFEST: &str = "CAROUSEL";
+const NEW_MANIFEST: &str = "CAROUSEL.new";
+const LOCK: &str = "LOCK";
+
+/// Creates the data directory or checks that it is ours; returns its lock.
+///
+/// `shape` is what it is created for, on one line. With `forget`, what an earlier start has left in it is removed.
+pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, StartError> {
+    let unusable = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source: io::Error| StartError::DataDir { path, source }
+    };
+    fs::create_dir_all(dir).map_err(unusable(dir))?;
+    let path = dir.join(LOCK);
+    let lock = File::create(&path).map_err(unusable(&path))?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => StartError::Locked { path: dir.to_path_buf() },
+        TryLockError::Error(source) => StartError::DataDir { path: path.clone(), source },
+    })?;
+    let path = dir.join(MANIFEST);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let format = text.lines().next().and_then(|line| line.strip_prefix("format "));
+            let found = text.lines().nth(1);
+            let (Some(format), Some(found)) = (format, found) else {
+                return Err(StartError::Damaged { path, reason: "it has no format and shape".into() });
+            };
+            if format.parse() != Ok(FORMAT) {
+                let (path, found) = (dir.to_path_buf(), format.to_string());
+                return Err(StartError::Format { path, found, expected: FORMAT });
+            }
+            if found != shape {
+                let (found, asked) = (found.to_string(), shape.to_string());
+                return Err(StartError::Shape { path: dir.to_path_buf(), found, asked });
+            }
+            if forget {
+                // Checkpoints without the m-seq that goes on from them are of no use.
+                let storage = dir.join("storage");
+                if storage.exists() {
+                    fs::remove_dir_all(&storage).map_err(unusable(&storage))?;
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let foreign = fs::read_dir(dir).map_err(unusable(dir))?.filter_map(Result::ok);
+            let foreign =
+                foreign.map(|entry| entry.file_name()).find(|name| name != LOCK && name != NEW_MANIFEST);
+            if let Some(name) = foreign {
+                let reason = format!("it has no file {MANIFEST} but other contents ({})", name.display());
+                return Err(StartError::Damaged { path: dir.to_path_buf(), reason });
+            }
+            let new = dir.join(NEW_MANIFEST);
+            let create = || {
+                let mut file = File::create(&new)?;
+                file.write_all(format!("format {FORMAT}\n{shape}\n").as_bytes())?;
+                file.sync_all()?;
+                fs::rename(&new, &path)?;
+                sync_dir(dir)
+            };
+            create().map_err(unusable(&path))?;
+        }
+        Err(source) => return Err(StartError::DataDir { path, source }),
+    }
+    Ok(lock)
+}

@@ -1,0 +1,240 @@
+//! One process of a cluster of separate operating system processes: a router with a super process beside it, a storage
+//! process, or the client process of a front end. They are started by the functions that start them in
+//! [`crate::embedded`]; only the network reaches further, by a [`crate::transport`].
+
+use std::{collections::BTreeSet, fs::File, net::SocketAddr, path::PathBuf, time::Duration};
+
+use futures::FutureExt;
+use tokio::sync::watch;
+
+use crate::{
+    client::Client,
+    data_dir::lay_out,
+    description::Description,
+    embedded::{
+        self, EmbeddedOptions, StartError, start_client, start_router, start_storage, start_super_process,
+    },
+    message::{ProcessId, ProcessKind},
+    network::Network,
+    router::{RouterHandle, State},
+    storage::{Progress, StorageHandle, next_incarnation},
+    super_process::SuperProcess,
+    transport::{TlsFiles, Transport, TransportOptions},
+};
+
+const INCARNATION: &str = "incarnation";
+
+/// How to run one process of a cluster.
+#[derive(Clone, Debug)]
+pub struct MemberOptions {
+    /// The cluster.
+    pub description: Description,
+    /// Which of its processes.
+    pub id: ProcessId,
+    /// The process's own directory; created when it does not exist.
+    pub data_dir: PathBuf,
+    /// Where to listen for other processes; nowhere for a client.
+    pub listen: Option<SocketAddr>,
+    /// Mutual TLS between processes, if it is wanted.
+    pub tls: Option<TlsFiles>,
+    /// Scan threads of a storage process.
+    pub threads: usize,
+    /// The most bytes that the rows of a storage process may take; `None` for no limit.
+    pub memory_limit: Option<u64>,
+    /// A storage process that is silent for this long is suspected; never, when `None`.
+    pub suspect_after: Option<Duration>,
+    /// A suspected storage process for which there is no standby leaves the ring after this long; never, when `None`.
+    pub contract_after: Option<Duration>,
+}
+
+impl MemberOptions {
+    /// A process with one scan thread and without limits.
+    pub fn new(description: Description, id: ProcessId, data_dir: impl Into<PathBuf>) -> MemberOptions {
+        MemberOptions {
+            description,
+            id,
+            data_dir: data_dir.into(),
+            listen: None,
+            tls: None,
+            threads: 1,
+            memory_limit: None,
+            suspect_after: None,
+            contract_after: None,
+        }
+    }
+
+    /// What the functions that start processes ask for.
+    fn parts(&self) -> EmbeddedOptions {
+        let Description { routers, storage, replication_factor, durability, .. } = &self.description;
+        let storage = storage.len() as u32;
+        EmbeddedOptions {
+            routers: routers.len() as u32,
+            storage,
+            replication_factor: *replication_factor,
+            durability: *durability,
+            threads: self.threads,
+            // There it is the limit of all storage processes together.
+            memory_limit: self.memory_limit.map(|limit| limit.saturating_mul(u64::from(storage))),
+            suspect_after: self.suspect_after,
+            contract_after: self.contract_after,
+            ..EmbeddedOptions::new(&self.data_dir)
+        }
+    }
+}
+
+enum Part {
+    Router { router: RouterHandle, _super_process: SuperProcess },
+    Storage(StorageHandle),
+    Client(Client),
+}
+
+/// A running process. Dropping it ends it as a crash would.
+pub struct Member {
+    id: ProcessId,
+    part: Part,
+    network: Network,
+    transport: Transport,
+    _lock: File,
+}
+
+impl Member {
+    /// Lays out the data directory, or recovers what it holds, listens, and starts the process.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(options: MemberOptions) -> Result<Member, StartError> {
+        let id = options.id;
+        options.description.check()?;
+        let members = options.description.members();
+        match id.kind {
+            ProcessKind::Router | ProcessKind::Storage if !members.contains_key(&id) => {
+                return Err(StartError::Options(format!("{id} is not in the cluster's description")));
+            }
+            ProcessKind::Client if !(1..=crate::transport::MOST_CLIENTS).contains(&id.number) => {
+                let most = crate::transport::MOST_CLIENTS;
+                return Err(StartError::Options(format!("front ends have numbers from 1 to {most}")));
+            }
+            ProcessKind::Super => {
+                return Err(StartError::Options("a super process runs beside its router".into()));
+            }
+            _ => {}
+        }
+        let parts = options.parts();
+        let config = options.description.config()?;
+        let shape = embedded::shape(&parts);
+        let name = &options.description.name;
+        let lock = lay_out(&options.data_dir, &format!("process {id} of cluster {name:?}, {shape}"), false)?;
+        let path = options.data_dir.join(INCARNATION);
+        let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+        let network = Network::new();
+        let mut locals = BTreeSet::from([id]);
+        let beside = ProcessId::super_process(id.number);
+        if id.kind == ProcessKind::Router {
+            locals.insert(beside);
+        }
+        let transport = TransportOptions {
+            cluster: name.clone(),
+            shape,
+            description: options.description.to_toml(),
+            members,
+            locals,
+            listen: options.listen,
+            incarnation,
+            tls: options.tls.clone(),
+        };
+        let transport = Transport::start(transport, &network).await?;
+        let part = match id.kind {
+            ProcessKind::Router => Part::Router {
+                router: start_router(&parts, &config, &network, id.number).await?,
+                _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
+            },
+            ProcessKind::Storage => Part::Storage(start_storage(&parts, &config, &network, id.number).await?),
+            ProcessKind::Client | ProcessKind::Super => {
+                Part::Client(start_client(&parts, &config, &network, id.number)?)
+            }
+        };
+        tracing::info!(process = %id, cluster = %name, incarnation, "started");
+        Ok(Member { id, part, network, transport, _lock: lock })
+    }
+
+    /// Which process.
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Where it listens for other processes.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.transport.address()
+    }
+
+    /// A handle on the client process, if it is one.
+    pub fn client(&self) -> Option<Client> {
+        match &self.part {
+            Part::Client(client) => Some(client.clone()),
+            _ => None,
+        }
+    }
+
+    /// A handle on the router, if it is one.
+    pub fn router(&self) -> Option<RouterHandle> {
+        match &self.part {
+            Part::Router { router, .. } => Some(router.clone()),
+            _ => None,
+        }
+    }
+
+    /// How far the storage process is, if it is one.
+    pub fn progress(&self) -> Option<watch::Receiver<Progress>> {
+        match &self.part {
+            Part::Storage(storage) => Some(storage.progress()),
+            _ => None,
+        }
+    }
+
+    /// Waits until the process stops itself, as it cannot go on; tells why. Never ends otherwise.
+    pub async fn failure(&self) -> String {
+        match &self.part {
+            Part::Router { router, .. } => match router.wait_for(|_| false).await {
+                State::Failed(reason) => format!("router {} has stopped: {reason}", self.id),
+                _ => std::future::pending().await,
+            },
+            Part::Storage(storage) => {
+                let mut progress = storage.progress();
+                let stopped = progress.wait_for(|progress| progress.stopped.is_some()).await;
+                let reason = stopped.ok().and_then(|progress| progress.stopped.clone());
+                match reason {
+                    Some(reason) => format!("storage process {} has stopped: {reason}", self.id),
+                    None => format!("storage process {} has ended", self.id),
+                }
+            }
+            Part::Client(client) => client.failure().boxed().await,
+        }
+    }
+
+    /// Ends the process: a router tells its subscribers first. Nothing acknowledged is lost, for every process can end
+    /// at any time.
+    pub async fn stop(self) {
+        match self.part {
+            Part::Router { router, .. } => {
+                self.network.leave(ProcessId::super_process(self.id.number));
+                router.stop().await;
+            }
+            Part::Storage(storage) => storage.kill().await,
+            Part::Client(_) => self.network.leave(self.id),
+        }
+        self.transport.close().await;
+    }
+
+    /// Ends the process as a crash would, and waits until its directory can be used again.
+    pub async fn kill(self) {
+        self.transport.close().await;
+        match self.part {
+            Part::Router { router, .. } => {
+                self.network.leave(ProcessId::super_process(self.id.number));
+                router.kill().await;
+            }
+            Part::Storage(storage) => storage.kill().await,
+            Part::Client(_) => self.network.leave(self.id),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What processes tell about themselves in numbers, by the `metrics` facade: whoever runs the process chooses where the
+//! numbers go. In the cores there is none of it; shells count what passes through them.
+
+use metrics::{Counter, Gauge, counter, gauge};
+
+use crate::{
+    message::ProcessId,
+    network::Lane,
+    router::mseq::{Learned, MSeq},
+    storage::Progress,
+};
+
+/// A router's numbers.
+pub(crate) struct RouterMeter {
+    ordered: Counter,
+    duplicates: Counter,
+    ts: Gauge,
+    leading: Gauge,
+    leaderships: Counter,
+    streams: Gauge,
+}
+
+impl RouterMeter {
+    pub(crate) fn new(id: ProcessId) -> RouterMeter {
+        let process = || id.to_string();
+        RouterMeter {
+            ordered: counter!("carousel_router_ordered_messages_total", "process" => process()),
+            duplicates: counter!("carousel_router_duplicate_messages_total", "process" => process()),
+            ts: gauge!("carousel_mseq_ts", "process" => process()),
+            leading: gauge!("carousel_router_leading", "process" => process()),
+            leaderships: counter!("carousel_router_leaderships_total", "process" => process()),
+            streams: gauge!("carousel_router_streams", "process" => process()),
+        }
+    }
+
+    /// The m-seq has grown.
+    pub(crate) fn learned(&self, mseq: &MSeq, learned: &[Learned]) {
+        let count =
+            |wanted: fn(&Learned) -> bool| learned.iter().filter(|learned| wanted(learned)).count() as u64;
+        self.ordered.increment(count(|learned| matches!(learned, Learned::Message(_))));
+        self.duplicates.increment(count(|learned| matches!(learned, Learned::Duplicate(_))));
+        self.ts.set(mseq.ts().0 as f64);
+    }
+
+    pub(crate) fn leads(&self) {
+        self.leaderships.increment(1);
+        self.leading.set(1.0);
+    }
+
+    pub(crate) fn follows(&self) {
+        self.leading.set(0.0);
+    }
+
+    pub(crate) fn streams(&self, streams: usize) {
+        self.streams.set(streams as f64);
+    }
+}
+
+/// A storage process's numbers.
+pub(crate) struct StorageMeter {
+    delivered: Gauge,
+    executed: Gauge,
+    durable: Gauge,
+    memory: Gauge,
+    logged: Gauge,
+    pending: Gauge,
+    failed_checkpoints: Counter,
+    checkpoints: Counter,
+    last_durable: Option<u64>,
+}
+
+impl StorageMeter {
+    pub(crate) fn new(id: ProcessId) -> StorageMeter {
+        let process = || id.to_string();
+        StorageMeter {
+            delivered: gauge!("carousel_storage_delivered_ts", "process" => process()),
+            executed: gauge!("carousel_storage_executed_ts", "process" => process()),
+            durable: gauge!("carousel_storage_durable_ts", "process" => process()),
+            memory: gauge!("carousel_storage_memory_bytes", "process" => process()),
+            logged: gauge!("carousel_storage_logged_bytes", "process" => process()),
+            pending: gauge!("carousel_storage_pending_operations", "process" => process()),
+            failed_checkpoints: counter!("carousel_storage_failed_checkpoints_total", "process" => process()),
+            checkpoints: counter!("carousel_storage_checkpoints_total", "process" => process()),
+            last_durable: None,
+        }
+    }
+
+    pub(crate) fn progress(&mut self, progress: &Progress, pending: usize) {
+        let marks = progress.watermarks;
+        self.delivered.set(marks.delivered.0 as f64);
+        self.executed.set(marks.executed.0 as f64);
+        self.durable.set(marks.durable.0 as f64);
+        self.memory.set(marks.memory as f64);
+        self.logged.set(progress.logged as f64);
+        self.pending.set(pending as f64);
+        self.failed_checkpoints.absolute(progress.failed_checkpoints);
+        // The first is what was recovered.
+        if self.last_durable.replace(marks.durable.0).is_some_and(|last| marks.durable.0 > last) {
+            self.checkpoints.increment(1);
+        }
+    }
+}
+
+/// The numbers of one scan thread.
+pub(crate) struct ScanMeter {
+    revolutions: Counter,
+    riders: Gauge,
+}
+
+impl ScanMeter {
+    /// The thread's name tells whose it is.
+    pub(crate) fn new(thread: &str) -> ScanMeter {
+        let thread = || thread.to_owned();
+        ScanMeter {
+            revolutions: counter!("carousel_scan_revolutions_total", "thread" => thread()),
+            riders: gauge!("carousel_scan_riders", "thread" => thread()),
+        }
+    }
+
+    pub(crate) fn report(&self, revolutions: u64, riders: usize) {
+        self.revolutions.absolute(revolutions);
+        self.riders.set(riders as f64);
+    }
+}
+
+/// The numbers of a lane between two processes.
+pub(crate) struct LaneMeter {
+    sent: Counter,
+    received: Counter,
+    sent_messages: Counter,
+    received_messages: Counter,
+    untaken: Gauge,
+}
+
+impl LaneMeter {
+    pub(crate) fn new(local: ProcessId, remote: ProcessId, lane: Lane) -> LaneMeter {
+        let lane = match lane {
+            Lane::Control => "control",
+            Lane::Data => "data",
+        };
+        let labels =
+            || [("process", local.to_string()), ("peer", remote.to_string()), ("lane", lane.to_owned())];
+        LaneMeter {
+            sent: counter!("carousel_transport_sent_bytes_total", &labels()),
+            received: counter!("carousel_transport_received_bytes_total", &labels()),
+            sent_messages: counter!("carousel_transport_sent_messages_total", &labels()),
+            received_messages: counter!("carousel_transport_received_messages_total", &labels()),
+            untaken: gauge!("carousel_transport_untaken_bytes", &labels()),
+        }
+    }
+
+    pub(crate) fn sent(&self, messages: usize, bytes: usize, untaken: usize) {
+        self.sent_messages.increment(messages as u64);
+        self.sent.increment(bytes as u64);
+        self.untaken.set(untaken as f64);
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received.increment(bytes as u64);
+    }
+
+    pub(crate) fn took(&self) {
+        self.received_messages.increment(1);
+    }
+
+    pub(crate) fn untaken(&self, untaken: usize) {
+        self.untaken.set(untaken as f64);
+    }
+}

@@ -1,0 +1,283 @@
+//! Listening for others.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    time::{timeout, timeout_at},
+};
+
+use super::{
+    Shared,
+    frame::{FrameReader, FrameWriter},
+    hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
+    lane::{End, LaneState, Reading, Writing, given_up_at},
+};
+use crate::{
+    message::{Incarnation, ProcessId, ProcessKind},
+    network::{Envelope, Lane},
+    wire::Wire,
+};
+
+/// How long a greeting may take.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+/// Connections that may be greeting at a time.
+const GREETING: usize = 256;
+
+/// A connection of a session, not yet welcomed.
+struct Accepted {
+    reading: Reading,
+    writing: Writing,
+    taken: u64,
+}
+
+/// The sessions that others have begun.
+#[derive(Default)]
+pub(super) struct Sessions {
+    /// By the process here and the one elsewhere.
+    open: HashMap<(ProcessId, ProcessId), Session>,
+    /// The newest incarnation of each process elsewhere, and its life.
+    lives: HashMap<ProcessId, (Incarnation, u64)>,
+    /// The life of the process elsewhere in the last session of each pair.
+    last: HashMap<(ProcessId, ProcessId), u64>,
+}
+
+struct Session {
+    id: u64,
+    life: u64,
+    control: mpsc::Sender<Accepted>,
+    data: mpsc::Sender<Accepted>,
+}
+
+impl Sessions {
+    fn known(&self, process: ProcessId) -> Option<Known> {
+        let (incarnation, life) = *self.lives.get(&process)?;
+        let connected =
+            self.open.iter().any(|((_, remote), session)| *remote == process && session.life == life);
+        Some(Known { incarnation, life, connected })
+    }
+}
+
+/// Accepts connections for ever.
+pub(super) async fn listen(shared: Arc<Shared>, listener: TcpListener) {
+    let greeting = Arc::new(Semaphore::new(GREETING));
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                let Ok(place) = greeting.clone().try_acquire_owned() else {
+                    tracing::warn!(%address, "too many connections are greeting: one was dropped");
+                    continue;
+                };
+                let greeting = shared.clone();
+                shared.spawn(async move {
+                    let greeted = timeout(HANDSHAKE, greeted(&greeting, stream, address)).await;
+                    drop(place);
+                    let refused = match greeted {
+                        Ok(Ok(())) => return,
+                        Ok(Err(reason)) => reason,
+                        Err(_) => format!("no greeting within {} s", HANDSHAKE.as_secs()),
+                    };
+                    tracing::warn!(%address, "a connection was refused: {refused}");
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: leave the others time to end.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Hears the greeting of a connection and hands it to its session; or tells why not.
+async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -> Result<(), String> {
+    // Only a delay is at stake.
+    let _ = stream.set_nodelay(true);
+    let (mut reading, mut writing): (Reading, Writing) = match &shared.tls {
+        None => {
+            let (reading, writing) = stream.into_split();
+            (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
+        }
+        Some(tls) => {
+            let stream =
+                tls.acceptor.accept(stream).await.map_err(|error| format!("its TLS handshake: {error}"))?;
+            let (reading, writing) = tokio::io::split(stream);
+            (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
+        }
+    };
+    let frame = reading.next().await.map_err(|error| format!("it does not greet: {error}"))?;
+    let (reply, outcome) = match decode(&frame) {
+        Ok(Greeting::Describe) => (Reply::Description(shared.description.clone()), Ok(())),
+        Ok(Greeting::Hello(hello)) => match refusal(shared, &hello) {
+            Some(reason) => {
+                let line = format!("{} at {address} wants to talk to {}: {reason}", hello.from, hello.to);
+                (Reply::Refused(reason), Err(line))
+            }
+            None => {
+                let accepted = Accepted { reading, writing, taken: hello.taken };
+                let Err((reply, accepted)) = join_session(shared, &hello, accepted) else { return Ok(()) };
+                writing = accepted.writing;
+                let outcome = match &reply {
+                    Reply::Refused(reason) => Err(format!("{} at {address}: {reason}", hello.from)),
+                    _ => Ok(()),
+                };
+                (reply, outcome)
+            }
+        },
+        Err(reason) => (Reply::Refused(reason.clone()), Err(reason)),
+    };
+    // What it does not hear it will find out.
+    let _ = writing.write(&encode(&reply), 0).await;
+    let _ = writing.flush().await;
+    outcome
+}
+
+/// Why this process does not talk to that one at all.
+fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
+    let Hello { cluster, shape, from, to, .. } = hello;
+    if *cluster != shared.cluster {
+        return Some(format!(
+            "it belongs to the cluster '{cluster}', this process to the cluster '{}'",
+            shared.cluster
+        ));
+    }
+    if *shape != shared.shape {
+        return Some(format!("its cluster consists of {shape}, that of this process of {}", shared.shape));
+    }
+    if !shared.locals.contains(to) {
+        return Some(format!("this is not {to}"));
+    }
+    let is_member = match from.kind {
+        ProcessKind::Router | ProcessKind::Storage => shared.members.contains_key(from),
+        ProcessKind::Super => shared.members.contains_key(&ProcessId::router(from.number)),
+        ProcessKind::Client => (1..=super::MOST_CLIENTS).contains(&from.number),
+    };
+    if !is_member {
+        return Some(format!("{from} is not a member of the cluster"));
+    }
+    (!dials(*from, *to)).then(|| format!("{to} connects to {from}, not the other way round"))
+}
+
+/// Hands a connection to the session that it belongs to, which may begin with it.
+fn join_session(shared: &Arc<Shared>, hello: &Hello, accepted: Accepted) -> Result<(), (Reply, Accepted)> {
+    if !shared.network.contains(hello.to) {
+        return Err((Reply::NotReady, accepted));
+    }
+    let key = (hello.to, hello.from);
+    let mut sessions = shared.sessions.lock();
+    let is_open = sessions.open.get(&key).is_some_and(|session| session.id == hello.session);
+    if !is_open {
+        if let Some(reason) = impostor(hello, sessions.known(hello.from)) {
+            return Err((Reply::Refused(reason), accepted));
+        }
+        if !hello.begins {
+            return Err((Reply::Unknown, accepted));
+        }
+        let again = sessions.last.insert(key, hello.life) == Some(hello.life);
+        sessions.lives.insert(hello.from, (hello.incarnation, hello.life));
+        let (control, control_in) = mpsc::channel(1);
+        let (data, data_in) = mpsc::channel(1);
+        let session = Session { id: hello.session, life: hello.life, control, data };
+        sessions.open.insert(key, session);
+        let running = run(shared.clone(), hello.to, hello.from, hello.session, again, control_in, data_in);
+        shared.spawn(running);
+    }
+    let Some(session) = sessions.open.get(&key) else { return Err((Reply::Unknown, accepted)) };
+    let lane = match hello.lane {
+        Lane::Control => &session.control,
+        Lane::Data => &session.data,
+    };
+    match lane.try_send(accepted) {
+        Ok(()) => Ok(()),
+        Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
+            Err((Reply::NotReady, back))
+        }
+    }
+}
+
+/// Runs a session to its end.
+async fn run(
+    shared: Arc<Shared>,
+    local: ProcessId,
+    remote: ProcessId,
+    session: u64,
+    again: bool,
+    mut control: mpsc::Receiver<Accepted>,
+    mut data: mpsc::Receiver<Accepted>,
+) {
+    let mut route = shared.network.open_route(local, remote);
+    let lanes = async {
+        let (Some(mut control_out), Some(mut data_out)) = (route.take(Lane::Control), route.take(Lane::Data))
+        else {
+            return "its mailbox is in use".to_owned();
+        };
+        if again && shared.network.deliver(remote, local, Wire::Lost).await.is_err() {
+            return "this process has ended".to_owned();
+        }
+        tracing::info!(process = %local, peer = %remote, "connected");
+        tokio::select! {
+            end = lane(&shared, local, remote, Lane::Control, &mut control, &mut control_out) => end,
+            end = lane(&shared, local, remote, Lane::Data, &mut data, &mut data_out) => end,
+        }
+    };
+    let end = lanes.await;
+    tracing::warn!(process = %local, peer = %remote, "the connection was lost: {end}");
+    drop(route);
+    let mut sessions = shared.sessions.lock();
+    if sessions.open.get(&(local, remote)).is_some_and(|open| open.id == session) {
+        sessions.open.remove(&(local, remote));
+    }
+}
+
+/// Runs a lane of a session over one connection after another.
+async fn lane(
+    shared: &Shared,
+    local: ProcessId,
+    remote: ProcessId,
+    lane: Lane,
+    connections: &mut mpsc::Receiver<Accepted>,
+    mailbox: &mut mpsc::Receiver<Envelope>,
+) -> String {
+    let state = LaneState::new(&shared.network, local, remote, lane);
+    let mut end = String::from("there was no connection in time");
+    let mut next = None;
+    loop {
+        let accepted = match next.take() {
+            Some(accepted) => accepted,
+            None => match timeout_at(given_up_at(), connections.recv()).await {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return "another session took its place".into(),
+                Err(_) => return end,
+            },
+        };
+        let Accepted { reading, mut writing, taken } = accepted;
+        let welcome = Welcome { incarnation: shared.incarnation, life: shared.life, taken: state.taken() };
+        let serving = async {
+            let welcomed = async {
+                writing.write(&encode(&Reply::Welcome(welcome)), 0).await?;
+                writing.flush().await
+            };
+            match welcomed.await {
+                Ok(()) => state.serve(reading, writing, taken, mailbox).await,
+                Err(error) => End::Connection(error.into()),
+            }
+        };
+        let served = tokio::select! {
+            served = serving => served,
+            newer = connections.recv() => match newer {
+                Some(newer) => {
+                    next = Some(newer);
+                    continue;
+                }
+                None => return "another session took its place".into(),
+            },
+        };
+        end = served.to_string();
+        if matches!(served, End::Over | End::Unsendable(_)) {
+            return end;
+        }
+        tracing::debug!(process = %local, peer = %remote, ?lane, "a connection broke: {end}");
+        shared.tell_protocol_error(local, remote, &served);
+    }
+}

@@ -1,0 +1,259 @@
+//! Connecting to others, again and again.
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::{
+    net::TcpStream,
+    sync::mpsc,
+    time::{timeout, timeout_at},
+};
+
+use super::{
+    Shared,
+    frame::{FrameReader, FrameWriter},
+    hello::{Greeting, Hello, Reply, Welcome, decode, encode},
+    lane::{End, LaneState, Reading, Writing, given_up_at},
+    tls::server_name,
+};
+use crate::{
+    message::ProcessId,
+    network::{Envelope, Lane},
+    wire::Wire,
+};
+
+/// How long it may take until a connection can be used.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+/// The first wait between two attempts; each further one is twice as long …
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+/// … up to this.
+const LAST_WAIT: Duration = Duration::from_millis(200);
+/// The wait after a refusal, which time alone does not heal.
+const REFUSED_WAIT: Duration = Duration::from_secs(2);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    /// Nobody listens there.
+    #[error("nobody listens there")]
+    NotListening,
+    /// It is starting or ending.
+    #[error("it is not ready")]
+    NotReady,
+    /// It does not know the session.
+    #[error("it does not know the session any more")]
+    Unknown,
+    /// It does not want to talk, or must not be talked to.
+    #[error("{0}")]
+    Refused(String),
+    /// Something else went wrong.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A connection that can be used.
+pub(super) struct Connected {
+    reading: Reading,
+    writing: Writing,
+    welcome: Welcome,
+}
+
+/// Connects, secures the connection and hands it out in halves.
+async fn connect(shared: &Shared, address: &str) -> Result<(Reading, Writing), DialError> {
+    let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => DialError::NotListening,
+        _ => DialError::Failed(error.to_string()),
+    })?;
+    // Only a delay is at stake.
+    let _ = stream.set_nodelay(true);
+    match &shared.tls {
+        None => {
+            let (reading, writing) = stream.into_split();
+            Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing))))
+        }
+        Some(tls) => {
+            let name = server_name(address).map_err(DialError::Refused)?;
+            let stream = tls.connector.connect(name, stream).await.map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => DialError::Refused(format!("TLS: {error}")),
+                _ => DialError::Failed(format!("TLS: {error}")),
+            })?;
+            let (reading, writing) = tokio::io::split(stream);
+            Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing))))
+        }
+    }
+}
+
+/// Sends a greeting and waits for the reply.
+async fn greet(
+    shared: &Shared,
+    address: &str,
+    greeting: &Greeting,
+) -> Result<(Reading, Writing, Reply), DialError> {
+    let greeted = async {
+        let (mut reading, mut writing) = connect(shared, address).await?;
+        let failed = |error: &dyn std::fmt::Display| DialError::Failed(error.to_string());
+        writing.write(&encode(greeting), 0).await.map_err(|error| failed(&error))?;
+        writing.flush().await.map_err(|error| failed(&error))?;
+        // Whoever does not like our certificate says so only now.
+        let frame = reading.next().await.map_err(|error| {
+            DialError::Failed(match &shared.tls {
+                Some(_) => format!("it ended the connection: {error}"),
+                None => format!("it ended the connection (does it want TLS?): {error}"),
+            })
+        })?;
+        let reply = decode(&frame).map_err(DialError::Refused)?;
+        Ok((reading, writing, reply))
+    };
+    match timeout(HANDSHAKE, greeted).await {
+        Ok(greeted) => greeted,
+        Err(_) => Err(DialError::Failed(format!("no answer within {} s", HANDSHAKE.as_secs()))),
+    }
+}
+
+/// Asks a running process what its cluster consists of.
+pub(super) async fn describe(shared: &Shared, address: &str) -> Result<String, DialError> {
+    match greet(shared, address, &Greeting::Describe).await? {
+        (_, _, Reply::Description(description)) => Ok(description),
+        (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
+        _ => Err(DialError::Failed("an answer to another question".into())),
+    }
+}
+
+/// One process here and one elsewhere that it connects to.
+pub(super) struct Dialler {
+    pub(super) shared: Arc<Shared>,
+    pub(super) local: ProcessId,
+    pub(super) remote: ProcessId,
+    pub(super) address: String,
+}
+
+impl Dialler {
+    /// Keeps a session with the other process for ever.
+    pub(super) async fn run(self) {
+        let mut wait = FIRST_WAIT;
+        let mut told = String::new();
+        let mut last_life = None;
+        loop {
+            match self.begin().await {
+                Ok((session, control, data)) => {
+                    tracing::info!(process = %self.local, peer = %self.remote, address = %self.address, "connected");
+                    (wait, told) = (FIRST_WAIT, String::new());
+                    let life = control.welcome.life;
+                    let again = last_life.replace(life) == Some(life);
+                    let end = self.session(session, again, control, data).await;
+                    tracing::warn!(process = %self.local, peer = %self.remote, "the connection was lost: {end}");
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    let harmless = matches!(error, DialError::NotReady | DialError::Unknown);
+                    if text != told && !harmless {
+                        tracing::warn!(
+                            process = %self.local, peer = %self.remote, address = %self.address, "cannot connect: {text}"
+                        );
+                        told = text;
+                    }
+                    let pause = if matches!(error, DialError::Refused(_)) { REFUSED_WAIT } else { wait };
+                    tokio::time::sleep(pause).await;
+                    wait = (2 * wait).min(LAST_WAIT);
+                }
+            }
+        }
+    }
+
+    /// Begins a session.
+    async fn begin(&self) -> Result<(u64, Connected, Connected), DialError> {
+        if !self.shared.network.contains(self.local) {
+            return Err(DialError::NotReady);
+        }
+        let session = rand::random();
+        let control = self.connect(session, Lane::Control, true, 0).await?;
+        let data = self.connect(session, Lane::Data, true, 0).await?;
+        if control.welcome.life != data.welcome.life {
+            return Err(DialError::NotReady);
+        }
+        Ok((session, control, data))
+    }
+
+    /// Connects for one lane of a session.
+    pub(super) async fn connect(
+        &self,
+        session: u64,
+        lane: Lane,
+        begins: bool,
+        taken: u64,
+    ) -> Result<Connected, DialError> {
+        let shared = &self.shared;
+        let hello = Hello {
+            cluster: shared.cluster.clone(),
+            shape: shared.shape.clone(),
+            from: self.local,
+            incarnation: shared.incarnation,
+            life: shared.life,
+            to: self.remote,
+            lane,
+            session,
+            begins,
+            taken,
+        };
+        let (reading, writing, reply) = greet(shared, &self.address, &Greeting::Hello(hello)).await?;
+        match reply {
+            Reply::Welcome(welcome) => Ok(Connected { reading, writing, welcome }),
+            Reply::Unknown => Err(DialError::Unknown),
+            Reply::NotReady => Err(DialError::NotReady),
+            Reply::Refused(reason) => Err(DialError::Refused(format!("refused: {reason}"))),
+            Reply::Description(_) => Err(DialError::Failed("an answer to another question".into())),
+        }
+    }
+
+    /// Runs a session to its end.
+    async fn session(&self, session: u64, again: bool, control: Connected, data: Connected) -> String {
+        let network = &self.shared.network;
+        let mut route = network.open_route(self.local, self.remote);
+        let (Some(mut control_out), Some(mut data_out)) = (route.take(Lane::Control), route.take(Lane::Data))
+        else {
+            return "its mailbox is in use".into();
+        };
+        if again && network.deliver(self.remote, self.local, Wire::Lost).await.is_err() {
+            return "this process has ended".into();
+        }
+        tokio::select! {
+            end = self.lane(session, Lane::Control, control, &mut control_out) => end,
+            end = self.lane(session, Lane::Data, data, &mut data_out) => end,
+        }
+    }
+
+    /// Runs a lane of a session over one connection after another.
+    async fn lane(
+        &self,
+        session: u64,
+        lane: Lane,
+        first: Connected,
+        mailbox: &mut mpsc::Receiver<Envelope>,
+    ) -> String {
+        let state = LaneState::new(&self.shared.network, self.local, self.remote, lane);
+        let life = first.welcome.life;
+        let mut connected = first;
+        loop {
+            let Connected { reading, writing, welcome } = connected;
+            let end = state.serve(reading, writing, welcome.taken, mailbox).await;
+            if matches!(end, End::Over | End::Unsendable(_)) {
+                return end.to_string();
+            }
+            tracing::debug!(process = %self.local, peer = %self.remote, ?lane, "a connection broke: {end}");
+            self.shared.tell_protocol_error(self.local, self.remote, &end);
+            let until = given_up_at();
+            let mut wait = FIRST_WAIT;
+            connected = loop {
+                match timeout_at(until, self.connect(session, lane, false, state.taken())).await {
+                    Ok(Ok(next)) if next.welcome.life == life => break next,
+                    Ok(Err(DialError::Failed(_) | DialError::NotReady)) => {
+                        if timeout_at(until, tokio::time::sleep(wait)).await.is_err() {
+                            return end.to_string();
+                        }
+                        wait = (2 * wait).min(LAST_WAIT);
+                    }
+                    Ok(_) | Err(_) => return end.to_string(),
+                }
+            };
+        }
+    }
+}

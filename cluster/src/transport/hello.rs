@@ -1,0 +1,139 @@
+//! The handshake: who talks to whom, and whether they should.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::frame::{Content, Frame, Kind};
+use crate::{
+    message::{Incarnation, ProcessId, ProcessKind},
+    network::Lane,
+};
+
+/// Version of everything that travels: of frames, greetings and messages.
+pub const PROTOCOL: u16 = 1;
+const MAGIC: [u8; 4] = *b"CRSL";
+
+/// What whoever has connected says first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Greeting {
+    /// Let us talk.
+    Hello(Hello),
+    /// What does the cluster consist of?
+    Describe,
+}
+
+/// One process wants to talk to another over one lane.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Hello {
+    /// The cluster that the speaker belongs to.
+    pub(super) cluster: String,
+    /// What the speaker's cluster was made as.
+    pub(super) shape: String,
+    /// The speaker.
+    pub(super) from: ProcessId,
+    /// The speaker's start, counted in its data directory.
+    pub(super) incarnation: Incarnation,
+    /// Unlike that of any other operating system process.
+    pub(super) life: u64,
+    /// Whom it wants to talk to.
+    pub(super) to: ProcessId,
+    /// The lane.
+    pub(super) lane: Lane,
+    /// The session that the connection belongs to; all connections of a session carry one stream of messages each way.
+    pub(super) session: u64,
+    /// The session is new, unless its other lane has been connected already.
+    pub(super) begins: bool,
+    /// The speaker has taken all messages of the lane up to here.
+    pub(super) taken: u64,
+}
+
+/// The answer to a greeting.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// Messages may follow.
+    Welcome(Welcome),
+    /// The session is not known (any more): begin another.
+    Unknown,
+    /// Not now: the process is starting or ending.
+    NotReady,
+    /// No, and why.
+    Refused(String),
+    /// The cluster's description.
+    Description(String),
+}
+
+/// The answerer's side of a session.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    /// The answerer's start.
+    pub(super) incarnation: Incarnation,
+    /// Unlike that of any other operating system process.
+    pub(super) life: u64,
+    /// It has taken all messages of the lane up to here.
+    pub(super) taken: u64,
+}
+
+/// Puts a greeting or reply into a frame.
+pub(super) fn encode(greeting: &impl Serialize) -> Content {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(PROTOCOL.to_le_bytes());
+    // Nothing in it can fail to be serialised.
+    let bytes = postcard::to_extend(greeting, bytes).unwrap_or_default();
+    Content::new(Kind::Greeting, 0, 0, bytes)
+}
+
+/// Takes a greeting or reply out of a frame; or tells what it is instead.
+pub(super) fn decode<T: DeserializeOwned>(frame: &Frame) -> Result<T, String> {
+    let bytes = &frame.content[..];
+    if frame.kind != Kind::Greeting || bytes.len() < 6 || bytes[..4] != MAGIC {
+        return Err("it does not speak Carousel's protocol".into());
+    }
+    let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+    if version != PROTOCOL {
+        return Err(format!("it speaks version {version} of the protocol, this process version {PROTOCOL}"));
+    }
+    postcard::from_bytes(&bytes[6..]).map_err(|error| format!("its greeting cannot be read: {error}"))
+}
+
+/// Whether `from` connects to `to`, rather than the other way round: exactly one of two processes does. Clients need
+/// no address, and routers connect to nobody but one another.
+pub(super) fn dials(from: ProcessId, to: ProcessId) -> bool {
+    let rank = |process: ProcessId| match process.kind {
+        ProcessKind::Router => 0,
+        ProcessKind::Storage => 1,
+        ProcessKind::Client | ProcessKind::Super => 2,
+    };
+    match rank(from).cmp(&rank(to)) {
+        std::cmp::Ordering::Greater => true,
+        std::cmp::Ordering::Equal => rank(from) < 2 && from.number > to.number,
+        std::cmp::Ordering::Less => false,
+    }
+}
+
+/// An identity as it is known from connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) incarnation: Incarnation,
+    pub(super) life: u64,
+    /// It has a session now.
+    pub(super) connected: bool,
+}
+
+/// Why a process must not speak in its name, beside what is `known` of that name.
+pub(super) fn impostor(hello: &Hello, known: Option<Known>) -> Option<String> {
+    let known = known.filter(|known| known.life != hello.life)?;
+    let (from, incarnation) = (hello.from, hello.incarnation);
+    // A client's sequence numbers, and the identifiers that it gives to rows, rest on its incarnation.
+    let counts = known.connected || matches!(from.kind, ProcessKind::Client | ProcessKind::Super);
+    match incarnation.cmp(&known.incarnation) {
+        std::cmp::Ordering::Less if counts => Some(format!(
+            "{from} has incarnation {incarnation}, but a newer one, {}, {}",
+            known.incarnation,
+            if known.connected { "is connected" } else { "has been connected" }
+        )),
+        std::cmp::Ordering::Equal if known.connected => Some(format!(
+            "another process is connected as {from} with the same incarnation {incarnation}: its data directory was \
+             copied, or its number is used twice"
+        )),
+        _ => None,
+    }
+}

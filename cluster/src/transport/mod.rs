@@ -1,0 +1,237 @@
+//! Processes in several operating system processes, on several hosts: the [`Network`]'s mailboxes, carried over TCP.
+//!
+//! ```text
+//!   r1: core -> Sender -> mailbox of s1 ==control==> mailbox of s1 -> Endpoint -> core :s1
+//!                              (a Route)  ==data=====>   (the real one)
+//! ```
+//!
+//! For every pair of a process here and one elsewhere there is a *session*: numbered messages each way on either lane,
+//! each lane over a TCP connection of its own, so that control never queues behind data. What the other side has not
+//! taken is kept and sent again when a connection breaks and the next one is made: as long as both processes live and
+//! reach one another within a few seconds, channels are quasi-reliable and FIFO as the paper assumes (section 5.2),
+//! whatever happens to connections. A session ends when nobody listens at the other end any more, or when there was no
+//! connection for too long; from then on the process is [`crate::network::Unreachable`]. When two processes that both
+//! stayed up begin another session, each is told so by [`crate::wire::Wire::Lost`].
+//!
+//! One of two processes connects to the other ([`hello`] says which), so a client needs no address. The first frame on
+//! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
+//! protocol, has no certificate of the cluster's authority or is an older life of a connected process is refused, with
+//! a line in both logs. Frames ([`frame`]) are bounded, summed and counted: a damaged or replayed one ends its
+//! connection and nothing else. All memory is bounded: by the mailboxes, and by a window for each lane.
+
+mod accept;
+mod dial;
+mod frame;
+mod hello;
+mod lane;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, task::JoinSet};
+
+use self::{dial::Dialler, hello::dials, lane::End, tls::Tls};
+pub use self::{hello::PROTOCOL, tls::TlsFiles};
+use crate::{
+    message::{Incarnation, ProcessId},
+    network::Network,
+};
+
+/// Client processes have numbers up to this.
+pub const MOST_CLIENTS: u32 = 1023;
+
+/// How the processes here reach others.
+#[derive(Clone, Debug)]
+pub struct TransportOptions {
+    /// The cluster's name.
+    pub cluster: String,
+    /// What the cluster was made as: what all its processes must agree on.
+    pub shape: String,
+    /// What is told to processes that ask what the cluster consists of.
+    pub description: String,
+    /// Addresses (host:port) of the routers and storage processes.
+    pub members: BTreeMap<ProcessId, String>,
+    /// The processes here.
+    pub locals: BTreeSet<ProcessId>,
+    /// Where to listen; nowhere for clients alone.
+    pub listen: Option<SocketAddr>,
+    /// This start of the operating system process, counted in its data directory.
+    pub incarnation: Incarnation,
+    /// Mutual TLS, if it is wanted.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Why the transport did not start: one line for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// Another process listens there.
+    #[error("cannot listen on {0}: the port is already in use")]
+    PortInUse(SocketAddr),
+    /// The system refuses.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A file for TLS cannot be used.
+    #[error("TLS: cannot use {path}: {reason}")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A running process did not tell what its cluster consists of.
+    #[error("cannot join by {address}: {reason}")]
+    Join {
+        /// Its address.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What all connections share.
+struct Shared {
+    cluster: String,
+    shape: String,
+    description: String,
+    members: BTreeMap<ProcessId, String>,
+    locals: BTreeSet<ProcessId>,
+    incarnation: Incarnation,
+    life: u64,
+    tls: Option<Tls>,
+    network: Network,
+    sessions: Mutex<accept::Sessions>,
+    /// Whatever runs until the transport is dropped.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Shared {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        // Those that have ended are forgotten.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// A line for what should never happen: somebody does not keep to the protocol, or a network damages frames.
+    fn tell_protocol_error(&self, local: ProcessId, remote: ProcessId, end: &End) {
+        let is_strange = match end {
+            End::Protocol(_) => true,
+            End::Connection(error) => {
+                matches!(error, frame::FrameError::Corrupted(_) | frame::FrameError::Number { .. })
+            }
+            End::Over | End::Unsendable(_) => false,
+        };
+        if is_strange {
+            tracing::warn!(process = %local, peer = %remote, "a connection was ended: {end}");
+        }
+    }
+}
+
+/// The connections of the processes here. Dropping it ends them.
+pub struct Transport {
+    shared: Arc<Shared>,
+    address: Option<SocketAddr>,
+}
+
+impl Transport {
+    /// Listens, and begins to connect.
+    ///
+    /// # Errors
+    /// See [`TransportError`].
+    pub async fn start(options: TransportOptions, network: &Network) -> Result<Transport, TransportError> {
+        let TransportOptions { cluster, shape, description, members, locals, listen, incarnation, tls } =
+            options;
+        let tls = tls.as_ref().map(Tls::load).transpose()?;
+        let listener = match listen {
+            None => None,
+            Some(address) => {
+                Some(TcpListener::bind(address).await.map_err(|source| match source.kind() {
+                    std::io::ErrorKind::AddrInUse => TransportError::PortInUse(address),
+                    _ => TransportError::Listen { address, source },
+                })?)
+            }
+        };
+        let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let shared = Arc::new(Shared {
+            cluster,
+            shape,
+            description,
+            members,
+            locals,
+            incarnation,
+            life: rand::random(),
+            tls,
+            network: network.clone(),
+            sessions: Mutex::default(),
+            tasks: Mutex::default(),
+        });
+        if let Some(listener) = listener {
+            shared.spawn(accept::listen(shared.clone(), listener));
+        }
+        for local in &shared.locals {
+            for (remote, address) in &shared.members {
+                if dials(*local, *remote) && !shared.locals.contains(remote) {
+                    let address = address.clone();
+                    let dialler = Dialler { shared: shared.clone(), local: *local, remote: *remote, address };
+                    shared.spawn(dialler.run());
+                }
+            }
+        }
+        Ok(Transport { shared, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Ends all connections; the port is free when this returns.
+    pub async fn close(self) {
+        let mut tasks = std::mem::take(&mut *self.shared.tasks.lock());
+        tasks.shutdown().await;
+    }
+
+    /// Asks a running process at `address` (host:port) what its cluster consists of.
+    ///
+    /// # Errors
+    /// [`TransportError::Join`], [`TransportError::Tls`].
+    pub async fn describe(address: &str, tls: Option<&TlsFiles>) -> Result<String, TransportError> {
+        let shared = Shared {
+            cluster: String::new(),
+            shape: String::new(),
+            description: String::new(),
+            members: BTreeMap::new(),
+            locals: BTreeSet::new(),
+            incarnation: 0,
+            life: 0,
+            tls: tls.map(Tls::load).transpose()?,
+            network: Network::new(),
+            sessions: Mutex::default(),
+            tasks: Mutex::default(),
+        };
+        let failed = |error: dial::DialError| TransportError::Join {
+            address: address.to_owned(),
+            reason: error.to_string(),
+        };
+        dial::describe(&shared, address).await.map_err(failed)
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.shared.tasks.lock().abort_all();
+    }
+}

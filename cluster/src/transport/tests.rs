@@ -1,0 +1,462 @@
+use std::{collections::VecDeque, path::Path};
+
+use carousel_engine::Ts;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::watch,
+};
+
+use super::*;
+use crate::{
+    network::{Endpoint, Lane, TrySendError},
+    wire::Wire,
+};
+
+const R1: ProcessId = ProcessId::router(1);
+const S1: ProcessId = ProcessId::storage(1);
+const C7: ProcessId = ProcessId::client(7);
+
+/// Three routers and three storage processes, of which some exist.
+fn options(local: ProcessId, router: &str) -> TransportOptions {
+    let nowhere = "127.0.0.1:1".to_owned();
+    let members = (1..=3).flat_map(|n| [ProcessId::router(n), ProcessId::storage(n)]);
+    let mut members: BTreeMap<ProcessId, String> =
+        members.map(|process| (process, nowhere.clone())).collect();
+    members.insert(R1, router.to_owned());
+    TransportOptions {
+        cluster: "test".into(),
+        shape: "some processes".into(),
+        description: "name = \"test\"\n".into(),
+        members,
+        locals: [local].into(),
+        listen: (local == R1).then(|| "127.0.0.1:0".parse().expect("an address")),
+        incarnation: 5,
+        tls: None,
+    }
+}
+
+/// An operating system process with one process in it.
+struct Side {
+    endpoint: Endpoint,
+    transport: Transport,
+}
+
+impl Side {
+    async fn start(id: ProcessId, options: TransportOptions) -> Side {
+        let network = Network::new();
+        let endpoint = network.join(id);
+        let transport = Transport::start(options, &network).await.expect("it starts");
+        Side { endpoint, transport }
+    }
+
+    fn address(&self) -> String {
+        self.transport.address().expect("it listens").to_string()
+    }
+
+    /// Sends as soon as there is a session.
+    async fn send(&self, to: ProcessId, wire: Wire) {
+        while self.endpoint.sender().send(to, wire.clone()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn unreachable(&self, to: ProcessId) {
+        while !matches!(self.endpoint.sender().try_send(to, control(0)), Err(TrySendError::Unreachable(_))) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn receive(&mut self) -> (ProcessId, Wire) {
+        self.endpoint.recv().await.expect("it is not replaced")
+    }
+
+    /// Why a connection with such options to this side is refused.
+    async fn refusal(&self, from: ProcessId, change: impl FnOnce(&mut TransportOptions)) -> String {
+        let mut options = options(from, &self.address());
+        change(&mut options);
+        // It shall not connect by itself.
+        let members = std::mem::take(&mut options.members);
+        let side = Side::start(from, options).await;
+        self.dial(&side, members[&R1].clone(), from).await.expect_err("it is refused")
+    }
+
+    async fn dial(&self, side: &Side, address: String, from: ProcessId) -> Result<(), String> {
+        let shared = side.transport.shared.clone();
+        let dialler = Dialler { shared, local: from, remote: R1, address };
+        let session = rand::random();
+        dialler.connect(session, Lane::Control, true, 0).await.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+fn control(n: u64) -> Wire {
+    Wire::RenewPin(Ts(n))
+}
+
+fn data(n: u64) -> Wire {
+    Wire::Restarted(n)
+}
+
+async fn pair() -> (Side, Side) {
+    let router = Side::start(R1, options(R1, "127.0.0.1:1")).await;
+    let storage = Side::start(S1, options(S1, &router.address())).await;
+    (router, storage)
+}
+
+/// Receives `count` messages of each lane and checks that they follow `first` without a gap.
+async fn expect(side: &mut Side, from: ProcessId, first: u64, count: u64) {
+    let mut next = (first, first);
+    while next != (first + count, first + count) {
+        match side.receive().await {
+            (sender, Wire::RenewPin(ts)) => {
+                assert_eq!((sender, ts.0), (from, next.0));
+                next.0 += 1;
+            }
+            (sender, Wire::Restarted(n)) => {
+                assert_eq!((sender, n), (from, next.1));
+                next.1 += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn exchange(
+    sender: &Side,
+    to: ProcessId,
+    receiver: &mut Side,
+    from: ProcessId,
+    first: u64,
+    count: u64,
+) {
+    let send = async {
+        for n in first..first + count {
+            sender.send(to, control(n)).await;
+            sender.send(to, data(n)).await;
+        }
+    };
+    tokio::join!(send, expect(receiver, from, first, count));
+}
+
+#[tokio::test]
+async fn messages_pass_both_ways_in_order() {
+    let (mut router, mut storage) = pair().await;
+    exchange(&storage, R1, &mut router, S1, 0, 3_000).await;
+    exchange(&router, S1, &mut storage, R1, 0, 3_000).await;
+}
+
+#[tokio::test]
+async fn a_message_larger_than_a_frame_travels_in_pieces() {
+    let (mut router, storage) = pair().await;
+    let chunks: Vec<bytes::Bytes> = (0..3_u8).map(|n| vec![n; 2 * frame::CONTENT + 7].into()).collect();
+    let payload = carousel_engine::operation::PayloadId { process: 1, incarnation: 2, sequence: 3 };
+    let range = carousel_engine::position::KeyRange::FULL;
+    storage.send(R1, control(1)).await;
+    storage.send(R1, Wire::Part { payload, range, chunks: Some(chunks.clone()) }).await;
+    storage.send(R1, control(2)).await;
+    assert!(matches!(router.receive().await, (S1, Wire::RenewPin(Ts(1)))));
+    match router.receive().await {
+        (S1, Wire::Part { chunks: Some(found), .. }) => assert_eq!(found, chunks),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(router.receive().await, (S1, Wire::RenewPin(Ts(2)))));
+}
+
+#[tokio::test]
+async fn control_does_not_queue_behind_data() {
+    let (mut router, storage) = pair().await;
+    let stage = || {
+        Wire::Stage(crate::wire::StageChunk {
+            payload: carousel_engine::operation::PayloadId { process: 1, incarnation: 2, sequence: 3 },
+            range: carousel_engine::position::KeyRange::FULL,
+            chunk: 0,
+            rows: vec![1; frame::CONTENT / 2].into(),
+            checksum: 0,
+            latest: Ts(9),
+        })
+    };
+    storage.send(R1, stage()).await;
+    // Until the mailboxes and the window are full, for nobody receives.
+    let mut sent = 1;
+    let mut full = 0;
+    while full < 100_000 {
+        match storage.endpoint.sender().try_send(R1, stage()) {
+            Ok(()) => (sent, full) = (sent + 1, 0),
+            Err(TrySendError::Full(..)) => {
+                full += 1;
+                tokio::task::yield_now().await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    storage.send(R1, control(1)).await;
+    assert!(matches!(router.endpoint.recv_control().await, Some((S1, Wire::RenewPin(Ts(1))))));
+    for _ in 0..sent {
+        assert!(matches!(router.receive().await, (S1, Wire::Stage(_))));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_belong_is_refused() {
+    let (router, _storage) = pair().await;
+    for (reason, part) in [
+        (router.refusal(S1, |options| options.cluster = "other".into()).await, "cluster 'other'"),
+        (router.refusal(S1, |options| options.shape = "much more".into()).await, "much more"),
+        (router.refusal(ProcessId::storage(4), |_| ()).await, "s4 is not a member"),
+        (router.refusal(ProcessId::router(9), |_| ()).await, "r9 is not a member"),
+        (router.refusal(ProcessId::client(5_000), |_| ()).await, "c5000 is not a member"),
+    ] {
+        assert!(reason.contains("refused") && reason.contains(part), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_or_second_life_of_a_connected_process_is_refused() {
+    let (mut router, storage) = pair().await;
+    exchange(&storage, R1, &mut router, S1, 0, 1).await;
+    let older = router.refusal(S1, |options| options.incarnation = 4).await;
+    assert!(older.contains("newer one, 5, is connected"), "{older}");
+    let second = router.refusal(S1, |_| ()).await;
+    assert!(second.contains("same incarnation 5"), "{second}");
+    exchange(&storage, R1, &mut router, S1, 1, 1).await;
+    // A newer one takes its place.
+    let mut newer = options(S1, &router.address());
+    newer.incarnation = 6;
+    let newer = Side::start(S1, newer).await;
+    exchange(&newer, R1, &mut router, S1, 0, 10).await;
+    // A client's older life is not even welcome when no other is there.
+    let client = Side::start(C7, options(C7, &router.address())).await;
+    exchange(&client, R1, &mut router, C7, 0, 1).await;
+    drop(client);
+    router.unreachable(C7).await;
+    let older = router.refusal(C7, |options| options.incarnation = 4).await;
+    assert!(older.contains("newer one, 5, has been connected"), "{older}");
+}
+
+#[tokio::test]
+async fn another_version_of_the_protocol_and_noise_are_refused() {
+    let (mut router, storage) = pair().await;
+    let speak = |bytes: Vec<u8>| {
+        let address = router.address();
+        async move {
+            let mut stream = TcpStream::connect(address).await.expect("it listens");
+            stream.write_all(&bytes).await.expect("it reads");
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            answer
+        }
+    };
+    let mut content = hello::encode(&hello::Greeting::Describe).bytes.to_vec();
+    content[4] = 99;
+    let greeting = frame::Content::new(frame::Kind::Greeting, 0, 0, content);
+    let mut bytes = Vec::new();
+    let mut writer = frame::FrameWriter::new(&mut bytes);
+    writer.write(&greeting, 0).await.expect("it is in memory");
+    writer.flush().await.expect("it is in memory");
+    let answer = String::from_utf8_lossy(&speak(bytes).await).into_owned();
+    assert!(answer.contains("version 99") && answer.contains("version 1"), "{answer}");
+    speak(b"GET / HTTP/1.1\r\n\r\n".to_vec()).await;
+    speak(vec![0; 100]).await;
+    speak([0, 0, 0, 40].into_iter().chain([0x55; 40]).collect()).await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+}
+
+#[tokio::test]
+async fn a_running_process_describes_its_cluster() {
+    let (router, _storage) = pair().await;
+    let description = Transport::describe(&router.address(), None).await.expect("it answers");
+    assert_eq!(description, "name = \"test\"\n");
+    assert!(matches!(Transport::describe("127.0.0.1:1", None).await, Err(TransportError::Join { .. })));
+}
+
+#[tokio::test]
+async fn a_taken_port_is_told() {
+    let (router, _storage) = pair().await;
+    let mut options = options(R1, "127.0.0.1:1");
+    options.listen = router.transport.address();
+    let error = Transport::start(options, &Network::new()).await.err().expect("the port is taken");
+    assert!(matches!(error, TransportError::PortInUse(_)), "{error}");
+}
+
+/// What a proxy does to the next frame with messages.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Corrupt,
+    Repeat,
+    Drop,
+    Cut,
+}
+
+/// Stands between two sides and passes frames on.
+struct Proxy {
+    address: String,
+    damage: Arc<Mutex<VecDeque<Damage>>>,
+    hole: watch::Sender<bool>,
+    task: tokio::task::AbortHandle,
+}
+
+impl Proxy {
+    async fn start(target: String) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it listens").to_string();
+        let damage = Arc::new(Mutex::new(VecDeque::new()));
+        let (hole, holes) = watch::channel(false);
+        let damages = damage.clone();
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                let far = TcpStream::connect(&target).await.expect("the target listens");
+                let (damages, holes) = (damages.clone(), holes.clone());
+                connections.spawn(async move {
+                    let (near_in, near_out) = near.into_split();
+                    let (far_in, far_out) = far.into_split();
+                    tokio::select! {
+                        _ = pass(near_in, far_out, damages.clone(), holes.clone()) => {}
+                        _ = pass(far_in, near_out, damages, holes) => {}
+                    }
+                });
+            }
+        });
+        Proxy { address, damage, hole, task: task.abort_handle() }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn pass(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    damages: Arc<Mutex<VecDeque<Damage>>>,
+    mut holes: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    loop {
+        let length = from.read_u32().await?;
+        let mut frame = vec![0; length as usize];
+        from.read_exact(&mut frame).await?;
+        let has_messages = frame[0] <= 3;
+        let damage = if has_messages { damages.lock().pop_front() } else { None };
+        let mut times = 1;
+        match damage {
+            Some(Damage::Corrupt) => frame[length as usize - 1] ^= 1,
+            Some(Damage::Repeat) => times = 2,
+            Some(Damage::Drop) => times = 0,
+            Some(Damage::Cut) => return Ok(()),
+            None => {}
+        }
+        // Nothing passes through a hole, and nobody is told.
+        holes.wait_for(|hole| !*hole).await.map_err(std::io::Error::other)?;
+        for _ in 0..times {
+            to.write_u32(length).await?;
+            to.write_all(&frame).await?;
+        }
+    }
+}
+
+#[tokio::test]
+async fn damaged_connections_are_replaced_and_nothing_is_lost_or_comes_twice() {
+    let mut router = Side::start(R1, options(R1, "127.0.0.1:1")).await;
+    let proxy = Proxy::start(router.address()).await;
+    let mut storage = Side::start(S1, options(S1, &proxy.address)).await;
+    let mut first = 0;
+    for damage in [Damage::Corrupt, Damage::Repeat, Damage::Drop, Damage::Cut] {
+        for _ in 0..3 {
+            proxy.damage.lock().push_back(damage);
+            exchange(&storage, R1, &mut router, S1, first, 50).await;
+            proxy.damage.lock().push_back(damage);
+            exchange(&router, S1, &mut storage, R1, first, 50).await;
+            first += 50;
+        }
+    }
+    assert!(proxy.damage.lock().is_empty(), "all damage was done");
+}
+
+#[tokio::test]
+async fn a_dead_process_is_unreachable_and_its_next_life_is_not() {
+    let (mut router, storage) = pair().await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    drop(storage);
+    router.unreachable(S1).await;
+    let mut next = options(S1, &router.address());
+    next.incarnation = 6;
+    let storage = Side::start(S1, next).await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    drop(router);
+    storage.unreachable(R1).await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_ends_and_both_sides_hear_that_something_may_be_lost() {
+    let mut router = Side::start(R1, options(R1, "127.0.0.1:1")).await;
+    let proxy = Proxy::start(router.address()).await;
+    let mut storage = Side::start(S1, options(S1, &proxy.address)).await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    proxy.hole.send_replace(true);
+    tokio::join!(router.unreachable(S1), storage.unreachable(R1));
+    proxy.hole.send_replace(false);
+    assert!(matches!(router.receive().await, (S1, Wire::Lost)));
+    assert!(matches!(storage.receive().await, (R1, Wire::Lost)));
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    exchange(&router, S1, &mut storage, R1, 0, 10).await;
+}
+
+/// Writes an authority's certificate, and one that it has signed with its key.
+fn certify(directory: &Path, name: &str) -> TlsFiles {
+    let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate().expect("a key");
+    let authority_certificate = authority.self_signed(&authority_key).expect("a certificate");
+    let issuer = Issuer::new(authority, authority_key);
+    let key = KeyPair::generate().expect("a key");
+    let certificate = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into()])
+        .expect("parameters")
+        .signed_by(&key, &issuer)
+        .expect("a certificate");
+    let write = |file: &str, text: String| {
+        let path = directory.join(format!("{name}-{file}.pem"));
+        std::fs::write(&path, text).expect("there is room");
+        path
+    };
+    TlsFiles {
+        authority: write("authority", authority_certificate.pem()),
+        certificate: write("certificate", certificate.pem()),
+        key: write("key", key.serialize_pem()),
+    }
+}
+
+#[tokio::test]
+async fn with_tls_only_those_with_a_certificate_of_the_authority_are_heard() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ours = certify(directory.path(), "ours");
+    let theirs = certify(directory.path(), "theirs");
+    let secured = |local, router: &str, tls: Option<TlsFiles>| {
+        let mut options = options(local, router);
+        options.tls = tls;
+        options
+    };
+    let mut router = Side::start(R1, secured(R1, "127.0.0.1:1", Some(ours.clone()))).await;
+    let address = router.address();
+    let mut storage = Side::start(S1, secured(S1, &address, Some(ours.clone()))).await;
+    exchange(&storage, R1, &mut router, S1, 0, 500).await;
+    exchange(&router, S1, &mut storage, R1, 0, 500).await;
+
+    let stranger = router.refusal(S1, |options| options.tls = Some(theirs.clone())).await;
+    assert!(stranger.contains("TLS") && stranger.contains("certificate"), "{stranger}");
+    // It trusts the router, but cannot be trusted itself.
+    let forged = TlsFiles { authority: ours.authority.clone(), ..theirs };
+    let forger = router.refusal(S1, |options| options.tls = Some(forged)).await;
+    assert!(forger.contains("ended the connection"), "{forger}");
+    let open = router.refusal(S1, |options| options.tls = None).await;
+    assert!(open.contains("does it want TLS?"), "{open}");
+    let error = Transport::describe(&address, None).await.expect_err("it is no secured connection");
+    assert!(error.to_string().contains("TLS"), "{error}");
+    exchange(&storage, R1, &mut router, S1, 500, 10).await;
+
+    let missing = TlsFiles { key: directory.path().join("nothing.pem"), ..ours };
+    let error = Transport::start(secured(R1, "127.0.0.1:1", Some(missing)), &Network::new()).await;
+    assert!(error.err().is_some_and(|error| error.to_string().contains("nothing.pem")));
+}

@@ -1,0 +1,76 @@
+//! How bytes and record batches are serialised.
+
+/// Bytes as one piece, not as a sequence of numbers.
+pub(super) mod bytes {
+    use bytes::Bytes;
+    use serde::{Deserializer, Serializer, de};
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes::copy_from_slice(bytes))
+            }
+
+            fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+                Ok(Bytes::from(bytes))
+            }
+        }
+        deserializer.deserialize_bytes(Visitor)
+    }
+}
+
+/// The chunks of a part, each in one piece.
+pub(super) mod chunks {
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Chunk(#[serde(with = "super::bytes")] Bytes);
+
+    pub(crate) fn serialize<S: Serializer>(
+        chunks: &Option<Vec<Bytes>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let chunks = chunks.as_ref().map(|chunks| chunks.iter().cloned().map(Chunk).collect::<Vec<_>>());
+        chunks.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<Bytes>>, D::Error> {
+        let chunks = Option::<Vec<Chunk>>::deserialize(deserializer)?;
+        Ok(chunks.map(|chunks| chunks.into_iter().map(|Chunk(bytes)| bytes).collect()))
+    }
+}
+
+/// A record batch as an Arrow IPC stream.
+pub(super) mod batch {
+    use arrow::record_batch::RecordBatch;
+    use carousel_engine::ipc;
+    use serde::{Deserializer, Serializer, de, ser};
+
+    pub(crate) fn serialize<S: Serializer>(batch: &RecordBatch, serializer: S) -> Result<S::Ok, S::Error> {
+        let stream = ipc::encode(std::slice::from_ref(batch)).map_err(ser::Error::custom)?;
+        serializer.serialize_bytes(&stream)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RecordBatch, D::Error> {
+        let stream = super::bytes::deserialize(deserializer)?;
+        let mut batches = ipc::decode(&stream).map_err(de::Error::custom)?;
+        match (batches.pop(), batches.is_empty()) {
+            (Some(batch), true) => Ok(batch),
+            _ => Err(de::Error::custom("a stream of one batch was expected")),
+        }
+    }
+}

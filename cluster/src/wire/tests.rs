@@ -1,0 +1,110 @@
+use std::sync::Arc;
+
+use arrow::{
+    array::{ArrayRef, Int64Array, StringArray},
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
+use carousel_engine::{SqlState, Value};
+use proptest::prelude::*;
+
+use super::*;
+use crate::router::testing::{read, write};
+
+fn there_and_back(wire: &Wire) -> Wire {
+    let bytes = postcard::to_stdvec(wire).expect("it can be serialised");
+    let (back, rest) = postcard::take_from_bytes(&bytes).expect("it can be read");
+    assert!(rest.is_empty());
+    back
+}
+
+fn batch() -> RecordBatch {
+    let keys: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
+    let names: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), Some(""), None]));
+    RecordBatch::try_from_iter_with_nullable([("k", keys, true), ("n", names, true)])
+        .expect("columns that fit")
+}
+
+fn answer(part: AnswerPart) -> Wire {
+    let id = MessageId { submitter: ProcessId::client(1), incarnation: 2, sequence: 3 };
+    Wire::Answers(vec![Answer { id, ts: Ts(4), part }])
+}
+
+/// One of each kind that carries more than numbers.
+fn examples() -> Vec<Wire> {
+    let message = Arc::new(write(ProcessId::client(1), 2, 3, KeyRange::FULL));
+    let payload = PayloadId { process: 1, incarnation: 2, sequence: 3 };
+    let without_columns = RecordBatch::try_new_with_options(
+        Arc::new(arrow::datatypes::Schema::empty()),
+        Vec::new(),
+        &RecordBatchOptions::new().with_row_count(Some(5)),
+    );
+    let error = SqlError::new(SqlState::UNIQUE_VIOLATION, "twice").with_detail("Key (k)=(1) already exists.");
+    let config = Config::evenly(4, 2).expect("a ring");
+    vec![
+        Wire::Route(vec![message.clone(), Arc::new(read(ProcessId::client(1), 2, 4, 1))]),
+        Wire::Deliver {
+            incarnation: 1,
+            after: Ts(7),
+            deliveries: vec![Delivery {
+                ts: Ts(8),
+                message,
+                ranges: vec![KeyRange::FULL],
+                config_version: 3,
+            }],
+            frontier: Ts(9),
+        },
+        Wire::State {
+            incarnation: 1,
+            ts: Ts(2),
+            config: Arc::new(config),
+            clients: [ProcessId::client(1), ProcessId::client(2)].into(),
+            catalog: Some(Arc::new(Catalog::default())),
+            leadership: u64::MAX,
+        },
+        answer(AnswerPart::Rows { range: KeyRange::FULL, batch: batch() }),
+        answer(AnswerPart::Rows { range: KeyRange::FULL, batch: without_columns.expect("five rows") }),
+        answer(AnswerPart::Groups(vec![Group {
+            key: vec![Value::Null, Value::Int8(-1)],
+            states: Vec::new(),
+        }])),
+        answer(AnswerPart::Done {
+            outcomes: vec![(KeyRange::FULL, Err(error.clone())), (KeyRange::FULL, Ok(7))],
+        }),
+        Wire::Staged { payload, range: KeyRange::FULL, chunk: 1, outcome: Err(Box::new(error)) },
+        Wire::Stage(StageChunk {
+            payload,
+            range: KeyRange::FULL,
+            chunk: 0,
+            rows: Bytes::from_static(b"rows"),
+            checksum: 1,
+            latest: Ts(9),
+        }),
+        Wire::Part {
+            payload,
+            range: KeyRange::FULL,
+            chunks: Some(vec![Bytes::new(), Bytes::from_static(b"x")]),
+        },
+        Wire::Part { payload, range: KeyRange::FULL, chunks: None },
+        Wire::Durable { ts: Ts(1), hashes: vec![(TableId(1), KeyRange::FULL, u128::MAX)], reply: true },
+        Wire::Lost,
+    ]
+}
+
+#[test]
+fn what_is_sent_is_what_arrives() {
+    for wire in examples() {
+        assert_eq!(format!("{:?}", there_and_back(&wire)), format!("{wire:?}"));
+    }
+}
+
+proptest! {
+    /// Whoever has got past the handshake may still send nonsense: it is an error, not a panic.
+    #[test]
+    fn damaged_bytes_are_an_error(example in 0_usize..13, at in any::<prop::sample::Index>(), flip in 1_u8..) {
+        let mut bytes = postcard::to_stdvec(&examples()[example]).expect("it can be serialised");
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        let _ = postcard::take_from_bytes::<Wire>(&bytes);
+        let _ = postcard::take_from_bytes::<Wire>(&bytes[..at]);
+    }
+}

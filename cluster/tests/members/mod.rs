@@ -1,0 +1,159 @@
+//! The processes of a cluster apart from one another, over sockets.
+
+use std::{collections::BTreeMap, net::TcpListener, time::Duration};
+
+use carousel_cluster::{
+    client::Client,
+    description::Description,
+    embedded::{Durability, StartError},
+    member::{Member, MemberOptions},
+    message::{ProcessId, ProcessKind},
+    router::State,
+};
+use carousel_engine::SqlState;
+
+use super::Table;
+
+/// A test that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Addresses at which nobody listens at the moment.
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("it listens").to_string()).collect()
+}
+
+struct Apart {
+    description: Description,
+    directory: tempfile::TempDir,
+    members: BTreeMap<ProcessId, Member>,
+}
+
+impl Apart {
+    fn new(routers: usize, storage: usize, replication_factor: u32) -> Apart {
+        let mut addresses = addresses(routers + storage);
+        let description = Description {
+            name: "apart".into(),
+            replication_factor,
+            durability: Durability::Disk,
+            storage: addresses.split_off(routers),
+            routers: addresses,
+        };
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Apart { description, directory, members: BTreeMap::new() }
+    }
+
+    fn options(&self, id: ProcessId) -> MemberOptions {
+        let directory = self.directory.path().join(id.to_string());
+        let mut options = MemberOptions::new(self.description.clone(), id, directory);
+        options.listen =
+            self.description.members().get(&id).map(|address| address.parse().expect("an address"));
+        options
+    }
+
+    async fn start(&mut self, id: ProcessId) {
+        let member = Member::start(self.options(id)).await.unwrap_or_else(|error| panic!("{id}: {error}"));
+        self.members.insert(id, member);
+    }
+
+    async fn start_all(routers: usize, storage: usize, replication_factor: u32) -> Apart {
+        let mut apart = Apart::new(routers, storage, replication_factor);
+        for id in apart.description.members().into_keys() {
+            apart.start(id).await;
+        }
+        apart
+    }
+
+    async fn client(&mut self, number: u32) -> Client {
+        let id = ProcessId::client(number);
+        self.start(id).await;
+        self.members[&id].client().expect("it is a client")
+    }
+
+    async fn kill(&mut self, id: ProcessId) {
+        self.members.remove(&id).expect("it runs").kill().await;
+    }
+
+    /// The router that leads now.
+    fn leader(&self) -> Option<ProcessId> {
+        let mut routers = self.members.values().filter_map(Member::router);
+        routers.find(|router| router.state() == State::Leading).map(|router| router.id())
+    }
+}
+
+/// Inserts pairs, at either client in turn; the fate of a few may be unknown.
+async fn insert(tables: &[Table; 2], keys: std::ops::Range<i64>, known: &mut BTreeMap<i64, i64>) {
+    for k in keys {
+        match tables[k as usize % 2].insert(&[(k, k)]).await {
+            Ok(rows) => {
+                assert_eq!(rows, 1);
+                known.insert(k, k);
+            }
+            Err(SqlState::OUTCOME_UNKNOWN | SqlState::UNAVAILABLE) => {}
+            Err(code) => panic!("{code:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn separate_processes_die_and_come_back() {
+    let test = async {
+        let mut apart = Apart::start_all(3, 4, 2).await;
+        let (first, second) = (apart.client(1).await, apart.client(2).await);
+        let table = Table::create(&first, "t").await;
+        second.catalog_at(first.frontier()).await.expect("it follows");
+        let tables = [table, Table::find(&second, "t")];
+        let mut known = BTreeMap::new();
+        let mut next = 0;
+        for round in 1..=3 {
+            insert(&tables, next..next + 20, &mut known).await;
+            let victims = [apart.leader().unwrap_or(ProcessId::router(1)), ProcessId::storage(round)];
+            for victim in victims {
+                apart.kill(victim).await;
+                insert(&tables, next + 20..next + 40, &mut known).await;
+                next += 40;
+                apart.start(victim).await;
+            }
+        }
+        for table in &tables {
+            let found = table.read().await;
+            let lost: Vec<_> = known.keys().filter(|key| !found.contains_key(key)).collect();
+            assert!(lost.is_empty(), "acknowledged, but lost: {lost:?}");
+        }
+        // All at once, and only what is on disk comes back.
+        let ids: Vec<ProcessId> = apart.members.keys().copied().collect();
+        for id in &ids {
+            apart.kill(*id).await;
+        }
+        for id in ids.iter().filter(|id| id.kind != ProcessKind::Client) {
+            apart.start(*id).await;
+        }
+        let client = apart.client(2).await;
+        client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
+        let found = Table::find(&client, "t").read().await;
+        assert!(known.keys().all(|key| found.contains_key(key)), "acknowledged, but lost");
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test]
+async fn a_directory_belongs_to_one_process_of_one_cluster() {
+    let mut apart = Apart::new(1, 2, 1);
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    apart.start(s1).await;
+    let mut second = apart.options(s2);
+    second.data_dir = apart.directory.path().join("s1");
+    let locked = Member::start(second.clone()).await.err().expect("s1 runs there");
+    assert!(matches!(locked, StartError::Locked { .. }), "{locked}");
+    apart.kill(s1).await;
+    let error = Member::start(second).await.err().expect("it is that of s1").to_string();
+    assert!(error.contains("process s1 of cluster") && error.contains("process s2"), "{error}");
+    let mut renamed = apart.options(s1);
+    renamed.description.name = "other".into();
+    let error = Member::start(renamed).await.err().expect("it is another cluster's").to_string();
+    assert!(error.contains("apart") && error.contains("other"), "{error}");
+    let unknown = apart.options(ProcessId::router(2));
+    let error = Member::start(unknown).await.err().expect("there is one router").to_string();
+    assert!(error.contains("r2 is not in the cluster's description"), "{error}");
+}
