@@ -1,5 +1,7 @@
 //! The `carousel` binary as its users meet it: options, messages, exit codes, and a server's life and death.
 
+mod processes;
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     path::Path,
@@ -138,6 +140,8 @@ fn help_documents_every_option() {
         "demo",
         "demo-rows",
         "log",
+        "log-format",
+        "metrics-listen",
         "config",
     ] {
         let variable = format!("CAROUSEL_{}", option.replace('-', "_").to_uppercase());

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     failure::{Failure, one_line},
+    observe::LogFormat,
     size::MemorySize,
 };
 
@@ -137,6 +138,16 @@ pub struct StartArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
 
+    /// How to log [default: text]
+    #[arg(long, value_enum, env = "CAROUSEL_LOG_FORMAT", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+
+    /// Serve Prometheus metrics on this address, at any path [default: none]
+    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_METRICS_LISTEN", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_listen: Option<SocketAddr>,
+
     /// TOML file with any of these options, named as here without the dashes in front: data-dir = "/srv/carousel"
     #[arg(long, value_name = "FILE", env = "CAROUSEL_CONFIG", hide_env_values = true)]
     #[serde(skip)]
@@ -159,6 +170,8 @@ struct Layers {
     demo: bool,
     demo_rows: u64,
     log: Option<String>,
+    log_format: LogFormat,
+    metrics_listen: Option<SocketAddr>,
 }
 
 impl Default for Layers {
@@ -176,6 +189,8 @@ impl Default for Layers {
             demo: false,
             demo_rows: 100_000,
             log: None,
+            log_format: LogFormat::Text,
+            metrics_listen: None,
         }
     }
 }
@@ -205,6 +220,10 @@ pub struct Settings {
     pub demo_rows: Option<u64>,
     /// What to log.
     pub log: Option<String>,
+    /// How to log.
+    pub log_format: LogFormat,
+    /// Where metrics are served.
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 impl Settings {
@@ -228,7 +247,7 @@ impl Settings {
     }
 }
 
-fn file_error(path: &Path, error: &figment::Error) -> Failure {
+pub(super) fn file_error(path: &Path, error: &figment::Error) -> Failure {
     // One mistake at a time, without figment's profile names. A syntax error comes with a drawing of the place, of
     // which only the words fit on a line.
     let kind = error.kind.to_string();
@@ -298,12 +317,14 @@ impl Layers {
             durability: self.durability,
             demo_rows: self.demo.then_some(self.demo_rows),
             log: self.log,
+            log_format: self.log_format,
+            metrics_listen: self.metrics_listen,
         })
     }
 }
 
 /// The address to listen on, if it is one that is served: until there are roles, anybody who connects may do anything.
-fn listen_address(text: &str) -> Result<SocketAddr, Failure> {
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, Failure> {
     let addresses: Vec<SocketAddr> = text
         .to_socket_addrs()
         .map_err(|error| {

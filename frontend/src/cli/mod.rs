@@ -1,21 +1,26 @@
-//! The command line: `carousel start`, `load`, `generate`, `bench`.
+//! The command line: `carousel start`, `router`, `storage`, `frontend`, `load`, `generate`, `bench`.
 
 pub mod config;
 mod failure;
+mod member;
 mod memory;
+mod observe;
 pub mod open_files;
 pub mod progress;
+mod role;
 pub mod server;
 mod size;
 mod start;
 
-use std::{ffi::OsString, io::IsTerminal, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand, error::ErrorKind};
-use tracing_subscriber::EnvFilter;
 
 pub use failure::{Failure, one_line};
 pub use size::{MemorySize, machine_memory};
+
+use member::Role;
+use observe::{LogFormat, log_to_stderr};
 
 use crate::{
     bench::BenchCommand,
@@ -37,6 +42,22 @@ enum Command {
     /// Each option can also be given by an environment variable or in a TOML file. A flag overrides the variable, which
     /// overrides the file, which overrides the default.
     Start(config::StartArgs),
+    /// Run a router of a cluster of separate processes, and a super process beside it
+    ///
+    /// Each option can also be given by an environment variable or in a TOML file, as with `start`. All processes are
+    /// given the same description of the cluster, by a file, by flags, or by one of them that runs already.
+    Router(member::RouterArgs),
+    /// Run a storage process of a cluster of separate processes
+    ///
+    /// Each option can also be given by an environment variable or in a TOML file, as with `start`. All processes are
+    /// given the same description of the cluster, by a file, by flags, or by one of them that runs already.
+    Storage(member::StorageArgs),
+    /// Run a front end of a cluster of separate processes: what SQL clients connect to
+    ///
+    /// Each option can also be given by an environment variable or in a TOML file, as with `start`. All processes are
+    /// given the same description of the cluster, by a file, by flags, or by one of them that runs already. Each front
+    /// end needs a number of its own, and keeps it.
+    Frontend(member::FrontendArgs),
     /// Fill a table of a running server
     #[command(subcommand)]
     Load(LoadCommand),
@@ -69,19 +90,28 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Start(args) => {
             let settings = config::Settings::resolve(&args, cores())?;
-            log_to_stderr(settings.log.as_deref())?;
+            log_to_stderr(settings.log.as_deref(), settings.log_format)?;
             runtime()?.block_on(start::start(settings))
         }
+        Command::Router(args) => run_role(Role::Router(args)),
+        Command::Storage(args) => run_role(Role::Storage(args)),
+        Command::Frontend(args) => run_role(Role::Frontend(args)),
         Command::Load(load) => {
-            log_to_stderr(None)?;
+            log_to_stderr(None, LogFormat::Text)?;
             runtime()?.block_on(load.run())
         }
         Command::Generate(generate) => generate.run(),
         Command::Bench(bench) => {
-            log_to_stderr(None)?;
+            log_to_stderr(None, LogFormat::Text)?;
             runtime()?.block_on(bench.run())
         }
     }
+}
+
+fn run_role(role: Role) -> Result<(), Failure> {
+    let log = role.log()?;
+    log_to_stderr(log.filter.as_deref(), log.format)?;
+    runtime()?.block_on(role::run(role, cores()))
 }
 
 /// Help goes out whole; a mistake becomes one line.
@@ -116,26 +146,6 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .thread_name("carousel")
         .build()
         .map_err(|error| Failure::setup(format!("cannot start threads: {error}")))
-}
-
-/// Logs to stderr what the filter says, else what `RUST_LOG` says, else warnings.
-fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
-    let filter = match filter {
-        Some(filter) => EnvFilter::try_new(filter)
-            .map_err(|error| Failure::setup(format!("--log '{filter}': {error}")))?,
-        None => match std::env::var("RUST_LOG") {
-            Ok(filter) => EnvFilter::try_new(&filter)
-                .map_err(|error| Failure::setup(format!("RUST_LOG '{filter}': {error}")))?,
-            // Consensus warns of every election, also of the first one.
-            Err(_) => EnvFilter::new("warn,openraft=error"),
-        },
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    Ok(())
 }
 
 #[cfg(test)]

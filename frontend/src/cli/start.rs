@@ -8,6 +8,7 @@ use tokio_postgres::{SimpleQueryMessage, error::SqlState};
 use super::{
     config::Settings,
     failure::Failure,
+    observe::serve_metrics,
     progress::{Progress, Unit},
     server::Server,
 };
@@ -17,13 +18,14 @@ use crate::{
 };
 
 /// The signals that stop a server.
-struct StopSignals {
+pub(super) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl StopSignals {
-    fn new() -> Result<StopSignals, Failure> {
+    /// Begins to listen for them.
+    pub(super) fn new() -> Result<StopSignals, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::setup(format!("cannot listen for signals: {error}")))
         };
@@ -33,7 +35,8 @@ impl StopSignals {
         })
     }
 
-    async fn next(&mut self) {
+    /// Waits for one of them.
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -47,6 +50,9 @@ impl StopSignals {
 /// A setup failure when the server cannot start, a job's when the demo cannot be loaded or the stop is not clean.
 pub async fn start(settings: Settings) -> Result<(), Failure> {
     let mut signals = StopSignals::new()?;
+    if let Some(address) = settings.metrics_listen {
+        serve_metrics(address)?;
+    }
     let server = tokio::select! {
         server = Server::start(&settings) => server?,
         // Whatever has been started ends like in a crash, which loses nothing.

@@ -1,0 +1,389 @@
+//! The settings of `carousel router`, `storage` and `frontend`: from flags, else from `CAROUSEL_…` variables, else from
+//! TOML files, else defaults. What the cluster consists of is told by its description, which is the same for all of its
+//! processes.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use carousel_cluster::{
+    description::Description,
+    embedded::Durability as ClusterDurability,
+    member::MemberOptions,
+    message::ProcessId,
+    transport::{TlsFiles, Transport},
+};
+use clap::Args;
+use figment::{
+    Figment,
+    providers::{Format, Serialized, Toml},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    config::{Durability, file_error, listen_address},
+    failure::Failure,
+    observe::LogFormat,
+    size::MemorySize,
+};
+
+/// What the cluster consists of.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DescriptionArgs {
+    /// The cluster's description: a TOML file with name, replication-factor, durability, routers and storage
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "CAROUSEL_CLUSTER",
+        hide_env_values = true,
+        conflicts_with = "join"
+    )]
+    #[serde(skip)]
+    pub cluster: Option<PathBuf>,
+
+    /// Ask a running router or storage process for the cluster's description
+    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_JOIN", hide_env_values = true)]
+    #[serde(skip)]
+    pub join: Option<String>,
+
+    /// The cluster's name [default: carousel]
+    #[arg(long, value_name = "NAME", env = "CAROUSEL_CLUSTER_NAME", hide_env_values = true)]
+    #[serde(rename = "name", skip_serializing_if = "Option::is_none")]
+    pub cluster_name: Option<String>,
+
+    /// How many storage processes hold each row [default: 2]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        env = "CAROUSEL_REPLICATION_FACTOR",
+        hide_env_values = true
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replication_factor: Option<u32>,
+
+    /// When a write counts as done [default: disk]
+    #[arg(long, value_enum, env = "CAROUSEL_DURABILITY", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+
+    /// Addresses of the routers, numbered from 1 in this order
+    #[arg(
+        long,
+        value_name = "HOST:PORT,…",
+        value_delimiter = ',',
+        env = "CAROUSEL_ROUTER_ADDRESSES",
+        hide_env_values = true
+    )]
+    #[serde(rename = "routers", skip_serializing_if = "Option::is_none")]
+    pub router_addresses: Option<Vec<String>>,
+
+    /// Addresses of the storage processes, numbered from 1 in this order
+    #[arg(
+        long,
+        value_name = "HOST:PORT,…",
+        value_delimiter = ',',
+        env = "CAROUSEL_STORAGE_ADDRESSES",
+        hide_env_values = true
+    )]
+    #[serde(rename = "storage", skip_serializing_if = "Option::is_none")]
+    pub storage_addresses: Option<Vec<String>>,
+}
+
+/// What every process needs.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MemberArgs {
+    #[command(flatten)]
+    #[serde(skip)]
+    pub description: DescriptionArgs,
+
+    /// Number of this process among its kind, counted from 1 [default: 1]
+    #[arg(long, value_name = "N", env = "CAROUSEL_NUMBER", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+
+    /// Directory of this process alone; created when it does not exist [default: ./carousel-data/r1, s1, c1, …]
+    #[arg(long, value_name = "DIR", env = "CAROUSEL_DATA_DIR", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+
+    /// PEM file of the authority that signs the certificates of all processes; with it, only they are talked to
+    #[arg(long, value_name = "FILE", env = "CAROUSEL_TLS_AUTHORITY", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_authority: Option<PathBuf>,
+
+    /// PEM file of this process's certificate, for the host in its address
+    #[arg(long, value_name = "FILE", env = "CAROUSEL_TLS_CERTIFICATE", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_certificate: Option<PathBuf>,
+
+    /// PEM file of the key to the certificate
+    #[arg(long, value_name = "FILE", env = "CAROUSEL_TLS_KEY", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Serve Prometheus metrics on this address, at any path [default: none]
+    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_METRICS_LISTEN", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// What to log on stderr, in the syntax of RUST_LOG: info, or carousel_cluster=debug,warn [default: RUST_LOG, or
+    /// warn]
+    #[arg(long, value_name = "FILTER", env = "CAROUSEL_LOG", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+
+    /// How to log [default: text]
+    #[arg(long, value_enum, env = "CAROUSEL_LOG_FORMAT", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+
+    /// TOML file with any of these options but those of the cluster, named as here without the dashes in front
+    #[arg(long, value_name = "FILE", env = "CAROUSEL_CONFIG", hide_env_values = true)]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+}
+
+/// Where a router or storage process listens.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct BindArgs {
+    /// Listen here for other processes, if it is not the address that the description has for this one
+    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_BIND", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind: Option<String>,
+}
+
+/// Options of `carousel router`.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RouterArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub member: MemberArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub bind: BindArgs,
+
+    /// Suspect a storage process that is silent for so many milliseconds; 0 for never [default: 0]
+    #[arg(long, value_name = "MS", env = "CAROUSEL_SUSPECT_AFTER_MS", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspect_after_ms: Option<u64>,
+}
+
+/// Options of `carousel storage`.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct StorageArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub member: MemberArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub bind: BindArgs,
+
+    /// Scan threads [default: one for each core]
+    #[arg(long, value_name = "N", env = "CAROUSEL_THREADS", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+
+    /// Most memory for rows: 4GiB, 512MB, or a share of the machine's memory such as 60%. Writes beyond it are refused
+    /// [default: 60%]
+    #[arg(long, value_name = "SIZE", env = "CAROUSEL_MEMORY_LIMIT", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<MemorySize>,
+}
+
+/// Options of `carousel frontend`.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FrontendArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub member: MemberArgs,
+
+    /// Address to listen on for SQL; only loopback addresses are served. Port 0 takes a free one
+    /// [default: 127.0.0.1:5433]
+    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_LISTEN", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+}
+
+/// What the file may hold, and what the layers together give. Not every kind of process has every option.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct Layers {
+    number: Option<u32>,
+    data_dir: Option<PathBuf>,
+    tls_authority: Option<PathBuf>,
+    tls_certificate: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    metrics_listen: Option<SocketAddr>,
+    log: Option<String>,
+    log_format: Option<LogFormat>,
+    bind: Option<String>,
+    suspect_after_ms: Option<u64>,
+    threads: Option<u32>,
+    memory_limit: Option<MemorySize>,
+    listen: Option<String>,
+}
+
+/// One process of a cluster.
+#[derive(Clone, Debug)]
+pub enum Role {
+    /// A router, and a super process beside it.
+    Router(RouterArgs),
+    /// A storage process.
+    Storage(StorageArgs),
+    /// A front end.
+    Frontend(FrontendArgs),
+}
+
+/// Settings that fit together.
+#[derive(Clone, Debug)]
+pub struct MemberSettings {
+    /// The process.
+    pub member: MemberOptions,
+    /// Where a front end listens for SQL.
+    pub listen: Option<SocketAddr>,
+    /// Where metrics are served.
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// How to log, which must be known before anything else is tried.
+#[derive(Clone, Debug, Default)]
+pub struct LogSettings {
+    /// What to log.
+    pub filter: Option<String>,
+    /// How.
+    pub format: LogFormat,
+}
+
+impl Role {
+    fn member(&self) -> &MemberArgs {
+        match self {
+            Role::Router(args) => &args.member,
+            Role::Storage(args) => &args.member,
+            Role::Frontend(args) => &args.member,
+        }
+    }
+
+    fn layers(&self) -> Result<Layers, Failure> {
+        let mut figment = Figment::from(Serialized::defaults(Layers::default()));
+        if let Some(path) = &self.member().config {
+            figment = figment.merge(checked::<Layers>(path, Layers::default())?);
+        }
+        let figment = match self {
+            Role::Router(args) => figment.merge(Serialized::defaults(args)),
+            Role::Storage(args) => figment.merge(Serialized::defaults(args)),
+            Role::Frontend(args) => figment.merge(Serialized::defaults(args)),
+        };
+        figment.extract().map_err(Failure::setup)
+    }
+
+    /// How to log.
+    ///
+    /// # Errors
+    /// A setup failure when the file cannot be read.
+    pub fn log(&self) -> Result<LogSettings, Failure> {
+        let layers = self.layers()?;
+        Ok(LogSettings { filter: layers.log, format: layers.log_format.unwrap_or_default() })
+    }
+
+    /// Puts the layers together and checks the result for a machine with `cores` cores; asks a running process for the
+    /// description if that is wanted.
+    ///
+    /// # Errors
+    /// A setup failure that names the option and what is wrong with it.
+    pub async fn resolve(&self, cores: u32) -> Result<MemberSettings, Failure> {
+        let layers = self.layers()?;
+        let number = layers.number.unwrap_or(1);
+        let id = match self {
+            Role::Router(_) => ProcessId::router(number),
+            Role::Storage(_) => ProcessId::storage(number),
+            Role::Frontend(_) => ProcessId::client(number),
+        };
+        let tls = tls_files(&layers)?;
+        let description = describe(&self.member().description, tls.as_ref()).await?;
+        description.check().map_err(Failure::setup)?;
+        let own_address = description.members().get(&id).cloned();
+        if own_address.is_none() && !matches!(self, Role::Frontend(_)) {
+            return Err(Failure::setup(format!(
+                "--number {number}: {id} is not in the cluster's description"
+            )));
+        }
+        let listen = layers.bind.or(own_address).map(|address| resolve_bind(&address)).transpose()?;
+        if layers.threads == Some(0) {
+            return Err(Failure::setup("--threads must be at least 1"));
+        }
+        let data_dir = layers.data_dir.unwrap_or_else(|| Path::new("carousel-data").join(id.to_string()));
+        if data_dir.as_os_str().is_empty() {
+            return Err(Failure::setup("--data-dir is empty"));
+        }
+        let member = MemberOptions {
+            listen,
+            tls,
+            threads: layers.threads.unwrap_or(cores) as usize,
+            memory_limit: layers.memory_limit.unwrap_or(MemorySize::Percent(60)).bytes(),
+            suspect_after: layers.suspect_after_ms.filter(|ms| *ms > 0).map(Duration::from_millis),
+            ..MemberOptions::new(description, id, data_dir)
+        };
+        let listen = match self {
+            Role::Frontend(_) => Some(listen_address(layers.listen.as_deref().unwrap_or("127.0.0.1:5433"))?),
+            _ => None,
+        };
+        Ok(MemberSettings { member, listen, metrics_listen: layers.metrics_listen })
+    }
+}
+
+/// A TOML file, checked alone first: an error is then the file's and can say so.
+fn checked<T>(path: &Path, defaults: T) -> Result<figment::providers::Data<Toml>, Failure>
+where
+    T: Serialize + serde::de::DeserializeOwned,
+{
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::setup(format!("cannot read {}: {error}", path.display())))?;
+    let alone = Figment::from(Serialized::defaults(defaults)).merge(Toml::string(&text));
+    alone.extract::<T>().map_err(|error| file_error(path, &error))?;
+    Ok(Toml::string(&text))
+}
+
+async fn describe(args: &DescriptionArgs, tls: Option<&TlsFiles>) -> Result<Description, Failure> {
+    let defaults = || Description {
+        name: "carousel".into(),
+        replication_factor: 2,
+        durability: ClusterDurability::Disk,
+        ..Description::default()
+    };
+    let mut figment = Figment::from(Serialized::defaults(defaults()));
+    if let Some(path) = &args.cluster {
+        figment = figment.merge(checked(path, defaults())?);
+    }
+    if let Some(address) = &args.join {
+        let told = Transport::describe(address, tls).await.map_err(Failure::setup)?;
+        figment = figment.merge(Toml::string(&told));
+    }
+    figment.merge(Serialized::defaults(args)).extract().map_err(Failure::setup)
+}
+
+fn tls_files(layers: &Layers) -> Result<Option<TlsFiles>, Failure> {
+    match (&layers.tls_authority, &layers.tls_certificate, &layers.tls_key) {
+        (None, None, None) => Ok(None),
+        (Some(authority), Some(certificate), Some(key)) => Ok(Some(TlsFiles {
+            authority: authority.clone(),
+            certificate: certificate.clone(),
+            key: key.clone(),
+        })),
+        _ => Err(Failure::setup("--tls-authority, --tls-certificate and --tls-key go together")),
+    }
+}
+
+fn resolve_bind(address: &str) -> Result<SocketAddr, Failure> {
+    let wrong = |reason: String| Failure::setup(format!("cannot listen on '{address}': {reason}"));
+    let mut addresses = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    addresses.next().ok_or_else(|| wrong("the host has no address".into()))
+}

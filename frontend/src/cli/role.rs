@@ -1,0 +1,81 @@
+//! `carousel router`, `storage` and `frontend`: one process of a cluster.
+
+use std::{io::Write, net::SocketAddr, process, time::Duration};
+
+use carousel_cluster::member::Member;
+
+use super::{
+    failure::Failure,
+    member::{MemberSettings, Role},
+    memory::Tidying,
+    observe::serve_metrics,
+    start::StopSignals,
+};
+use crate::{FrontEnd, Handle, Options};
+
+/// Of the memory limit, this part may be taken by joins, sorts and groups in a front end.
+const RELATIONS_SHARE: u64 = 4;
+/// How often memory that is free is given back to the operating system.
+const TIDY: Duration = Duration::from_secs(1);
+
+/// Runs one process until Ctrl-C or SIGTERM; a second one ends it at once.
+///
+/// # Errors
+/// A setup failure when it cannot start, a job's when it has to stop itself.
+pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
+    let mut signals = StopSignals::new()?;
+    let settings = role.resolve(cores).await?;
+    if let Some(address) = settings.metrics_listen {
+        serve_metrics(address)?;
+    }
+    let (member, front_end) = tokio::select! {
+        started = start(&settings) => started?,
+        // Whatever has been started ends like in a crash, which loses nothing.
+        () = signals.next() => return Ok(()),
+    };
+    let _tidying = Tidying::start(TIDY);
+    tell(&member, front_end.as_ref().map(Handle::local_addr))?;
+    let served = tokio::select! {
+        reason = member.failure() => Err(Failure::job(reason)),
+        () = signals.next() => Ok(()),
+    };
+    tokio::spawn(async move {
+        signals.next().await;
+        eprintln!("carousel: stopped at once");
+        process::exit(1);
+    });
+    if let Some(front_end) = front_end {
+        front_end.stop().await;
+    }
+    member.stop().await;
+    served
+}
+
+async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Failure> {
+    let member = Member::start(settings.member.clone()).await.map_err(Failure::setup)?;
+    let (Some(listen), Some(client)) = (settings.listen, member.client()) else { return Ok((member, None)) };
+    let mut options = Options::new(listen);
+    if let Some(limit) = settings.member.memory_limit {
+        options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
+    }
+    let front_end = FrontEnd::start(options, client).await.map_err(Failure::setup)?;
+    Ok((member, Some(front_end)))
+}
+
+/// Tells on standard output that the process runs, and where.
+fn tell(member: &Member, sql: Option<SocketAddr>) -> Result<(), Failure> {
+    let text = match (sql, member.address()) {
+        (Some(sql), _) => format!(
+            "Carousel {} is listening on {sql}\nConnect with: psql -h {} -p {}\n",
+            member.id(),
+            sql.ip(),
+            sql.port()
+        ),
+        (None, Some(address)) => format!("Carousel {} is listening on {address}\n", member.id()),
+        (None, None) => format!("Carousel {} is running\n", member.id()),
+    };
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
+}

@@ -1,0 +1,415 @@
+//! A cluster of separate processes, secured by certificates: three routers, four storage processes, two front ends.
+//! They are killed and started again under load, and strangers are kept out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio_postgres::{Client, NoTls};
+
+use super::{carousel, path, refusal, scratch};
+
+/// A test that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a process has printed so far.
+#[derive(Default)]
+struct Lines {
+    lines: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+impl Lines {
+    fn follow(output: impl Read + Send + 'static) -> Arc<Lines> {
+        let lines = Arc::new(Lines::default());
+        let followed = lines.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                followed.lines.lock().unwrap().push(line);
+                followed.more.notify_all();
+            }
+        });
+        lines
+    }
+
+    /// Waits for a line with all of these parts.
+    fn expect(&self, parts: &[&str]) -> String {
+        let has_all = |line: &&String| parts.iter().all(|part| line.contains(part));
+        let lines = self.lines.lock().unwrap();
+        let (lines, _) = self
+            .more
+            .wait_timeout_while(lines, PATIENCE, |lines| !lines.iter().any(|line| has_all(&line)))
+            .unwrap();
+        let found = lines.iter().find(has_all).cloned();
+        found.unwrap_or_else(|| panic!("no line with {parts:?} in:\n{}", lines.join("\n")))
+    }
+}
+
+struct Process {
+    child: Child,
+    output: Arc<Lines>,
+    log: Arc<Lines>,
+}
+
+impl Process {
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An authority's certificate, and one that it has signed with its key.
+struct Certificates {
+    authority: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Certificates {
+    fn make(directory: &Path, name: &str) -> Certificates {
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate().unwrap();
+        let own = authority.self_signed(&authority_key).unwrap();
+        let issuer = Issuer::new(authority, authority_key);
+        let key = KeyPair::generate().unwrap();
+        let hosts = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+        let certificate = hosts.signed_by(&key, &issuer).unwrap();
+        let write = |file: &str, text: String| {
+            let path = directory.join(format!("{name}-{file}.pem"));
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        Certificates {
+            authority: write("authority", own.pem()),
+            certificate: write("certificate", certificate.pem()),
+            key: write("key", key.serialize_pem()),
+        }
+    }
+}
+
+struct Cluster {
+    directory: tempfile::TempDir,
+    description: PathBuf,
+    certificates: Certificates,
+    metrics: BTreeMap<String, String>,
+    processes: BTreeMap<String, Process>,
+}
+
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+/// `r1` as the command and the number.
+fn role(name: &str) -> (&'static str, &str) {
+    let kind = match &name[..1] {
+        "r" => "router",
+        "s" => "storage",
+        _ => "frontend",
+    };
+    (kind, &name[1..])
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let directory = scratch();
+        let description = directory.path().join("cluster.toml");
+        let addresses = addresses(7);
+        let text = format!(
+            "name = \"test\"\nreplication-factor = 2\nrouters = {:?}\nstorage = {:?}\n",
+            &addresses[..3],
+            &addresses[3..]
+        );
+        std::fs::write(&description, text).unwrap();
+        let certificates = Certificates::make(directory.path(), "ours");
+        let (metrics, processes) = (BTreeMap::new(), BTreeMap::new());
+        let mut cluster = Cluster { directory, description, certificates, metrics, processes };
+        for name in ["r1", "r2", "r3", "s1", "s2", "s3", "s4", "c1", "c2"] {
+            cluster.run(name);
+        }
+        cluster
+    }
+
+    fn command(&self, name: &str) -> std::process::Command {
+        let (kind, number) = role(name);
+        let mut command = carousel(&[kind, "--number", number, "--log", "info,openraft=error"]);
+        let data = self.directory.path().join(name);
+        command.arg("--data-dir").arg(data);
+        if kind == "frontend" {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command
+    }
+
+    fn secured(&self, command: &mut std::process::Command, certificates: &Certificates) {
+        command.arg("--tls-authority").arg(&certificates.authority);
+        command.arg("--tls-certificate").arg(&certificates.certificate);
+        command.arg("--tls-key").arg(&certificates.key);
+    }
+
+    fn spawn(&self, mut command: std::process::Command) -> Process {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        let output = Lines::follow(child.stdout.take().unwrap());
+        let log = Lines::follow(child.stderr.take().unwrap());
+        Process { child, output, log }
+    }
+
+    /// Starts a process and waits until it runs.
+    fn run(&mut self, name: &str) {
+        let mut command = self.command(name);
+        command.arg("--cluster").arg(&self.description);
+        self.secured(&mut command, &self.certificates);
+        if let "r1" | "s1" | "c1" = name {
+            let address = addresses(1).remove(0);
+            command.args(["--metrics-listen", &address, "--log-format", "json"]);
+            self.metrics.insert(name.to_owned(), address);
+        }
+        let process = self.spawn(command);
+        process.output.expect(&["Carousel", name]);
+        self.processes.insert(name.to_owned(), process);
+    }
+
+    fn kill(&mut self, name: &str) {
+        self.processes.remove(name).expect("it runs").kill();
+    }
+
+    fn url(&self, front_end: &str) -> String {
+        let line = self.processes[front_end].output.expect(&["psql -h"]);
+        let port = line.rsplit(' ').next().unwrap();
+        format!("postgres://tester@127.0.0.1:{port}/carousel")
+    }
+
+    /// The metrics of a process, as Prometheus gets them.
+    fn metrics(&self, name: &str) -> String {
+        let mut stream = TcpStream::connect(&self.metrics[name]).expect("metrics are served");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the front end answers");
+    tokio::spawn(connection);
+    client
+}
+
+/// Inserts keys of its own and counts, until it is told to stop; gives what is known to be there.
+async fn write(
+    number: i64,
+    url: String,
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicI64>,
+) -> (BTreeSet<i64>, i64, i64) {
+    let client = connect(&url).await;
+    let mut inserted = BTreeSet::new();
+    let (mut counted, mut unknown) = (0, 0);
+    let mut key = number * 1_000_000;
+    while !stop.load(Ordering::Relaxed) {
+        key += 1;
+        if client.execute(&format!("INSERT INTO kept VALUES ({key}, {number})"), &[]).await.is_ok() {
+            inserted.insert(key);
+            written.fetch_add(1, Ordering::Relaxed);
+        }
+        match client.execute(&format!("UPDATE counters SET n = n + 1 WHERE id = {number}"), &[]).await {
+            Ok(_) => counted += 1,
+            Err(_) => unknown += 1,
+        }
+    }
+    (inserted, counted, unknown)
+}
+
+async fn progress(written: &AtomicI64, more: i64) {
+    let target = written.load(Ordering::Relaxed) + more;
+    while written.load(Ordering::Relaxed) < target {
+        tokio::task::yield_now().await;
+        std::thread::yield_now();
+    }
+}
+
+async fn killed_under_load(cluster: &mut Cluster) {
+    let urls = [cluster.url("c1"), cluster.url("c2")];
+    let clients = [connect(&urls[0]).await, connect(&urls[1]).await];
+    for sql in [
+        "CREATE TABLE kept (id bigint PRIMARY KEY, writer integer)",
+        "CREATE TABLE counters (id bigint PRIMARY KEY, n bigint)",
+        "CREATE TABLE keyless (n bigint)",
+        "INSERT INTO counters VALUES (0, 0), (1, 0)",
+    ] {
+        clients[0].execute(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let written = Arc::new(AtomicI64::new(0));
+    let writers = [0, 1].map(|number| {
+        tokio::spawn(write(number as i64, urls[number].clone(), stop.clone(), written.clone()))
+    });
+    progress(&written, 20).await;
+    // One of the routers leads.
+    for name in ["r1", "s2", "r2", "s3", "r3"] {
+        cluster.kill(name);
+        progress(&written, 10).await;
+        cluster.run(name);
+        progress(&written, 10).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut known = BTreeSet::new();
+    for (number, writer) in writers.into_iter().enumerate() {
+        let (inserted, counted, unknown) = writer.await.expect("the writer saw nothing impossible");
+        known.extend(inserted);
+        for client in &clients {
+            let row = client.query_one(&format!("SELECT n FROM counters WHERE id = {number}"), &[]).await;
+            let n: i64 = row.expect("it can be read").get(0);
+            assert!((counted..=counted + unknown).contains(&n), "{n}, {counted} and {unknown} unknown");
+        }
+    }
+    for client in &clients {
+        let rows = client.query("SELECT id FROM kept", &[]).await.expect("the rows can be read");
+        let found: BTreeSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+        let lost: Vec<_> = known.difference(&found).collect();
+        assert!(lost.is_empty(), "acknowledged, but lost: {lost:?}");
+        // Rows without a key of their own get identifiers from either front end.
+        client.execute("INSERT INTO keyless VALUES (1), (2), (3)", &[]).await.expect("they are inserted");
+    }
+    let row = clients[1].query_one("SELECT count(*) FROM keyless", &[]).await.expect("they are counted");
+    assert_eq!(row.get::<_, i64>(0), 6);
+}
+
+fn strangers_are_refused(cluster: &Cluster) {
+    // A process of another cluster.
+    let mut other = cluster.command("c3");
+    other.arg("--cluster").arg(&cluster.description).args(["--cluster-name", "other"]);
+    cluster.secured(&mut other, &cluster.certificates);
+    let other = cluster.spawn(other);
+    other.log.expect(&["cannot connect", "belongs to the cluster 'other'", "'test'"]);
+    cluster.processes["r2"].log.expect(&["c3", "belongs to the cluster 'other'"]);
+
+    // One with the certificate of another authority, and one with none.
+    let theirs = Certificates::make(cluster.directory.path(), "theirs");
+    let mut forger = cluster.command("c4");
+    forger.arg("--cluster").arg(&cluster.description);
+    let trusting = Certificates { authority: cluster.certificates.authority.clone(), ..theirs };
+    cluster.secured(&mut forger, &trusting);
+    let forger = cluster.spawn(forger);
+    forger.log.expect(&["cannot connect", "certificate"]);
+    cluster.processes["r2"].log.expect(&["a connection was refused", "certificate"]);
+    let mut open = cluster.command("c5");
+    open.arg("--cluster").arg(&cluster.description);
+    let open = cluster.spawn(open);
+    open.log.expect(&["cannot connect", "TLS"]);
+
+    // A copy of a front end's directory.
+    let mut twin = cluster.command("c2");
+    twin.arg("--cluster").arg(&cluster.description);
+    cluster.secured(&mut twin, &cluster.certificates);
+    let line = refusal(&mut twin);
+    assert!(line.contains("in use by another process"), "{line}");
+}
+
+fn a_process_joins_by_another(cluster: &mut Cluster) {
+    let description = std::fs::read_to_string(&cluster.description).unwrap();
+    let router = description.split('"').nth(3).expect("the first router's address").to_owned();
+    let mut command = cluster.command("c6");
+    command.args(["--join", &router]);
+    cluster.secured(&mut command, &cluster.certificates);
+    let process = cluster.spawn(command);
+    process.output.expect(&["psql -h"]);
+    cluster.processes.insert("c6".into(), process);
+}
+
+#[test]
+fn separate_processes_lose_nothing_and_keep_strangers_out() {
+    let mut cluster = Cluster::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let test = killed_under_load(&mut cluster);
+        tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+    });
+    strangers_are_refused(&cluster);
+    a_process_joins_by_another(&mut cluster);
+    let url = cluster.url("c6");
+    runtime.block_on(async {
+        let rows = connect(&url).await.query("SELECT id FROM counters", &[]).await.expect("they can be read");
+        assert_eq!(rows.len(), 2);
+    });
+    for (name, metric) in [
+        ("r1", "carousel_mseq_ts"),
+        ("r1", "carousel_router_leading"),
+        ("r1", "carousel_transport_sent_bytes_total"),
+        ("s1", "carousel_storage_executed_ts"),
+        ("s1", "carousel_storage_memory_bytes"),
+        ("s1", "carousel_scan_revolutions_total"),
+        ("c1", "carousel_transport_received_bytes_total"),
+    ] {
+        let text = cluster.metrics(name);
+        assert!(text.contains(metric), "{name} has no {metric}:\n{text}");
+    }
+    let json = cluster.processes["r1"].log.expect(&["\"level\":\"INFO\"", "\"message\":\"connected\""]);
+    assert!(json.starts_with('{') && json.ends_with('}'), "{json}");
+}
+
+#[test]
+fn a_process_that_cannot_run_says_why() {
+    let directory = scratch();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let data = directory.path().join("data");
+    let free = addresses(3);
+    let (router, storage) = (free[0].as_str(), format!("{},{}", free[1], free[2]));
+    let all = ["--router-addresses", router, "--storage-addresses", &storage];
+    let missing = directory.path().join("missing.pem");
+    for (arguments, part) in [
+        (&["router"][..], "routers"),
+        (&["router", "--router-addresses", "nonsense", "--storage-addresses", &storage], "HOST:PORT"),
+        (
+            &["router", "--number", "2", all[0], all[1], all[2], all[3]],
+            "r2 is not in the cluster's description",
+        ),
+        (&["router", "--bind", &taken, all[0], all[1], all[2], all[3]], "already in use"),
+        (&["storage", "--replication-factor", "3", all[0], all[1], all[2], all[3]], "factor"),
+        (&["storage", "--tls-key", path(&missing), all[0], all[1], all[2], all[3]], "go together"),
+        (
+            &[
+                "storage",
+                "--tls-key",
+                path(&missing),
+                "--tls-authority",
+                path(&missing),
+                "--tls-certificate",
+                path(&missing),
+                all[0],
+                all[1],
+                all[2],
+                all[3],
+            ],
+            "missing.pem",
+        ),
+        (&["frontend", "--number", "0", all[0], all[1], all[2], all[3]], "numbers from 1"),
+        (&["frontend", "--join", &free[0]], "cannot join by"),
+        (&["frontend", "--listen", "0.0.0.0:1", all[0], all[1], all[2], all[3]], "loopback"),
+        (&["router", "--metrics-listen", &taken, all[0], all[1], all[2], all[3]], "metrics"),
+        (&["router", "--cluster", "/nonexistent.toml"], "/nonexistent.toml"),
+    ] {
+        let line = refusal(carousel(arguments).args(["--data-dir", path(&data)]));
+        assert!(line.contains(part), "{arguments:?}: {line}");
+    }
+}
