@@ -71,7 +71,7 @@ impl Stager {
         }
     }
 
-    /// The payload's identity, for [`InsertRows::Staged`].
+    /// The payload's identity, for `InsertRows::Staged`.
     pub fn id(&self) -> PayloadId {
         self.id
     }

@@ -2,7 +2,7 @@
 //! 3.1 and 6).
 //!
 //! [`core`] is the process as a pure state machine, [`ballot`] its votes, [`basic`] its basic reads, [`migration`] what
-//! it does about keyspace messages, [`node`] all that is said to others. [`Storage`] is the shell around them: a task
+//! it does about keyspace messages, `node` all that is said to others. [`Storage`] is the shell around them: a task
 //! that owns the core and the network endpoint, scan threads with a shard each, a thread for staged payloads and one
 //! for checkpoints.
 

@@ -13,10 +13,10 @@
 //! connection for too long; from then on the process is [`crate::network::Unreachable`]. When two processes that both
 //! stayed up begin another session, each is told so by [`crate::wire::Wire::Lost`].
 //!
-//! One of two processes connects to the other ([`hello`] says which), so a client needs no address. The first frame on
+//! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
 //! protocol, has no certificate of the cluster's authority or is an older life of a connected process is refused, with
-//! a line in both logs. Frames ([`frame`]) are bounded, summed and counted: a damaged or replayed one ends its
+//! a line in both logs. Frames (`frame`) are bounded, summed and counted: a damaged or replayed one ends its
 //! connection and nothing else. All memory is bounded: by the mailboxes, and by a window for each lane.
 
 mod accept;
