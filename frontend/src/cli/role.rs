@@ -2,7 +2,7 @@
 
 use std::{io::Write, net::SocketAddr, process, time::Duration};
 
-use carousel_cluster::member::Member;
+use carousel_cluster::{member::Member, message::Body};
 
 use super::{
     failure::Failure,
@@ -58,6 +58,8 @@ async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Fa
     if let Some(limit) = settings.member.memory_limit {
         options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
     }
+    // Whoever connects finds the tables that are there: the catalog comes with the first answer.
+    client.order(Body::Pin { lease_ms: 0 }).await.map_err(Failure::setup)?;
     let front_end = FrontEnd::start(options, client).await.map_err(Failure::setup)?;
     Ok((member, Some(front_end)))
 }

@@ -310,7 +310,7 @@ fn strangers_are_refused(cluster: &Cluster) {
     let trusting = Certificates { authority: cluster.certificates.authority.clone(), ..theirs };
     cluster.secured(&mut forger, &trusting);
     let forger = cluster.spawn(forger);
-    forger.log.expect(&["cannot connect", "certificate"]);
+    forger.log.expect(&["cannot connect", "alert"]);
     cluster.processes["r2"].log.expect(&["a connection was refused", "certificate"]);
     let mut open = cluster.command("c5");
     open.arg("--cluster").arg(&cluster.description);
@@ -372,12 +372,11 @@ fn a_process_that_cannot_run_says_why() {
     let directory = scratch();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let data = directory.path().join("data");
     let free = addresses(3);
     let (router, storage) = (free[0].as_str(), format!("{},{}", free[1], free[2]));
     let all = ["--router-addresses", router, "--storage-addresses", &storage];
     let missing = directory.path().join("missing.pem");
-    for (arguments, part) in [
+    let cases = [
         (&["router"][..], "routers"),
         (&["router", "--router-addresses", "nonsense", "--storage-addresses", &storage], "HOST:PORT"),
         (
@@ -408,7 +407,9 @@ fn a_process_that_cannot_run_says_why() {
         (&["frontend", "--listen", "0.0.0.0:1", all[0], all[1], all[2], all[3]], "loopback"),
         (&["router", "--metrics-listen", &taken, all[0], all[1], all[2], all[3]], "metrics"),
         (&["router", "--cluster", "/nonexistent.toml"], "/nonexistent.toml"),
-    ] {
+    ];
+    for (number, (arguments, part)) in cases.into_iter().enumerate() {
+        let data = directory.path().join(number.to_string());
         let line = refusal(carousel(arguments).args(["--data-dir", path(&data)]));
         assert!(line.contains(part), "{arguments:?}: {line}");
     }
