@@ -5,7 +5,7 @@
 //! [`Submission`], a stream of [`Part`]s.
 
 mod admission;
-mod core;
+pub(crate) mod core;
 mod pin;
 mod process;
 mod stage;

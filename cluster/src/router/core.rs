@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     message::{Body, Incarnation, Message, MessageId, ProcessId},
+    planted::{Bug, planted},
     wire::{Delivery, Watermarks, Wire},
 };
 
@@ -243,7 +244,7 @@ pub(super) fn weight(message: &Message) -> usize {
 }
 
 /// A message as one destination gets it, if it is one.
-pub(super) fn delivery(routed: &Routed, to: ProcessId) -> Option<Delivery> {
+pub(crate) fn delivery(routed: &Routed, to: ProcessId) -> Option<Delivery> {
     let index = routed.destinations.binary_search_by_key(&to, |(process, _)| *process).ok()?;
     let ranges: Vec<KeyRange> = routed.destinations[index].1.clone();
     Some(Delivery {
@@ -532,6 +533,9 @@ impl Core {
             }
             if sequence <= taken.sequence {
                 // In the m-seq, or on its way.
+                if planted(Bug::DuplicateSuppressionLost) && sequence == learned.sequence {
+                    leading.enqueue(Command::Message(message.clone()));
+                }
                 ordered |=
                     last.is_some_and(|last| last.incarnation == incarnation && sequence <= last.sequence);
             } else if sequence == taken.sequence + 1 {
@@ -726,6 +730,9 @@ impl Core {
                 deliveries.push(delivery);
             }
         }
+        if planted(Bug::FrontierAhead) {
+            frontier = self.window.last;
+        }
         self.step(to, deliveries, frontier);
     }
 
@@ -747,7 +754,10 @@ impl Core {
         }
         assert!(last <= frontier, "{to} would get {last} beyond the frontier {frontier}");
         let mut wires = Vec::from_iter(stream.state.take());
-        let deliveries = with_reads(deliveries, &mut stream.reads, frontier, &mut stream.sending);
+        let mut deliveries = with_reads(deliveries, &mut stream.reads, frontier, &mut stream.sending);
+        if planted(Bug::ReorderedWindow) && deliveries.len() > 1 {
+            deliveries.swap(0, 1);
+        }
         if frontier > stream.sent || !deliveries.is_empty() {
             let (incarnation, after) = (stream.incarnation, stream.sent);
             wires.push(Wire::Deliver { incarnation, after, deliveries, frontier });
@@ -760,7 +770,8 @@ impl Core {
         let Role::Leading(leading) = &mut self.role else { return };
         leading.watermarks.insert(from, watermarks);
         // A storage process that has not confirmed anything holds on to everything.
-        let durable = |process| leading.watermarks.get(&process).map_or(Ts::ZERO, |w| w.durable);
+        let silent = if planted(Bug::SkippedConfirmation) { Ts::INFINITY } else { Ts::ZERO };
+        let durable = |process| leading.watermarks.get(&process).map_or(silent, |w| w.durable);
         let keepers = self.mseq.config().keepers_of_log().into_iter();
         let durable = keepers.map(durable).min().unwrap_or(Ts::ZERO);
         let durable = durable.min(self.mseq.ts());

@@ -17,6 +17,7 @@ use crate::{
     catalog::Catalog,
     config::{Config, Configuration, History, Membership},
     message::{Body, Incarnation, Message, MessageId, ProcessId},
+    planted::{Bug, planted},
 };
 
 /// What routers agree on the order of.
@@ -193,7 +194,7 @@ impl MSeq {
             Some(last) if last.incarnation == id.incarnation => last.sequence,
             _ => 0,
         };
-        if id.sequence <= last {
+        if id.sequence <= last && !(planted(Bug::DuplicateSuppressionLost) && id.sequence == last) {
             return Learned::Duplicate(id);
         }
         if id.sequence > last + 1 {
@@ -214,7 +215,9 @@ impl MSeq {
         {
             let _ = Arc::make_mut(&mut self.catalog).apply(ts, ddl);
         }
-        if let Ok(Some(config)) = config.apply(message, ts) {
+        if let Ok(Some(config)) = config.apply(message, ts)
+            && !planted(Bug::StaleConfig)
+        {
             self.configs.push(ts, Arc::new(config));
             if let Body::Configuration(Configuration::Membership(Membership::Join {
                 process,

@@ -207,6 +207,14 @@ impl Scenario {
         }
     }
 
+    /// A router ends and begins anew with an empty memory; what was agreed on is still in its log.
+    fn crash(&mut self, at: ProcessId) {
+        writeln!(self.trace, "[{at} crashes]").expect("text");
+        let mseq = MSeq::new(self.config.clone());
+        let core = Core::new(at, mseq.clone(), Limits::default());
+        self.routers.insert(at, Router { core, mseq, learned: 0, proposed: None });
+    }
+
     fn leads(&mut self, at: ProcessId) {
         writeln!(self.trace, "[{at} leads]").expect("text");
         self.leaderships += 1;
@@ -280,6 +288,64 @@ fn duplicates_are_suppressed_after_a_change_of_the_leader() {
     scenario.note("r1 is back and learns; asked again, it names the leader");
     scenario.learn(R1);
     scenario.send(C1, R1, route([write_at(C1, 4, 7)]));
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_leader_crashes_with_messages_in_every_state() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.subscribe(S2, R1, 1, 0);
+    scenario.note("#1 is delivered, and c1 knows that it is ordered");
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.agree(R1, &[R1, R2]);
+    scenario.note("#2 is agreed on, but r1 does not learn it any more; #3 waits in r1; #4 does not reach it");
+    scenario.send(C1, R1, route([write_at(C1, 2, 7)]));
+    scenario.send(C1, R1, route([write_at(C1, 3, 7)]));
+    scenario.agree(R1, &[R2]);
+    scenario.crash(R1);
+    scenario.leads(R2);
+    scenario.note("s1 has received #1, and the delivery to s2 was lost");
+    scenario.subscribe(S1, R2, 1, 1);
+    scenario.subscribe(S2, R2, 1, 0);
+    scenario.note("c1 sends what it does not know to be ordered");
+    scenario.send(C1, R2, route((2..=4).map(|sequence| write_at(C1, sequence, 7))));
+    scenario.note("r2 crashes before its proposal is agreed on; r1 has learned what was");
+    scenario.crash(R2);
+    scenario.learn(R1);
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 1, 2);
+    scenario.subscribe(S2, R1, 1, 2);
+    scenario.send(C1, R1, route((2..=4).map(|sequence| write_at(C1, sequence, 7))));
+    scenario.agree(R1, &[R1]);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_storage_process_is_suspected_falsely() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    [S1, S2, S3].into_iter().for_each(|storage| scenario.subscribe(storage, R1, 1, 0));
+    scenario.note("s2 lives, but c2 suspects it: it hears of that, and of nothing that is ordered behind it");
+    let membership = Membership::Suspect { process: S2, incarnation: 1 };
+    let suspicion = testing::configuration(C2, 1, 1, Configuration::Membership(membership));
+    scenario.send(C2, R1, route([suspicion]));
+    scenario.agree(R1, &[R1]);
+    scenario.note("its ranges have one live holder each; reads and writes go there");
+    scenario.send(
+        C1,
+        R1,
+        route([write_at(C1, 1, 7), testing::read(C1, 1, 2, 0), testing::read(C1, 1, 3, 1)]),
+    );
+    scenario.agree(R1, &[R1]);
+    scenario.note("the log need not wait for it");
+    for storage in [S1, S3] {
+        let watermarks = Watermarks { durable: Ts(3), ..Watermarks::default() };
+        scenario.send(storage, R1, Wire::Confirm(watermarks));
+    }
+    scenario.note("when it subscribes again, there is nothing for it");
+    scenario.subscribe(S2, R1, 1, 0);
     insta::assert_snapshot!(scenario.trace);
 }
 

@@ -45,6 +45,7 @@ use crate::{
     catalog::Catalog,
     config::Config,
     message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId, StagedPayload},
+    planted::{Bug, planted},
     wire::{Answer, AnswerPart, Delivery, Vote, Watermarks, Wire},
 };
 
@@ -406,7 +407,10 @@ fn global(local: Ts) -> Ts {
 
 impl Core {
     /// The process after it has recovered a checkpoint (or nothing), to be subscribed after [`Recovered::ts`].
-    pub fn new(options: CoreOptions, recovered: Recovered) -> Core {
+    pub fn new(options: CoreOptions, mut recovered: Recovered) -> Core {
+        if planted(Bug::CheckpointTooFar) && recovered.ts > Ts::ZERO {
+            recovered.ts = Ts(recovered.ts.0 + 1);
+        }
         let held = options.config.held(options.id);
         Core {
             options,
@@ -477,6 +481,9 @@ impl Core {
     /// The oldest local time that may still be read: versions that ended before it can be collected.
     pub fn horizon(&self) -> Ts {
         let next = Ts(self.delivered.0 + 1);
+        if planted(Bug::VersionCollectedTooEarly) {
+            return local(next);
+        }
         let running = self.running.values().map(|running| running.read_ts);
         let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(|writing| writing.ts);
         let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|(ts, _)| *ts));
@@ -907,6 +914,7 @@ impl Core {
         // What is read at the present time sees all messages up to it.
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
         let operation = data.operation.clone();
+        let undecided = undecided && !planted(Bug::ReadBeforeDecision);
         let window = (!is_write).then_some(READ_WINDOW);
         self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided, window });
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {

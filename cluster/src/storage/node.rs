@@ -8,7 +8,7 @@
 //!                                      Core
 //! ```
 //!
-//! The shell (`super::process`) drives it and has no logic of its own.
+//! The shell (`super::process`) and the simulator ([`crate::sim`]) drive it; neither has any logic of its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -172,6 +172,11 @@ impl Node {
     /// Deliveries that wait for their turn.
     pub(crate) fn pending(&self) -> usize {
         self.core.pending()
+    }
+
+    /// Everything up to here has been received.
+    pub(crate) fn frontier(&self) -> Ts {
+        self.core.frontier()
     }
 
     /// How far it is.

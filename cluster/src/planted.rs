@@ -1,0 +1,52 @@
+//! Bugs that the simulator's own tests plant, to see that it finds them. Outside of this crate's unit tests no bug is
+//! planted and [`planted`] is a constant.
+
+/// A bug, named by what is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A storage process that has confirmed nothing does not hold on to the log.
+    SkippedConfirmation,
+    /// Two messages of a delivery change places.
+    ReorderedWindow,
+    /// A suspicion does not change the destination sets.
+    StaleConfig,
+    /// A router says that it has what is not on its disk.
+    LostFsync,
+    /// A vote that comes twice counts as that of another range, too.
+    VoteCountedTwice,
+    /// What undecided writes have done is shown at once.
+    ReadBeforeDecision,
+    /// Versions that a pin or a running read needs are collected.
+    VersionCollectedTooEarly,
+    /// A message that is submitted again to another leader is ordered again.
+    DuplicateSuppressionLost,
+    /// A checkpoint says that it contains one message more than it does.
+    CheckpointTooFar,
+    /// A frontier is ahead of the deliveries it speaks of.
+    FrontierAhead,
+    /// Votes are forgotten before every holder is durable past the write.
+    VotesForgottenTooEarly,
+    /// A router leads before it has learned what earlier leaders agreed on.
+    LeaderBeforeItsLog,
+}
+
+#[cfg(not(test))]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Plants a bug in what this thread runs from now on, or none.
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}

@@ -1,0 +1,465 @@
+//! Client processes of the simulated cluster: [`crate::client::core`] with users who ask what [`super::statement`] can
+//! say, and check every answer against [`super::replay`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use carousel_engine::{SqlState, TableSchema, Ts, Value, aggregate::Group};
+
+use super::{
+    replay::{Outcome, foreseen},
+    statement::{Statement, schema},
+    stores::rows_of,
+    world::{Item, Phase, World},
+};
+use crate::{
+    client::{
+        Failure, Part, Request,
+        core::{Core, CoreOptions, Effect, Event},
+    },
+    config::{Configuration, Membership},
+    message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation},
+    wire::Wire,
+};
+
+/// Statements of one client that are under way.
+const UNDER_WAY: usize = 6;
+const LEASE_MS: u32 = 3_000;
+
+/// What a user waits for.
+#[derive(Debug)]
+struct Question {
+    what: What,
+    /// The newest `Ts` that this client has been told of before.
+    seen: Ts,
+    rows: Vec<(i64, i32)>,
+    groups: Vec<Group>,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Statement { number: usize, table: Arc<TableSchema>, isolation: ReadIsolation, read_ts: Option<Ts> },
+    Ddl,
+    Pin,
+    Checkpoint,
+    Suspicion,
+}
+
+/// A client process's life.
+pub(super) struct ClientHost {
+    core: Core,
+    questions: BTreeMap<u64, Question>,
+    submissions: u64,
+    pins: BTreeSet<Ts>,
+    seen: Ts,
+}
+
+impl ClientHost {
+    /// Whether nobody waits for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.questions.is_empty()
+    }
+
+    /// What is waited for.
+    pub(super) fn unfinished(&self) -> String {
+        let list: Vec<String> =
+            self.questions.iter().map(|(n, question)| format!("{n}: {:?}", question.what)).collect();
+        list.join(", ")
+    }
+}
+
+impl World {
+    pub(super) fn start_client(&mut self, id: ProcessId) {
+        let incarnation: Incarnation = self.incarnation(id);
+        let routers = self.of_kind(ProcessKind::Router);
+        let config = self.first_config();
+        let mut core = Core::new(CoreOptions { id, incarnation, routers, config });
+        let effects = core.take_effects();
+        let host = ClientHost {
+            core,
+            questions: BTreeMap::new(),
+            submissions: 0,
+            pins: BTreeSet::new(),
+            seen: Ts::ZERO,
+        };
+        self.clients.insert(id, host);
+        // Nothing can be answered yet.
+        for effect in effects {
+            if let Effect::Send(to, wire) = effect {
+                self.send(id, to, wire);
+            }
+        }
+        self.schedule(10_000, Item::Submit(id));
+    }
+
+    pub(super) fn client_received(
+        &mut self,
+        id: ProcessId,
+        from: ProcessId,
+        wire: Wire,
+    ) -> Result<(), String> {
+        let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
+        let deliveries = match &wire {
+            Wire::Deliver { deliveries, .. } => Some(deliveries.clone()),
+            _ => None,
+        };
+        let before = host.core.view().frontier;
+        host.core.handle(Event::Received { from, wire });
+        let after = host.core.view().frontier;
+        if let Some(deliveries) = deliveries.filter(|_| after > before) {
+            self.replay.delivered(id, before, after, &deliveries)?;
+        }
+        self.client_effects(id)
+    }
+
+    pub(super) fn client_event(&mut self, id: ProcessId, event: Event) -> Result<(), String> {
+        if let Some(host) = self.clients.get_mut(&id) {
+            host.core.handle(event);
+        }
+        self.client_effects(id)
+    }
+
+    pub(super) fn client_tick(&mut self, id: ProcessId, now_ms: u64) -> Result<(), String> {
+        self.client_event(id, Event::Tick(now_ms))?;
+        let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
+        let storage: Vec<ProcessId> = host.core.view().config.storage_processes().collect();
+        let pins: Vec<Ts> = host.pins.iter().copied().collect();
+        for ts in pins {
+            // Pins are given up sooner or later.
+            let release = self.random.one_in(15);
+            if release && let Some(host) = self.clients.get_mut(&id) {
+                host.pins.remove(&ts);
+            }
+            for process in &storage {
+                let wire = if release { Wire::ReleasePin(ts) } else { Wire::RenewPin(ts) };
+                self.send(id, *process, wire);
+            }
+        }
+        Ok(())
+    }
+
+    /// A user asks something.
+    pub(super) fn submit(&mut self, id: ProcessId) -> Result<(), String> {
+        let pause_us = self.random.within(2_000..50_000);
+        self.schedule(pause_us, Item::Submit(id));
+        let Some(host) = self.clients.get(&id) else { return Ok(()) };
+        if self.operations == 0 || host.questions.len() >= UNDER_WAY || self.phase != Phase::Turmoil {
+            return Ok(());
+        }
+        self.operations -= 1;
+        let catalog = host.core.view().catalog;
+        let pins: Vec<Ts> = host.pins.iter().copied().collect();
+        let tables: Vec<Arc<TableSchema>> = catalog.tables().cloned().collect();
+        let Some(table) = tables.get(self.random.below(tables.len().max(1) as u64) as usize).cloned() else {
+            return self.define(id, "a", true);
+        };
+        match self.random.below(100) {
+            0..3 => self.define(id, "b", catalog.table("b").is_none()),
+            3..7 => self.ask(id, What::Pin, Body::Pin { lease_ms: LEASE_MS }, ReadIsolation::Sequential),
+            7..12 => self.ask(id, What::Checkpoint, Body::Checkpoint, ReadIsolation::Sequential),
+            12..14 if self.random.one_in(2) && !self.clients[&id].questions.is_empty() => self.cancel(id),
+            _ => {
+                let statement = Statement::random(&mut self.random);
+                let is_read = statement.is_read();
+                let read_ts = self.random.pick(&pins).filter(|_| is_read && self.random.one_in(2));
+                let isolation = match is_read && read_ts.is_none() {
+                    true => match self.random.below(4) {
+                        0 => ReadIsolation::Basic,
+                        1 => ReadIsolation::Sequential,
+                        _ => ReadIsolation::Snapshot,
+                    },
+                    false => ReadIsolation::Sequential,
+                };
+                self.ask_statement(id, statement, table, isolation, read_ts)
+            }
+        }
+    }
+
+    fn ask_statement(
+        &mut self,
+        id: ProcessId,
+        statement: Statement,
+        table: Arc<TableSchema>,
+        isolation: ReadIsolation,
+        read_ts: Option<Ts>,
+    ) -> Result<(), String> {
+        let number = self.statements.len();
+        let body = statement.body(number, &table, read_ts);
+        self.statements.push(statement);
+        self.ask(id, What::Statement { number, table, isolation, read_ts }, body, isolation)
+    }
+
+    fn define(&mut self, id: ProcessId, name: &str, create: bool) -> Result<(), String> {
+        let ddl = match create {
+            true => Ddl::CreateTable { schema: Arc::new(schema(name, name == "b")), if_not_exists: true },
+            false => Ddl::DropTables { names: vec![name.into()], if_exists: true },
+        };
+        self.ask(id, What::Ddl, Body::Ddl(ddl), ReadIsolation::Sequential)
+    }
+
+    /// A client declares a storage process as failed, whether it has failed or not.
+    pub(super) fn suspect(&mut self, process: ProcessId) {
+        let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
+        let Some(id) = self.random.pick(&clients) else { return };
+        let suspicion = Membership::Suspect { process, incarnation: u64::MAX };
+        let body = Body::Configuration(Configuration::Membership(suspicion));
+        // A failure of the run comes to light with the next event.
+        let _ = self.ask(id, What::Suspicion, body, ReadIsolation::Sequential);
+    }
+
+    /// A last checkpoint, so that replicas compare their contents; false when nobody can order it.
+    pub(super) fn submit_last_checkpoint(&mut self) -> bool {
+        let Some(id) = self.clients.keys().next().copied() else { return false };
+        self.ask(id, What::Checkpoint, Body::Checkpoint, ReadIsolation::Sequential).is_ok()
+    }
+
+    fn ask(&mut self, id: ProcessId, what: What, body: Body, isolation: ReadIsolation) -> Result<(), String> {
+        let statements = &self.statements;
+        let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
+        host.submissions += 1;
+        let submission = host.submissions;
+        let (tables, ranges) = match &what {
+            What::Statement { number, table, .. } => {
+                (vec![(table.id, table.version)], statements[*number].ranges(table))
+            }
+            _ => (Vec::new(), Vec::new()),
+        };
+        let seen = host.seen;
+        let question = Question { what: what.clone(), seen, rows: Vec::new(), groups: Vec::new() };
+        host.questions.insert(submission, question);
+        self.report.operations += 1;
+        let request = Request { tables, ranges, body };
+        self.note([8, submission], || format!("{id} asks {submission}: {what:?}"));
+        self.client_event(id, Event::Submit { submission, request, isolation })
+    }
+
+    fn cancel(&mut self, id: ProcessId) -> Result<(), String> {
+        let waiting: Vec<u64> = self.clients[&id].questions.keys().copied().collect();
+        let Some(submission) = self.random.pick(&waiting) else { return Ok(()) };
+        if let Some(host) = self.clients.get_mut(&id) {
+            host.questions.remove(&submission);
+        }
+        self.client_event(id, Event::Cancel { submission })
+    }
+
+    fn client_effects(&mut self, id: ProcessId) -> Result<(), String> {
+        loop {
+            let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
+            let effects = host.core.take_effects();
+            if effects.is_empty() {
+                return Ok(());
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Send(to, wire) => self.send(id, to, wire),
+                    Effect::Part(submission, part) => self.part(id, submission, part)?,
+                    Effect::Rows(submission, from, batch) => {
+                        self.part(id, submission, Ok(Part::Rows(batch)))?;
+                        if let Some(host) = self.clients.get_mut(&id) {
+                            host.core.handle(Event::Took { submission, from, batches: 1 });
+                        }
+                    }
+                    Effect::Release(_) | Effect::ViewChanged => {}
+                    Effect::Stop(error) => return Err(format!("{id} stops: {error}")),
+                }
+            }
+        }
+    }
+
+    fn part(&mut self, id: ProcessId, submission: u64, part: Result<Part, Failure>) -> Result<(), String> {
+        let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
+        let Some(question) = host.questions.get_mut(&submission) else { return Ok(()) };
+        match part {
+            Ok(Part::Rows(batch)) => {
+                question.rows.extend(rows_of(&batch));
+                return Ok(());
+            }
+            Ok(Part::Groups(groups)) => {
+                question.groups.extend(groups);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let Some(question) = host.questions.remove(&submission) else { return Ok(()) };
+        if let Ok(Part::Done { ts, .. } | Part::Ddl { ts, .. }) = &part {
+            host.seen = host.seen.max(*ts);
+            if matches!(question.what, What::Pin) {
+                host.pins.insert(*ts);
+            }
+        }
+        self.note([9, submission], || format!("{id} is answered {submission}: {part:?}"));
+        self.report.answers += 1;
+        let last = matches!(question.what, What::Checkpoint);
+        if let (true, Ok(Part::Done { ts, .. })) = (last, &part) {
+            self.report.last_checkpoint = Some((*ts).max(self.report.last_checkpoint.unwrap_or_default()));
+        }
+        self.check(question, &part).map_err(|wrong| format!("{id}, submission {submission}: {wrong}"))
+    }
+
+    /// Whether an answer is what the replay says.
+    fn check(&self, question: Question, part: &Result<Part, Failure>) -> Result<(), String> {
+        let statement = match &question.what {
+            What::Statement { number, .. } => Some(&self.statements[*number]),
+            _ => None,
+        };
+        match part {
+            Ok(Part::Done { ts, .. } | Part::Ddl { ts, .. }) if *ts > self.replay.ts() => {
+                Err(format!("answered at {ts}, but the m-seq ends at {}", self.replay.ts()))
+            }
+            Ok(Part::Done { ts, rows }) => match statement {
+                Some(statement) if statement.is_read() => self.check_read(question, statement, *ts),
+                Some(statement) => match self.replay.outcome(*ts) {
+                    Some(Outcome::Written(count, returned)) => {
+                        let (mut returned, mut given) = (returned.clone(), question.rows);
+                        returned.sort_unstable();
+                        given.sort_unstable();
+                        match count == rows && returned == given {
+                            true => Ok(()),
+                            false => Err(format!(
+                                "{statement:?} at {ts}: {rows} rows {given:?} instead of {count} {returned:?}"
+                            )),
+                        }
+                    }
+                    other => Err(format!("{statement:?} at {ts} wrote, but {other:?}")),
+                },
+                None => Ok(()),
+            },
+            Ok(_) => Ok(()),
+            Err(Failure::Stale { ts }) => match self.replay.message(*ts) {
+                _ if statement.is_none() => Err(format!("stale at {ts}")),
+                Some(message) if statement.is_some_and(|statement| !statement.is_read()) => {
+                    match self.replay.is_current(message, *ts) {
+                        true => Err(format!("stale at {ts}, though its tables are there")),
+                        false => Ok(()),
+                    }
+                }
+                _ => Ok(()),
+            },
+            Err(Failure::Sql(error)) => self
+                .check_error(&question, statement, error.code)
+                .map_err(|wrong| format!("{wrong}: {} {:?}", error.code.as_str(), error.message)),
+        }
+    }
+
+    fn check_read(&self, question: Question, statement: &Statement, ts: Ts) -> Result<(), String> {
+        let What::Statement { table, isolation, read_ts, .. } = &question.what else { return Ok(()) };
+        if *isolation == ReadIsolation::Basic && read_ts.is_none() {
+            return self.check_basic(&question, statement, table);
+        }
+        // A snapshot sees the message at its Ts, too.
+        let before = match (read_ts, isolation) {
+            (Some(pin), _) => *pin,
+            (None, ReadIsolation::Snapshot) => Ts(ts.0 + 1),
+            (None, ReadIsolation::Sequential | ReadIsolation::Basic) => ts,
+        };
+        if read_ts.is_none() && ts < question.seen {
+            return Err(format!("{statement:?} goes back to {ts}, after {}", question.seen));
+        }
+        let (wanted, given) = match statement {
+            Statement::Rows(filter) => {
+                let mut given = question.rows;
+                given.sort_unstable();
+                (self.replay.rows(table.id, filter, before), given)
+            }
+            Statement::Total(filter) => {
+                let rows = self.replay.rows(table.id, filter, before);
+                let sum: i64 = rows.iter().map(|(_, n)| i64::from(*n)).sum();
+                (vec![(rows.len() as i64, sum as i32)], vec![total(question.groups)?])
+            }
+            _ => return Ok(()),
+        };
+        match wanted == given {
+            true => Ok(()),
+            false => Err(format!(
+                "{statement:?} of {} before {before} ({isolation:?}, pin {read_ts:?}, answered at {ts}): {given:?} \
+                 instead of {wanted:?}",
+                table.name
+            )),
+        }
+    }
+
+    /// Every primary range is as it was at some moment, not before the client's last answer.
+    fn check_basic(
+        &self,
+        question: &Question,
+        statement: &Statement,
+        table: &TableSchema,
+    ) -> Result<(), String> {
+        let Statement::Rows(filter) = statement else { return Ok(()) };
+        let position = |key: i64| table.partitioning.position(&[Value::Int8(key)]);
+        for range in self.config.primary_ranges() {
+            let within = |rows: Vec<(i64, i32)>| {
+                let mut rows: Vec<_> =
+                    rows.into_iter().filter(|row| range.contains(position(row.0))).collect();
+                rows.sort_unstable();
+                rows
+            };
+            let given = within(question.rows.clone());
+            let mut moments = (question.seen.0..=self.replay.ts().0).rev().map(|ts| Ts(ts + 1));
+            if !moments.any(|before| within(self.replay.rows(table.id, filter, before)) == given) {
+                return Err(format!(
+                    "{statement:?} of {} in {range}, basic, after {}: {given:?} was never so",
+                    table.name, question.seen
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_error(
+        &self,
+        question: &Question,
+        statement: Option<&Statement>,
+        code: SqlState,
+    ) -> Result<(), String> {
+        let lost = code == SqlState::UNAVAILABLE || code == SqlState::OUTCOME_UNKNOWN;
+        if lost && self.replay.was_unavailable() {
+            return Ok(());
+        }
+        match (&question.what, statement) {
+            // Rows had been handed out when their sender was lost, or a pin was.
+            (What::Statement { .. }, Some(statement)) if statement.is_read() => {
+                match code == SqlState::SERIALIZATION_FAILURE {
+                    true => Ok(()),
+                    false => Err(format!("{statement:?} fails")),
+                }
+            }
+            (What::Statement { number, .. }, Some(statement)) => {
+                // Where it was ordered is not said with an error.
+                let found = (1..=self.replay.ts().0).rev().map(Ts).find(|ts| {
+                    self.replay.message(*ts).and_then(|message| super::statement::number_of(message))
+                        == Some(*number)
+                });
+                let outcome = found.and_then(|ts| self.replay.outcome(ts));
+                match outcome {
+                    Some(outcome) if foreseen(outcome, code) => Ok(()),
+                    _ if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
+                    outcome => Err(format!("{statement:?} fails, but {outcome:?}")),
+                }
+            }
+            (What::Ddl | What::Suspicion, _) if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
+            (What::Suspicion, _) => Ok(()),
+            (what, _) => Err(format!("{what:?} fails")),
+        }
+    }
+}
+
+/// `count(*)` and `sum(n)` of the merged groups.
+fn total(groups: Vec<Group>) -> Result<(i64, i32), String> {
+    let mut groups = groups.into_iter();
+    let mut merged = groups.next().ok_or("no group at all")?.states;
+    for group in groups {
+        for (state, other) in merged.iter_mut().zip(group.states) {
+            state.merge(other).map_err(|error| error.message)?;
+        }
+    }
+    let values: Vec<Value> =
+        merged.iter().map(|state| state.finish()).collect::<Result<_, _>>().map_err(|error| error.message)?;
+    match (&values[0], &values[1]) {
+        (Value::Int8(count), Value::Null) => Ok((*count, 0)),
+        (Value::Int8(count), Value::Int8(sum)) => Ok((*count, *sum as i32)),
+        other => Err(format!("groups of {other:?}")),
+    }
+}

@@ -1,0 +1,158 @@
+//! What goes wrong, and when it ends.
+
+use super::world::{Item, Phase, World};
+use crate::message::{ProcessId, ProcessKind};
+
+/// A disturbance that ends by itself.
+#[derive(Clone, Debug)]
+pub(super) enum Disturbance {
+    /// These directions are blocked, or slow.
+    Ways(Vec<(ProcessId, ProcessId)>),
+    /// Messages are said again.
+    Strays,
+    /// Disks are slow.
+    Disks,
+}
+
+impl World {
+    /// Something goes wrong.
+    pub(super) fn fault(&mut self) {
+        if self.phase != Phase::Turmoil {
+            return;
+        }
+        self.report.faults += 1;
+        let all = self.processes();
+        let any = self.random.pick(&all);
+        match self.random.below(100) {
+            0..14 => self.crash_one(ProcessKind::Router),
+            14..30 => self.crash_one(ProcessKind::Storage),
+            30..33 => self.crash_one(ProcessKind::Client),
+            33..36 => {
+                for process in all.into_iter().filter(|process| process.kind != ProcessKind::Client) {
+                    self.crash_and_restart(process);
+                }
+            }
+            36..46 => {
+                let until_us = self.now_us + self.random.within(20_000..3_000_000);
+                if let Some((process, life)) = any.and_then(|any| Some((any, self.lives.get_mut(&any)?))) {
+                    life.paused_until_us = until_us;
+                    self.note([10, until_us], || format!("{process} pauses until {}", until_us / 1_000));
+                }
+            }
+            46..62 => self.partition(),
+            62..72 => {
+                let peer = self.random.pick(&all);
+                if let (Some(from), Some(to)) = (any, peer) {
+                    self.note([11, 0], || format!("the connection of {from} and {to} is made again"));
+                    let ways = vec![(from, to), (to, from)];
+                    ways.iter().for_each(|(from, to)| self.network.block(*from, *to, true));
+                    let after_us = self.random.within(1_000..400_000);
+                    self.schedule(after_us, Item::EndOf(Disturbance::Ways(ways)));
+                }
+            }
+            72..78 => {
+                let peer = self.random.pick(&all);
+                if let (Some(from), Some(to)) = (any, peer) {
+                    let slow_us = self.random.within(5_000..400_000);
+                    self.note([12, slow_us], || format!("{from} -> {to} is slow"));
+                    self.network.slow(from, to, slow_us);
+                    self.end_later(Disturbance::Ways(vec![(from, to)]));
+                }
+            }
+            78..84 => {
+                let jump_us = self.random.within(100_000..8_000_000);
+                if let Some((process, life)) = any.and_then(|any| Some((any, self.lives.get_mut(&any)?))) {
+                    life.ahead_us += jump_us;
+                    self.note([13, jump_us], || format!("the clock of {process} jumps"));
+                }
+            }
+            84..88 => {
+                self.disk_us = self.random.within(5_000..300_000);
+                self.end_later(Disturbance::Disks);
+            }
+            88..94 => {
+                self.strays = true;
+                self.end_later(Disturbance::Strays);
+            }
+            _ => {
+                let storage = self.of_kind(ProcessKind::Storage);
+                if let Some(process) = self.random.pick(&storage) {
+                    self.note([14, 0], || format!("{process} is suspected"));
+                    self.report.reconfigurations += 1;
+                    self.suspect(process);
+                }
+            }
+        }
+    }
+
+    fn end_later(&mut self, disturbance: Disturbance) {
+        let after_us = self.random.within(20_000..3_500_000);
+        self.schedule(after_us, Item::EndOf(disturbance));
+    }
+
+    fn crash_one(&mut self, kind: ProcessKind) {
+        let of_kind = self.of_kind(kind);
+        if let Some(process) = self.random.pick(&of_kind) {
+            self.crash_and_restart(process);
+        }
+    }
+
+    fn crash_and_restart(&mut self, process: ProcessId) {
+        self.crash(process);
+        let after_us = match self.random.one_in(3) {
+            true => self.random.within(10_000..100_000),
+            false => self.random.within(100_000..3_000_000),
+        };
+        self.schedule(after_us, Item::Restart(process));
+    }
+
+    /// Some processes cannot reach the others, in both directions or in one.
+    fn partition(&mut self) {
+        let all = self.processes();
+        let side: Vec<bool> = all.iter().map(|_| self.random.one_in(3)).collect();
+        let asymmetric = self.random.one_in(3);
+        let mut ways = Vec::new();
+        for (from, left) in all.iter().zip(&side) {
+            for (to, right) in all.iter().zip(&side) {
+                if *left && !*right || *right && !*left && !asymmetric {
+                    ways.push((*from, *to));
+                }
+            }
+        }
+        let cut: Vec<ProcessId> = all.iter().zip(&side).filter(|(_, cut)| **cut).map(|(p, _)| *p).collect();
+        self.note([15, cut.len() as u64], || {
+            format!("{cut:?} cannot reach the others{}", if asymmetric { ", but hear them" } else { "" })
+        });
+        for (from, to) in &ways {
+            self.network.block(*from, *to, true);
+        }
+        self.end_later(Disturbance::Ways(ways));
+    }
+
+    /// A disturbance ends.
+    pub(super) fn end(&mut self, disturbance: &Disturbance) {
+        match disturbance {
+            Disturbance::Ways(ways) => {
+                for (from, to) in ways {
+                    self.network.block(*from, *to, false);
+                    self.network.slow(*from, *to, 0);
+                }
+            }
+            Disturbance::Strays => self.strays = false,
+            Disturbance::Disks => self.disk_us = 0,
+        }
+    }
+
+    /// All faults end.
+    pub(super) fn heal(&mut self) {
+        self.network.heal();
+        self.strays = false;
+        self.disk_us = 0;
+        for process in self.processes() {
+            if let Some(life) = self.lives.get_mut(&process) {
+                life.paused_until_us = 0;
+            }
+            self.start(process);
+        }
+    }
+}

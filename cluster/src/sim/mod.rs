@@ -1,0 +1,140 @@
+//! The whole cluster on one thread, from a seed (FoundationDB's way of testing).
+//!
+//! Routers, storage and client processes are the real state machines ([`crate::router::core`],
+//! `crate::storage::node` with [`crate::storage::core`] and [`carousel_engine::Shard`], `crate::client::core`); time,
+//! connections, disks and the consensus are simulated, and everything that happens is drawn from the seed: delays,
+//! connections that have to be made again, partitions in both directions and in one, pauses, clocks that
+//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, suspicions of the living and
+//! the dead.
+//!
+//! ```text
+//!   statement --compiled--> message ---> [ clients, routers, storage processes ] ---> answer
+//!       |                                            | m-seq                            |
+//!       +---------------------> replay <-------------+                                  |
+//!                                  +-------------------- equal? <-----------------------+
+//! ```
+//!
+//! Checked as it happens: every router learns the same m-seq, without gaps, each message once and those of a submitter
+//! in its order; every process is delivered exactly its share; every answer is what a naive replay of the m-seq says;
+//! checkpoints have the replay's rows; replicas agree on content hashes; and when the faults have ended, everything that
+//! living clients have asked is answered.
+//!
+//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads, and the files
+//! under logs and checkpoints (what survives a crash is modelled).
+
+mod clients;
+mod consensus;
+mod faults;
+mod network;
+mod random;
+mod replay;
+mod routers;
+mod statement;
+mod stores;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use carousel_engine::Ts;
+
+pub use random::Random;
+use world::World;
+
+/// How much happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Statements and other operations that clients submit.
+    pub operations: usize,
+    /// Faults.
+    pub faults: usize,
+    /// Whether the last lines of what happens are kept, for a failure's report.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { operations: 500, faults: 10, trace: false }
+    }
+}
+
+/// What happened in a run that went well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Everything that happened, hashed: equal for equal seeds.
+    pub trace_hash: u64,
+    /// Events.
+    pub events: u64,
+    /// Operations submitted.
+    pub operations: u64,
+    /// Those that were answered.
+    pub answers: u64,
+    /// Messages that were ordered.
+    pub messages: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Suspicions among them.
+    pub reconfigurations: u64,
+    /// Checkpoints that became durable.
+    pub checkpoints: u64,
+    /// Virtual time, in microseconds.
+    pub virtual_us: u64,
+    last_checkpoint: Option<Ts>,
+}
+
+impl Report {
+    /// Adds what happened in another run.
+    pub fn add(&mut self, other: &Report) {
+        self.events += other.events;
+        self.operations += other.operations;
+        self.answers += other.answers;
+        self.messages += other.messages;
+        self.faults += other.faults;
+        self.reconfigurations += other.reconfigurations;
+        self.checkpoints += other.checkpoints;
+        self.virtual_us += other.virtual_us;
+    }
+}
+
+/// What went wrong in a run.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed that shows it again.
+    pub seed: u64,
+    /// Virtual time, in microseconds.
+    pub at_us: u64,
+    /// What.
+    pub reason: String,
+    /// The last lines of the trace, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {} fails after {} ms: {}", self.seed, self.at_us / 1_000, self.reason)
+    }
+}
+
+/// Runs a cluster from a seed to its end.
+///
+/// # Errors
+/// What went wrong: a broken promise, an assertion, or something that does not come to an end.
+pub fn run(seed: u64, options: Options) -> Result<Report, Box<Failure>> {
+    let mut world = World::new(seed, options);
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    });
+    match outcome {
+        Ok(()) => {
+            world.report.messages = world.replay.ts().0;
+            Ok(world.report)
+        }
+        Err(reason) => {
+            let (at_us, trace) = (world.now_us, world.lines());
+            Err(Box::new(Failure { seed, at_us, reason, trace }))
+        }
+    }
+}

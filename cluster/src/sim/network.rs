@@ -1,0 +1,120 @@
+//! Sessions over connections: for each pair of processes and lane, what is sent arrives in order after some delay, as
+//! long as both live. While the way is blocked, or the connection is being made again, it waits; what is under way to or
+//! from a process that ends is lost. Nothing is ever repeated by the network itself.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{message::ProcessId, network::Lane, wire::Wire};
+
+#[derive(Debug, Default)]
+struct Direction {
+    queue: VecDeque<Wire>,
+    last_us: u64,
+}
+
+/// One direction between two processes.
+#[derive(Debug, Default)]
+struct Connection {
+    /// Tells what was sent before a break from what was sent after it.
+    epoch: u64,
+    lanes: [Direction; 2],
+    blocked: bool,
+    /// What is sent takes so much longer.
+    slow_us: u64,
+}
+
+/// What is under way between processes.
+#[derive(Debug, Default)]
+pub(super) struct Network {
+    connections: BTreeMap<(ProcessId, ProcessId), Connection>,
+}
+
+fn index(lane: Lane) -> usize {
+    match lane {
+        Lane::Control => 0,
+        Lane::Data => 1,
+    }
+}
+
+/// What arrives when: the key of a message under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) from: ProcessId,
+    pub(super) to: ProcessId,
+    lane: usize,
+    epoch: u64,
+}
+
+/// What happens to an arrival.
+pub(super) enum Arrived {
+    Wire(Wire),
+    /// The way is blocked.
+    Blocked,
+    /// The connection has broken meanwhile.
+    Lost,
+}
+
+impl Network {
+    /// Sends; returns when it arrives at the earliest, and what to ask for then.
+    pub(super) fn send(
+        &mut self,
+        from: ProcessId,
+        to: ProcessId,
+        wire: Wire,
+        now_us: u64,
+        delay_us: u64,
+    ) -> (u64, Arrival) {
+        let connection = self.connections.entry((from, to)).or_default();
+        let lane = index(wire.lane());
+        let direction = &mut connection.lanes[lane];
+        direction.queue.push_back(wire);
+        direction.last_us = (direction.last_us + 1).max(now_us + delay_us + connection.slow_us);
+        (direction.last_us, Arrival { from, to, lane, epoch: connection.epoch })
+    }
+
+    /// The next message of the arrival's lane.
+    pub(super) fn arrive(&mut self, arrival: Arrival) -> Arrived {
+        let Some(connection) = self.connections.get_mut(&(arrival.from, arrival.to)) else {
+            return Arrived::Lost;
+        };
+        if connection.epoch != arrival.epoch {
+            return Arrived::Lost;
+        }
+        if connection.blocked {
+            return Arrived::Blocked;
+        }
+        connection.lanes[arrival.lane].queue.pop_front().map_or(Arrived::Lost, Arrived::Wire)
+    }
+
+    /// One of the two processes has ended; true when something under way is lost.
+    pub(super) fn reset(&mut self, from: ProcessId, to: ProcessId) -> bool {
+        let Some(connection) = self.connections.get_mut(&(from, to)) else { return false };
+        connection.epoch += 1;
+        let lost = connection.lanes.iter().any(|direction| !direction.queue.is_empty());
+        connection.lanes.iter_mut().for_each(|direction| direction.queue.clear());
+        lost
+    }
+
+    /// Blocks one direction, or lets it go on.
+    pub(super) fn block(&mut self, from: ProcessId, to: ProcessId, blocked: bool) {
+        self.connections.entry((from, to)).or_default().blocked = blocked;
+    }
+
+    /// Whether a direction is blocked.
+    pub(super) fn is_blocked(&self, from: ProcessId, to: ProcessId) -> bool {
+        self.connections.get(&(from, to)).is_some_and(|connection| connection.blocked)
+    }
+
+    /// Makes one direction slow.
+    pub(super) fn slow(&mut self, from: ProcessId, to: ProcessId, slow_us: u64) {
+        self.connections.entry((from, to)).or_default().slow_us = slow_us;
+    }
+
+    /// Ends all disturbances.
+    pub(super) fn heal(&mut self) {
+        for connection in self.connections.values_mut() {
+            connection.blocked = false;
+            connection.slow_us = 0;
+        }
+    }
+}

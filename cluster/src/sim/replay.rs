@@ -1,0 +1,323 @@
+//! What the m-seq means, found out by replaying it naively: one message after the other, rows in a vector of versions,
+//! arithmetic in Rust. It shares no code with the engine, the storage process or the votes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use carousel_engine::{SqlState, Ts, schema::TableId};
+
+use super::statement::{Change, Conflict, Filter, Statement, number_of};
+use crate::{
+    config::Config,
+    message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId},
+    router::mseq::Routed,
+    wire::Delivery,
+};
+
+/// A row in `[begin, end)`.
+#[derive(Debug)]
+struct Version {
+    key: i64,
+    n: i32,
+    begin: Ts,
+    end: Ts,
+}
+
+#[derive(Debug)]
+struct Table {
+    id: TableId,
+    name: String,
+    dropped: Ts,
+    versions: Vec<Version>,
+}
+
+/// How a message ends, as a function of the m-seq.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Outcome {
+    /// A write changed rows; with those that RETURNING asks for.
+    Written(u64, Vec<(i64, i32)>),
+    /// A write failed in one of these ways.
+    Failed(BTreeSet<&'static str>),
+    /// It was planned against another catalog.
+    Stale,
+    /// A range it touches had no live holder.
+    Unavailable,
+    /// Its submitter was fenced.
+    Fenced,
+    /// It is no write.
+    None,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Replay {
+    order: Vec<Routed>,
+    outcomes: Vec<Outcome>,
+    tables: Vec<Table>,
+    config: Arc<Config>,
+    /// There was a range without a live holder.
+    unavailable: bool,
+    submitters: BTreeMap<ProcessId, (Incarnation, u64)>,
+}
+
+impl Replay {
+    pub(super) fn new(config: Arc<Config>) -> Replay {
+        Replay {
+            order: Vec::new(),
+            outcomes: Vec::new(),
+            tables: Vec::new(),
+            config,
+            unavailable: false,
+            submitters: BTreeMap::new(),
+        }
+    }
+
+    /// `Ts` of the last message that any router has learned.
+    pub(super) fn ts(&self) -> Ts {
+        Ts(self.order.len() as u64)
+    }
+
+    pub(super) fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Whether some range has been without a live holder.
+    pub(super) fn was_unavailable(&self) -> bool {
+        self.unavailable
+    }
+
+    pub(super) fn outcome(&self, ts: Ts) -> Option<&Outcome> {
+        self.outcomes.get((ts.0 as usize).checked_sub(1)?)
+    }
+
+    pub(super) fn message(&self, ts: Ts) -> Option<&Arc<Message>> {
+        self.order.get((ts.0 as usize).checked_sub(1)?).map(|routed| &routed.message)
+    }
+
+    /// A router has learned a message: all routers learn the same ones, without gaps, each once, those of a submitter
+    /// in the order of their numbers.
+    pub(super) fn learn(&mut self, routed: &Routed, statements: &[Statement]) -> Result<(), String> {
+        let at = routed.ts.0 as usize - 1;
+        if let Some(known) = self.order.get(at) {
+            return match known.message.id == routed.message.id && known.destinations == routed.destinations {
+                true => Ok(()),
+                false => Err(format!("total order: at {} both {known:?} and {routed:?}", routed.ts)),
+            };
+        }
+        if at != self.order.len() {
+            return Err(format!("the m-seq goes on with {} after {}", routed.ts, self.ts()));
+        }
+        let MessageId { submitter, incarnation, sequence } = routed.message.id;
+        let last = self.submitters.get(&submitter).copied().unwrap_or((incarnation, 0));
+        let expected = if last.0 == incarnation { last.1 + 1 } else { 1 };
+        if incarnation < last.0 || sequence != expected {
+            let id = routed.message.id;
+            return Err(format!("{} is {id:?}, after number {} of life {}", routed.ts, last.1, last.0));
+        }
+        self.submitters.insert(submitter, (incarnation, sequence));
+        if let Body::Data(_) = &routed.message.body
+            && self.config.destset(&routed.message)[..] != routed.destinations[..]
+        {
+            let wanted = self.config.destset(&routed.message);
+            return Err(format!("{} goes to {:?} instead of {wanted:?}", routed.ts, routed.destinations));
+        }
+        let outcome = self.apply(routed.ts, &routed.message, statements);
+        self.order.push(routed.clone());
+        self.outcomes.push(outcome);
+        Ok(())
+    }
+
+    fn apply(&mut self, ts: Ts, message: &Message, statements: &[Statement]) -> Outcome {
+        if self.config.is_fenced(message.id) {
+            return Outcome::Fenced;
+        }
+        match &message.body {
+            Body::Data(data) => match number_of(message).and_then(|number| statements.get(number)) {
+                Some(statement) if !statement.is_read() => self.write(ts, message, data, statement),
+                _ => Outcome::None,
+            },
+            Body::Ddl(ddl) => {
+                self.define(ts, ddl);
+                Outcome::None
+            }
+            Body::Configuration(_) => {
+                if let Ok(Some(config)) = self.config.apply(message, ts) {
+                    self.config = Arc::new(config);
+                    let all = [carousel_engine::position::KeyRange::FULL];
+                    self.unavailable |= self.config.without_holder(&all).is_some();
+                }
+                Outcome::None
+            }
+            Body::Pin { .. } | Body::Checkpoint => Outcome::None,
+        }
+    }
+
+    fn define(&mut self, ts: Ts, ddl: &Ddl) {
+        match ddl {
+            Ddl::CreateTable { schema, .. } => {
+                let (id, name) = (TableId(ts.0), schema.name.clone());
+                if self.tables.iter().all(|table| table.name != name || table.dropped != Ts::INFINITY) {
+                    self.tables.push(Table { id, name, dropped: Ts::INFINITY, versions: Vec::new() });
+                }
+            }
+            Ddl::DropTables { names, .. } => {
+                for table in self.tables.iter_mut().filter(|table| table.dropped == Ts::INFINITY) {
+                    if names.contains(&table.name) {
+                        table.dropped = ts;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the tables that a message names are there for what sees everything before `ts`.
+    pub(super) fn is_current(&self, message: &Message, ts: Ts) -> bool {
+        message.tables.iter().all(|(id, _)| {
+            self.tables.iter().any(|table| table.id == *id && Ts(id.0) < ts && ts <= table.dropped)
+        })
+    }
+
+    fn write(&mut self, ts: Ts, message: &Message, data: &Data, statement: &Statement) -> Outcome {
+        if !self.is_current(message, ts) {
+            return Outcome::Stale;
+        }
+        if self.config.without_holder(&message.ranges).is_some() {
+            return Outcome::Unavailable;
+        }
+        let Some(table) = self.tables.iter_mut().find(|table| table.id == data.operation.table) else {
+            return Outcome::Stale;
+        };
+        let mut failures = BTreeSet::new();
+        // Versions that end, and those that begin.
+        let (mut ended, mut begun) = (Vec::new(), Vec::new());
+        let mut rows = 0;
+        let live = |version: &&(usize, &Version)| version.1.end == Ts::INFINITY;
+        let numbered: Vec<(usize, &Version)> = table.versions.iter().enumerate().collect();
+        match statement {
+            Statement::Insert { rows: inserted, conflict } => {
+                for (key, n) in inserted {
+                    let old = numbered.iter().filter(live).find(|(_, version)| version.key == *key);
+                    match (old, conflict) {
+                        (None, _) => begun.push((*key, *n)),
+                        (Some(_), Conflict::Nothing) => continue,
+                        (Some(_), Conflict::Fail) => drop(failures.insert("23505")),
+                        (Some((index, version)), Conflict::Add) => match version.n.checked_add(*n) {
+                            Some(sum) => {
+                                ended.push(*index);
+                                begun.push((*key, sum));
+                            }
+                            None => drop(failures.insert("22003")),
+                        },
+                    }
+                    rows += 1;
+                }
+            }
+            Statement::Update { filter, change, .. } => {
+                for (index, version) in numbered.iter().filter(live) {
+                    if filter.holds(version.key, version.n) {
+                        match changed(version.n, *change) {
+                            Ok(n) => {
+                                ended.push(*index);
+                                begun.push((version.key, n));
+                            }
+                            Err(code) => drop(failures.insert(code)),
+                        }
+                        rows += 1;
+                    }
+                }
+            }
+            Statement::Delete { filter } => {
+                for (index, version) in numbered.iter().filter(live) {
+                    if filter.holds(version.key, version.n) {
+                        ended.push(*index);
+                        rows += 1;
+                    }
+                }
+            }
+            // TRUNCATE counts nothing.
+            Statement::Truncate => ended.extend(numbered.iter().filter(live).map(|(index, _)| *index)),
+            Statement::Rows(_) | Statement::Total(_) => {}
+        }
+        if !failures.is_empty() {
+            return Outcome::Failed(failures);
+        }
+        ended.into_iter().for_each(|index| table.versions[index].end = ts);
+        let returned = match statement {
+            Statement::Update { returning: true, .. } => begun.clone(),
+            _ => Vec::new(),
+        };
+        let end = Ts::INFINITY;
+        table.versions.extend(begun.into_iter().map(|(key, n)| Version { key, n, begin: ts, end }));
+        Outcome::Written(rows, returned)
+    }
+
+    /// The rows of a table that what sees everything before `ts` sees, in the order of their keys.
+    pub(super) fn rows(&self, table: TableId, filter: &Filter, ts: Ts) -> Vec<(i64, i32)> {
+        let versions = self.tables.iter().filter(|known| known.id == table).flat_map(|table| &table.versions);
+        let seen = versions.filter(|version| version.begin < ts && ts <= version.end);
+        let mut rows: Vec<(i64, i32)> = seen
+            .filter(|version| filter.holds(version.key, version.n))
+            .map(|version| (version.key, version.n))
+            .collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    /// A process has been given deliveries that continue what it had up to `after`: they are its share of the m-seq, no
+    /// less and no more.
+    pub(super) fn delivered(
+        &self,
+        to: ProcessId,
+        after: Ts,
+        frontier: Ts,
+        deliveries: &[Delivery],
+    ) -> Result<(), String> {
+        if frontier > self.ts() {
+            return Err(format!("{to} has frontier {frontier}, but the m-seq ends at {}", self.ts()));
+        }
+        let new = |delivery: &&Delivery| delivery.ts > after && delivery.message.id.is_ordered();
+        let mut given = deliveries.iter().filter(new);
+        for routed in &self.order[after.0.min(frontier.0) as usize..frontier.0 as usize] {
+            let Ok(index) = routed.destinations.binary_search_by_key(&to, |(process, _)| *process) else {
+                continue;
+            };
+            let ranges = &routed.destinations[index].1;
+            match given.next() {
+                Some(delivery)
+                    if delivery.ts == routed.ts
+                        && delivery.message.id == routed.message.id
+                        && delivery.ranges == *ranges => {}
+                other => {
+                    let other = other.map(|delivery| (delivery.ts, delivery.message.id));
+                    return Err(format!("{to} gets {other:?} instead of {} up to {frontier}", routed.ts));
+                }
+            }
+        }
+        match given.next() {
+            Some(delivery) => Err(format!("{to} gets {}, of which it is no destination", delivery.ts)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn changed(n: i32, change: Change) -> Result<i32, &'static str> {
+    match change {
+        Change::Set(value) => Ok(value),
+        Change::Add(value) => n.checked_add(value).ok_or("22003"),
+        Change::DivideBy(value) => {
+            let divisor = n.checked_sub(value).ok_or("22003")?;
+            1000i32.checked_div(divisor).ok_or("22012")
+        }
+    }
+}
+
+/// Whether an error is one of those that the replay foresees.
+pub(super) fn foreseen(outcome: &Outcome, code: SqlState) -> bool {
+    match outcome {
+        Outcome::Failed(codes) => codes.contains(code.as_str()),
+        Outcome::Unavailable => code == SqlState::UNAVAILABLE,
+        _ => false,
+    }
+}

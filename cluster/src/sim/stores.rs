@@ -1,0 +1,295 @@
+//! Storage processes of the simulated cluster: [`crate::storage::node`] with real shards and a simulated disk.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use carousel_engine::{
+    Ts,
+    operation::Effect as ShardEffect,
+    schema::TableId,
+    shard::{Options as ShardOptions, Progress, Shard},
+};
+
+use arrow::{
+    array::AsArray,
+    datatypes::{Int32Type, Int64Type},
+    record_batch::RecordBatch,
+};
+
+use super::{
+    statement::Filter,
+    world::{Item, Phase, World},
+};
+use crate::{
+    message::{ProcessId, ProcessKind},
+    storage::{
+        checkpointer::CheckpointCommand,
+        core::{Core, CoreOptions, Recovered, local},
+        node::{Input, Node, Output},
+        payloads::PayloadCommand,
+        scan::{Scan, ShardCommand},
+    },
+    wire::Wire,
+};
+
+/// A checkpoint on a disk.
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    recovered: Recovered,
+    rows: Vec<(TableId, RecordBatch)>,
+}
+
+/// What survives a storage process: its newest complete checkpoint.
+#[derive(Debug, Default)]
+pub(super) struct StorageDisk {
+    checkpoint: Option<Checkpoint>,
+}
+
+struct ScanHost {
+    scan: Scan,
+    commands: VecDeque<ShardCommand>,
+    scheduled: bool,
+    effects_us: u64,
+}
+
+/// A storage process's life.
+pub(super) struct StorageHost {
+    node: Node,
+    scans: Vec<ScanHost>,
+    writing: Option<(Checkpoint, bool)>,
+}
+
+impl StorageHost {
+    /// How far it is.
+    pub(super) fn progress(&self) -> crate::storage::Progress {
+        self.node.progress()
+    }
+
+    fn memory(&self) -> u64 {
+        self.scans.iter().map(|host| host.scan.memory()).sum()
+    }
+}
+
+/// The rows `(k, n)` of a batch of such columns.
+pub(super) fn rows_of(batch: &RecordBatch) -> Vec<(i64, i32)> {
+    let (keys, numbers) =
+        (batch.column(0).as_primitive::<Int64Type>(), batch.column(1).as_primitive::<Int32Type>());
+    keys.values().iter().copied().zip(numbers.values().iter().copied()).collect()
+}
+
+impl World {
+    pub(super) fn start_storage(&mut self, id: ProcessId) {
+        let shards = if id.number.is_multiple_of(2) { 2 } else { 1 };
+        let disk = self.storage_disks.entry(id).or_default();
+        let held = self.config.held(id);
+        let options = ShardOptions { segment_rows: 4, ..ShardOptions::default() };
+        let mut recovered = Recovered::default();
+        let mut scans: Vec<Shard> =
+            (0..shards).map(|index| Shard::new(index, shards, held.clone(), options)).collect();
+        if let Some(checkpoint) = disk.checkpoint.clone() {
+            let begin = local(checkpoint.recovered.ts);
+            for shard in &mut scans {
+                for table in checkpoint.recovered.catalog.tables() {
+                    shard.restore_table(table.clone());
+                }
+                for (table, rows) in &checkpoint.rows {
+                    shard.restore(*table, rows, begin).expect("rows of a checkpoint");
+                }
+            }
+            recovered = checkpoint.recovered;
+        }
+        let core_options = CoreOptions { id, config: self.config.clone(), shards: scans.len(), running: 16 };
+        let core = Core::new(core_options, recovered);
+        let routers = self.of_kind(ProcessKind::Router);
+        let mut node = Node::new(id, self.incarnation(id), None, scans.len(), routers, core);
+        let outputs = node.begin();
+        let scans = scans
+            .into_iter()
+            .map(|shard| ScanHost {
+                scan: Scan::new(shard),
+                commands: VecDeque::new(),
+                scheduled: false,
+                effects_us: 0,
+            })
+            .collect();
+        self.storage.insert(id, StorageHost { node, scans, writing: None });
+        self.storage_outputs(id, outputs);
+    }
+
+    /// A checkpoint that was complete may be durable, though nobody has heard of it.
+    pub(super) fn crash_storage(&mut self, id: ProcessId) {
+        if let Some(StorageHost { writing: Some((checkpoint, true)), .. }) = self.storage.remove(&id)
+            && self.random.one_in(3)
+            && let Some(disk) = self.storage_disks.get_mut(&id)
+        {
+            disk.checkpoint = Some(checkpoint);
+        }
+    }
+
+    pub(super) fn storage_input(&mut self, id: ProcessId, input: Input) -> Result<(), String> {
+        let now_ms = self.clock_ms(id);
+        let Some(host) = self.storage.get_mut(&id) else { return Ok(()) };
+        let deliveries = match &input {
+            Input::Received { wire: Wire::Deliver { deliveries, .. }, .. } => Some(deliveries.clone()),
+            _ => None,
+        };
+        host.node.clock(now_ms);
+        let (before, memory) = (host.node.frontier(), host.memory());
+        let outputs = host.node.handle(input, memory);
+        let (after, stopped) = (host.node.frontier(), host.node.stopped().map(str::to_string));
+        if after > before {
+            let deliveries = deliveries.unwrap_or_default();
+            self.replay.delivered(id, before, after, &deliveries)?;
+        }
+        self.storage_outputs(id, outputs);
+        if let Some(reason) = stopped {
+            self.note([7, 0], || format!("{id} stops: {reason}"));
+            if !self.replay.config().is_suspected(id) {
+                return Err(format!("{id} stops: {reason}"));
+            }
+            self.crash(id);
+            if let Some(life) = self.lives.get_mut(&id) {
+                life.gone = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn storage_outputs(&mut self, id: ProcessId, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Send(to, wire) => self.send(id, to, wire),
+                Output::Shard(shard, command) => {
+                    if let Some(host) = self.storage.get_mut(&id) {
+                        host.scans[shard].commands.push_back(command);
+                        self.wake(id, shard);
+                    }
+                }
+                Output::Payload(PayloadCommand::Expire(_)) => {}
+                Output::Payload(command) => panic!("{id}: no payload is staged, but {command:?}"),
+                Output::Checkpoint(command) => self.write_checkpoint(id, command),
+            }
+        }
+    }
+
+    fn wake(&mut self, id: ProcessId, shard: usize) {
+        let delay_us = self.random.within(20..800);
+        let Some(scan) = self.storage.get_mut(&id).map(|host| &mut host.scans[shard]) else { return };
+        if !scan.scheduled {
+            scan.scheduled = true;
+            self.schedule(delay_us, Item::Scan { storage: id, shard });
+        }
+    }
+
+    /// A scan thread does a step.
+    pub(super) fn scan(&mut self, id: ProcessId, shard: usize) -> Result<(), String> {
+        let take = 1 + self.random.below(4) as usize;
+        let delay_us = self.random.within(20..1_000);
+        let Some(host) = self.storage.get_mut(&id) else { return Ok(()) };
+        let scan = &mut host.scans[shard];
+        scan.scheduled = false;
+        let mut effects: Vec<ShardEffect> = Vec::new();
+        for command in scan.commands.drain(..take.min(scan.commands.len())) {
+            scan.scan.tell(command, &mut effects);
+        }
+        let busy = scan.scan.step(&mut effects) == Progress::Busy || !scan.commands.is_empty();
+        if !effects.is_empty() {
+            scan.effects_us = (scan.effects_us + 1).max(self.now_us + delay_us);
+            let at_us = scan.effects_us;
+            self.schedule_at(at_us, Item::Storage { to: id, input: Input::Shard((shard, effects)) });
+        }
+        if busy {
+            self.wake(id, shard);
+        }
+        Ok(())
+    }
+
+    fn write_checkpoint(&mut self, id: ProcessId, command: CheckpointCommand) {
+        let delay_us = self.random.within(500..100_000) + self.disk_us;
+        let Some(host) = self.storage.get_mut(&id) else { return };
+        match command {
+            CheckpointCommand::Begin { ts, catalog, ballots } => {
+                let recovered =
+                    Recovered { ts, catalog: catalog.as_ref().clone(), ballots, hashes: Vec::new() };
+                host.writing = Some((Checkpoint { recovered, rows: Vec::new() }, false));
+            }
+            CheckpointCommand::Rows { table, batch, .. } => {
+                if let Some((checkpoint, _)) = &mut host.writing {
+                    checkpoint.rows.push((table.id, batch));
+                }
+            }
+            CheckpointCommand::End { hashes } => {
+                if let Some((checkpoint, complete)) = &mut host.writing {
+                    checkpoint.recovered.hashes = hashes;
+                    *complete = true;
+                }
+                self.schedule(delay_us, Item::CheckpointWritten(id));
+            }
+        }
+    }
+
+    /// A checkpoint is durable, or could not be written.
+    pub(super) fn checkpoint_written(&mut self, id: ProcessId) -> Result<(), String> {
+        let fails = self.random.one_in(30) && self.phase == Phase::Turmoil;
+        let Some((checkpoint, _)) = self.storage.get_mut(&id).and_then(|host| host.writing.take()) else {
+            return Ok(());
+        };
+        let ts = checkpoint.recovered.ts;
+        if fails {
+            let outcome = Err("no space left on device".to_string());
+            return self.storage_input(id, Input::Checkpoint((ts, outcome)));
+        }
+        self.check_checkpoint(id, &checkpoint)?;
+        self.report.checkpoints += 1;
+        if let Some(disk) = self.storage_disks.get_mut(&id) {
+            disk.checkpoint = Some(checkpoint);
+        }
+        self.storage_input(id, Input::Checkpoint((ts, Ok(()))))
+    }
+
+    /// A checkpoint has the rows that the replay has at its `Ts`, in the ranges that the process holds.
+    fn check_checkpoint(&self, id: ProcessId, checkpoint: &Checkpoint) -> Result<(), String> {
+        let ts = checkpoint.recovered.ts;
+        let held = self.config.held(id);
+        let mut found: BTreeMap<TableId, Vec<(i64, i32)>> = BTreeMap::new();
+        for (table, batch) in &checkpoint.rows {
+            found.entry(*table).or_default().extend(rows_of(batch));
+        }
+        for table in checkpoint.recovered.catalog.tables() {
+            let position = |key: i64| table.partitioning.position(&[carousel_engine::Value::Int8(key)]);
+            let mut wanted = self.replay.rows(table.id, &Filter::All, ts);
+            wanted.retain(|(key, _)| held.iter().any(|range| range.contains(position(*key))));
+            let mut rows = found.remove(&table.id).unwrap_or_default();
+            rows.sort_unstable();
+            if rows != wanted {
+                return Err(format!(
+                    "{id}: checkpoint {ts} of table {} has {rows:?} instead of {wanted:?}",
+                    table.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every storage process that lives is durable up to the last checkpoint, and has executed everything.
+    pub(super) fn is_checkpointed(&self) -> bool {
+        let last = self.last_checkpoint();
+        self.of_kind(ProcessKind::Storage).into_iter().filter(|id| !self.lives[id].gone).all(|id| {
+            self.storage.get(&id).is_some_and(|host| {
+                let marks = host.node.progress().watermarks;
+                last.is_some_and(|last| marks.durable >= last) && marks.executed == self.replay.ts()
+            })
+        })
+    }
+
+    fn last_checkpoint(&self) -> Option<Ts> {
+        self.report.last_checkpoint
+    }
+
+    /// The config that storage processes begin with.
+    pub(super) fn first_config(&self) -> Arc<crate::config::Config> {
+        self.config.clone()
+    }
+}

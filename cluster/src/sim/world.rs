@@ -1,0 +1,561 @@
+//! The scheduler: virtual time, what is due when, which processes live, and who gets what.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::Write as _,
+    sync::Arc,
+};
+
+use super::{
+    Options, Report,
+    clients::ClientHost,
+    consensus,
+    network::{Arrival, Arrived, Network},
+    random::Random,
+    replay::Replay,
+    routers::{RouterDisk, RouterHost},
+    statement::Statement,
+    stores::{StorageDisk, StorageHost},
+};
+use crate::{
+    config::Config,
+    message::{ProcessId, ProcessKind},
+    router, storage,
+    wire::Wire,
+};
+
+/// Processes look at the clock this often.
+const TICK_US: u64 = 100_000;
+/// So often does the consensus.
+const CONSENSUS_TICK_US: u64 = 25_000;
+/// What cannot be sent because the way is blocked is given up after so long.
+const BREAK_US: u64 = 2_000_000;
+/// Faults happen for so long; statements are submitted at most twice as long.
+const TURMOIL_US: u64 = 8_000_000;
+/// How long what is under way when the faults end may take.
+const DRAIN_US: u64 = 90_000_000;
+/// Lines of the trace that a failure shows.
+const LINES: usize = 4_000;
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(super) enum Item {
+    Arrive(Arrival),
+    /// Something that was said before is said again, out of turn.
+    Stray {
+        from: ProcessId,
+        to: ProcessId,
+        wire: Wire,
+    },
+    Consensus {
+        from: u32,
+        to: u32,
+        message: consensus::Message,
+    },
+    Unreachable {
+        process: ProcessId,
+        peer: ProcessId,
+    },
+    Tick(ProcessId),
+    ConsensusTick(ProcessId),
+    Router {
+        to: ProcessId,
+        input: router::core::Input,
+    },
+    RouterDisk(ProcessId),
+    Scan {
+        storage: ProcessId,
+        shard: usize,
+    },
+    Storage {
+        to: ProcessId,
+        input: storage::node::Input,
+    },
+    CheckpointWritten(ProcessId),
+    Submit(ProcessId),
+    Fault,
+    EndOf(super::faults::Disturbance),
+    Restart(ProcessId),
+    Look,
+}
+
+impl Item {
+    /// The process that it happens to.
+    fn owner(&self) -> Option<ProcessId> {
+        match self {
+            Item::Arrive(arrival) => Some(arrival.to),
+            Item::Consensus { to, .. } => Some(ProcessId::router(*to)),
+            Item::Stray { to, .. } | Item::Router { to, .. } | Item::Storage { to, .. } => Some(*to),
+            Item::Unreachable { process, .. }
+            | Item::Tick(process)
+            | Item::ConsensusTick(process)
+            | Item::RouterDisk(process)
+            | Item::CheckpointWritten(process)
+            | Item::Submit(process)
+            | Item::Scan { storage: process, .. } => Some(*process),
+            Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Look => None,
+        }
+    }
+}
+
+/// A process's lives.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// Which; also the incarnation.
+    pub(super) number: u64,
+    pub(super) up: bool,
+    /// It has been suspected, and does not come back.
+    pub(super) gone: bool,
+    pub(super) paused_until_us: u64,
+    started_us: u64,
+    /// How far its clock is ahead.
+    pub(super) ahead_us: u64,
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Statements are submitted, faults happen.
+    Turmoil,
+    /// No faults any more: what is under way comes to its end.
+    Drain,
+    /// The last checkpoint is made.
+    Checkpoint,
+    /// Done.
+    Over,
+}
+
+/// The whole cluster.
+pub(super) struct World {
+    pub(super) options: Options,
+    pub(super) random: Random,
+    pub(super) now_us: u64,
+    pub(super) phase: Phase,
+    /// What is due, with the life of the process it is about.
+    due: BTreeMap<(u64, u64), (u64, Item)>,
+    sequence: u64,
+    pub(super) network: Network,
+    pub(super) lives: BTreeMap<ProcessId, Life>,
+    pub(super) config: Arc<Config>,
+    pub(super) routers: BTreeMap<ProcessId, RouterHost>,
+    pub(super) router_disks: BTreeMap<ProcessId, RouterDisk>,
+    pub(super) storage: BTreeMap<ProcessId, StorageHost>,
+    pub(super) storage_disks: BTreeMap<ProcessId, StorageDisk>,
+    pub(super) clients: BTreeMap<ProcessId, ClientHost>,
+    pub(super) statements: Vec<Statement>,
+    pub(super) replay: Replay,
+    /// How long the turmoil has lasted.
+    turmoil_us: u64,
+    /// Operations that have not been submitted.
+    pub(super) operations: usize,
+    pub(super) faults: usize,
+    /// Messages are said again, out of turn.
+    pub(super) strays: bool,
+    /// Disks take so much longer.
+    pub(super) disk_us: u64,
+    pub(super) report: Report,
+    hash: xxhash_rust::xxh3::Xxh3,
+    lines: VecDeque<String>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: Options) -> World {
+        let mut random = Random::new(seed);
+        let routers = if random.one_in(6) { 1 } else { 3 };
+        let storage = random.within(2..5) as u32;
+        let replication = if random.one_in(4) { 1 } else { 2 };
+        let config = Arc::new(Config::evenly(storage, replication).expect("a ring"));
+        let mut world = World {
+            operations: options.operations,
+            faults: options.faults,
+            options,
+            now_us: 0,
+            turmoil_us: 0,
+            phase: Phase::Turmoil,
+            due: BTreeMap::new(),
+            sequence: 0,
+            network: Network::default(),
+            lives: BTreeMap::new(),
+            replay: Replay::new(config.clone()),
+            config,
+            routers: BTreeMap::new(),
+            router_disks: BTreeMap::new(),
+            storage: BTreeMap::new(),
+            storage_disks: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            statements: Vec::new(),
+            strays: false,
+            disk_us: 0,
+            report: Report::default(),
+            hash: xxhash_rust::xxh3::Xxh3::new(),
+            lines: VecDeque::new(),
+            random,
+        };
+        let routers = (1..=routers).map(ProcessId::router);
+        let processes = routers.chain((1..=storage).map(ProcessId::storage));
+        for process in processes.chain((1..=2).map(ProcessId::client)) {
+            world.lives.insert(process, Life::default());
+        }
+        for process in world.processes() {
+            world.start(process);
+        }
+        for _ in 0..world.faults {
+            let at_us = world.random.within(200_000..7_000_000);
+            world.at(at_us, 0, Item::Fault);
+        }
+        world.at(100_000, 0, Item::Look);
+        world
+    }
+
+    pub(super) fn processes(&self) -> Vec<ProcessId> {
+        self.lives.keys().copied().collect()
+    }
+
+    /// Processes of a kind.
+    pub(super) fn of_kind(&self, kind: ProcessKind) -> Vec<ProcessId> {
+        self.lives.keys().copied().filter(|process| process.kind == kind).collect()
+    }
+
+    pub(super) fn is_up(&self, process: ProcessId) -> bool {
+        self.lives.get(&process).is_some_and(|life| life.up)
+    }
+
+    pub(super) fn incarnation(&self, process: ProcessId) -> u64 {
+        self.lives[&process].number
+    }
+
+    /// What a process's own clock says, in milliseconds since its start.
+    pub(super) fn clock_ms(&self, process: ProcessId) -> u64 {
+        let life = &self.lives[&process];
+        (self.now_us - life.started_us + life.ahead_us) / 1_000
+    }
+
+    fn at(&mut self, at_us: u64, life: u64, item: Item) {
+        self.sequence += 1;
+        self.due.insert((at_us, self.sequence), (life, item));
+    }
+
+    /// Something is due at a time, if the process it is about still lives this life.
+    pub(super) fn schedule_at(&mut self, at_us: u64, item: Item) {
+        let life = item.owner().map_or(0, |owner| self.lives[&owner].number);
+        self.at(at_us.max(self.now_us), life, item);
+    }
+
+    /// Something is due after a while.
+    pub(super) fn schedule(&mut self, delay_us: u64, item: Item) {
+        self.schedule_at(self.now_us + delay_us, item);
+    }
+
+    /// How long a message takes: mostly about a millisecond, sometimes much longer.
+    pub(super) fn delay_us(&mut self) -> u64 {
+        match self.random.one_in(40) {
+            true => self.random.within(2_000..60_000),
+            false => self.random.within(50..2_000),
+        }
+    }
+
+    /// Notes an event for the trace; the numbers tell runs apart.
+    pub(super) fn note(&mut self, numbers: [u64; 2], line: impl FnOnce() -> String) {
+        self.hash.update(&self.now_us.to_le_bytes());
+        numbers.iter().for_each(|number| self.hash.update(&number.to_le_bytes()));
+        if self.options.trace {
+            let mut text = format!("{:>12.3} ", self.now_us as f64 / 1_000.0);
+            let _ = write!(text, "{}", line());
+            self.hash.update(text.as_bytes());
+            if self.lines.len() == LINES {
+                self.lines.pop_front();
+            }
+            self.lines.push_back(text);
+        }
+    }
+
+    /// The last lines of the trace.
+    pub(super) fn lines(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines).into()
+    }
+
+    /// Sends from one process to another.
+    pub(super) fn send(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
+        let delay_us = self.delay_us();
+        if !self.is_up(to) {
+            let wait_us = if self.network.is_blocked(from, to) { BREAK_US } else { 0 };
+            return self.schedule(delay_us + wait_us, Item::Unreachable { process: from, peer: to });
+        }
+        if self.strays && is_suppressed_twice(&wire) && self.random.one_in(8) {
+            let later_us = self.random.within(1_000..500_000);
+            self.schedule(later_us, Item::Stray { from, to, wire: wire.clone() });
+        }
+        let (at_us, arrival) = self.network.send(from, to, wire, self.now_us, delay_us);
+        self.schedule_at(at_us, Item::Arrive(arrival));
+    }
+
+    /// What is under way is lost with the process that ends; the sender hears of it.
+    pub(super) fn reset(&mut self, from: ProcessId, to: ProcessId) {
+        if self.network.reset(from, to) && self.is_up(from) {
+            let delay_us = self.delay_us();
+            self.schedule(delay_us, Item::Unreachable { process: from, peer: to });
+        }
+    }
+
+    /// A process begins its next life.
+    pub(super) fn start(&mut self, process: ProcessId) {
+        let now_us = self.now_us;
+        let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
+        *life = Life { number: life.number + 1, up: true, started_us: now_us, ..Life::default() };
+        let number = life.number;
+        self.note([1, number], || format!("{process} starts life {number}"));
+        let jitter_us = self.random.below(TICK_US);
+        self.schedule(jitter_us, Item::Tick(process));
+        match process.kind {
+            ProcessKind::Router => {
+                self.schedule(jitter_us % CONSENSUS_TICK_US, Item::ConsensusTick(process));
+                self.start_router(process);
+            }
+            ProcessKind::Storage => self.start_storage(process),
+            ProcessKind::Client | ProcessKind::Super => self.start_client(process),
+        }
+    }
+
+    /// A process ends, without a word.
+    pub(super) fn crash(&mut self, process: ProcessId) {
+        let Some(life) = self.lives.get_mut(&process).filter(|life| life.up) else { return };
+        life.up = false;
+        // What it has still to do is not done.
+        life.number += 1;
+        self.note([2, 0], || format!("{process} crashes"));
+        match process.kind {
+            ProcessKind::Router => self.crash_router(process),
+            ProcessKind::Storage => self.crash_storage(process),
+            ProcessKind::Client | ProcessKind::Super => drop(self.clients.remove(&process)),
+        }
+        for other in self.processes() {
+            self.reset(process, other);
+            self.reset(other, process);
+        }
+    }
+
+    /// Goes on until all is done.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        while self.phase != Phase::Over {
+            let Some(((at_us, _), (life, item))) = self.due.pop_first() else {
+                return Err("nothing is due any more".into());
+            };
+            self.now_us = at_us;
+            self.report.events += 1;
+            if let Some(owner) = item.owner() {
+                let Some(known) = self.lives.get(&owner) else { continue };
+                if known.number != life || !known.up {
+                    continue;
+                }
+                if known.paused_until_us > at_us {
+                    let until_us = known.paused_until_us;
+                    self.at(until_us, life, item);
+                    continue;
+                }
+            }
+            self.happen(item)?;
+            if self.phase != Phase::Turmoil && self.now_us > self.turmoil_us + DRAIN_US {
+                return Err(self.unfinished());
+            }
+        }
+        self.report.trace_hash = self.hash.digest();
+        Ok(())
+    }
+
+    fn happen(&mut self, item: Item) -> Result<(), String> {
+        match item {
+            Item::Arrive(arrival) => match self.network.arrive(arrival) {
+                Arrived::Wire(wire) => self.receive(arrival.from, arrival.to, wire),
+                Arrived::Blocked => {
+                    self.schedule(20_000, Item::Arrive(arrival));
+                    Ok(())
+                }
+                Arrived::Lost => Ok(()),
+            },
+            Item::Stray { from, to, wire } => self.receive(from, to, wire),
+            Item::Consensus { from, to, message } => self.receive_consensus(from, to, message),
+            Item::Unreachable { process, peer } => {
+                self.note([4, 0], || format!("{process} cannot reach {peer}"));
+                match process.kind {
+                    ProcessKind::Router => Ok(()),
+                    ProcessKind::Storage => {
+                        self.storage_input(process, storage::node::Input::Unreachable(peer))
+                    }
+                    ProcessKind::Client | ProcessKind::Super => {
+                        self.client_event(process, crate::client::core::Event::Unreachable(peer))
+                    }
+                }
+            }
+            Item::Tick(process) => {
+                self.schedule(TICK_US, Item::Tick(process));
+                let now_ms = self.clock_ms(process);
+                match process.kind {
+                    ProcessKind::Router => self.router_input(process, router::core::Input::Tick(now_ms)),
+                    ProcessKind::Storage => self.storage_input(process, storage::node::Input::Tick(now_ms)),
+                    ProcessKind::Client | ProcessKind::Super => self.client_tick(process, now_ms),
+                }
+            }
+            Item::ConsensusTick(process) => {
+                self.schedule(CONSENSUS_TICK_US, Item::ConsensusTick(process));
+                self.tick_consensus(process)
+            }
+            Item::Router { to, input } => self.router_input(to, input),
+            Item::RouterDisk(process) => self.router_wrote(process),
+            Item::Scan { storage, shard } => self.scan(storage, shard),
+            Item::Storage { to, input } => self.storage_input(to, input),
+            Item::CheckpointWritten(process) => self.checkpoint_written(process),
+            Item::Submit(process) => self.submit(process),
+            Item::Fault => {
+                self.fault();
+                Ok(())
+            }
+            Item::EndOf(disturbance) => {
+                self.end(&disturbance);
+                Ok(())
+            }
+            Item::Restart(process) => {
+                self.start(process);
+                Ok(())
+            }
+            Item::Look => {
+                self.schedule(100_000, Item::Look);
+                self.look();
+                Ok(())
+            }
+        }
+    }
+
+    fn receive(&mut self, from: ProcessId, to: ProcessId, wire: Wire) -> Result<(), String> {
+        let (sender, receiver) = (u64::from(from.number), u64::from(to.number));
+        self.note([sender << 8 | receiver, wire.lane() as u64], || {
+            format!("{from} -> {to} {}", brief(&wire))
+        });
+        match to.kind {
+            ProcessKind::Router => self.router_input(to, router::core::Input::Received { from, wire }),
+            ProcessKind::Storage => self.storage_input(to, storage::node::Input::Received { from, wire }),
+            ProcessKind::Client | ProcessKind::Super => self.client_received(to, from, wire),
+        }
+    }
+
+    /// Whether the run can go on to its next phase.
+    fn look(&mut self) {
+        match self.phase {
+            Phase::Turmoil
+                if self.now_us > TURMOIL_US && (self.operations == 0 || self.now_us > 2 * TURMOIL_US) =>
+            {
+                self.note([5, 0], || "the faults end".into());
+                self.phase = Phase::Drain;
+                self.turmoil_us = self.now_us;
+                self.heal();
+            }
+            Phase::Drain if self.clients.values().all(ClientHost::is_idle) => {
+                let ordered = self.submit_last_checkpoint();
+                self.phase = if ordered { Phase::Checkpoint } else { Phase::Drain };
+            }
+            Phase::Checkpoint if self.is_checkpointed() => {
+                self.phase = Phase::Over;
+                self.report.virtual_us = self.now_us;
+            }
+            _ => {}
+        }
+    }
+
+    fn unfinished(&self) -> String {
+        let mut text = String::from("after the faults had ended, not everything came to its end:");
+        for (client, host) in &self.clients {
+            let _ = write!(text, " {client}: {};", host.unfinished());
+        }
+        for (storage, host) in &self.storage {
+            let _ = write!(text, " {storage}: {:?};", host.progress());
+        }
+        let _ = write!(text, " the m-seq ends at {}, {:?}", self.replay.ts(), self.report.last_checkpoint);
+        text
+    }
+}
+
+/// Whether the receiver says that a second copy, out of turn, does no harm.
+fn is_suppressed_twice(wire: &Wire) -> bool {
+    matches!(
+        wire,
+        Wire::Route(_)
+            | Wire::Votes(_)
+            | Wire::AskVotes(_)
+            | Wire::Durable { .. }
+            | Wire::Confirm(_)
+            | Wire::Ordered { .. }
+            | Wire::Resend { .. }
+            | Wire::NotLeader { .. }
+            | Wire::Hello
+            | Wire::Memory { .. }
+            | Wire::Restarted(_)
+            | Wire::ReadsLost(_)
+    ) || matches!(wire, Wire::Deliver { deliveries, .. }
+        if deliveries.iter().all(|delivery| delivery.message.id.is_ordered()))
+}
+
+/// A message in a line.
+fn brief(wire: &Wire) -> String {
+    match wire {
+        Wire::Route(messages) => {
+            let ids: Vec<String> = messages.iter().map(|message| short(&message.id)).collect();
+            format!("route {}", ids.join(" "))
+        }
+        Wire::Read { messages, seen } => {
+            let ids: Vec<String> = messages.iter().map(|message| short(&message.id)).collect();
+            format!("read {} seen={seen}", ids.join(" "))
+        }
+        Wire::Deliver { after, deliveries, frontier, .. } => {
+            let list: Vec<String> = deliveries
+                .iter()
+                .map(|delivery| format!("{}:{}", delivery.ts, short(&delivery.message.id)))
+                .collect();
+            format!("deliver after={after} [{}] frontier={frontier}", list.join(" "))
+        }
+        Wire::Answers(answers) => {
+            let list: Vec<String> = answers
+                .iter()
+                .map(|answer| {
+                    let part = match &answer.part {
+                        crate::wire::AnswerPart::Rows { batch, .. } => format!("{} rows", batch.num_rows()),
+                        crate::wire::AnswerPart::Groups(_) => "groups".into(),
+                        crate::wire::AnswerPart::Done { outcomes } => {
+                            let outcomes: Vec<String> = outcomes
+                                .iter()
+                                .map(|(_, outcome)| match outcome {
+                                    Ok(rows) => rows.to_string(),
+                                    Err(error) => error.code.as_str().to_string(),
+                                })
+                                .collect();
+                            format!("done {}", outcomes.join(","))
+                        }
+                        crate::wire::AnswerPart::Stale => "stale".into(),
+                    };
+                    format!("{}@{} {part}", short(&answer.id), answer.ts)
+                })
+                .collect();
+            format!("answers {}", list.join("; "))
+        }
+        Wire::Votes(votes) => {
+            let votes: Vec<String> = votes
+                .iter()
+                .map(|vote| format!("{} {:x}={:?}", vote.ts, vote.range.first >> 60, vote.vote))
+                .collect();
+            format!("votes {}", votes.join(", "))
+        }
+        Wire::State { ts, leadership, catalog, .. } => {
+            format!("state ts={ts} leadership={leadership:x} catalog={}", catalog.is_some())
+        }
+        Wire::Confirm(marks) => {
+            format!("confirm {}/{}/{}", marks.delivered, marks.executed, marks.durable)
+        }
+        Wire::Durable { ts, reply, .. } => format!("durable ts={ts} reply={reply}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn short(id: &crate::message::MessageId) -> String {
+    match id.is_ordered() {
+        true => format!("{}.{}.{}", id.submitter, id.incarnation, id.sequence),
+        false => format!("{}.{}.r{}", id.submitter, id.incarnation, id.sequence & !(1 << 63)),
+    }
+}
