@@ -77,6 +77,7 @@ def turn(connection, questions, seconds, hands):
 
 def main(path, threads):
     connection = duckdb.connect(config={"threads": threads})
+    connection.execute("SET enable_progress_bar = false")  # it would be printed among the answers
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"CREATE TABLE ticket AS FROM read_parquet({literal(path)})")
     rows = connection.execute("SELECT count(*) FROM ticket").fetchone()[0]
