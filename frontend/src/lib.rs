@@ -11,6 +11,7 @@ pub mod ticket;
 
 mod connection;
 mod copy;
+mod metering;
 mod pg_catalog;
 mod protocol;
 mod server;

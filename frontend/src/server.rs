@@ -23,6 +23,7 @@ use tokio::{
 
 use crate::{
     connection::{Connection, Failed, Interrupter, Interrupts},
+    metering::Meter,
     protocol::{
         backend::{Output, Severity},
         frames,
@@ -43,7 +44,7 @@ const MAX_ENCRYPTION_REQUESTS: usize = 3;
 /// How a front end serves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen; port 0 for any free one. Only loopback addresses are accepted.
+    /// Where to listen; port 0 for any free one. Whoever reaches the address is trusted.
     pub listen: SocketAddr,
     /// Most sessions at a time.
     pub max_connections: usize,
@@ -71,11 +72,6 @@ impl Options {
 /// Why a front end did not start: one line for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Roles and encryption do not exist yet, so nobody but this machine may connect.
-    #[error(
-        "cannot listen on {0}: only loopback addresses (127.0.0.1, ::1) are accepted, for every client is trusted"
-    )]
-    NotLoopback(SocketAddr),
     /// Another process listens there.
     #[error("cannot listen on {0}: the port is already in use")]
     PortInUse(SocketAddr),
@@ -101,9 +97,6 @@ impl FrontEnd {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(options: Options, client: Client) -> Result<Handle, StartError> {
-        if !options.listen.ip().is_loopback() {
-            return Err(StartError::NotLoopback(options.listen));
-        }
         let listener = TcpListener::bind(options.listen).await.map_err(|source| match source.kind() {
             std::io::ErrorKind::AddrInUse => StartError::PortInUse(options.listen),
             _ => StartError::Listen { address: options.listen, source },
@@ -117,6 +110,7 @@ impl FrontEnd {
             registry: Mutex::new(HashMap::new()),
             next_process: AtomicI32::new(1),
             relations: Arc::new(Relations::new(options.relations_bytes).map_err(StartError::Relations)?),
+            meter: Arc::new(Meter::new()),
             options,
             client,
         });
@@ -163,6 +157,7 @@ struct Shared {
     options: Options,
     client: Client,
     relations: Arc<Relations>,
+    meter: Arc<Meter>,
     sessions: Arc<Semaphore>,
     pending: Arc<Semaphore>,
     registry: Mutex<HashMap<i32, Registered>>,
@@ -318,6 +313,7 @@ async fn serve(
         return refuse(socket, &error).await;
     };
     drop(pending);
+    let _running = shared.meter.session();
 
     let (mut reading, writing) = socket.into_split();
     let (sender, inbox) = mpsc::unbounded_channel();
@@ -343,6 +339,7 @@ async fn serve(
         &mut connection,
         shared.client.clone(),
         shared.relations.clone(),
+        shared.meter.clone(),
         identity,
         startup,
         limit,

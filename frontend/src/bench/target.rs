@@ -8,6 +8,7 @@ use crate::cli::{
     Failure,
     config::{Settings, StartArgs},
     server::Server,
+    serving::ServingArgs,
 };
 
 /// Which Carousel to measure.
@@ -52,7 +53,7 @@ impl TargetArgs {
         let directory = tempfile::tempdir()
             .map_err(|error| Failure::setup(format!("cannot create a temporary directory: {error}")))?;
         let args = StartArgs {
-            listen: Some("127.0.0.1:0".to_owned()),
+            serving: ServingArgs { listen: Some("127.0.0.1:0".to_owned()), ..ServingArgs::default() },
             data_dir: Some(directory.path().join("data")),
             storage: self.storage,
             threads: self.threads,

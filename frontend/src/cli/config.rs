@@ -1,7 +1,7 @@
 //! The settings of `carousel start`: from flags, else from `CAROUSEL_…` variables, else from a TOML file, else defaults.
 
 use std::{
-    net::{SocketAddr, ToSocketAddrs},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     failure::{Failure, one_line},
     observe::LogFormat,
+    serving::{self, ServingArgs},
     size::MemorySize,
 };
 
@@ -22,7 +23,6 @@ use super::{
 const MOST_ROUTERS: u32 = 31;
 const MOST_STORAGE: u32 = 256;
 const MOST_THREADS: u32 = 1024;
-const MOST_CONNECTIONS: u32 = 1_000_000;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -38,10 +38,10 @@ pub enum Durability {
 #[derive(Args, Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StartArgs {
-    /// Address to listen on; only loopback addresses are served. Port 0 takes a free one [default: 127.0.0.1:5433]
-    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_LISTEN", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
+    /// How SQL is served.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub serving: ServingArgs,
 
     /// Directory that holds the data; created when it does not exist [default: ./carousel-data]
     #[arg(long, value_name = "DIR", env = "CAROUSEL_DATA_DIR", hide_env_values = true)]
@@ -99,17 +99,6 @@ pub struct StartArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<MemorySize>,
 
-    /// Most sessions at a time; further clients are refused with 53300 [default: 1000]
-    #[arg(
-        long,
-        value_name = "N",
-        allow_negative_numbers = true,
-        env = "CAROUSEL_MAX_CONNECTIONS",
-        hide_env_values = true
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_connections: Option<u32>,
-
     /// When a write counts as done [default: disk]
     #[arg(long, value_enum, env = "CAROUSEL_DURABILITY", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,6 +148,7 @@ pub struct StartArgs {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Layers {
     listen: String,
+    trust_clients: bool,
     data_dir: PathBuf,
     routers: u32,
     storage: Option<u32>,
@@ -177,14 +167,15 @@ struct Layers {
 impl Default for Layers {
     fn default() -> Self {
         Layers {
-            listen: "127.0.0.1:5433".to_owned(),
+            listen: serving::DEFAULT_LISTEN.to_owned(),
+            trust_clients: false,
             data_dir: PathBuf::from("./carousel-data"),
             routers: 1,
             storage: None,
             replication_factor: 1,
             threads: None,
             memory_limit: MemorySize::Percent(60),
-            max_connections: 1_000,
+            max_connections: serving::DEFAULT_MAX_CONNECTIONS,
             durability: Durability::Disk,
             demo: false,
             demo_rows: 100_000,
@@ -263,7 +254,7 @@ pub(super) fn file_error(path: &Path, error: &figment::Error) -> Failure {
     Failure::setup(format!("{}: {key}{}", path.display(), one_line(&words)))
 }
 
-fn within(option: &str, value: u32, most: u32) -> Result<u32, Failure> {
+pub(super) fn within(option: &str, value: u32, most: u32) -> Result<u32, Failure> {
     match value {
         0 => Err(Failure::setup(format!("--{option} must be at least 1"))),
         value if value > most => {
@@ -306,36 +297,20 @@ impl Layers {
             return Err(Failure::setup("--data-dir is empty"));
         }
         Ok(Settings {
-            listen: listen_address(&self.listen)?,
+            listen: serving::listen_address(&self.listen, self.trust_clients)?,
             data_dir: self.data_dir,
             routers,
             storage,
             replication_factor,
             threads_per_storage,
             memory_limit: self.memory_limit.bytes(),
-            max_connections: within("max-connections", self.max_connections, MOST_CONNECTIONS)?,
+            max_connections: serving::max_connections(self.max_connections)?,
             durability: self.durability,
             demo_rows: self.demo.then_some(self.demo_rows),
             log: self.log,
             log_format: self.log_format,
             metrics_listen: self.metrics_listen,
         })
-    }
-}
-
-/// The address to listen on, if it is one that is served: until there are roles, anybody who connects may do anything.
-pub(super) fn listen_address(text: &str) -> Result<SocketAddr, Failure> {
-    let addresses: Vec<SocketAddr> = text
-        .to_socket_addrs()
-        .map_err(|error| {
-            Failure::setup(format!("--listen '{text}' is not an address such as 127.0.0.1:5433: {error}"))
-        })?
-        .collect();
-    match addresses.iter().find(|address| address.ip().is_loopback()) {
-        Some(address) if addresses.iter().all(|address| address.ip().is_loopback()) => Ok(*address),
-        _ => Err(Failure::setup(format!(
-            "--listen {text} is refused: there are no roles and passwords yet, so only loopback addresses are served"
-        ))),
     }
 }
 
@@ -400,6 +375,14 @@ mod tests {
         assert_eq!(resolve_with("demo = true", &[]).unwrap().demo_rows, Some(100_000));
         assert_eq!(resolve_with("demo = true", &["--demo=false"]).unwrap().demo_rows, None);
         assert_eq!(resolve_with("demo-rows = 7", &["--demo"]).unwrap().demo_rows, Some(7));
+    }
+
+    #[test]
+    fn other_hosts_are_served_when_they_are_trusted() {
+        let settings = resolve_with("trust-clients = true", &["--listen", "0.0.0.0:5433"]).unwrap();
+        assert_eq!(settings.listen.to_string(), "0.0.0.0:5433");
+        let both = ["--listen", "0.0.0.0:5433", "--trust-clients=false"];
+        assert!(resolve_with("trust-clients = true", &both).is_err());
     }
 
     #[test]

@@ -23,9 +23,10 @@ use figment::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    config::{Durability, file_error, listen_address},
+    config::{Durability, file_error},
     failure::Failure,
     observe::LogFormat,
+    serving::{self, ServingArgs},
     size::MemorySize,
 };
 
@@ -206,11 +207,10 @@ pub struct FrontendArgs {
     #[serde(flatten)]
     pub member: MemberArgs,
 
-    /// Address to listen on for SQL; only loopback addresses are served. Port 0 takes a free one
-    /// [default: 127.0.0.1:5433]
-    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_LISTEN", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
+    /// How SQL is served.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub serving: ServingArgs,
 }
 
 /// What the file may hold, and what the layers together give. Not every kind of process has every option.
@@ -230,6 +230,8 @@ struct Layers {
     threads: Option<u32>,
     memory_limit: Option<MemorySize>,
     listen: Option<String>,
+    trust_clients: Option<bool>,
+    max_connections: Option<u32>,
 }
 
 /// One process of a cluster.
@@ -250,6 +252,8 @@ pub struct MemberSettings {
     pub member: MemberOptions,
     /// Where a front end listens for SQL.
     pub listen: Option<SocketAddr>,
+    /// Most sessions of a front end.
+    pub max_connections: u32,
     /// Where metrics are served.
     pub metrics_listen: Option<SocketAddr>,
 }
@@ -333,10 +337,15 @@ impl Role {
             ..MemberOptions::new(description, id, data_dir)
         };
         let listen = match self {
-            Role::Frontend(_) => Some(listen_address(layers.listen.as_deref().unwrap_or("127.0.0.1:5433"))?),
+            Role::Frontend(_) => {
+                let text = layers.listen.as_deref().unwrap_or(serving::DEFAULT_LISTEN);
+                Some(serving::listen_address(text, layers.trust_clients.unwrap_or(false))?)
+            }
             _ => None,
         };
-        Ok(MemberSettings { member, listen, metrics_listen: layers.metrics_listen })
+        let max_connections =
+            serving::max_connections(layers.max_connections.unwrap_or(serving::DEFAULT_MAX_CONNECTIONS))?;
+        Ok(MemberSettings { member, listen, max_connections, metrics_listen: layers.metrics_listen })
     }
 }
 

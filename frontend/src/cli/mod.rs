@@ -9,6 +9,7 @@ pub mod open_files;
 pub mod progress;
 mod role;
 pub mod server;
+pub mod serving;
 mod size;
 mod start;
 

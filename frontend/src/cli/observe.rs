@@ -3,11 +3,16 @@
 use std::{io::IsTerminal, net::SocketAddr};
 
 use clap::ValueEnum;
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::failure::Failure;
+use crate::metering::STATEMENT_SECONDS;
+
+/// Upper bounds of the buckets in which durations of statements are counted.
+const SECONDS: [f64; 16] =
+    [0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
 /// The form of the log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -48,7 +53,9 @@ pub fn log_to_stderr(filter: Option<&str>, format: LogFormat) -> Result<(), Fail
 /// # Errors
 /// A setup failure when it is not possible to listen there.
 pub fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
-    PrometheusBuilder::new().with_http_listener(address).install().map_err(|error| {
+    let statements = Matcher::Full(STATEMENT_SECONDS.to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(statements, &SECONDS);
+    builder.and_then(|builder| builder.with_http_listener(address).install()).map_err(|error| {
         let mut text = error.to_string();
         let mut source = std::error::Error::source(&error);
         while let Some(error) = source {

@@ -9,6 +9,7 @@ use super::{
     member::{MemberSettings, Role},
     memory::Tidying,
     observe::serve_metrics,
+    open_files,
     start::StopSignals,
 };
 use crate::{FrontEnd, Handle, Options};
@@ -54,7 +55,9 @@ pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
 async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Failure> {
     let member = Member::start(settings.member.clone()).await.map_err(Failure::setup)?;
     let (Some(listen), Some(client)) = (settings.listen, member.client()) else { return Ok((member, None)) };
+    open_files::allow(settings.max_connections, &format!("--max-connections {}", settings.max_connections))?;
     let mut options = Options::new(listen);
+    options.max_connections = settings.max_connections as usize;
     if let Some(limit) = settings.member.memory_limit {
         options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
     }

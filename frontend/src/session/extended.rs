@@ -314,7 +314,7 @@ impl Session<'_> {
                         return Ok(());
                     }
                     Outcome::Done(tag) => {
-                        self.connection.output.command_complete(tag);
+                        self.answered(tag);
                         let state = PortalState::Finished;
                         let portal = Portal { prepared, parameters, formats, columns, state };
                         // COMMIT and ROLLBACK have closed all portals, and this one with them.

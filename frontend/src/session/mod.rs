@@ -28,6 +28,7 @@ use self::{
 use crate::{
     connection::{Connection, Failed, OUTPUT_ENOUGH_BYTES},
     copy::output::CopyWriter,
+    metering::Meter,
     pg_catalog,
     protocol::{
         Format,
@@ -57,6 +58,9 @@ pub struct Session<'c> {
     connection: &'c mut Connection,
     client: Client,
     relations: Arc<Relations>,
+    meter: Arc<Meter>,
+    /// When the running statement began.
+    begun: Instant,
     process: i32,
     user: Arc<str>,
     database: Arc<str>,
@@ -147,6 +151,7 @@ impl Session<'_> {
     fn fail(&mut self, error: &SqlError) {
         self.connection.output.report(Severity::Error, error);
         self.transaction.fail();
+        self.meter.failed();
     }
 
     fn notice(&mut self, severity: Severity, notice: &SqlError) {
@@ -161,7 +166,8 @@ impl Session<'_> {
 
     /// A statement begins to run: its time-out starts, and earlier requests to cancel are forgotten.
     fn begin_statement(&mut self) {
-        let deadline = self.settings.statement_timeout().map(|limit| Instant::now() + limit);
+        self.begun = Instant::now();
+        let deadline = self.settings.statement_timeout().map(|limit| self.begun + limit);
         self.connection.interrupts.begin_statement(deadline);
     }
 
@@ -224,7 +230,7 @@ impl Session<'_> {
         let outcome = self.begin(planned, statement, &[], Vec::new()).await?;
         match outcome {
             Outcome::Done(tag) => {
-                self.connection.output.command_complete(tag);
+                self.answered(tag);
                 Ok(())
             }
             Outcome::CopyOut(cursor, options) => self.copy_out(cursor, options).await,
@@ -253,7 +259,13 @@ impl Session<'_> {
         for notice in std::mem::take(&mut cursor.notices) {
             self.notice(Severity::Notice, &notice);
         }
-        self.connection.output.command_complete(cursor.tag());
+        self.answered(cursor.tag());
+    }
+
+    /// A statement has been answered whole.
+    fn answered(&mut self, tag: String) {
+        self.meter.answered(&tag, self.begun.elapsed());
+        self.connection.output.command_complete(tag);
     }
 
     async fn copy_out(

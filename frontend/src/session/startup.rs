@@ -1,13 +1,13 @@
 //! The start of a session: what the client says about itself, and the settings it brings.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use carousel_cluster::client::Client;
 use carousel_engine::{SqlError, SqlState, error::Result};
 use pgwire::messages::response::TransactionStatus;
 
 use super::{Identity, Relations, Session, transaction::Transaction};
-use crate::{connection::Connection, protocol::startup::Startup, settings::SessionSettings};
+use crate::{connection::Connection, metering::Meter, protocol::startup::Startup, settings::SessionSettings};
 
 impl<'c> Session<'c> {
     /// A session as the client asks for it; its greeting is in the connection's output. Until roles exist, any role
@@ -19,6 +19,7 @@ impl<'c> Session<'c> {
         connection: &'c mut Connection,
         client: Client,
         relations: Arc<Relations>,
+        meter: Arc<Meter>,
         identity: Identity,
         startup: Startup,
         longest_row: usize,
@@ -57,6 +58,8 @@ impl<'c> Session<'c> {
             connection,
             client,
             relations,
+            meter,
+            begun: Instant::now(),
             process: identity.process,
             user: user.into(),
             database: database.into(),

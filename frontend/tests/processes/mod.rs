@@ -359,6 +359,8 @@ fn separate_processes_lose_nothing_and_keep_strangers_out() {
         ("s1", "carousel_storage_memory_bytes"),
         ("s1", "carousel_scan_revolutions_total"),
         ("c1", "carousel_transport_received_bytes_total"),
+        ("c1", "carousel_frontend_statement_seconds_bucket{kind=\"select\""),
+        ("c1", "carousel_frontend_sessions"),
     ] {
         let text = cluster.metrics(name);
         assert!(text.contains(metric), "{name} has no {metric}:\n{text}");
