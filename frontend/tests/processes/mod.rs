@@ -1,5 +1,7 @@
 //! A cluster of separate processes, secured by certificates: three routers, four storage processes, two front ends.
-//! They are killed and started again under load, and strangers are kept out.
+//! They are killed and started again under load, cut off from one another, and strangers are kept out.
+
+mod partitions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +19,7 @@ use std::{
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_postgres::{Client, NoTls};
 
+use self::partitions::Links;
 use super::{carousel, path, refusal, scratch};
 
 /// A test that takes this long hangs.
@@ -53,6 +56,23 @@ impl Lines {
         let found = lines.iter().find(has_all).cloned();
         found.unwrap_or_else(|| panic!("no line with {parts:?} in:\n{}", lines.join("\n")))
     }
+
+    /// How many lines there are with all of these parts.
+    fn count(&self, parts: &[&str]) -> usize {
+        count(&self.lines.lock().unwrap(), parts)
+    }
+
+    /// Waits for another line with all of these parts.
+    fn more_than(&self, before: usize, parts: &[&str]) {
+        let lines = self.lines.lock().unwrap();
+        let waited = self.more.wait_timeout_while(lines, PATIENCE, |lines| count(lines, parts) <= before);
+        let (lines, timed_out) = waited.unwrap();
+        assert!(!timed_out.timed_out(), "no further line with {parts:?} in:\n{}", lines.join("\n"));
+    }
+}
+
+fn count(lines: &[String], parts: &[&str]) -> usize {
+    lines.iter().filter(|line| parts.iter().all(|part| line.contains(part))).count()
 }
 
 struct Process {
@@ -105,9 +125,15 @@ impl Certificates {
     }
 }
 
+const ROUTERS: [&str; 3] = ["r1", "r2", "r3"];
+const STORAGE: [&str; 4] = ["s1", "s2", "s3", "s4"];
+const PROCESSES: [&str; 9] = ["r1", "r2", "r3", "s1", "s2", "s3", "s4", "c1", "c2"];
+
 struct Cluster {
     directory: tempfile::TempDir,
     description: PathBuf,
+    /// Descriptions of their own for processes that see the others at other addresses.
+    views: BTreeMap<String, PathBuf>,
     certificates: Certificates,
     metrics: BTreeMap<String, String>,
     processes: BTreeMap<String, Process>,
@@ -128,24 +154,55 @@ fn role(name: &str) -> (&'static str, &str) {
     (kind, &name[1..])
 }
 
+/// Writes a description with the addresses of the routers and storage processes.
+fn describe(path: PathBuf, addresses: &BTreeMap<String, String>) -> PathBuf {
+    let of = |names: &[&str]| names.iter().map(|name| addresses[*name].clone()).collect::<Vec<_>>();
+    let text = format!(
+        "name = \"test\"\nreplication-factor = 2\nrouters = {:?}\nstorage = {:?}\n",
+        of(&ROUTERS),
+        of(&STORAGE)
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
 impl Cluster {
     fn start() -> Cluster {
-        let directory = scratch();
-        let description = directory.path().join("cluster.toml");
-        let addresses = addresses(7);
-        let text = format!(
-            "name = \"test\"\nreplication-factor = 2\nrouters = {:?}\nstorage = {:?}\n",
-            &addresses[..3],
-            &addresses[3..]
-        );
-        std::fs::write(&description, text).unwrap();
-        let certificates = Certificates::make(directory.path(), "ours");
-        let (metrics, processes) = (BTreeMap::new(), BTreeMap::new());
-        let mut cluster = Cluster { directory, description, certificates, metrics, processes };
-        for name in ["r1", "r2", "r3", "s1", "s2", "s3", "s4", "c1", "c2"] {
-            cluster.run(name);
-        }
+        let mut cluster = Cluster::lay_out(&Cluster::addresses());
+        cluster.run_all();
         cluster
+    }
+
+    /// A cluster in which every process reaches every other through a link of its own.
+    async fn start_with_links() -> (Cluster, Links) {
+        let addresses = Cluster::addresses();
+        let (links, seen_by) = Links::lay(&PROCESSES, &addresses).await;
+        let mut cluster = Cluster::lay_out(&addresses);
+        for (process, seen) in seen_by {
+            let path = cluster.directory.path().join(format!("{process}.toml"));
+            cluster.views.insert(process, describe(path, &seen));
+        }
+        cluster.run_all();
+        (cluster, links)
+    }
+
+    fn addresses() -> BTreeMap<String, String> {
+        let names = ROUTERS.iter().chain(&STORAGE).map(|name| (*name).to_owned());
+        names.zip(addresses(ROUTERS.len() + STORAGE.len())).collect()
+    }
+
+    fn lay_out(addresses: &BTreeMap<String, String>) -> Cluster {
+        let directory = scratch();
+        let description = describe(directory.path().join("cluster.toml"), addresses);
+        let certificates = Certificates::make(directory.path(), "ours");
+        let (views, metrics, processes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Cluster { directory, description, views, certificates, metrics, processes }
+    }
+
+    fn run_all(&mut self) {
+        for name in PROCESSES {
+            self.run(name);
+        }
     }
 
     fn command(&self, name: &str) -> std::process::Command {
@@ -176,7 +233,7 @@ impl Cluster {
     /// Starts a process and waits until it runs.
     fn run(&mut self, name: &str) {
         let mut command = self.command(name);
-        command.arg("--cluster").arg(&self.description);
+        command.arg("--cluster").arg(self.views.get(name).unwrap_or(&self.description));
         self.secured(&mut command, &self.certificates);
         if let "r1" | "s1" | "c1" = name {
             let address = addresses(1).remove(0);
