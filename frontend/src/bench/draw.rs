@@ -80,8 +80,8 @@ pub struct Select {
 }
 
 /// Selective SELECTs with 2 to 5 equalities over columns of the mix, three in five with a range over one more, every
-/// constant from the rows; each finds from 1 to [`MOST_ROWS`] rows.
-pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64) -> Vec<Select> {
+/// constant from the rows; each finds from 1 to `most` rows.
+pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64, most: usize) -> Vec<Select> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let columns: Vec<usize> = (0..COLUMNS.len()).filter(|column| mix.has(*column, rows)).collect();
     let mut selects = Vec::with_capacity(count);
@@ -107,7 +107,7 @@ pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64) -> Vec<Select> {
             }
         }
         // Not every draw is selective: nearly everybody has no pet.
-        let Some(found) = rows.select(&conditions, MOST_ROWS) else { continue };
+        let Some(found) = rows.select(&conditions, most) else { continue };
         selects.push(Select { conditions, rows: found });
     }
     selects
@@ -132,16 +132,16 @@ mod tests {
     #[test]
     fn questions_have_answers_and_are_selective() {
         let rows = Rows::new(1, 12_000);
-        let first = selects(&rows, Mix::All, 200, 5);
+        let first = selects(&rows, Mix::All, 200, 5, MOST_ROWS);
         for Select { conditions, rows: found } in &first {
             assert!((1..=MOST_ROWS).contains(&found.len()) && (2..=5).contains(&conditions.equal.len()));
             assert!(conditions.equal.iter().all(|(column, _)| can_be_asked_for(*column)));
         }
         let ranges = first.iter().filter(|select| !select.conditions.between.is_empty()).count();
         assert!((60..160).contains(&ranges), "{ranges} of 200 with a range");
-        let again = selects(&rows, Mix::All, 200, 5);
+        let again = selects(&rows, Mix::All, 200, 5, MOST_ROWS);
         assert!(first.iter().zip(&again).all(|(a, b)| a.rows == b.rows));
-        let other = selects(&rows, Mix::All, 200, 6);
+        let other = selects(&rows, Mix::All, 200, 6, MOST_ROWS);
         assert!(first.iter().zip(&other).any(|(a, b)| a.rows != b.rows));
     }
 }

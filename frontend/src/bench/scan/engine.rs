@@ -201,6 +201,28 @@ impl Engine {
             .unwrap_or_default()
     }
 
+    /// Executes operations once each, so many of them riding at the same time; superseded versions are collected on the
+    /// way.
+    pub fn apply(&mut self, operations: &[Question], riding: usize) {
+        let first = self.ts + 1;
+        self.ts += operations.len() as u64;
+        self.each(|shard| {
+            let (mut waiting, mut ts) = (operations.iter(), first);
+            let (mut executed, mut effects) = (0, Vec::new());
+            while executed < operations.len() {
+                let free = riding.saturating_sub((ts - first) as usize - executed);
+                for question in waiting.by_ref().take(free) {
+                    shard.submit(ordered(ts, question.operation.clone()));
+                    ts += 1;
+                }
+                shard.step(&mut effects);
+                let is_end = |effect: &Effect| matches!(effect, Effect::Executed { .. });
+                executed += effects.drain(..).filter(is_end).count();
+                shard.collect_garbage(Ts(ts));
+            }
+        });
+    }
+
     fn each(&mut self, f: impl Fn(&mut Shard) + Sync) {
         std::thread::scope(|scope| {
             for shard in &mut self.shards {

@@ -3,7 +3,10 @@
 mod engine;
 mod questions;
 
-use std::time::Duration;
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use carousel_engine::aggregate::AggregateFunction;
 use clap::Args;
@@ -11,7 +14,7 @@ use engine::{Engine, Load, Outcome, median};
 use questions::Question;
 
 use super::{
-    draw::Mix,
+    draw::{MOST_ROWS, Mix},
     report::{Report, ReportArgs, milliseconds},
     rows::Rows,
 };
@@ -54,6 +57,10 @@ pub struct ScanArgs {
     /// Seed of rows and questions
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
+
+    /// Update every row so often at the end, to see how much memory the rows take then
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    update_each: u32,
 
     #[command(flatten)]
     report: ReportArgs,
@@ -99,7 +106,7 @@ impl ScanArgs {
             .collect();
         report.fact("of these", shares.join(", "));
 
-        let selects = questions::selects(&rows, Mix::All, self.questions as usize, self.seed + 1);
+        let selects = self.selects(&rows, Mix::All, 1, MOST_ROWS);
         engine.check(&rows, &selects[..selects.len().min(CHECKED)]).map_err(Failure::job)?;
         for riding in &self.riding {
             self.row(&mut report, &mut engine, "selective SELECTs", *riding, &selects, &[]);
@@ -116,9 +123,10 @@ impl ScanArgs {
             self.row(&mut report, &mut engine, what, *riding, &mixed, &[]);
         }
         for mix in Mix::EACH {
-            let selects = questions::selects(&rows, mix, self.questions as usize, self.seed + 3);
+            // At equal selectivity, so that they can be compared.
+            let selects = self.selects(&rows, mix, 3, 1);
             engine.check(&rows, &selects[..selects.len().min(CHECKED)]).map_err(Failure::job)?;
-            let what = format!("SELECTs over {}", mix.name());
+            let what = format!("SELECTs of one row over {}", mix.name());
             self.row(&mut report, &mut engine, &what, 1024, &selects, &[]);
         }
         for (what, function, column) in [
@@ -129,6 +137,15 @@ impl ScanArgs {
             let operation = questions::aggregate_of(function, column);
             let question = [Question { operation, rows: Vec::new() }];
             self.row(&mut report, &mut engine, what, 1, &question, &[]);
+        }
+        // A shard holds fares as codes of 32 bits and flight numbers as codes of 16.
+        let share = (self.rows / u64::from(threads)) as usize;
+        for (what, time) in [
+            ("a loop that adds up as many numbers of 32 bits", plain_sum::<u32>(share, threads)),
+            ("a loop that adds up as many numbers of 16 bits", plain_sum::<u16>(share, threads)),
+        ] {
+            let per_second = thousands((1.0 / time.as_secs_f64().max(1e-9)) as u64);
+            report.row(vec![what.into(), "1".into(), per_second, milliseconds(time), "-".into()]);
         }
         let updates = questions::updates(&rows, 200_000, self.seed + 4);
         for riding in &self.riding {
@@ -145,6 +162,29 @@ impl ScanArgs {
                 engine.memory() as f64 / self.rows as f64
             ),
         );
+        if self.update_each > 0 {
+            eprintln!("updating every row {} times", self.update_each);
+            let often = self.update_each as usize;
+            let numbers: Vec<usize> = (0..rows.len() * often).collect();
+            for some in numbers.chunks(1 << 16) {
+                let other = |number: usize| number.wrapping_mul(0x9e37_79b9) % rows.len();
+                let updates: Vec<Question> = some
+                    .iter()
+                    .map(|number| questions::update(&rows, number % rows.len(), other(*number)))
+                    .collect();
+                engine.apply(&updates, 4096);
+            }
+            let updated = engine.memory();
+            engine.collect_garbage();
+            report.fact(
+                &format!("bytes a row after {often} updates of every row"),
+                format!(
+                    "{:.1}, and {:.1} when all garbage is collected",
+                    updated as f64 / self.rows as f64,
+                    engine.memory() as f64 / self.rows as f64
+                ),
+            );
+        }
         report.remark(
             "Each operation rides past every shard; the slower shard counts. p50 is from submission to the end.",
         );
@@ -153,6 +193,10 @@ impl ScanArgs {
              engine."
         ));
         report.publish(&self.report)
+    }
+
+    fn selects(&self, rows: &Rows, mix: Mix, seed: u64, most: usize) -> Vec<Question> {
+        questions::selects(rows, mix, self.questions as usize, self.seed + seed, most)
     }
 
     fn row(
@@ -183,4 +227,31 @@ impl ScanArgs {
             if updates.is_empty() { "-".to_owned() } else { thousands(middle.updates_per_second as u64) },
         ]);
     }
+}
+
+/// How long a plain loop takes to add up numbers, as many threads at the same time as there are shards, each with
+/// numbers of its own: the median of the slowest thread.
+fn plain_sum<T: Copy + Default + Into<u64> + Send>(numbers: usize, threads: u32) -> Duration {
+    const ROUNDS: usize = 501;
+    let medians: Vec<Duration> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(move || {
+                    // Written one by one, so that they have memory of their own.
+                    let numbers: Vec<T> = (0..numbers).map(|_| black_box(T::default())).collect();
+                    let times: Vec<Duration> = (0..ROUNDS)
+                        .map(|_| {
+                            let started = Instant::now();
+                            let sum: u64 = black_box(&numbers).iter().map(|number| (*number).into()).sum();
+                            black_box(sum);
+                            started.elapsed()
+                        })
+                        .collect();
+                    median(&times)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("a sum does not panic")).collect()
+    });
+    medians.into_iter().max().unwrap_or_default()
 }

@@ -85,8 +85,8 @@ pub fn operation_of(kind: OperationKind) -> Arc<Operation> {
 }
 
 /// The selective SELECTs of [`draw::selects`] as operations.
-pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64) -> Vec<Question> {
-    draw::selects(rows, mix, count, seed)
+pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64, most: usize) -> Vec<Question> {
+    draw::selects(rows, mix, count, seed, most)
         .into_iter()
         .map(|Select { conditions, rows: found }| {
             let projection = SELECT_LIST.iter().map(|column| column_expr(*column)).collect();

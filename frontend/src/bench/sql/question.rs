@@ -58,7 +58,7 @@ pub struct Questions {
 impl Questions {
     /// Draws `count` selective SELECTs, and aggregates if the mix has any.
     pub fn draw(rows: &Rows, mix: Mix, count: usize, seed: u64) -> Questions {
-        let mut all: Vec<Question> = draw::selects(rows, draw::Mix::All, count, seed)
+        let mut all: Vec<Question> = draw::selects(rows, draw::Mix::All, count, seed, draw::MOST_ROWS)
             .into_iter()
             .map(|select| {
                 let answer = select
