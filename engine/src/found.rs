@@ -197,7 +197,7 @@ impl Table {
     }
 
     /// The cells of a column in some rows.
-    fn cells<'a>(&self, column: usize, runs: impl Iterator<Item = (u32, &'a [u32])>) -> ArrayRef {
+    pub(crate) fn cells<'a>(&self, column: usize, runs: impl Iterator<Item = (u32, &'a [u32])>) -> ArrayRef {
         let cells: Vec<(&SegmentColumn, &[u32])> =
             runs.map(|(slot, rows)| (&self.segments[slot as usize].columns[column], rows)).collect();
         gather_runs(&self.schema.columns[column].ty, &cells)

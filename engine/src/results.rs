@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
 use hashbrown::HashMap;
 
 use crate::{
-    column::{SegmentColumn, gather_runs},
-    error::{Result, SqlError},
+    error::Result,
+    expr::EvalContext,
     found::FoundRows,
     operation::{Effect, Ts},
     position::KeyRange,
@@ -82,26 +82,11 @@ impl Table {
         }
     }
 
-    /// The rows of all shares, one after the other.
+    /// The rows of all shares, one after the other. Nothing but columns is evaluated, so the context does not matter.
     fn shared_batch(&self, projection: &Projection, shares: &[Share]) -> Result<RecordBatch> {
-        let Some(columns) = projection.table_columns() else {
-            return Err(SqlError::internal("expressions in a shared batch"));
-        };
-        let runs: Vec<(u32, &[u32])> = shares.iter().flat_map(|share| share.found.runs()).collect();
-        let mut cells: Vec<(&SegmentColumn, &[u32])> = Vec::with_capacity(runs.len());
-        let arrays = columns
-            .map(|column| {
-                cells.clear();
-                cells.extend(
-                    runs.iter().map(|(slot, rows)| (&self.segments[*slot as usize].columns[column], *rows)),
-                );
-                gather_runs(&self.schema.columns[column].ty, &cells)
-            })
-            .collect();
         let rows = shares.iter().map(|share| share.found.len()).sum();
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(projection.schema.clone(), arrays, &options)
-            .map_err(|error| SqlError::internal(error.to_string()))
+        let runs = || shares.iter().flat_map(|share| share.found.runs());
+        projection.batch(rows, None, &|column| self.cells(column, runs()), &EvalContext::default())
     }
 }
 

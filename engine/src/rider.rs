@@ -29,7 +29,7 @@ pub(crate) struct Projection {
     source: Vec<Expr>,
     columns: Vec<usize>,
     exprs: Vec<Expr>,
-    pub(crate) schema: SchemaRef,
+    schema: SchemaRef,
 }
 
 /// A batch of these columns; their types make its schema.
