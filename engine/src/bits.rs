@@ -131,3 +131,15 @@ pub(crate) fn pack(flags: &[u8; 64]) -> u64 {
     }
     word
 }
+
+/// The places of the bits that are set, ascending.
+#[inline]
+pub(crate) fn for_bits(words: &[u64], mut f: impl FnMut(u32)) {
+    for (index, word) in words.iter().enumerate() {
+        let mut rest = *word;
+        while rest != 0 {
+            f(index as u32 * 64 + rest.trailing_zeros());
+            rest &= rest - 1;
+        }
+    }
+}

@@ -65,6 +65,28 @@ impl KeyIndex {
         }
     }
 
+    /// Gives the rows of a segment the numbers that `new_row` says, and forgets those that get none: in one pass over all
+    /// keys.
+    pub(crate) fn renumber(&mut self, slot: u32, new_row: impl Fn(u32) -> Option<u32>) {
+        self.entries.retain(|entry| {
+            if entry.address.slot != slot {
+                return true;
+            }
+            match new_row(entry.address.row) {
+                Some(row) => {
+                    entry.address.row = row;
+                    true
+                }
+                None => false,
+            }
+        });
+    }
+
+    /// Number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Makes room for that many more keys.
     pub(crate) fn reserve(&mut self, keys: usize) {
         self.entries.reserve(keys, |entry| spread(entry.hash));

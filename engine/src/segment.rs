@@ -28,6 +28,14 @@ pub(crate) struct Deferred {
 /// Operations that wait for one row, by `Ts`.
 pub(crate) type Queue = BTreeMap<Ts, Deferred>;
 
+/// Logical sizes in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Size {
+    pub(crate) all: usize,
+    /// Of this, what rows held by code take: what can be given up.
+    pub(crate) by_code: usize,
+}
+
 /// Rows of one table and one key range.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -45,7 +53,11 @@ pub(crate) struct Segment {
     pub(crate) undecided: HashSet<u64>,
     /// Operations that wait for undecided rows, by the oldest version that is in doubt.
     pub(crate) queues: BTreeMap<u32, Queue>,
-    size: usize,
+    size: Size,
+    /// Whether the size is partly assumed.
+    pub(crate) is_assumed: bool,
+    /// How often riders have looked at it.
+    pub(crate) visits: u64,
     /// The horizon up to which superseded versions have been looked for.
     pub(crate) collected: Ts,
 }
@@ -62,7 +74,9 @@ impl Segment {
             next: HashMap::new(),
             undecided: HashSet::new(),
             queues: BTreeMap::new(),
-            size: 0,
+            size: Size::default(),
+            is_assumed: false,
+            visits: 0,
             collected: Ts::ZERO,
         }
     }
@@ -218,14 +232,29 @@ impl Segment {
 
     /// Logical size in bytes when it was last measured.
     pub(crate) fn size(&self) -> usize {
-        self.size
+        self.size.all
     }
 
     /// Recomputes the logical size; returns old and new.
-    pub(crate) fn measure(&mut self) -> (usize, usize) {
+    pub(crate) fn measure(&mut self) -> (Size, Size) {
         let before = self.size;
-        self.size = self.columns.iter().map(SegmentColumn::size).sum::<usize>() + self.versions_size();
+        self.is_assumed = false;
+        let by_code = |column: &SegmentColumn| column.base.as_ref().map_or(0, |base| base.by_code.size());
+        self.size = Size {
+            all: self.columns.iter().map(SegmentColumn::size).sum::<usize>() + self.versions_size(),
+            by_code: self.columns.iter().map(by_code).sum(),
+        };
         (before, self.size)
+    }
+
+    /// Adds new versions of rows to the logical size, as rows of average size; returns what that adds.
+    pub(crate) fn assume_growth(&mut self, rows: usize) -> usize {
+        /// What is known of a version.
+        const VERSION: usize = 16 + 16 + 12;
+        self.is_assumed = true;
+        let more = rows * (self.size.all / self.rows.max(1) + VERSION);
+        self.size.all += more;
+        more
     }
 
     /// Logical size in bytes of what is known about the rows' versions.

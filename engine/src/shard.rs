@@ -56,13 +56,22 @@ pub struct Options {
     pub probe_together: usize,
     /// A test is selective, and its rows are listed, when at most one row in so many meets it.
     pub selective_share: usize,
+    /// Passes over a column of a segment that take as long as it takes to put its rows in the order of their codes: when
+    /// the column has been asked for rows so often, that is done.
+    pub passes_to_order: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { segment_rows: 1 << 16, probe_together: 10, selective_share: 256, batch_rows: 512 }
+        Options {
+            segment_rows: 1 << 16,
+            probe_together: 10,
+            selective_share: 256,
+            passes_to_order: 16,
+            batch_rows: 512,
+        }
     }
 }
 

@@ -50,10 +50,15 @@ pub(crate) struct Table {
     pub(crate) active: usize,
     pub(crate) dropped: bool,
     pub(crate) options: Options,
-    segments_size: usize,
+    pub(crate) segments_size: usize,
+    /// Of this, what rows held by code take.
+    pub(crate) by_code_size: usize,
     /// Where garbage collection goes on.
     collector: usize,
 }
+
+/// The new number of a row that is collected.
+const GONE: u32 = u32::MAX;
 
 /// What became of an operation's look at one row.
 pub(crate) enum Visit {
@@ -79,6 +84,7 @@ impl Table {
             dropped: false,
             options,
             segments_size: 0,
+            by_code_size: 0,
             collector: 0,
         }
     }
@@ -103,7 +109,14 @@ impl Table {
 
     pub(crate) fn measure(&mut self, slot: u32) {
         let (before, after) = self.segments[slot as usize].measure();
-        self.segments_size = self.segments_size - before + after;
+        self.segments_size = self.segments_size - before.all + after.all;
+        self.by_code_size = self.by_code_size - before.by_code + after.by_code;
+    }
+
+    /// Takes new versions of rows into account as rows of average size: until the segment is measured again, which is when
+    /// it is visited or collected next.
+    fn assume_growth(&mut self, slot: u32, rows: usize) {
+        self.segments_size += self.segments[slot as usize].assume_growth(rows);
     }
 
     pub(crate) fn has_keys(&self) -> bool {
@@ -444,6 +457,7 @@ impl Table {
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let first = self.append_to(slot, arrays, &all, rider.ts);
         self.supersede(rider, slot, rows, first);
+        self.measure(slot);
     }
 
     /// Ends rows whose new versions are in the same segment, from row `first` on.
@@ -460,7 +474,7 @@ impl Table {
             }
             self.record(rider, Change { slot, old: Some(old), new: Some(new) });
         }
-        self.measure(slot);
+        self.assume_growth(slot, rows.len());
     }
 
     /// Makes a write's effects final or takes them back; returns the rows that others wait for.
@@ -523,11 +537,20 @@ impl Table {
     }
 
     fn collect_segment(&mut self, slot: usize, horizon: Ts, riders: &mut Riders) -> bool {
+        if self.segments[slot].is_assumed {
+            self.measure(slot as u32);
+        }
         let segment = &mut self.segments[slot];
         if !segment.undecided.is_empty() || !segment.queues.is_empty() {
             return false;
         }
         segment.versions.trim(horizon);
+        let visits = segment.visits;
+        let encoded = segment.columns.iter_mut().filter_map(|column| column.base.as_mut());
+        if encoded.fold(false, |any, base| base.by_code.retire(visits) | any) {
+            self.measure(slot as u32);
+        }
+        let segment = &mut self.segments[slot];
         let rows = segment.rows;
         let plain = rows - segment.encoded_rows();
         let grown = plain >= 1024.max(segment.encoded_rows() / 4);
@@ -549,31 +572,42 @@ impl Table {
         true
     }
 
+    /// Gives the rows of a segment new numbers in the key index: by their keys, or by going through all keys when that
+    /// is less than so many searches.
+    fn renumber_keys(&mut self, slot: u32, renumbered: &[u32]) {
+        /// Keys that are gone through in the time that a key is read, hashed and found.
+        const KEYS_A_SEARCH: usize = 32;
+        if self.keys.len() <= renumbered.len() * KEYS_A_SEARCH {
+            let new_row = |row: u32| Some(renumbered[row as usize]).filter(|row| *row != GONE);
+            return self.keys.renumber(slot, new_row);
+        }
+        // Moves go upwards only and are ascending, so no entry is taken for another's new place.
+        let mut key = Vec::new();
+        for old in 0..renumbered.len() as u32 {
+            let new = renumbered[old as usize];
+            if new == old {
+                continue;
+            }
+            let address = Address { slot, row: old };
+            self.stored_key(address, &mut key);
+            let hash = Table::hash(&key);
+            match new {
+                GONE => self.keys.remove(hash, address),
+                new => {
+                    self.keys.replace(hash, address, Address { slot, row: new });
+                }
+            }
+        }
+    }
+
     /// Keeps only some rows of a segment; every reference to its rows is renumbered.
     fn compact(&mut self, slot: u32, keep: &[u32], horizon: Ts, riders: &mut Riders) {
-        const GONE: u32 = u32::MAX;
         let mut renumbered = vec![GONE; self.segments[slot as usize].rows];
         for (new, old) in keep.iter().enumerate() {
             renumbered[*old as usize] = new as u32;
         }
         if self.has_keys() {
-            // Moves go upwards only and are ascending, so no entry is taken for another's new place.
-            let mut key = Vec::new();
-            for old in 0..renumbered.len() as u32 {
-                let new = renumbered[old as usize];
-                if new == old {
-                    continue;
-                }
-                let address = Address { slot, row: old };
-                self.stored_key(address, &mut key);
-                let hash = Table::hash(&key);
-                match new {
-                    GONE => self.keys.remove(hash, address),
-                    new => {
-                        self.keys.replace(hash, address, Address { slot, row: new });
-                    }
-                }
-            }
+            self.renumber_keys(slot, &renumbered);
         }
         for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {
             if let Work::Rows { found, .. } = &mut rider.work {

@@ -2,6 +2,7 @@
 
 use crate::{
     bits::Bits,
+    column::EncodedColumn,
     error::Result,
     operation::Effect,
     predicate_index::{Found, Plan, Scene, plain_rows},
@@ -32,6 +33,9 @@ impl Table {
         // What has been written since the last visit is added to the encoded rows, where the index finds it.
         if plain > 0 && (plain * 4 <= segment.encoded_rows() || segment.is_uneven()) {
             segment.encode(&self.schema.columns);
+            segment.is_assumed = true;
+        }
+        if segment.is_assumed {
             self.measure(slot);
         }
         let plans = self.plan(slot, rides, visitors);
@@ -99,24 +103,61 @@ impl Table {
             options: self.options,
         };
         self.prober.begin(&self.tests);
-        let mut plans = Vec::with_capacity(visitors.len());
         for index in visitors {
             let ride = &mut rides[*index as usize];
             if !ride.ordered {
                 self.prober.order(&scene, &mut ride.tests);
                 ride.ordered = true;
                 ride.point = ride.tests.first().and_then(|id| {
-                    let column = self.tests.get(*id).column as u32;
+                    let column = self.tests.column(*id) as u32;
                     self.tests.point(*id).map(|hash| (column, hash))
                 });
             }
-            let hopeless = ride.point.is_some_and(|(column, hash)| {
-                segment.columns[column as usize].base.as_ref().is_some_and(|base| !base.may_have(hash))
-            });
-            plans.push(if hopeless { Plan::Nothing } else { self.prober.plan(&scene, &ride.tests) });
+        }
+        // A loop of its own, so that one rider's wait for memory is not the next one's.
+        let bases: Vec<Option<&EncodedColumn>> =
+            segment.columns.iter().map(|column| column.base.as_ref()).collect();
+        let is_hopeless =
+            |(column, hash): (u32, u64)| bases[column as usize].is_some_and(|base| !base.may_have(hash));
+        let mut plans: Vec<Plan> = visitors
+            .iter()
+            .map(|index| match rides[*index as usize].point.is_some_and(is_hopeless) {
+                true => Plan::Nothing,
+                false => Plan::All,
+            })
+            .collect();
+        for (index, plan) in visitors.iter().zip(&mut plans) {
+            if *plan != Plan::Nothing {
+                *plan = self.prober.plan(&scene, &rides[*index as usize].tests);
+            }
         }
         self.prober.probe(&scene);
+        self.hold_by_code(slot);
         plans
+    }
+
+    /// Puts the rows of columns in the order of their codes where looking for them has taken longer than that takes;
+    /// in memory that is a fraction of what the table has.
+    fn hold_by_code(&mut self, slot: u32) {
+        /// What part of the table's memory may be taken for it.
+        const PART: usize = 5;
+        let segment = &mut self.segments[slot as usize];
+        segment.visits += 1;
+        let (rows, visit, looked_up) = (segment.encoded_rows(), segment.visits, self.prober.looked_up());
+        let used = segment.columns.iter_mut().enumerate().filter(|(index, _)| looked_up & bit(*index) != 0);
+        used.filter_map(|(_, column)| column.base.as_mut()).for_each(|base| base.by_code.used_at(visit));
+        let (mut size, mut grown) = (self.by_code_size, false);
+        for (column, passes) in self.prober.passes() {
+            let Some(base) = &mut segment.columns[*column].base else { continue };
+            if base.by_code.miss(*passes, self.options.passes_to_order) && size * PART < self.segments_size {
+                base.order_rows(rows, visit);
+                size += base.by_code.size();
+                grown = true;
+            }
+        }
+        if grown {
+            self.measure(slot);
+        }
     }
 
     /// The rows that meet a rider's tests, in whatever version.

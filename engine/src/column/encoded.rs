@@ -3,7 +3,7 @@
 use arrow::array::ArrayRef;
 
 use super::{
-    Codes, Frequency, PlainColumn,
+    ByCode, Codes, Frequency, PlainColumn,
     arrays::{Entries, build},
     plain::PlainData,
 };
@@ -44,6 +44,8 @@ pub(crate) struct EncodedColumn {
     pub(crate) frequency: Frequency,
     /// The values, unless they are so few that a search is as cheap.
     pub(super) filter: Option<ValueFilter>,
+    /// Which rows have a code, for columns that are asked for it often.
+    pub(crate) by_code: ByCode,
     pub(crate) nulls: Option<Bits>,
     /// Whether every row is NULL: the domain is then meaningless.
     pub(crate) all_null: bool,
@@ -206,6 +208,7 @@ impl EncodedColumn {
     /// Keeps only some rows.
     pub(super) fn keep(&mut self, rows: &[u32]) {
         self.codes = self.codes.gather(rows);
+        self.by_code = self.by_code.anew();
         self.nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
         self.frequency = Frequency::new(&self.codes, self.max_code, rows.len(), self.nulls.as_ref());
     }
@@ -232,6 +235,7 @@ impl EncodedColumn {
             + domain
             + self.extra.size()
             + self.nulls.as_ref().map_or(0, Bits::size)
+            + self.by_code.size()
             + self.frequency.size()
             + self.filter.as_ref().map_or(0, ValueFilter::size)
     }

@@ -12,6 +12,7 @@
 //! otherwise. So a comparison with a constant becomes a comparison of codes, and the domain's ends are the zone map.
 
 mod arrays;
+mod by_code;
 mod codes;
 mod encode;
 mod encoded;
@@ -22,6 +23,8 @@ mod sum;
 use arrow::array::ArrayRef;
 
 pub(crate) use arrays::{decimal, gather_runs};
+use by_code::ByCode;
+pub(crate) use by_code::RowsByCode;
 pub(crate) use codes::Codes;
 use encode::{encode_bytes, encode_ints, encode_wides};
 pub(crate) use encoded::{Domain, EncodedColumn};
@@ -225,6 +228,7 @@ impl SegmentColumn {
             made_of: rows,
             frequency,
             filter: None,
+            by_code: self.base.as_ref().map_or_else(ByCode::default, |base| base.by_code.anew()),
             nulls,
             all_null,
         };

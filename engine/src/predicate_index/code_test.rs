@@ -2,8 +2,8 @@
 
 use super::{BytesInterval, Test, plain::plain_holds};
 use crate::{
-    bits::{Bits, and_where},
-    column::{Codes, Domain, EncodedColumn},
+    bits::{Bits, and_where, for_bits},
+    column::{Codes, Domain, EncodedColumn, RowsByCode},
     error::Result,
     expr::EvalContext,
     kernel, simd,
@@ -103,6 +103,17 @@ impl CodeTest {
         Ok(CodeTest { codes, accept_null })
     }
 
+    /// The test for whole numbers from `low` to `high`, if the codes are numbers of a line.
+    pub(super) fn of_interval(low: i64, high: i64, column: &EncodedColumn) -> Option<CodeTest> {
+        let Domain::Linear { base, scale } = &column.domain else { return None };
+        if column.all_null || column.extra.len() > 0 {
+            return None;
+        }
+        let mut codes = linear_ranges(&[(low, high)], *base, *scale, column.sorted - 1);
+        codes.simplify(column.max_code);
+        Some(CodeTest { codes, accept_null: false })
+    }
+
     /// Whether no row of the column can meet it.
     pub(crate) fn is_hopeless(&self, column: &EncodedColumn) -> bool {
         matches!(self.codes, CodeSet::None)
@@ -153,6 +164,38 @@ impl CodeTest {
         }
     }
 
+    /// How many of the rows that are held by code meet it, if that can be told at once.
+    pub(super) fn count(&self, column: &EncodedColumn, by_code: &RowsByCode) -> Option<usize> {
+        let mut rows = 0;
+        let told = self.for_few_intervals(|low, high| rows += by_code.rows(&column.codes, low, high).len());
+        told.then_some(rows)
+    }
+
+    /// Adds to `found` those of the column's first `rows` rows that meet it, ascending: those that are held by code
+    /// are read off. It is a test of few intervals.
+    pub(super) fn look_up(
+        &self,
+        column: &EncodedColumn,
+        by_code: &RowsByCode,
+        rows: usize,
+        words: &mut Vec<u64>,
+        found: &mut Vec<u32>,
+    ) {
+        let mut values = 0;
+        self.for_few_intervals(|low, high| {
+            values += (high - low).saturating_add(1);
+            found.extend(by_code.rows(&column.codes, low, high).iter().map(|row| u32::from(*row)));
+        });
+        if values > 1 {
+            found.sort_unstable();
+        }
+        let covered = by_code.covered();
+        if covered < rows {
+            self.mask(column, covered, rows, words);
+            for_bits(words, |row| found.push(covered as u32 + row));
+        }
+    }
+
     /// Whether a code that is not a NULL's meets it.
     fn has(&self, code: u64) -> bool {
         match &self.codes {
@@ -192,13 +235,14 @@ impl CodeTest {
         }
     }
 
-    /// Sets in `words` the bits of the column's first `rows` rows that meet it, and no others. The column may have more:
-    /// versions that have been written since it was translated.
-    pub(crate) fn mask(&self, column: &EncodedColumn, rows: usize, words: &mut Vec<u64>) {
+    /// Sets in `words` the bits of the column's rows from `first` on, a multiple of 64, and below `after` that meet it,
+    /// and no others. The column may have more: versions that have been written since it was translated.
+    pub(crate) fn mask(&self, column: &EncodedColumn, first: usize, after: usize, words: &mut Vec<u64>) {
+        let rows = after - first;
         words.clear();
         words.resize(rows.div_ceil(64), 0);
         if column.all_null || self.accept_null {
-            for row in (0..rows).filter(|row| self.holds(column, *row)) {
+            for row in (0..rows).filter(|row| self.holds(column, first + *row)) {
                 words[row / 64] |= 1 << (row % 64);
             }
             return;
@@ -207,21 +251,23 @@ impl CodeTest {
             CodeSet::None => return,
             CodeSet::All => words.fill(u64::MAX),
             CodeSet::Range(low, high) => with_codes!(&column.codes,
-                codes => Code::mask(&codes[..rows], Code::narrow(*low), Code::narrow(high - low), words),
+                codes => {
+                    Code::mask(&codes[first..after], Code::narrow(*low), Code::narrow(high - low), words)
+                },
                 constant => if *low == 0 { words.fill(u64::MAX) },
-                bits => copy_bits(bits, *low == 0, *high >= 1, words)
+                bits => copy_bits(&bits.words()[first / 64..], *low == 0, *high >= 1, words)
             ),
             CodeSet::Ranges(_) | CodeSet::Set(_) => with_codes!(&column.codes,
                 codes => {
                     words.fill(u64::MAX);
-                    and_where(words, &codes[..rows], |code| self.has(code.wide()));
+                    and_where(words, &codes[first..after], |code| self.has(code.wide()));
                 },
                 constant => if self.has(0) { words.fill(u64::MAX) },
-                bits => copy_bits(bits, self.has(0), self.has(1), words)
+                bits => copy_bits(&bits.words()[first / 64..], self.has(0), self.has(1), words)
             ),
         }
         if let Some(nulls) = &column.nulls {
-            simd::subtract(words, nulls.words());
+            simd::subtract(words, &nulls.words()[first / 64..]);
         }
         if !rows.is_multiple_of(64)
             && let Some(last) = words.last_mut()
@@ -243,8 +289,8 @@ fn keep(rows: &mut Vec<u32>, test: impl Fn(u32) -> bool) {
     rows.truncate(kept);
 }
 
-fn copy_bits(bits: &Bits, zeros: bool, ones: bool, words: &mut [u64]) {
-    for (word, codes) in words.iter_mut().zip(bits.words()) {
+fn copy_bits(bits: &[u64], zeros: bool, ones: bool, words: &mut [u64]) {
+    for (word, codes) in words.iter_mut().zip(bits) {
         *word = (if ones { *codes } else { 0 }) | (if zeros { !*codes } else { 0 });
     }
 }
@@ -296,8 +342,9 @@ fn linear_ranges(intervals: &[(i64, i64)], base: i64, scale: u64, last_code: u64
         if high < 0 {
             continue;
         }
-        let first = ((low + scale - 1) / scale) as u64;
-        let last = ((high / scale).min(i128::from(last_code))) as u64;
+        // Dividing numbers of 128 bits takes longer than all the rest.
+        let (first, last) = if scale == 1 { (low, high) } else { ((low + scale - 1) / scale, high / scale) };
+        let (first, last) = (first as u64, last.min(i128::from(last_code)) as u64);
         if first <= last {
             codes.push(first, last);
         }

@@ -3,8 +3,9 @@
 //! ```text
 //!   plan      each rider's tests become tests of codes, the most selective first and no more of them than it takes:
 //!             a constant that is in no row of the segment spares the rider the segment
-//!   probe     the riders' most selective tests of one column are joined with the column in one pass, and each test
-//!             gets the list of its rows; where few rows are expected
+//!   probe     where few rows are expected, each of the riders' most selective tests gets the list of its rows. Columns
+//!             that are asked often hold their rows by code, and the list is read off; otherwise all tests of a column
+//!             are joined with it in one pass
 //!   find      each rider's list is checked against its other tests; or, where no test of it is selective by itself,
 //!             the bitmaps of its tests are intersected, each of which is made once for all riders
 //! ```
@@ -15,9 +16,10 @@ use super::{
     plain::{retain_plain, row_holds},
 };
 use crate::{
-    bits::Bits,
+    bits::{Bits, for_bits},
     column::{Codes, EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
+    riders::bit,
     schema::Column,
     shard::Options,
     simd,
@@ -65,7 +67,7 @@ impl<'a> Scene<'a> {
     }
 
     fn encoded(&self, id: TestId) -> Option<&'a EncodedColumn> {
-        self.columns[self.tests.get(id).column].base.as_ref()
+        self.columns[self.tests.column(id)].base.as_ref()
     }
 }
 
@@ -78,6 +80,8 @@ pub(crate) enum Plan {
     All,
     /// From the list of this test's rows.
     List(TestId),
+    /// From this test's rows, which the column holds by code.
+    LookUp(TestId),
     /// From the bitmaps of the tests.
     Masks,
     /// The evaluation of this test fails.
@@ -93,6 +97,14 @@ pub(crate) enum Found {
 }
 
 impl Found {
+    /// How many they are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Found::Rows(rows) => rows.len(),
+            Found::Mask(mask) => mask.count(),
+        }
+    }
+
     /// Adds rows behind all others; there are `rows` then.
     pub(crate) fn extend(&mut self, more: impl Iterator<Item = u32>, rows: usize) {
         match self {
@@ -118,6 +130,7 @@ enum Standing {
 }
 
 const NONE: u32 = u32::MAX;
+const UNKNOWN: usize = usize::MAX;
 
 /// A test during a visit.
 #[derive(Debug)]
@@ -126,7 +139,7 @@ struct State {
     visit: u64,
     standing: Standing,
     code: CodeTest,
-    /// About how many rows meet it.
+    /// About how many rows meet it; [`UNKNOWN`] until somebody asks.
     rows: usize,
     list: u32,
     mask: u32,
@@ -185,6 +198,10 @@ pub(crate) struct Prober {
     requests: Vec<(usize, TestId)>,
     /// By column: how many lists were made at the last visit, and how many riders have chosen it since.
     popularity: Vec<u32>,
+    /// The columns that hold their rows by code and were asked for some, as [`bit`]s.
+    looked_up: u64,
+    /// How many passes it took to find the rows of columns that do not, by column.
+    passes: Vec<(usize, f32)>,
     wanted: Vec<Wanted>,
     /// Which buckets somebody wants, and behind which interval to look for those that overlap a bucket.
     buckets: Vec<u64>,
@@ -201,6 +218,8 @@ impl Prober {
         self.lists.reset();
         self.masks.reset();
         self.requests.clear();
+        self.looked_up = 0;
+        self.passes.clear();
         self.states.resize_with(tests.bound(), || State {
             visit: 0,
             standing: Standing::Hopeless,
@@ -219,9 +238,8 @@ impl Prober {
         let state = &mut self.states[id as usize];
         if state.visit != self.visit {
             state.visit = self.visit;
-            (state.list, state.mask) = (NONE, NONE);
-            let test = scene.tests.get(id);
-            let Some(column) = &scene.columns[test.column].base else {
+            (state.rows, state.list, state.mask) = (UNKNOWN, NONE, NONE);
+            let Some(column) = scene.encoded(id) else {
                 state.standing = Standing::Hopeless;
                 return state;
             };
@@ -229,8 +247,16 @@ impl Prober {
                 state.standing = Standing::Hopeless;
                 return state;
             }
-            let ty = &scene.types[test.column].ty;
-            match CodeTest::new(&test.test, column, ty, scene.tests.context(id)) {
+            let interval = scene.tests.interval(id);
+            let code = interval.and_then(|(low, high)| CodeTest::of_interval(low, high, column)).map_or_else(
+                || {
+                    let test = scene.tests.get(id);
+                    let ty = &scene.types[test.column].ty;
+                    CodeTest::new(&test.test, column, ty, scene.tests.context(id))
+                },
+                Ok,
+            );
+            match code {
                 Ok(code) => {
                     state.standing = if code.is_hopeless(column) {
                         Standing::Hopeless
@@ -239,13 +265,30 @@ impl Prober {
                     } else {
                         Standing::Open
                     };
-                    state.rows = code.estimate(column, scene.rows);
                     state.code = code;
                 }
                 Err(error) => state.standing = Standing::Wrong(Box::new(error)),
             }
         }
         state
+    }
+
+    /// About how many rows meet a test that has been translated and is open. It may turn out that none does.
+    fn estimate(&mut self, scene: &Scene, id: TestId) -> usize {
+        let state = &mut self.states[id as usize];
+        if state.rows == UNKNOWN {
+            let Some(column) = scene.encoded(id) else { return 0 };
+            let held = column.by_code.get().and_then(|by_code| {
+                let others = scene.rows.saturating_sub(by_code.covered());
+                let rows = state.code.count(column, by_code)?;
+                if rows + others == 0 {
+                    state.standing = Standing::Hopeless;
+                }
+                Some(rows + others * rows / by_code.covered().max(1))
+            });
+            state.rows = held.unwrap_or_else(|| state.code.estimate(column, scene.rows));
+        }
+        state.rows
     }
 
     /// Orders tests by what this segment tells about their selectivity; in front comes the one whose list is the
@@ -255,9 +298,10 @@ impl Prober {
             .iter()
             .map(|id| {
                 let codes = scene.encoded(*id).map_or(1.0, |column| column.max_code as f64 + 1.0);
-                let state = self.translate(scene, *id);
-                let rows = match state.standing {
-                    Standing::Open => state.rows as f64,
+                let is_open = matches!(self.translate(scene, *id).standing, Standing::Open);
+                let estimated = if is_open { self.estimate(scene, *id) } else { 0 };
+                let rows = match self.states[*id as usize].standing {
+                    Standing::Open => estimated as f64,
                     // A constant that is not here: as rare as its column's values are on average.
                     Standing::Hopeless | Standing::Wrong(_) => (scene.rows as f64 / codes).min(0.5),
                     Standing::Certain => scene.rows as f64,
@@ -271,12 +315,12 @@ impl Prober {
         }
         let enough = scene.enough() as f64;
         let costs = keyed.iter().take_while(|(rows, _)| *rows <= enough).map(|(rows, id)| {
-            let column = scene.tests.get(*id).column;
+            let column = scene.tests.column(*id);
             rows + self.cost_of_list(scene, column)
         });
         if let Some((first, _)) = costs.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)) {
             tests[..=first].rotate_right(1);
-            let column = scene.tests.get(tests[0]).column;
+            let column = scene.tests.column(tests[0]);
             self.popularity[column] += 1;
         }
     }
@@ -288,7 +332,8 @@ impl Prober {
         const ROWS_A_CANDIDATE: f64 = 8.0;
         self.popularity.resize(scene.columns.len().max(self.popularity.len()), 0);
         let pass = scene.rows as f64 / ROWS_A_CANDIDATE;
-        match scene.columns[column].base.as_ref().and_then(|base| scene.together(base)) {
+        let base = scene.columns[column].base.as_ref().filter(|base| base.by_code.get().is_none());
+        match base.and_then(|base| scene.together(base)) {
             Some(together) => (pass / together as f64).min(pass / (f64::from(self.popularity[column]) + 1.0)),
             None => 0.0,
         }
@@ -306,8 +351,12 @@ impl Prober {
                 Standing::Certain => continue,
                 Standing::Open => {}
             }
-            if best.is_none_or(|(rows, _)| state.rows < rows) {
-                best = Some((state.rows, *id));
+            let rows = self.estimate(scene, *id);
+            if matches!(self.states[*id as usize].standing, Standing::Hopeless) {
+                return Plan::Nothing;
+            }
+            if best.is_none_or(|(least, _)| rows < least) {
+                best = Some((rows, *id));
             }
             // Good enough: the others are asked about its rows only.
             if best.is_some_and(|(rows, _)| rows <= scene.enough()) {
@@ -318,15 +367,30 @@ impl Prober {
         if rows > few {
             return Plan::Masks;
         }
+        let column = scene.tests.column(id);
         let state = &mut self.states[id as usize];
         if state.list == NONE {
             if !state.code.for_few_intervals(|_, _| {}) {
                 return Plan::Masks;
             }
+            if scene.encoded(id).is_some_and(|column| column.by_code.get().is_some()) {
+                self.looked_up |= bit(column);
+                return Plan::LookUp(id);
+            }
             state.list = self.lists.next();
-            self.requests.push((scene.tests.get(id).column, id));
+            self.requests.push((column, id));
         }
         Plan::List(id)
+    }
+
+    /// The columns from which rows were read off, as [`bit`]s.
+    pub(crate) fn looked_up(&self) -> u64 {
+        self.looked_up
+    }
+
+    /// The columns whose rows were looked for, with the passes that it took.
+    pub(crate) fn passes(&self) -> &[(usize, f32)] {
+        &self.passes
     }
 
     /// Makes the lists that plans need: one pass over each column.
@@ -338,14 +402,16 @@ impl Prober {
         for column_requests in requests.chunk_by(|a, b| a.0 == b.0) {
             self.popularity[column_requests[0].0] = column_requests.len() as u32;
             if let Some(column) = &scene.columns[column_requests[0].0].base {
-                self.probe_column(scene, column, column_requests);
+                let passes = self.probe_column(scene, column, column_requests);
+                self.passes.push((column_requests[0].0, passes));
             }
         }
         requests.clear();
         self.requests = requests;
     }
 
-    fn probe_column(&mut self, scene: &Scene, column: &EncodedColumn, requests: &[(usize, TestId)]) {
+    /// Returns how many passes that join them with a column would have taken as long.
+    fn probe_column(&mut self, scene: &Scene, column: &EncodedColumn, requests: &[(usize, TestId)]) -> f32 {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
         for (_, id) in requests {
@@ -353,11 +419,18 @@ impl Prober {
             let list = state.list;
             state.code.for_few_intervals(|low, high| wanted.push(Wanted { low, high, reach: high, list }));
         }
-        if scene.together(column).is_none_or(|together| wanted.len() < together) {
+        let together = scene.together(column);
+        let alone = together.is_none_or(|together| wanted.len() < together);
+        let passes = match together {
+            Some(together) if alone => wanted.len() as f32 / together as f32,
+            Some(_) => 1.0,
+            None => 0.0,
+        };
+        if alone {
             let mut words = std::mem::take(&mut self.scratch);
             for (_, id) in requests {
                 let state = &self.states[*id as usize];
-                state.code.mask(column, scene.rows, &mut words);
+                state.code.mask(column, 0, scene.rows, &mut words);
                 let list = &mut self.lists.vectors[state.list as usize];
                 for_bits(&words, |row| list.push(row));
             }
@@ -378,6 +451,7 @@ impl Prober {
             }
         }
         self.wanted = wanted;
+        passes
     }
 
     /// Joins codes with intervals, which are in the order of their lower ends.
@@ -426,7 +500,7 @@ impl Prober {
         if state.mask == NONE {
             state.mask = self.masks.next();
             if let Some(column) = scene.encoded(id) {
-                state.code.mask(column, scene.rows, &mut self.masks.vectors[state.mask as usize]);
+                state.code.mask(column, 0, scene.rows, &mut self.masks.vectors[state.mask as usize]);
             }
         }
         state.mask
@@ -451,6 +525,18 @@ impl Prober {
                 }
                 Ok(Found::Rows(rows))
             }
+            Plan::LookUp(first) => {
+                let state = &self.states[first as usize];
+                if let Some(column) = scene.encoded(first)
+                    && let Some(by_code) = column.by_code.get()
+                {
+                    state.code.look_up(column, by_code, scene.rows, &mut self.scratch, &mut rows);
+                }
+                for id in tests.iter().filter(|id| **id != first) {
+                    self.retain(scene, *id, &mut rows)?;
+                }
+                Ok(Found::Rows(rows))
+            }
             Plan::Masks => self.intersect(scene, tests, rows),
         }
     }
@@ -458,7 +544,7 @@ impl Prober {
     /// Keeps those of some rows that meet a test.
     fn retain(&mut self, scene: &Scene, id: TestId, rows: &mut Vec<u32>) -> Result<()> {
         /// Rows up to which looking at their values is cheaper than translating a test.
-        const SINGLE: usize = 2;
+        const SINGLE: usize = 6;
         if rows.is_empty() {
             return Ok(());
         }
@@ -492,12 +578,20 @@ impl Prober {
     }
 
     fn intersect(&mut self, scene: &Scene, tests: &[TestId], mut rows: Vec<u32>) -> Result<Found> {
-        let mut order: Vec<TestId> = tests
-            .iter()
-            .copied()
-            .filter(|id| matches!(self.states[*id as usize].standing, Standing::Open))
-            .collect();
-        order.sort_by_key(|id| self.states[*id as usize].rows);
+        // The plan may have been made before all of them were asked.
+        let mut order = Vec::with_capacity(tests.len());
+        for id in tests {
+            match &self.translate(scene, *id).standing {
+                Standing::Hopeless => return Ok(Found::Rows(rows)),
+                Standing::Certain => {}
+                Standing::Open => order.push(*id),
+                Standing::Wrong(error) => return Err((**error).clone()),
+            }
+        }
+        if order.is_empty() {
+            return Ok(Found::Mask(Bits::ones(scene.rows)));
+        }
+        order.sort_by_cached_key(|id| self.estimate(scene, *id));
         let mut words = std::mem::take(&mut self.spare_words);
         words.clear();
         let mut left = scene.rows;
@@ -545,15 +639,4 @@ pub(crate) fn plain_rows(scene: &Scene, tests: &[TestId], rows: usize) -> Result
         retain_plain(&test.test, &scene.columns[test.column], ty, scene.tests.context(*id), &mut mask)?;
     }
     Ok(mask)
-}
-
-#[inline]
-fn for_bits(words: &[u64], mut f: impl FnMut(u32)) {
-    for (index, word) in words.iter().enumerate() {
-        let mut rest = *word;
-        while rest != 0 {
-            f(index as u32 * 64 + rest.trailing_zeros());
-            rest &= rest - 1;
-        }
-    }
 }

@@ -27,11 +27,21 @@ pub(crate) struct SharedTests {
 struct Entry {
     test: Arc<ColumnTest>,
     /// What it is evaluated in; only an expression asks.
-    context: Option<EvalContext>,
+    context: Option<Box<EvalContext>>,
     hash: u64,
-    /// The hash of the one value that meets it, if it is one.
-    point: Option<u64>,
+    gist: Gist,
+    column: u32,
     riders: u32,
+}
+
+/// What most questions about a test are answered from, without a look at the test itself.
+#[derive(Clone, Copy, Debug)]
+enum Gist {
+    /// One closed interval of whole numbers.
+    Interval(i64, i64),
+    /// One byte string, by its hash.
+    Bytes(u64),
+    Other,
 }
 
 impl SharedTests {
@@ -50,12 +60,12 @@ impl SharedTests {
             test.clone_from(&entry.test);
             return id;
         }
-        let point = point_of(&test.test);
         let entry = Entry {
-            point,
             test: test.clone(),
-            context: is_expression.then(|| context.clone()),
+            context: is_expression.then(|| Box::new(context.clone())),
             hash,
+            gist: gist_of(&test.test),
+            column: test.column as u32,
             riders: 1,
         };
         let id = match self.free.pop() {
@@ -91,13 +101,32 @@ impl SharedTests {
 
     /// What a test is evaluated in. Only expressions ask, and theirs is the riders'.
     pub(crate) fn context(&self, id: TestId) -> &EvalContext {
-        self.entries[id as usize].context.as_ref().unwrap_or(&self.any_context)
+        self.entries[id as usize].context.as_deref().unwrap_or(&self.any_context)
     }
 
     /// The hash of the one value that meets a test, as [`ValueFilter`](crate::value_filter::ValueFilter) has it.
     #[inline]
     pub(crate) fn point(&self, id: TestId) -> Option<u64> {
-        self.entries[id as usize].point
+        match self.entries[id as usize].gist {
+            Gist::Interval(low, high) if low == high => Some(hash_int(low)),
+            Gist::Bytes(hash) => Some(hash),
+            _ => None,
+        }
+    }
+
+    /// The interval of whole numbers that meet a test, if it is one.
+    #[inline]
+    pub(crate) fn interval(&self, id: TestId) -> Option<(i64, i64)> {
+        match self.entries[id as usize].gist {
+            Gist::Interval(low, high) => Some((low, high)),
+            _ => None,
+        }
+    }
+
+    /// The column that a test is about.
+    #[inline]
+    pub(crate) fn column(&self, id: TestId) -> usize {
+        self.entries[id as usize].column as usize
     }
 
     /// Above every test's number.
@@ -106,20 +135,20 @@ impl SharedTests {
     }
 }
 
-fn point_of(test: &Test) -> Option<u64> {
+fn gist_of(test: &Test) -> Gist {
     match test {
         Test::Ints(intervals) => match intervals.as_slice() {
-            [(low, high)] if low == high => Some(hash_int(*low)),
-            _ => None,
+            [(low, high)] => Gist::Interval(*low, *high),
+            _ => Gist::Other,
         },
         Test::Bytes(intervals) => match intervals.as_slice() {
             [(low, Some(high))] => match high.split_last() {
-                Some((0, value)) if value == low => Some(hash_bytes(low)),
-                _ => None,
+                Some((0, value)) if value == low => Gist::Bytes(hash_bytes(low)),
+                _ => Gist::Other,
             },
-            _ => None,
+            _ => Gist::Other,
         },
-        _ => None,
+        _ => Gist::Other,
     }
 }
 

@@ -6,6 +6,7 @@ mod errors;
 mod generate;
 mod nonsense;
 mod oracle;
+mod plans;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -266,6 +267,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         probe_together: 1 + random.below(4),
         selective_share: 1 + random.below(20),
         batch_rows: 1 + random.below(40),
+        passes_to_order: random.below(3) * random.below(6),
     };
     let mut shards: Vec<Shard> =
         (0..shard_count).map(|index| Shard::new(index, shard_count, world.ranges.clone(), options)).collect();
