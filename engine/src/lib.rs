@@ -18,6 +18,8 @@ mod found;
 pub mod interval;
 pub mod ipc;
 mod kernel;
+#[doc(hidden)]
+pub mod kernels;
 mod key;
 pub mod numeric;
 pub mod operation;
