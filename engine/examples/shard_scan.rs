@@ -1,5 +1,5 @@
 //! Loads rows of 47 columns, many of them rare flags, into one shard and asks selective questions, alone and 64 at a
-//! time: `cargo run --release -p carousel-engine --example shard_scan -- [rows]`.
+//! time, and the same aggregates, once and a thousand times: `cargo run --release -p carousel-engine --example shard_scan -- [rows]`.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,6 +9,7 @@ use arrow::{
 };
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts, Type, Value,
+    aggregate::{AggregateCall, AggregateFunction},
     expr::{CompareOp, EvalContext, Expr},
     operation::{
         Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, Read, ReadOutput,
@@ -103,6 +104,22 @@ fn question(schema: &TableSchema, seed: u64) -> OperationKind {
     })
 }
 
+/// `SELECT text0, count(*), avg(number2) … WHERE text9 < 'value 2' GROUP BY text0`
+fn aggregates(schema: &TableSchema) -> OperationKind {
+    let column = |index: usize| Expr::column(index, schema.columns[index].ty.clone());
+    let predicate = vec![Expr::Compare {
+        op: CompareOp::Lt,
+        left: Box::new(column(11)),
+        right: Box::new(Expr::literal(Value::text("value 2"), Type::Text)),
+    }];
+    let aggregates = vec![
+        AggregateCall::new(AggregateFunction::Count, None),
+        AggregateCall::new(AggregateFunction::Avg, Some(column(14))),
+    ];
+    let output = ReadOutput::Groups { group_by: vec![column(2)], aggregates, top: None };
+    OperationKind::Read(Read { predicate, output })
+}
+
 fn run(shard: &mut Shard) -> usize {
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
@@ -156,5 +173,19 @@ fn main() {
         }
         times.sort_unstable();
         eprintln!("{riders} riders: median revolution {:?} ({found} rows found)", times[times.len() / 2]);
+    }
+    for riders in [1, 1000] {
+        let mut times = Vec::new();
+        for _ in 0..10 {
+            for _ in 0..riders {
+                ts += 1;
+                shard.submit(ordered(ts, aggregates(&schema)));
+            }
+            let start = Instant::now();
+            run(&mut shard);
+            times.push(start.elapsed());
+        }
+        times.sort_unstable();
+        eprintln!("{riders} identical aggregates: median revolution {:?}", times[times.len() / 2]);
     }
 }

@@ -26,6 +26,12 @@ use crate::{
     value::Value,
 };
 
+/// Bytes that the cells of a batch take: of a slice, those of its own rows only, though it keeps the whole alive.
+pub fn size_of_cells(batch: &RecordBatch) -> u64 {
+    let size = |array: &ArrayRef| array.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+    batch.columns().iter().map(size).sum()
+}
+
 /// The value of one cell of an array in `ty`'s Arrow form.
 ///
 /// # Panics

@@ -44,6 +44,7 @@ pub(crate) fn over_single_column(expr: &Expr) -> Option<(usize, Expr)> {
 }
 
 /// Groups with partial states, filled batch by batch.
+#[derive(Clone)]
 pub(crate) struct Groups {
     table: GroupTable,
     group_by: Vec<Expr>,
@@ -54,6 +55,10 @@ pub(crate) struct Groups {
     sums: Option<Vec<Option<usize>>>,
     /// The first groups of which order are wanted.
     top: Option<Top>,
+    /// Rows and groups that were added, and how many it were when `bytes` was measured.
+    added: usize,
+    measured: usize,
+    bytes: usize,
 }
 
 impl std::fmt::Debug for Groups {
@@ -104,7 +109,17 @@ impl Groups {
         let takes_sums =
             table.only_states().is_some_and(|states| states.iter().all(AggregateState::takes_sums));
         let sums = calls.iter().map(sum_of).collect::<Option<Vec<_>>>().filter(|_| takes_sums);
-        Ok(Groups { table, group_by, context: context.clone(), counted, sums, top: top.cloned() })
+        Ok(Groups {
+            table,
+            group_by,
+            context: context.clone(),
+            counted,
+            sums,
+            top: top.cloned(),
+            added: 0,
+            measured: 0,
+            bytes: 0,
+        })
     }
 
     /// Whether there are as many groups as are wanted, and any will do.
@@ -154,9 +169,39 @@ impl Groups {
             Some(counted) => *counted += batch.num_rows() as u64,
             None => self.table.update(batch, &self.group_by, &self.context)?,
         }
+        self.grown(batch.num_rows());
+        Ok(())
+    }
+
+    /// After rows or groups have been added.
+    fn grown(&mut self, by: usize) {
         // So many more that dropping them takes a small part of the time.
         self.keep_first(self.table_limit().max(1024));
+        self.added += by;
+        if self.counted.is_none() && self.added - self.measured >= 1024.max(self.measured / 4) {
+            self.measured = self.added;
+            self.bytes = self.table.heap_size();
+        }
+    }
+
+    /// What the groups take, about: measured from time to time.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds groups of the same aggregates over other rows.
+    pub(crate) fn merge(&mut self, other: &Groups) -> Result<()> {
+        match (&mut self.counted, other.counted) {
+            (Some(counted), Some(more)) => *counted += more,
+            _ => self.table.merge(other.table.groups().iter().cloned())?,
+        }
+        self.grown(other.added);
         Ok(())
+    }
+
+    /// Number of groups.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
     }
 
     fn table_limit(&self) -> usize {

@@ -107,7 +107,7 @@ pub enum ReadOutput {
 }
 
 /// Permission to leave out rows beyond the first few.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Top {
     /// Order, over the output columns or the grouping expressions; empty for any order.
     pub keys: Vec<SortKey>,

@@ -199,7 +199,8 @@ pub(crate) enum Work {
         credit: Option<i64>,
     },
     Groups {
-        groups: Groups,
+        /// Shared with reads that have added up the same.
+        groups: Arc<Groups>,
         input: Projection,
     },
     Hash,
@@ -262,6 +263,8 @@ pub(crate) struct Rider {
     pub(crate) deferred_rows: Vec<RowBatch>,
     /// Rows that it waits for.
     pub(crate) waiting: usize,
+    /// What its groups took when they were weighed last.
+    pub(crate) groups_size: usize,
     pub(crate) executed: bool,
 }
 
@@ -331,7 +334,7 @@ impl Rider {
                             call.further = call.further.iter().map(remap).collect();
                         }
                         let groups = Groups::new(group_by, aggregates, top.as_ref(), &operation.context)?;
-                        Work::Groups { groups, input }
+                        Work::Groups { groups: Arc::new(groups), input }
                     }
                     ReadOutput::ContentHash => Work::Hash,
                 }
@@ -397,6 +400,7 @@ impl Rider {
             filling: false,
             deferred_rows: Vec::new(),
             waiting: 0,
+            groups_size: 0,
             executed: false,
         })
     }

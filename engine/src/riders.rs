@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::{operation::Ts, predicate_index::TestId, rider::Rider};
+use crate::{operation::Ts, predicate_index::TestId, rider::Rider, sharing::Class};
 
 /// The operations that have been admitted and are not finished. Each has a place, which it keeps while it is taken
 /// out to act.
@@ -111,6 +111,8 @@ pub(crate) struct Ride {
     /// The most selective test, if it asks for one value: its column, and the value's hash.
     pub(crate) point: Option<(u32, u64)>,
     pub(crate) tests: Box<[TestId]>,
+    /// The reads that it has something in common with.
+    pub(crate) class: Option<Class>,
 }
 
 /// One of 64 bits for an index; indices may share one.
@@ -120,7 +122,13 @@ pub(crate) fn bit(index: usize) -> u64 {
 
 impl Ride {
     /// A revolution over `slots` segments that begins at `start`.
-    pub(crate) fn new(rider: &Rider, tests: Box<[TestId]>, start: u32, slots: u32) -> Ride {
+    pub(crate) fn new(
+        rider: &Rider,
+        tests: Box<[TestId]>,
+        class: Option<Class>,
+        start: u32,
+        slots: u32,
+    ) -> Ride {
         let acts = |range: &usize| rider.acts_on(*range);
         Ride {
             ts: rider.ts,
@@ -135,6 +143,7 @@ impl Ride {
             columns: rider.split.tests.iter().fold(0, |bits, test| bits | bit(test.column)),
             point: None,
             tests,
+            class,
         }
     }
 

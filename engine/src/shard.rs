@@ -43,6 +43,7 @@ use crate::{
     riders::{Riders, bit},
     schema::{TableId, TableSchema},
     segment::Deferred,
+    statistics::TableStatistics,
     table::{RowKeys, Table, Visit, shard_of},
 };
 
@@ -61,6 +62,10 @@ pub struct Options {
     pub passes_to_order: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
+    /// The most bytes that rows and the groups of reads under way should take together, if there is a limit. Rows are
+    /// admitted by somebody else, before they are ordered; a read whose groups do not fit fails with 53200. An eighth is
+    /// left to groups in any case, so that reads go on when rows take everything.
+    pub memory_bytes: Option<usize>,
 }
 
 impl Default for Options {
@@ -71,6 +76,7 @@ impl Default for Options {
             selective_share: 256,
             passes_to_order: 16,
             batch_rows: 512,
+            memory_bytes: None,
         }
     }
 }
@@ -107,6 +113,7 @@ pub struct Shard {
     /// Rows whose decision has been made and that others may wait for.
     decided: VecDeque<(TableId, Address)>,
     revolutions: u64,
+    visits: u64,
 }
 
 impl Shard {
@@ -131,6 +138,7 @@ impl Shard {
             rotation: VecDeque::new(),
             decided: VecDeque::new(),
             revolutions: 0,
+            visits: 0,
         }
     }
 
@@ -163,6 +171,16 @@ impl Shard {
     /// Inserts staged rows, or admits waiting operations; then visits one segment with all operations that ride past
     /// it.
     pub fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
+        let progress = self.work(effects);
+        self.measure_changed();
+        progress
+    }
+
+    fn measure_changed(&mut self) {
+        self.tables.values_mut().for_each(|table| table.measure_changed());
+    }
+
+    fn work(&mut self, effects: &mut Vec<Effect>) -> Progress {
         if let Some(ts) = self.filling {
             self.fill(ts, effects);
             self.drain(effects);
@@ -238,6 +256,7 @@ impl Shard {
             None => {}
         }
         self.drain(effects);
+        self.measure_changed();
     }
 
     /// Lets a read send more batches of its answer, see [`OrderedOperation::window`]. A read that has paused goes on
@@ -303,14 +322,41 @@ impl Shard {
         self.revolutions
     }
 
+    /// How many segments the scan has visited with operations that act on them.
+    pub fn visits(&self) -> u64 {
+        self.visits
+    }
+
+    /// How often the rows of an operation have been looked for in a segment. Of reads with the same predicate that see the
+    /// same versions there, one looks.
+    pub fn searches(&self) -> u64 {
+        self.tables.values().map(|table| table.searches).sum()
+    }
+
     /// Operations that have been admitted and are not finished.
     pub fn riding(&self) -> usize {
         self.riders.len()
     }
 
-    /// Logical size of the rows, their versions and keys in bytes.
+    /// Logical size of the rows, their versions and keys in bytes, and of the groups of reads under way.
     pub fn memory(&self) -> usize {
-        self.tables.values().map(|table| table.size()).sum()
+        self.tables.values().map(|table| table.size() + table.groups_size).sum()
+    }
+
+    /// What is known of the tables' rows, in the order of the tables.
+    pub fn statistics(&self) -> Vec<TableStatistics> {
+        let mut statistics: Vec<TableStatistics> =
+            self.tables.values().filter(|table| !table.dropped).map(|table| table.statistics()).collect();
+        statistics.sort_by_key(|statistics| statistics.table);
+        statistics
+    }
+
+    /// What the groups of a table's reads may take now, while it is taken out.
+    fn room_for_groups(&self, table: &Table) -> usize {
+        let Some(limit) = self.options.memory_bytes else { return usize::MAX };
+        let others: usize = self.tables.values().map(|other| other.groups_size).sum();
+        let rows = self.memory() - others + table.size();
+        limit.saturating_sub(rows).max(limit / 8).saturating_sub(others)
     }
 
     /// Logical size of one table in bytes, by part: its columns by name, then their versions, then the key index.
@@ -351,6 +397,7 @@ impl Shard {
         for (range, own) in own_rows(&self.ranges, &positions, &keys, self.index, self.shards, None) {
             table.restore(range, rows, &own, begin);
         }
+        table.measure_changed();
         Ok(())
     }
 
@@ -453,6 +500,7 @@ impl Shard {
     /// Visits the next segment that one of the table's riders has to see.
     fn visit_next(&mut self, id: TableId, effects: &mut Vec<Effect>) {
         let Some(mut table) = self.tables.remove(&id) else { return };
+        table.room_for_groups = self.room_for_groups(&table);
         let mut rides = std::mem::take(&mut table.riding);
         let mut arrived = Vec::new();
         let mut visitors = Vec::with_capacity(rides.len());
@@ -472,6 +520,7 @@ impl Shard {
             }
             let visited = !visitors.is_empty() && table.segments[slot].rows > 0;
             if visited {
+                self.visits += 1;
                 let pauses = table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, effects);
                 if pauses {
                     table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
@@ -591,6 +640,7 @@ impl Shard {
         self.riders.remove(rider.ts);
         if let Some(table) = self.tables.get_mut(&rider.table) {
             table.active -= 1;
+            table.groups_size -= rider.groups_size;
             if rider.rides {
                 let riding = table.riding.binary_search_by_key(&rider.ts, |ride| ride.ts);
                 let ride = match riding {
@@ -687,7 +737,9 @@ fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
     }
     let ts = rider.ts;
     match &mut rider.work {
-        Work::Groups { groups, .. } => effects.push(Effect::Groups { ts, groups: groups.take() }),
+        Work::Groups { groups, .. } => {
+            effects.push(Effect::Groups { ts, groups: Arc::make_mut(groups).take() });
+        }
         Work::Hash => {
             for range in &rider.ranges {
                 effects.push(Effect::ContentHash { ts, range: range.range, hash: range.hash });

@@ -10,16 +10,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::{
     column::Take,
     content_hash,
-    error::{Result, SqlError},
+    error::{Result, SqlError, SqlState},
     key::{Blanks, write_cell, write_stored},
     operation::{Effect, Ts},
-    predicate_index::{Prober, SharedTests, row_holds},
+    predicate_index::{Prober, SharedTests, TestId, row_holds},
     primary_key::{Address, KeyIndex},
     rider::{Change, Projections, Rider, Work, check_not_null},
     riders::{Ride, Riders},
     schema::TableSchema,
     segment::Segment,
     shard::Options,
+    sharing::{Classes, Memo},
+    statistics::TableStatistics,
 };
 
 /// Bytes after which a segment takes no more inserted rows: far below what the offsets of a column can count.
@@ -43,6 +45,11 @@ pub(crate) struct Table {
     /// The tests of both.
     pub(crate) tests: SharedTests,
     pub(crate) prober: Prober,
+    /// What the reads of both have in common.
+    pub(crate) classes: Classes,
+    pub(crate) memo: Memo,
+    /// How often the rows of an operation have been looked for in a segment.
+    pub(crate) searches: u64,
     pub(crate) projections: Projections,
     /// The segment that is visited next.
     pub(crate) cursor: usize,
@@ -53,6 +60,11 @@ pub(crate) struct Table {
     pub(crate) segments_size: usize,
     /// Of this, what rows held by code take.
     pub(crate) by_code_size: usize,
+    /// What the groups of reads under way take, and what they may.
+    pub(crate) groups_size: usize,
+    pub(crate) room_for_groups: usize,
+    /// Segments that have changed a little since they were measured.
+    unmeasured: Vec<u32>,
     /// Where garbage collection goes on.
     collector: usize,
 }
@@ -78,19 +90,55 @@ impl Table {
             paused: Vec::new(),
             tests: SharedTests::default(),
             prober: Prober::default(),
+            classes: Classes::default(),
+            memo: Memo::default(),
+            searches: 0,
             projections: Projections::default(),
             cursor: 0,
             active: 0,
             dropped: false,
             options,
+            groups_size: 0,
+            room_for_groups: usize::MAX,
             segments_size: 0,
             by_code_size: 0,
+            unmeasured: Vec::new(),
             collector: 0,
         }
     }
 
     pub(crate) fn size(&self) -> usize {
         self.segments_size + self.keys.size()
+    }
+
+    pub(crate) fn statistics(&self) -> TableStatistics {
+        let distinct = |column: usize| {
+            let values = self.segments.iter().filter_map(|segment| segment.columns[column].base.as_ref());
+            values.map(|base| base.distinct()).max().unwrap_or(1)
+        };
+        TableStatistics {
+            table: self.schema.id,
+            rows: self.segments.iter().map(|segment| segment.rows as u64).sum(),
+            bytes: self.size() as u64,
+            distinct: (0..self.schema.columns.len()).map(distinct).collect(),
+        }
+    }
+
+    /// Counts what the groups of a read take, which fails when there is no room for them.
+    pub(crate) fn weigh(&mut self, rider: &mut Rider) {
+        let Work::Groups { groups, .. } = &mut rider.work else { return };
+        let bytes = groups.bytes();
+        self.groups_size = self.groups_size - rider.groups_size + bytes;
+        rider.groups_size = bytes;
+        if bytes > 0 && self.groups_size > self.room_for_groups {
+            let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+                .with_detail(format!("The groups of reads under way take {} bytes.", self.groups_size))
+                .with_hint("Group by less, ask less at a time or raise the memory limit.");
+            rider.fail_everywhere(&error);
+            // Those that are weighed next find room again.
+            self.groups_size -= rider.groups_size;
+            rider.groups_size = 0;
+        }
     }
 
     /// The size by column, then that of versions and keys.
@@ -119,6 +167,20 @@ impl Table {
         self.segments_size += self.segments[slot as usize].assume_growth(rows);
     }
 
+    /// Measures a segment at the end of the step: operations that change it together walk its columns once.
+    fn measure_later(&mut self, slot: u32) {
+        if !self.unmeasured.contains(&slot) {
+            self.unmeasured.push(slot);
+        }
+    }
+
+    /// Measures what has changed.
+    pub(crate) fn measure_changed(&mut self) {
+        while let Some(slot) = self.unmeasured.pop() {
+            self.measure(slot);
+        }
+    }
+
     pub(crate) fn has_keys(&self) -> bool {
         !self.schema.primary_key.is_empty()
     }
@@ -140,8 +202,10 @@ impl Table {
     pub(crate) fn ride(&mut self, rider: &mut Rider) {
         let slots = self.segments.len();
         let context = &rider.operation.context;
-        let tests = rider.split.tests.iter_mut().map(|test| self.tests.join(test, context)).collect();
-        self.riding.push(Ride::new(rider, tests, (self.cursor % slots) as u32, slots as u32));
+        let tests: Box<[TestId]> =
+            rider.split.tests.iter_mut().map(|test| self.tests.join(test, context)).collect();
+        let class = self.classes.join(rider, &tests);
+        self.riding.push(Ride::new(rider, tests, class, (self.cursor % slots) as u32, slots as u32));
     }
 
     /// Takes a read from those that have paused.
@@ -150,9 +214,10 @@ impl Table {
         Some(self.paused.swap_remove(index))
     }
 
-    /// Takes the tests of an operation away that does not ride any more.
+    /// Takes the tests and the class of an operation away that does not ride any more.
     pub(crate) fn leave(&mut self, ride: &Ride) {
         ride.tests.iter().for_each(|id| self.tests.leave(*id));
+        ride.class.into_iter().for_each(|class| self.classes.leave(class));
     }
 
     /// The canonical key of a stored row.
@@ -220,9 +285,15 @@ impl Table {
         begin: Ts,
     ) -> Vec<Address> {
         let mut addresses = Vec::with_capacity(rows.len());
-        let bytes: usize = arrays.iter().map(|array| array.get_buffer_memory_size()).sum();
-        let row_bytes = bytes / arrays.first().map_or(1, |array| array.len()).max(1) + 1;
-        let most = (SEGMENT_BYTES / row_bytes).max(1);
+        let most = match rows.len() {
+            0 | 1 => 1,
+            _ => {
+                let size = |array: &ArrayRef| array.to_data().get_slice_memory_size().unwrap_or(0);
+                let bytes: usize = arrays.iter().map(size).sum();
+                let row_bytes = bytes / arrays.first().map_or(1, |array| array.len()).max(1) + 1;
+                (SEGMENT_BYTES / row_bytes).max(1)
+            }
+        };
         let mut rest = rows;
         while !rest.is_empty() {
             let (slot, room) = self.tail(range);
@@ -239,7 +310,11 @@ impl Table {
         let all = arrays.first().is_some_and(|array| array.len() == rows.len());
         let take = if all { Take::All(rows.len()) } else { Take::Rows(rows) };
         let first = self.segments[slot as usize].append(&self.schema.columns, arrays, take, begin);
-        self.measure(slot);
+        // Where the next rows go depends on the size: it must not lag far behind.
+        match first / 64 == (first + rows.len() as u32) / 64 {
+            true => self.measure_later(slot),
+            false => self.measure(slot),
+        }
         first
     }
 
@@ -365,7 +440,8 @@ impl Table {
         let fetch = |rows: &[u32], column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
             Work::Groups { groups, input } => {
-                groups.update(&input.input(rows.len(), &|column| fetch(rows, column))?)?;
+                let batch = input.input(rows.len(), &|column| fetch(rows, column))?;
+                Arc::make_mut(groups).update(&batch)?;
                 Ok(rows.len() as u64)
             }
             Work::Hash => {
@@ -383,7 +459,7 @@ impl Table {
                     self.segments[slot as usize].versions.set_end(*row as usize, ts);
                     self.record(rider, Change { slot, old: Some(*row), new: None });
                 }
-                self.measure(slot);
+                self.measure_later(slot);
                 Ok(if counted { rows.len() as u64 } else { 0 })
             }
             Work::Update { targets, values, returning } => {
@@ -496,7 +572,7 @@ impl Table {
                 waited_for.push(Address { slot, row: root });
             }
         }
-        touched.into_iter().for_each(|slot| self.measure(slot));
+        touched.into_iter().for_each(|slot| self.measure_later(slot));
         rider.tentative = false;
         waited_for
     }

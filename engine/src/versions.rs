@@ -17,7 +17,13 @@ pub(crate) struct Versions {
     max_begin: u64,
     ended: usize,
     max_end: u64,
+    /// When rows have begun or ended, ascending, each once: what is behind `forgotten`.
+    changes: Vec<u64>,
+    forgotten: u64,
 }
+
+/// Changes that are remembered.
+const CHANGES: usize = 256;
 
 /// The end of a version that must never be seen: an aborted write's.
 const NEVER: u64 = 0;
@@ -36,6 +42,7 @@ impl Versions {
             ends.resize(self.len, u64::MAX);
         }
         self.max_begin = self.max_begin.max(begin.0);
+        self.note(begin.0);
     }
 
     pub(crate) fn begin(&self, row: usize) -> u64 {
@@ -71,6 +78,35 @@ impl Versions {
         ends[row] = end;
         if end != u64::MAX {
             self.max_end = self.max_end.max(end);
+            self.note(end);
+        }
+    }
+
+    fn note(&mut self, at: u64) {
+        if at <= self.forgotten {
+            return;
+        }
+        match self.changes.last() {
+            Some(last) if *last == at => {}
+            Some(last) if *last > at => {
+                if let Err(place) = self.changes.binary_search(&at) {
+                    self.changes.insert(place, at);
+                }
+            }
+            _ => self.changes.push(at),
+        }
+        if self.changes.len() > CHANGES {
+            let behind = self.changes.split_off(CHANGES / 2);
+            let half = std::mem::replace(&mut self.changes, behind);
+            self.forgotten = half.last().copied().unwrap_or(0).max(self.forgotten);
+        }
+    }
+
+    /// The last change before `t`, if it is known: reads with the same horizon see the same versions.
+    pub(crate) fn horizon(&self, t: Ts) -> Option<u64> {
+        match self.changes.partition_point(|at| *at < t.0) {
+            0 => (t.0 > self.forgotten).then_some(self.forgotten),
+            place => (t.0 > self.forgotten).then(|| self.changes[place - 1].max(self.forgotten)),
         }
     }
 

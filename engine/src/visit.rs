@@ -1,5 +1,7 @@
 //! One visit of a segment by the operations that ride past it.
 
+use std::sync::Arc;
+
 use crate::{
     bits::Bits,
     column::EncodedColumn,
@@ -53,20 +55,36 @@ impl Table {
             if plan == Plan::Nothing && !has_plain && !meets_new && segment.queues.is_empty() {
                 continue;
             }
+            let together = self.together(slot, ride, riders);
+            if let Some(together) = together
+                && let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range))
+                && self.take_over(slot, together, rider, effects)
+            {
+                pauses |= self.after(ride, rider);
+                continue;
+            }
+            self.searches += 1;
             let found = self.meeting(slot, ride, plan, encoded, rows_before, meets_new);
             let found = match found {
                 Ok(Found::Rows(rows))
                     if rows.is_empty() && self.segments[slot as usize].queues.is_empty() =>
                 {
                     self.prober.recycle(Found::Rows(rows));
+                    if let Some(together) = together {
+                        self.memo.remember_none(together);
+                    }
                     continue;
                 }
                 found => found,
             };
             let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range)) else { continue };
             let rows = self.segments[slot as usize].rows;
+            let before = together.and_then(|together| self.begin_partial(slot, together, rider));
             match found.and_then(|found| self.choose(slot, rider, found)) {
                 Ok(chosen) => {
+                    if let Some(together) = together {
+                        self.memo.remember(together, rider, &chosen);
+                    }
                     if !chosen.is_empty() {
                         self.apply(rider, slot, &chosen, effects);
                     }
@@ -74,18 +92,28 @@ impl Table {
                 }
                 Err(error) => self.fail(rider, range, error),
             }
+            if let Some(together) = together {
+                self.end_partial(slot, together, rider, before);
+            }
             if self.segments[slot as usize].rows > rows
                 && let Work::Update { targets, .. } = &rider.work
             {
                 assigned |= targets.iter().fold(0, |bits, target| bits | bit(*target));
             }
-            if rider.is_satisfied() {
-                ride.left = 0;
-            }
-            ride.paused = rider.is_blocked(self.options.batch_rows);
-            pauses |= ride.paused;
+            pauses |= self.after(ride, rider);
         }
+        self.memo.forget();
         pauses
+    }
+
+    /// Ends a ride that need not go on. Returns whether it pauses.
+    fn after(&mut self, ride: &mut Ride, rider: &mut Rider) -> bool {
+        self.weigh(rider);
+        if rider.is_satisfied() {
+            ride.left = 0;
+        }
+        ride.paused = rider.is_blocked(self.options.batch_rows);
+        ride.paused
     }
 
     /// How each visitor's rows are to be found, with the lists that this takes.
@@ -245,7 +273,7 @@ impl Table {
         let place = rider.place_of_range[self.segments[slot as usize].range];
         match (&mut rider.work, place) {
             (Work::Groups { groups, .. }, Some(place)) if groups.counts_only() => {
-                groups.count(rows as u64);
+                Arc::make_mut(groups).count(rows as u64);
                 if let Ok(count) = &mut rider.ranges[place].outcome {
                     *count += rows as u64;
                 }
@@ -279,6 +307,7 @@ impl Table {
             let Some(sum) = sum else { return Ok(false) };
             sums.push(sum);
         }
+        let groups = Arc::make_mut(groups);
         for (aggregate, (values, total, scale)) in sums.into_iter().enumerate() {
             groups.add_sum(aggregate, values, total, scale)?;
         }

@@ -20,6 +20,7 @@ use crate::{
 };
 
 /// Groups with their partial states.
+#[derive(Clone)]
 pub struct GroupTable {
     key_types: Vec<Type>,
     calls: Vec<AggregateCall>,
@@ -338,6 +339,11 @@ impl GroupTable {
     }
 
     /// The groups with their partial states.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// As [`GroupTable::groups`], for good.
     pub fn into_groups(self) -> Vec<Group> {
         self.groups
     }

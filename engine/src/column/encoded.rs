@@ -52,6 +52,11 @@ pub(crate) struct EncodedColumn {
 }
 
 impl EncodedColumn {
+    /// About how many values there are: as many as codes, but no more than rows.
+    pub(crate) fn distinct(&self) -> u64 {
+        (self.max_code + 1).min(self.made_of as u64).max(1)
+    }
+
     /// Number of dictionary entries, if there is a dictionary.
     pub(crate) fn dictionary_len(&self) -> Option<usize> {
         match &self.domain {

@@ -12,6 +12,7 @@ mod elementary;
 pub mod eval;
 mod format;
 pub mod function;
+pub(crate) mod identity;
 mod moments_of_time;
 pub mod pattern;
 pub mod resolve;

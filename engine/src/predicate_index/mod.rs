@@ -7,6 +7,8 @@
 
 mod code_test;
 mod constants;
+#[cfg(test)]
+mod order_test;
 mod plain;
 mod probe;
 mod shared;

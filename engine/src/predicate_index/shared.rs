@@ -7,7 +7,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{ColumnTest, Test};
 use crate::{
-    expr::EvalContext,
+    expr::{
+        EvalContext,
+        identity::{self, are_same},
+    },
     value_filter::{hash_bytes, hash_int},
 };
 
@@ -44,17 +47,27 @@ enum Gist {
     Other,
 }
 
+impl Entry {
+    fn is_same(&self, test: &ColumnTest, context: &EvalContext) -> bool {
+        match (&self.test.test, &test.test, &self.context) {
+            (Test::Expression(a), Test::Expression(b), Some(its)) => {
+                self.test.column == test.column && are_same(a, its, b, context)
+            }
+            _ => *self.test == *test,
+        }
+    }
+}
+
 impl SharedTests {
     /// Adds a rider's test. `test` becomes the one that is held.
     pub(crate) fn join(&mut self, test: &mut Arc<ColumnTest>, context: &EvalContext) -> TestId {
         let hash = hash_of(test);
-        // Constants in an expression that compare as equal may still make a difference.
         let is_expression = matches!(test.test, Test::Expression(_));
         let same = |id: &TestId| {
             let entry = &self.entries[*id as usize];
-            entry.hash == hash && *entry.test == **test
+            entry.hash == hash && entry.is_same(test, context)
         };
-        if !is_expression && let Some(id) = self.index.find(hash, same).copied() {
+        if let Some(id) = self.index.find(hash, same).copied() {
             let entry = &mut self.entries[id as usize];
             entry.riders += 1;
             test.clone_from(&entry.test);
@@ -168,8 +181,7 @@ fn hash_of(test: &ColumnTest) -> u64 {
             add(xxh3_64(low));
             add(high.as_ref().map_or(1, |high| xxh3_64(high)));
         }),
-        // Few are asked with; which it is, equality tells.
-        Test::Expression(_) => add(2),
+        Test::Expression(expr) => add(identity::hash_of(std::slice::from_ref(expr))),
         Test::Null => add(3),
         Test::NotNull => add(4),
     }

@@ -155,6 +155,11 @@ pub fn random_schema(random: &mut Random, id: u64) -> TableSchema {
     }
 }
 
+/// Whether equal values of the type look alike.
+fn has_one_form(ty: &Type) -> bool {
+    !matches!(ty, Type::Numeric(None) | Type::Float8)
+}
+
 pub struct Generator<'a> {
     pub random: &'a mut Random,
     pub schema: &'a TableSchema,
@@ -202,7 +207,13 @@ impl Generator<'_> {
         let ty = self.schema.columns[index].ty.clone();
         let column = self.column_expr(index);
         let literal = |generator: &mut Self| Expr::literal(generator.random.nullable(&ty), ty.clone());
-        match self.random.below(12) {
+        match self.random.below(13) {
+            12 => {
+                // BETWEEN.
+                let mut bound =
+                    |op| Expr::Compare { op, left: Box::new(column.clone()), right: Box::new(literal(self)) };
+                Expr::And(vec![bound(CompareOp::Ge), bound(CompareOp::Le)])
+            }
             0 => Expr::IsNull { expr: Box::new(column), negated: self.random.one_in(2) },
             1 => {
                 let list = (0..1 + self.random.below(4)).map(|_| literal(self)).collect();
@@ -350,7 +361,22 @@ impl Generator<'_> {
             .collect()
     }
 
-    pub fn operation(&mut self, world: &World) -> OperationKind {
+    /// An operation, some of them reads with a predicate that another read has, or wholly the same.
+    pub fn operation(&mut self, world: &World, asked: &[Read]) -> OperationKind {
+        match self.new_operation(world) {
+            OperationKind::Read(mut read) if !asked.is_empty() && self.random.one_in(2) => {
+                let other = self.random.pick(&asked[asked.len().saturating_sub(6)..]);
+                read.predicate.clone_from(&other.predicate);
+                if self.random.one_in(2) {
+                    read.output = other.output.clone();
+                }
+                OperationKind::Read(read)
+            }
+            operation => operation,
+        }
+    }
+
+    fn new_operation(&mut self, world: &World) -> OperationKind {
         match self.random.below(18) {
             0..=4 => OperationKind::Insert(self.insert(world)),
             5..=7 => OperationKind::Update(Update {
@@ -365,9 +391,7 @@ impl Generator<'_> {
             12 => {
                 // Groups whose key has one form for each value.
                 let keys: Vec<usize> = (0..self.schema.visible_columns().len())
-                    .filter(|index| {
-                        !matches!(self.schema.columns[*index].ty, Type::Numeric(None) | Type::Float8)
-                    })
+                    .filter(|index| has_one_form(&self.schema.columns[*index].ty))
                     .collect();
                 let group_by: Vec<Expr> = (0..self.random.below(3))
                     .map(|_| {
@@ -414,18 +438,31 @@ impl Generator<'_> {
         if !group_by.is_empty() && self.random.one_in(3) {
             return Vec::new();
         }
-        let number = self.schema.column("i").expect("every schema has it");
         let mut aggregates = vec![AggregateCall::new(AggregateFunction::Count, None)];
-        for _ in 0..self.random.below(3) {
+        for _ in 0..self.random.below(4) {
             let function = *self.random.pick(&[
                 AggregateFunction::Count,
                 AggregateFunction::Sum,
                 AggregateFunction::Sum,
+                AggregateFunction::Avg,
                 AggregateFunction::Min,
                 AggregateFunction::Max,
             ]);
-            let mut call = AggregateCall::new(function, Some(self.column_expr(number)));
+            let fits = |ty: &Type| match function {
+                AggregateFunction::Sum | AggregateFunction::Avg => matches!(ty, Type::Int2 | Type::Int4),
+                AggregateFunction::Count => has_one_form(ty),
+                _ => has_one_form(ty) && !matches!(ty, Type::Bool | Type::Uuid | Type::Bytea),
+            };
+            let visible = self.schema.visible_columns();
+            let fitting: Vec<usize> = (0..visible.len()).filter(|index| fits(&visible[*index].ty)).collect();
+            let argument = *self.random.pick(&fitting);
+            let mut call = AggregateCall::new(function, Some(self.column_expr(argument)));
             call.distinct = self.random.one_in(4);
+            if self.random.one_in(5) {
+                let asked = self.visible();
+                let expr = Box::new(self.column_expr(asked));
+                call.filter = Some(Expr::IsNull { expr, negated: self.random.one_in(2) });
+            }
             aggregates.push(call);
         }
         aggregates

@@ -4,9 +4,11 @@
 
 mod errors;
 mod generate;
+mod limits;
 mod nonsense;
 mod oracle;
 mod plans;
+mod sharing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -202,11 +204,15 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let mut history: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
     let mut steps: Vec<Step> = Vec::new();
     let mut next_row_id = 1000;
+    let mut asked = Vec::new();
     let mut ts = 10;
     for _ in 0..10 + random.below(scale.operations) {
         ts += 1 + random.next() % 2;
         let mut generator = Generator { random, schema: &world.schema, next_row_id };
-        let kind = generator.operation(&world);
+        let kind = generator.operation(&world, &asked);
+        if let OperationKind::Read(read) = &kind {
+            asked.push(read.clone());
+        }
         next_row_id = generator.next_row_id;
         history.insert(ts, state.clone());
         let is_write = kind.is_write();
@@ -268,6 +274,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         selective_share: 1 + random.below(20),
         batch_rows: 1 + random.below(40),
         passes_to_order: random.below(3) * random.below(6),
+        memory_bytes: None,
     };
     let mut shards: Vec<Shard> =
         (0..shard_count).map(|index| Shard::new(index, shard_count, world.ranges.clone(), options)).collect();

@@ -12,6 +12,7 @@ use carousel_engine::{
     aggregate::{AggregateCall, AggregateFunction},
     array::{arrow_cell_to_value, values_to_array},
     expr::{EvalContext, Expr},
+    numeric::Numeric,
     operation::{Insert, InsertRows, OnConflict, OperationKind, ReadOutput, SortKey},
     position::KeyRange,
     text::format_value,
@@ -48,6 +49,17 @@ pub fn evaluate(expr: &Expr, row: &[Value]) -> Result<Value, String> {
                 match as_truth(evaluate(operand, row)?) {
                     Some(true) => return Ok(Value::Bool(true)),
                     Some(false) => {}
+                    None => result = None,
+                }
+            }
+            truth(result)
+        }
+        Expr::And(operands) => {
+            let mut result = Some(true);
+            for operand in operands {
+                match as_truth(evaluate(operand, row)?) {
+                    Some(false) => return Ok(Value::Bool(false)),
+                    Some(true) => {}
                     None => result = None,
                 }
             }
@@ -300,7 +312,7 @@ pub fn batch_of(schema: &TableSchema, rows: &[Row]) -> RecordBatch {
     RecordBatch::try_new(schema.arrow(), arrays).expect("columns of one length")
 }
 
-/// The groups of these rows, as text: keys and the aggregates, which are over integer columns.
+/// The groups of these rows, as text: keys and the aggregates; sums are over integer columns.
 pub fn groups(output: &ReadOutput, rows: &[Row]) -> Vec<String> {
     let ReadOutput::Groups { group_by, aggregates, .. } = output else { return Vec::new() };
     let types = types_of(group_by);
@@ -320,25 +332,35 @@ pub fn groups(output: &ReadOutput, rows: &[Row]) -> Vec<String> {
 }
 
 fn aggregate(call: &AggregateCall, rows: &[&Row]) -> String {
+    let passes = |row: &Row| qualifies(call.filter.as_slice(), row) == Ok(true);
+    let rows: Vec<&Row> = rows.iter().copied().filter(|row| passes(row)).collect();
     let Some(argument) = &call.argument else { return rows.len().to_string() };
-    let numbers = rows.iter().filter_map(|row| match evaluate(argument, row) {
-        Ok(Value::Int4(number)) => Some(i64::from(number)),
-        _ => None,
-    });
-    let mut numbers: Vec<i64> = numbers.collect();
-    numbers.sort_unstable();
+    let ty = argument.ty();
+    let values = rows.iter().map(|row| evaluate(argument, row).expect("a column"));
+    let mut values: Vec<Value> = values.filter(|value| !value.is_null()).collect();
+    values.sort_by(|a, b| compare_as(a, b, &ty));
     if call.distinct {
-        numbers.dedup();
+        values.dedup_by(|a, b| compare_as(a, b, &ty).is_eq());
     }
+    let number = |value: &Value| match value {
+        Value::Int2(number) => i64::from(*number),
+        Value::Int4(number) => i64::from(*number),
+        other => panic!("the oracle adds no {other:?}"),
+    };
+    let sum = || values.iter().map(number).sum::<i64>();
+    let numeric = |number: i64| Numeric::new(number, 0);
     let result = match call.function {
-        AggregateFunction::Count => Some(numbers.len() as i64),
-        AggregateFunction::Sum if numbers.is_empty() => None,
-        AggregateFunction::Sum => Some(numbers.iter().sum()),
-        AggregateFunction::Min => numbers.first().copied(),
-        AggregateFunction::Max => numbers.last().copied(),
+        AggregateFunction::Count => Value::Int8(values.len() as i64),
+        _ if values.is_empty() => Value::Null,
+        AggregateFunction::Sum => Value::Int8(sum()),
+        AggregateFunction::Avg => {
+            Value::Numeric(numeric(sum()).divide(&numeric(values.len() as i64)).expect("a number of values"))
+        }
+        AggregateFunction::Min => values[0].clone(),
+        AggregateFunction::Max => values[values.len() - 1].clone(),
         other => panic!("the oracle does not know {other:?}"),
     };
-    result.map_or("∅".to_owned(), |number| number.to_string())
+    show(&[result], &[call.result_type().expect("an aggregate that exists")])
 }
 
 /// Compares two rows of an answer by the keys of an order.

@@ -1,0 +1,67 @@
+//! What happens when memory is short.
+
+use carousel_engine::{
+    SqlState, Value,
+    aggregate::{AggregateCall, AggregateFunction},
+    operation::{Delete, Effect, OperationKind, Read, ReadOutput},
+    shard::Options,
+};
+
+use crate::sharing::{Scan, column, compare_equal};
+
+fn groups_by(index: usize, aggregates: Vec<AggregateCall>) -> OperationKind {
+    let output = ReadOutput::Groups { group_by: vec![column(index)], aggregates, top: None };
+    OperationKind::Read(Read { predicate: vec![], output })
+}
+
+/// A read with more groups than there is room for fails; others, deletions among them, go on, and what it took is free.
+#[test]
+fn groups_without_room_fail_and_harm_nobody() {
+    const ROWS: i32 = 100_000;
+    let segment_rows = 10_000;
+    let rows = Scan::with(ROWS, Options { segment_rows, ..Options::default() }).shard.memory();
+    let options = Options { segment_rows, memory_bytes: Some(rows + 1_000_000), ..Options::default() };
+    let mut scan = Scan::with(ROWS, options);
+    let few = scan.submit(groups_by(1, vec![AggregateCall::new(AggregateFunction::Count, None)]));
+    let many = scan.submit(groups_by(0, vec![]));
+    let mut distinct = AggregateCall::new(AggregateFunction::Count, Some(column(0)));
+    distinct.distinct = true;
+    let large = scan.submit(groups_by(2, vec![distinct]));
+    let delete = Delete { predicate: vec![compare_equal(1, 3)], returning: None };
+    let deleted = scan.submit(OperationKind::Delete(delete));
+    scan.run();
+    for refused in [many, large] {
+        assert_eq!(scan.outcome_of(refused).map_err(|error| error.code), Err(SqlState::OUT_OF_MEMORY));
+        let has_groups = |effect: &Effect| matches!(effect, Effect::Groups { ts, .. } if *ts == refused);
+        assert!(!scan.effects.iter().any(has_groups));
+    }
+    assert_eq!(scan.outcome_of(few), Ok(ROWS as u64));
+    assert_eq!(scan.groups_of(few).len(), 10);
+    assert_eq!(scan.outcome_of(deleted), Ok(ROWS as u64 / 10));
+    assert!(scan.shard.is_idle());
+    assert!(scan.shard.memory() < rows + 1_000_000, "{} bytes", scan.shard.memory());
+}
+
+/// When rows take all that there is, an eighth is left to groups.
+#[test]
+fn reads_go_on_when_rows_take_everything() {
+    let options = Options { memory_bytes: Some(100_000), ..Options::default() };
+    let mut scan = Scan::with(100_000, options);
+    assert!(scan.shard.memory() > 100_000);
+    let sum = AggregateCall::new(AggregateFunction::Sum, Some(column(0)));
+    let read = scan.submit(groups_by(2, vec![sum]));
+    scan.run();
+    assert_eq!(scan.groups_of(read).len(), 7);
+    assert_eq!(scan.groups_of(read)[0].key.len(), 1);
+    assert_ne!(scan.groups_of(read)[0].key[0], Value::Null);
+}
+
+#[test]
+fn statistics_tell_rows_bytes_and_values() {
+    let scan = Scan::with(100_000, Options { segment_rows: 10_000, ..Options::default() });
+    let [statistics] = scan.shard.statistics().try_into().expect("one table");
+    assert_eq!((statistics.rows, statistics.bytes), (100_000, scan.shard.memory() as u64));
+    assert_eq!(statistics.distinct, [10_000, 10, 7]);
+    assert_eq!(statistics.expected_rows(&vec![compare_equal(1, 3)]), 10_000);
+    assert_eq!(statistics.expected_rows(&vec![compare_equal(1, 3), compare_equal(2, 3)]), 1_429);
+}
