@@ -68,6 +68,7 @@ impl Wire {
             | Wire::FetchPart { .. }
             | Wire::Part { .. }
             | Wire::Memory { .. }
+            | Wire::Statistics(_)
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
             | Wire::Cancel(_)

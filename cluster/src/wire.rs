@@ -14,6 +14,7 @@ use carousel_engine::{
     aggregate::Group,
     operation::{Decision, PayloadId},
     position::KeyRange,
+    statistics::TableStatistics,
 };
 use serde::{Deserialize, Serialize};
 
@@ -222,6 +223,8 @@ pub enum Wire {
         /// Whether it is writing a checkpoint.
         checkpointing: bool,
     },
+    /// Storage process to client: what is known of the tables' rows, when that has changed.
+    Statistics(Vec<TableStatistics>),
     /// Client to storage process: this payload will not be ordered.
     Abandon(PayloadId),
     /// Client to storage process: the pin at this `Ts` lives on.

@@ -797,3 +797,82 @@ async fn writers_that_race_for_the_last_memory_do_not_exceed_the_limit() {
     assert!(table.delete_below(i64::MAX).await.is_ok(), "rows can be deleted");
     cluster.shutdown().await.expect("a clean end");
 }
+
+/// INSERT, COPY and UPDATE at the limit: each is refused before it is ordered and changes nothing; an UPDATE of few rows,
+/// reads and deletions go on, and what was deleted makes room.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_write_is_refused_at_the_limit_and_changes_nothing() {
+    const ROWS: i64 = 20_000;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut options = options(dir.path(), 1, 1, 1, 2);
+    options.memory_limit = Some(4_000_000);
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    let client = cluster.client();
+    let table = Table::create(&client, "t").await;
+    let mut model = BTreeMap::new();
+    for first in (0..ROWS).step_by(1000) {
+        let rows: Vec<(i64, i64)> = (first..first + 1000).map(|k| (k, 7)).collect();
+        assert_eq!(table.insert(&rows).await, Ok(1000));
+        model.extend(rows);
+    }
+    // What is known comes with the reports.
+    let knows_all = || {
+        let known = client.statistics(table.schema.id).map(|statistics| statistics.rows);
+        client.memory().limit.is_some() && known.is_some_and(|rows| rows > ROWS as u64 * 9 / 10)
+    };
+    while !knows_all() {
+        assert_eq!(table.delete_below(0).await, Ok(0));
+    }
+    let submit = async |kind, ranges, fallible| {
+        client.submit(table.request(kind, ranges, fallible)).await.map(drop).map_err(|error| error.code)
+    };
+    let assigned = || vec![(1, Expr::literal(Value::Int8(8), Type::Int8))];
+    let update = |predicate, returning| {
+        OperationKind::Update(Update { predicate, assignments: assigned(), returning })
+    };
+    // As many more rows as there are, in one statement, and two versions of each.
+    let more: Vec<(i64, i64)> = (ROWS..5 * ROWS).map(|k| (k, 8)).collect();
+    let insert = Insert {
+        rows: InsertRows::Inline(table.rows(&more)),
+        on_conflict: OnConflict::Fail,
+        returning: None,
+    };
+    let refused = Err(SqlState::OUT_OF_MEMORY);
+    assert_eq!(submit(OperationKind::Insert(insert), vec![KeyRange::FULL], true).await, refused);
+    let returning = Some(vec![Expr::column(0, Type::Int8); 4]);
+    assert_eq!(submit(update(vec![], returning), vec![KeyRange::FULL], false).await, refused);
+    let mut stager = client.stage();
+    let mut staged = Ok(());
+    for rows in more.chunks(1000) {
+        staged = stager.push(&table.rows(rows)).await.map_err(|error| error.code);
+        if staged.is_err() {
+            break;
+        }
+    }
+    assert_eq!(staged, refused);
+    drop(stager);
+    assert_eq!(table.read().await, model, "nothing has changed");
+
+    // One row takes little.
+    let key = Expr::Compare {
+        op: CompareOp::Eq,
+        left: Box::new(Expr::column(0, Type::Int8)),
+        right: Box::new(Expr::literal(Value::Int8(5), Type::Int8)),
+    };
+    let update = table.request(update(vec![key], None), vec![KeyRange::FULL], false);
+    // The room of the rows that were staged is free when the reports have told of their end.
+    let submission = loop {
+        match client.submit(update.clone()).await {
+            Ok(submission) => break submission,
+            Err(error) => assert_eq!(error.code, SqlState::OUT_OF_MEMORY),
+        }
+        assert_eq!(table.read().await, model);
+    };
+    assert!(matches!(submission.finish().await, Ok(Part::Done { rows: 1, .. })));
+    model.insert(5, 8);
+    assert_eq!(table.read().await, model);
+    assert_eq!(table.delete_below(ROWS / 2).await, Ok(ROWS as u64 / 2));
+    model.retain(|key, _| *key >= ROWS / 2);
+    assert_eq!(table.read().await, model);
+    cluster.shutdown().await.expect("a clean end");
+}

@@ -7,7 +7,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use carousel_engine::{
     SqlError, SqlState,
+    array::size_of_cells,
     operation::{InsertRows, OperationKind, PayloadId, RowBatch},
+    statistics::ROW_BYTES,
 };
 use parking_lot::Mutex;
 
@@ -18,8 +20,6 @@ use crate::message::Body;
 const REPORTED_AFTER: usize = 4;
 /// Ticks for which a payload that has been staged counts when no INSERT names it.
 const STAGED_FOR: u32 = 600;
-/// What a row takes besides its values: its version, and its entry in the index of keys.
-const ROW_BYTES: u64 = 64;
 
 /// The writes on their way through one client process.
 #[derive(Debug, Default)]
@@ -111,23 +111,35 @@ impl Admission {
         debug_assert!(replaced.is_none(), "a payload is staged once");
     }
 
-    /// The room for a message, if there is any: of its rows, or that of its payload, which was admitted as it was staged.
+    /// The room for a message, if there is any: of its rows, or that of its payload, which was admitted as it was staged;
+    /// of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics.
     ///
     /// # Errors
     /// 53200.
-    pub(crate) fn admit(self: &Arc<Self>, body: &Body, memory: Memory) -> Result<Admitted, SqlError> {
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        body: &Body,
+        memory: Memory,
+        expected: impl FnOnce() -> u64,
+    ) -> Result<Admitted, SqlError> {
         let mut admitted = Admitted::nothing(self);
         let Body::Data(data) = body else { return Ok(admitted) };
         match &data.operation.kind {
             OperationKind::Insert(insert) => match &insert.rows {
-                InsertRows::Inline(rows) => admitted.grow(bytes_of(rows), memory)?,
+                // What it returns is about what it inserts.
+                InsertRows::Inline(rows) => {
+                    let copies = 1 + u64::from(insert.returning.is_some());
+                    admitted.grow(bytes_of(rows) * copies, memory)?;
+                }
                 InsertRows::Staged(payload) => {
                     let staged = self.state.lock().staged.remove(payload);
                     return Ok(staged.map_or(admitted, |(staged, _)| staged));
                 }
             },
-            // How many rows get new versions is not known yet: it takes some room that there is any.
-            OperationKind::Update(_) => admitted.grow(ROW_BYTES, memory)?,
+            OperationKind::Update(_) => admitted.grow(expected().max(ROW_BYTES), memory)?,
+            OperationKind::Delete(delete) if delete.returning.is_some() => {
+                admitted.grow(expected(), memory)?
+            }
             _ => {}
         }
         Ok(admitted)
@@ -136,7 +148,7 @@ impl Admission {
 
 /// An estimate of the bytes that rows will take.
 pub(crate) fn bytes_of(rows: &RowBatch) -> u64 {
-    rows.rows.get_array_memory_size() as u64 + rows.positions.len() as u64 * ROW_BYTES
+    size_of_cells(&rows.rows) + rows.positions.len() as u64 * ROW_BYTES
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ use std::{
 };
 
 use arrow::record_batch::RecordBatch;
-use carousel_engine::{SqlError, SqlState, Ts, aggregate::Group, position::KeyRange};
+use carousel_engine::{
+    SqlError, SqlState, TableId, Ts, aggregate::Group, position::KeyRange, statistics::TableStatistics,
+};
 
 use super::{Failure, Memory, Part, Request};
 use crate::{
@@ -169,6 +171,8 @@ pub(crate) struct Core {
     absent: BTreeSet<ProcessId>,
     incarnations: HashMap<ProcessId, Incarnation>,
     memory: HashMap<ProcessId, (u64, Option<u64>)>,
+    /// By table: what the storage process with the most rows of it says.
+    statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
     heartbeats: BTreeMap<ProcessId, Heartbeat>,
     reads: u32,
     now_ms: u64,
@@ -200,6 +204,7 @@ impl Core {
             absent: BTreeSet::new(),
             incarnations: HashMap::new(),
             memory: HashMap::new(),
+            statistics: Arc::default(),
             heartbeats: BTreeMap::new(),
             reads: 0,
             now_ms: 0,
@@ -216,6 +221,7 @@ impl Core {
             config: self.config.clone(),
             frontier: self.frontier,
             memory: Memory { used, limit },
+            statistics: self.statistics.clone(),
             heartbeats: self.heartbeats.clone(),
             leader: self.link.is_open(self.link.router()).then(|| self.link.router()),
             stopped: None,
@@ -439,6 +445,17 @@ impl Core {
                 self.incarnations.entry(from).or_insert(incarnation);
                 self.restarted(from, incarnation);
                 self.memory.insert(from, (used, limit));
+                self.effects.push(Effect::ViewChanged);
+            }
+            Wire::Statistics(tables) => {
+                let known = Arc::make_mut(&mut self.statistics);
+                known.retain(|_, (process, _)| *process != from);
+                for table in tables {
+                    let most = known.entry(table.table).or_insert_with(|| (from, table.clone()));
+                    if most.1.rows < table.rows {
+                        *most = (from, table);
+                    }
+                }
                 self.effects.push(Effect::ViewChanged);
             }
             // Everything else is for another kind of process or for an earlier life of this one.

@@ -14,7 +14,7 @@ mod staging;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +24,8 @@ use std::{
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    SqlError, SqlState, TableId, Ts, aggregate::Group, array::size_of_cells, operation::PayloadId,
+    position::KeyRange, statistics::TableStatistics,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
@@ -112,6 +113,8 @@ pub(crate) struct View {
     /// The catalog is that of this `Ts`.
     pub(crate) frontier: Ts,
     pub(crate) memory: Memory,
+    /// By table: what the storage process with the most rows of it says.
+    pub(crate) statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
     /// What a super process has heard of storage processes.
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
     /// The router that has accepted this process's subscription: the lead router, as far as it knows.
@@ -161,6 +164,8 @@ pub(crate) struct Answers {
     pub(crate) parts: mpsc::UnboundedSender<HandedOut>,
     /// Bytes handed out and not yet taken.
     pub(crate) waiting: Arc<AtomicU64>,
+    /// Whether it is of something that may change rows.
+    pub(crate) changes: bool,
 }
 
 /// Row identifiers below this many bits are one incarnation's.
@@ -245,7 +250,8 @@ impl Client {
             let message = "changing the keyspace of a running cluster is not supported yet";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message));
         }
-        let admitted = self.shared.admission.admit(&request.body, self.memory())?;
+        let expected = || self.expected_bytes(&request.body);
+        let admitted = self.shared.admission.admit(&request.body, self.memory(), expected)?;
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
         let changes = match &request.body {
             Body::Data(data) => data.operation.kind.is_write(),
@@ -255,7 +261,7 @@ impl Client {
         let (sender, parts) = mpsc::unbounded_channel();
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let waiting = Arc::new(AtomicU64::new(0));
-        let answers = Answers { submission, parts: sender, waiting: waiting.clone() };
+        let answers = Answers { submission, parts: sender, waiting: waiting.clone(), changes };
         self.command(Command::Submit { request, isolation, answers, place: (place, admitted) })?;
         let taken = BTreeMap::new();
         Ok(Submission { client: self.clone(), submission, parts, waiting, taken, changes, ended: false })
@@ -309,6 +315,18 @@ impl Client {
     /// What this process sees: for the super process, which has a client process for its mouth and ears.
     pub(crate) fn view(&self) -> watch::Ref<'_, View> {
         self.shared.view.borrow()
+    }
+
+    /// What the new versions and the returned rows of a write may take, as far as statistics tell.
+    fn expected_bytes(&self, body: &Body) -> u64 {
+        let Body::Data(data) = body else { return 0 };
+        let statistics = self.statistics(data.operation.table);
+        statistics.map_or(0, |statistics| statistics.expected_bytes(&data.operation.kind))
+    }
+
+    /// What the storage process with the most rows of a table has told of it last; `None` of a table that is empty or new.
+    pub fn statistics(&self, table: TableId) -> Option<TableStatistics> {
+        self.shared.view.borrow().statistics.get(&table).map(|(_, statistics)| statistics.clone())
     }
 
     /// The memory of the fullest storage process, and its limit.
@@ -404,7 +422,7 @@ impl Submission {
         }
         match &part {
             Ok(Part::Rows(batch)) => {
-                self.waiting.fetch_sub(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+                self.waiting.fetch_sub(size_of_cells(batch), Ordering::Relaxed);
             }
             Ok(Part::Groups(_)) => {}
             Ok(Part::Done { .. } | Part::Ddl { .. }) | Err(_) => self.ended = true,

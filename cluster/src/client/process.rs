@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use carousel_engine::{SqlError, SqlState};
+use carousel_engine::{SqlError, SqlState, array::size_of_cells};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
@@ -28,8 +28,7 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Messages of one client that are not answered in full.
 const WINDOW: usize = 8192;
-/// Bytes of rows that a submission may have waiting for its reader. Reads are held up long before; RETURNING rows all come
-/// at once.
+/// Bytes of rows that a read may have waiting for its reader, which is held up long before.
 const RESULT_BUFFER: u64 = 1 << 30;
 /// Events that are handled before their messages are sent.
 const BATCH: usize = 1024;
@@ -211,9 +210,10 @@ impl Process {
     fn hand_out(&mut self, submission: u64, from: Option<ProcessId>, part: Result<Part, Failure>) {
         let Some((answers, _)) = self.submissions.get(&submission) else { return };
         if let Ok(Part::Rows(batch)) = &part {
-            let bytes = batch.get_array_memory_size() as u64;
+            let bytes = size_of_cells(batch);
             let waiting = answers.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            if waiting > RESULT_BUFFER {
+            // What a write returns was admitted before it was ordered. It has taken effect, and no error may say otherwise.
+            if waiting > RESULT_BUFFER && !answers.changes {
                 let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
                     .with_detail(format!(
                         "The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."

@@ -487,6 +487,7 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::NotLeader { .. }
             | Wire::Hello
             | Wire::Memory { .. }
+            | Wire::Statistics(_)
             | Wire::Restarted(_)
             | Wire::ReadsLost(_)
     ) || matches!(wire, Wire::Deliver { deliveries, .. }

@@ -27,6 +27,7 @@ use std::{
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts,
+    array::size_of_cells,
     expr::Expr,
     operation::{
         Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId,
@@ -299,6 +300,8 @@ struct Running {
     outcomes: BTreeMap<KeyRange, Result<u64, (usize, SqlError)>>,
     /// Rows of a write, held back until its end.
     rows: Vec<AnswerPart>,
+    /// What they take.
+    returned_bytes: u64,
     /// The shards that the batches came from which the reader of a read has not taken yet, in the order in which they
     /// were sent.
     unread: VecDeque<usize>,
@@ -328,6 +331,8 @@ pub struct Core {
     durable: Ts,
     /// By their local times.
     running: BTreeMap<Ts, Running>,
+    /// Bytes of the rows that writes among them will return.
+    returned_bytes: u64,
     /// By the local times of their operations.
     supplying: BTreeMap<Ts, Supplying>,
     /// The writes among them.
@@ -422,6 +427,7 @@ impl Core {
             delivered: recovered.ts,
             durable: recovered.ts,
             running: BTreeMap::new(),
+            returned_bytes: 0,
             supplying: BTreeMap::new(),
             writes: BTreeSet::new(),
             stalled: BTreeSet::new(),
@@ -471,6 +477,11 @@ impl Core {
     /// Approximate bytes of the messages that were given to the shards since the last checkpoint message.
     pub fn logged(&self) -> u64 {
         self.logged
+    }
+
+    /// Bytes of the rows that writes under way will return.
+    pub fn returned_bytes(&self) -> u64 {
+        self.returned_bytes
     }
 
     /// How far the process is.
@@ -901,6 +912,7 @@ impl Core {
             executing: (0..self.options.shards).collect(),
             outcomes: delivery.ranges.iter().map(|range| (*range, Ok(0))).collect(),
             rows: Vec::new(),
+            returned_bytes: 0,
             unread: VecDeque::new(),
         };
         if is_write {
@@ -933,9 +945,14 @@ impl Core {
             ShardEffect::Rows { ts: time, range, batch } => {
                 let ts = global(time);
                 let Some(running) = self.running.get_mut(&time) else { return };
+                let bytes = if running.is_write { size_of_cells(&batch) } else { 0 };
                 let part = AnswerPart::Rows { range, batch };
                 match running.answer {
-                    Some(_) if running.is_write => running.rows.push(part),
+                    Some(_) if running.is_write => {
+                        running.returned_bytes += bytes;
+                        self.returned_bytes += bytes;
+                        running.rows.push(part);
+                    }
                     Some(id) => {
                         running.unread.push_back(shard);
                         self.answer(id, ts, part);
@@ -967,7 +984,9 @@ impl Core {
                 (Ok(rows), Ok(sum)) => *sum += rows,
                 (Ok(_), Err(_)) => {}
                 (Err(error), known) => {
-                    if !error.is_deterministic() {
+                    // A read that finds no room concerns nobody but its reader.
+                    let is_refused = !running.is_write && error.code == SqlState::OUT_OF_MEMORY;
+                    if !error.is_deterministic() && !is_refused {
                         self.effects
                             .push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
                     }
@@ -1030,6 +1049,7 @@ impl Core {
         let ts = global(time);
         let mut outcomes = self.outcomes(time);
         let Some(running) = self.running.remove(&time) else { return };
+        self.returned_bytes -= running.returned_bytes;
         self.writes.remove(&time);
         if let Some(decision) = decision {
             for shard in 0..self.options.shards {

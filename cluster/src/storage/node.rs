@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use carousel_engine::{Ts, operation::PayloadId, position::KeyRange};
+use carousel_engine::{Ts, operation::PayloadId, position::KeyRange, statistics::TableStatistics};
 
 use super::{
     basic::BasicRead,
@@ -64,6 +64,9 @@ pub(crate) enum Output {
     Checkpoint(CheckpointCommand),
 }
 
+/// Rows that writes will return count in pieces of so many bytes: a few are not worth a report to every client.
+const RETURNED_PIECE: u64 = 1 << 16;
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -82,6 +85,9 @@ pub(crate) struct Node {
     confirmed: Watermarks,
     /// Clients with the memory they have been told of.
     clients: BTreeMap<ProcessId, Option<u64>>,
+    /// What is known of the tables, and who has been told.
+    statistics: Vec<TableStatistics>,
+    knowing: BTreeSet<ProcessId>,
     /// Clients have been told of this life.
     announced: bool,
     failed_checkpoints: u64,
@@ -121,6 +127,8 @@ impl Node {
             horizon: Ts::ZERO,
             confirmed: Watermarks::default(),
             clients: BTreeMap::new(),
+            statistics: Vec::new(),
+            knowing: BTreeSet::new(),
             announced: false,
             failed_checkpoints: 0,
             stopped: None,
@@ -142,9 +150,17 @@ impl Node {
         self.now_ms = now_ms;
     }
 
+    /// What is known of the tables now.
+    pub(crate) fn count(&mut self, statistics: Vec<TableStatistics>) {
+        if statistics != self.statistics {
+            self.statistics = statistics;
+            self.knowing.clear();
+        }
+    }
+
     /// Takes an input, while the rows take `memory` bytes, and returns what is to be done.
     pub(crate) fn handle(&mut self, input: Input, memory: u64) -> Vec<Output> {
-        self.memory = memory;
+        self.memory = memory + self.core.returned_bytes() / RETURNED_PIECE * RETURNED_PIECE;
         match input {
             Input::Received { from, wire } => self.received(from, wire),
             Input::Shard((shard, effects)) => self.event(Event::Shard { shard, effects }),
@@ -433,6 +449,7 @@ impl Node {
             ProcessKind::Storage => {}
             ProcessKind::Client | ProcessKind::Super => {
                 self.clients.remove(&process);
+                self.knowing.remove(&process);
                 self.event(Event::ClientGone(process));
             }
         }
@@ -465,6 +482,19 @@ impl Node {
         behind.extend(self.core.stalled_clients());
         for client in behind {
             self.tell_memory(client);
+        }
+        self.tell_statistics();
+    }
+
+    fn tell_statistics(&mut self) {
+        let clients = self.clients.keys().filter(|process| process.kind == ProcessKind::Client);
+        let ignorant: Vec<ProcessId> =
+            clients.filter(|client| !self.knowing.contains(client)).copied().collect();
+        for client in ignorant {
+            self.knowing.insert(client);
+            if !self.statistics.is_empty() {
+                self.send(client, Wire::Statistics(self.statistics.clone()));
+            }
         }
     }
 

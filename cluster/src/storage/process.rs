@@ -1,13 +1,18 @@
 //! The storage process's shell: a task around the pure core, its scan threads, its payload store and its checkpoints.
 
 use std::{
+    collections::{BTreeMap, btree_map::Entry},
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, mpsc as std_mpsc},
     time::{Duration, Instant},
 };
 
-use carousel_engine::shard::{Options as ShardOptions, Shard};
+use carousel_engine::{
+    TableId,
+    shard::{Options as ShardOptions, Shard},
+    statistics::TableStatistics,
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -209,6 +214,9 @@ impl Storage {
             };
             let memory = self.scans.iter().map(ScanThread::memory).sum();
             self.node.clock(started.elapsed().as_millis() as u64);
+            if let Input::Tick(_) = input {
+                self.node.count(self.statistics());
+            }
             let outputs = self.node.handle(input, memory);
             self.execute(outputs);
             let now = self.node.progress();
@@ -233,6 +241,22 @@ impl Storage {
             }
         });
         let _ = joined.await;
+    }
+
+    /// What is known of the tables, all shards together.
+    fn statistics(&self) -> Vec<TableStatistics> {
+        let mut tables: BTreeMap<TableId, TableStatistics> = BTreeMap::new();
+        for scan in &self.scans {
+            for more in scan.statistics() {
+                match tables.entry(more.table) {
+                    Entry::Occupied(mut known) => known.get_mut().add(&more),
+                    Entry::Vacant(place) => {
+                        place.insert(more);
+                    }
+                }
+            }
+        }
+        tables.into_values().collect()
     }
 
     fn execute(&mut self, outputs: Vec<Output>) {
@@ -293,8 +317,10 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let incarnation = next_incarnation(&path).map_err(io(&path))?;
     let threads = options.threads.max(1) as u32;
     let held = options.config.held(options.id);
+    let memory_bytes = options.memory_limit.map(|limit| (limit / u64::from(threads)) as usize);
+    let shard_options = ShardOptions { memory_bytes, ..ShardOptions::default() };
     let mut shards: Vec<Shard> =
-        (0..threads).map(|index| Shard::new(index, threads, held.clone(), ShardOptions::default())).collect();
+        (0..threads).map(|index| Shard::new(index, threads, held.clone(), shard_options)).collect();
     let recovered = match Checkpoint::newest(dir)? {
         None => Recovered::default(),
         Some(checkpoint) => {

@@ -13,8 +13,10 @@ use carousel_engine::{
     Ts,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
     shard::{Progress, Shard},
+    statistics::TableStatistics,
 };
 use core_affinity::CoreId;
+use parking_lot::Mutex;
 
 use super::handover::{Channels, Heard, Work, drive};
 use crate::metering::ScanMeter;
@@ -41,6 +43,7 @@ pub(crate) type ShardEffects = (usize, Vec<Effect>);
 pub(crate) struct ScanThread {
     commands: Option<mpsc::Sender<ShardCommand>>,
     memory: Arc<AtomicU64>,
+    statistics: Arc<Mutex<Vec<TableStatistics>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -56,6 +59,8 @@ impl ScanThread {
         let (commands, received) = mpsc::channel();
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
+        let statistics = Arc::new(Mutex::new(shard.statistics()));
+        let mut counted = Counted { at: shard.memory() as u64, statistics: statistics.clone() };
         let meter = ScanMeter::new(&name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             lower_priority();
@@ -65,10 +70,11 @@ impl ScanThread {
             let channels = ToTask { index, commands: received, results };
             drive(&mut Scan::new(shard), &channels, |scan| {
                 reported.store(scan.memory(), Ordering::Relaxed);
+                counted.count(scan);
                 meter.report(scan.shard.revolutions(), scan.shard.riding());
             });
         })?;
-        Ok(ScanThread { commands: Some(commands), memory, thread: Some(thread) })
+        Ok(ScanThread { commands: Some(commands), memory, statistics, thread: Some(thread) })
     }
 
     /// Tells the thread. A thread that has ended by a panic ends the process through its result channel.
@@ -83,6 +89,11 @@ impl ScanThread {
         self.memory.load(Ordering::Relaxed)
     }
 
+    /// What is known of the shard's tables.
+    pub(crate) fn statistics(&self) -> Vec<TableStatistics> {
+        self.statistics.lock().clone()
+    }
+
     /// Whether the thread has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -94,6 +105,24 @@ impl Drop for ScanThread {
         // The thread ends when nobody can tell it anything. It is not waited for here: the last step may take a while.
         self.commands = None;
         self.thread = None;
+    }
+}
+
+/// What the process knows of a shard's tables.
+struct Counted {
+    /// How much memory they took then.
+    at: u64,
+    statistics: Arc<Mutex<Vec<TableStatistics>>>,
+}
+
+impl Counted {
+    /// Counts again when a sixteenth of the memory has come or gone.
+    fn count(&mut self, scan: &Scan) {
+        let now = scan.memory();
+        if now.abs_diff(self.at) * 16 > self.at {
+            self.at = now;
+            *self.statistics.lock() = scan.shard.statistics();
+        }
     }
 }
 
