@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     catalog::Catalog,
+    message::MessageId,
     payload::sync_dir,
     storage::{
         ballot::Ballot,
@@ -31,7 +32,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".part";
@@ -63,6 +64,7 @@ struct Manifest {
     config_version: u64,
     catalog: Catalog,
     ballots: Vec<(Ts, Ballot)>,
+    passed: Vec<MessageId>,
     hashes: Vec<ContentHash>,
     files: Vec<FileEntry>,
 }
@@ -122,6 +124,7 @@ impl Writer {
         config_version: u64,
         catalog: &Catalog,
         ballots: Vec<(Ts, Ballot)>,
+        passed: Vec<MessageId>,
     ) -> io::Result<Writer> {
         let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
         if dir.exists() {
@@ -129,7 +132,8 @@ impl Writer {
         }
         fs::create_dir_all(&dir)?;
         let (hashes, files) = (Vec::new(), Vec::new());
-        let manifest = Manifest { ts, config_version, catalog: catalog.clone(), ballots, hashes, files };
+        let manifest =
+            Manifest { ts, config_version, catalog: catalog.clone(), ballots, passed, hashes, files };
         Ok(Writer { root: root.to_path_buf(), dir, manifest, open: BTreeMap::new(), table: None })
     }
 
@@ -266,8 +270,8 @@ impl Checkpoint {
         if manifest.ts != ts {
             return Err(damaged(format!("it is the manifest of checkpoint {}", manifest.ts)));
         }
-        let Manifest { ts, catalog, ballots, hashes, files, .. } = manifest;
-        Ok(Some(Checkpoint { dir, recovered: Recovered { ts, catalog, ballots, hashes }, files }))
+        let Manifest { ts, catalog, ballots, passed, hashes, files, .. } = manifest;
+        Ok(Some(Checkpoint { dir, recovered: Recovered { ts, catalog, ballots, passed, hashes }, files }))
     }
 
     /// Reads one file, batch by batch.

@@ -85,7 +85,7 @@ impl Wire {
             | Wire::State { .. }
             | Wire::Deliver { .. }
             | Wire::Answers(_)
-            | Wire::Restarted(_)
+            | Wire::Restarted { .. }
             | Wire::Lost
             | Wire::ReadsMissed
             | Wire::Stage(_)
@@ -372,7 +372,7 @@ mod tests {
     }
 
     fn data(n: u64) -> Wire {
-        Wire::Restarted(n)
+        Wire::Restarted { incarnation: n, passed: None }
     }
 
     #[tokio::test]
@@ -394,7 +394,7 @@ mod tests {
         for _ in 0..20 {
             received.push(match router.recv().await {
                 Some((S1, Wire::RenewPin(ts))) => ("control", ts.0),
-                Some((S1, Wire::Restarted(n))) => ("data", n),
+                Some((S1, Wire::Restarted { incarnation: n, .. })) => ("data", n),
                 other => panic!("{other:?}"),
             });
         }
@@ -420,7 +420,9 @@ mod tests {
             async move { sender.send(R1, data(sent)).await }
         });
         for n in 0..=sent {
-            assert!(matches!(router.recv().await, Some((S1, Wire::Restarted(m))) if m == n));
+            assert!(
+                matches!(router.recv().await, Some((S1, Wire::Restarted { incarnation: m, .. })) if m == n)
+            );
         }
         waiting.await.expect("no panic").expect("sent");
     }

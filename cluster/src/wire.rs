@@ -167,7 +167,13 @@ pub enum Wire {
     /// Storage process to client: parts of answers.
     Answers(Vec<Answer>),
     /// Storage process to client: a new incarnation has taken over; what it had not answered must be asked again.
-    Restarted(Incarnation),
+    Restarted {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// The client's last message that had been executed where this life goes on: it executes those behind it, and
+        /// answers none before.
+        passed: Option<MessageId>,
+    },
     /// Client to storage process: a chunk of a payload, to be fsynced.
     Stage(StageChunk),
     /// Storage process to client: the chunk is on disk, or why not.

@@ -18,6 +18,8 @@ use carousel_engine::{
     SqlError, SqlState, TableId, Ts, aggregate::Group, position::KeyRange, statistics::TableStatistics,
 };
 
+mod lost;
+
 use super::{Failure, Memory, Part, Request};
 use crate::{
     catalog::Catalog,
@@ -101,7 +103,9 @@ struct Open {
     answered: BTreeMap<KeyRange, u64>,
     /// RETURNING rows by replica, until the replica says for which ranges they count.
     returned: HashMap<ProcessId, Vec<(KeyRange, RecordBatch)>>,
-    /// Groups of a read, kept until all have come.
+    /// Groups of a read by process, until the process says for which ranges they count.
+    grouped: HashMap<ProcessId, Vec<Group>>,
+    /// Groups of ranges that have been answered for, kept until all have come.
     groups: Vec<Group>,
     has_groups: bool,
     /// Rows have been handed out: the read cannot be repeated.
@@ -124,6 +128,7 @@ impl Open {
             config,
             answered: BTreeMap::new(),
             returned: HashMap::new(),
+            grouped: HashMap::new(),
             groups: Vec::new(),
             has_groups: false,
             handed_out: false,
@@ -161,6 +166,8 @@ pub(crate) struct Core {
     lost_reads: Vec<Open>,
     /// The leadership under which snapshot reads were sent last.
     leadership: u64,
+    /// The router that led then.
+    reads_at: Option<ProcessId>,
     /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
     seen: Ts,
     seen_reads: u32,
@@ -170,6 +177,10 @@ pub(crate) struct Core {
     ended: HashMap<u64, u64>,
     absent: BTreeSet<ProcessId>,
     incarnations: HashMap<ProcessId, Incarnation>,
+    /// Processes that this client has heard of first by a life's heartbeat: an earlier life may owe it something.
+    unannounced: BTreeSet<ProcessId>,
+    /// The last sequence numbers that restarted storage processes had executed: they will not answer up to there.
+    passed: HashMap<ProcessId, u64>,
     memory: HashMap<ProcessId, (u64, Option<u64>)>,
     /// By table: what the storage process with the most rows of it says.
     statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
@@ -197,12 +208,15 @@ impl Core {
             unsent_basic: BTreeMap::new(),
             lost_reads: Vec::new(),
             leadership: 0,
+            reads_at: None,
             seen: Ts::ZERO,
             seen_reads: 0,
             by_submission: HashMap::new(),
             ended: HashMap::new(),
             absent: BTreeSet::new(),
             incarnations: HashMap::new(),
+            unannounced: BTreeSet::new(),
+            passed: HashMap::new(),
             memory: HashMap::new(),
             statistics: Arc::default(),
             heartbeats: BTreeMap::new(),
@@ -287,15 +301,7 @@ impl Core {
             self.effects.push(Effect::Release(submission));
             return;
         }
-        let refusal = if self.is_fenced() {
-            Some(suspected())
-        } else if matches!(request.body, Body::Data(_)) {
-            // What would have no effect anywhere is not even sent.
-            self.config.without_holder(&request.ranges).map(no_replica)
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
+        if let Some(error) = self.refusal(&request.body, &request.ranges) {
             self.effects.push(Effect::Part(submission, Err(Failure::Sql(error))));
             self.effects.push(Effect::Release(submission));
             return;
@@ -305,6 +311,16 @@ impl Core {
             if !data.operation.kind.is_write() && data.read_ts.is_none());
         let isolation = if is_read { isolation } else { ReadIsolation::Sequential };
         self.submit_message(submission, request, isolation);
+    }
+
+    /// Why something would have no effect anywhere: it is not even sent.
+    fn refusal(&self, body: &Body, ranges: &[KeyRange]) -> Option<SqlError> {
+        match body {
+            _ if self.is_fenced() => Some(suspected()),
+            Body::Data(_) => self.config.without_holder(ranges).map(no_replica),
+            Body::Pin { .. } | Body::Checkpoint => self.is_alone().then(nobody),
+            Body::Ddl(_) | Body::Configuration(_) => None,
+        }
     }
 
     fn submit_message(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
@@ -372,9 +388,14 @@ impl Core {
                     self.leadership = leadership;
                     self.lose_sent_reads();
                 }
-                let before = std::mem::replace(&mut self.config, config);
-                if before.version() != self.config.version() {
-                    self.rerouted();
+                self.reads_at = Some(from);
+                // An answer to an earlier subscription must not take back what has been delivered since.
+                if ts >= self.frontier {
+                    let before = std::mem::replace(&mut self.config, config);
+                    if before.version() != self.config.version() {
+                        self.rerouted();
+                    }
+                    self.end_if_fenced();
                 }
                 if let Some(catalog) = catalog
                     && ts >= self.frontier
@@ -383,6 +404,12 @@ impl Core {
                     self.frontier = ts;
                 }
                 self.effects.push(Effect::ViewChanged);
+            }
+            // It answers a subscription that has been overtaken by what another router delivered.
+            Wire::SubscribeRefused { incarnation, purged }
+                if incarnation == own && self.follows && purged <= self.frontier =>
+            {
+                self.link.ask_again(from);
             }
             Wire::SubscribeRefused { incarnation, .. } if incarnation == own => {
                 // The log has been cut past what this client has seen; begin again with the routers' catalog. Whether
@@ -424,11 +451,18 @@ impl Core {
                     self.answered(from, answer);
                 }
             }
-            Wire::Restarted(incarnation) => self.restarted(from, incarnation),
+            Wire::Restarted { incarnation, passed } => {
+                self.restarted(from, incarnation);
+                if let Some(passed) = passed.filter(|passed| passed.incarnation == own) {
+                    self.passed.insert(from, passed.sequence);
+                    self.end_passed();
+                }
+            }
             Wire::ReadsMissed => self.ask_again(from),
             Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
-                if from == self.link.router() {
+                // Also when this client has turned to another router meanwhile, and will come back.
+                if self.reads_at == Some(from) {
                     self.lose_sent_reads();
                 }
             }
@@ -441,9 +475,14 @@ impl Core {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
                     self.heartbeats.insert(from, Heartbeat { incarnation, beats, logged, checkpointing });
                 }
-                // The first life that this client knows owes it all that it waits for.
-                self.incarnations.entry(from).or_insert(incarnation);
-                self.restarted(from, incarnation);
+                match self.incarnations.get(&from) {
+                    Some(known) if *known < incarnation => self.restarted(from, incarnation),
+                    Some(_) => {}
+                    None => {
+                        self.incarnations.insert(from, incarnation);
+                        self.unannounced.insert(from);
+                    }
+                }
                 self.memory.insert(from, (used, limit));
                 self.effects.push(Effect::ViewChanged);
             }
@@ -460,45 +499,6 @@ impl Core {
             }
             // Everything else is for another kind of process or for an earlier life of this one.
             _ => {}
-        }
-    }
-
-    /// Another leader leads: it does not know the snapshot reads that were sent to the one before it.
-    fn lose_sent_reads(&mut self) {
-        let unsent: HashSet<u64> = self.unsent_reads.iter().map(|message| message.id.sequence).collect();
-        let sent = |open: &&Open| {
-            open.isolation == ReadIsolation::Snapshot && !unsent.contains(&open.message.id.sequence)
-        };
-        let mut lost: Vec<u64> =
-            self.open.values().filter(sent).map(|open| open.message.id.sequence).collect();
-        lost.sort_unstable();
-        lost.into_iter().for_each(|sequence| self.lose_read(sequence));
-    }
-
-    /// A snapshot or basic read will not be answered in full. It is sent again, under another identity, when time has passed:
-    /// what is missing needs time to come back.
-    fn lose_read(&mut self, sequence: u64) {
-        match self.open.get(&sequence) {
-            Some(open) if open.handed_out => self.end_lost(sequence, "a process"),
-            Some(_) => self.lost_reads.extend(self.open.remove(&sequence)),
-            // It was answered, cancelled or sent again meanwhile.
-            None => {}
-        }
-    }
-
-    /// Ends a read of which the user has some rows and will not get the others.
-    fn end_lost(&mut self, sequence: u64, whom: &str) {
-        let error = SqlError::new(
-            SqlState::SERIALIZATION_FAILURE,
-            format!("{whom} was lost while it answered the statement"),
-        )
-        .with_hint("Run the statement again.");
-        self.end(sequence, Err(Failure::Sql(error)));
-    }
-
-    fn send_lost_reads(&mut self) {
-        for lost in std::mem::take(&mut self.lost_reads) {
-            self.resubmit(lost);
         }
     }
 
@@ -523,13 +523,6 @@ impl Core {
         }
     }
 
-    fn restarted(&mut self, process: ProcessId, incarnation: Incarnation) {
-        if self.incarnations.get(&process).is_none_or(|known| *known < incarnation) {
-            self.incarnations.insert(process, incarnation);
-            self.ask_again(process);
-        }
-    }
-
     fn delivered(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
         for delivery in deliveries {
             if delivery.ts <= self.frontier {
@@ -549,23 +542,33 @@ impl Core {
             };
             if id.submitter == self.options.id && id.incarnation == self.options.incarnation {
                 self.ordered(id.sequence);
-                // The view must show the change before the submitter hears of it.
+                // The view must show the change before the submitter hears of it, and no later read the state before it.
                 self.frontier = delivery.ts;
+                self.saw(delivery.ts, true);
                 self.effects.push(Effect::ViewChanged);
                 self.end(id.sequence, part);
             }
-            if matches!(delivery.message.body, Body::Configuration(_)) && self.is_fenced() {
-                let mut open: Vec<u64> = self.open.keys().copied().collect();
-                open.sort_unstable();
-                for sequence in open {
-                    self.end(sequence, Err(Failure::Sql(outcome_unknown(suspected()))));
-                }
+            if matches!(delivery.message.body, Body::Configuration(_)) {
+                self.end_if_fenced();
             }
         }
         if frontier > self.frontier {
             self.frontier = frontier;
             self.effects.push(Effect::ViewChanged);
         }
+    }
+
+    /// Ends everything once this client is suspected: none of it will have an effect, or be answered.
+    fn end_if_fenced(&mut self) {
+        if !self.is_fenced() {
+            return;
+        }
+        let mut open: Vec<u64> = self.open.keys().copied().collect();
+        open.sort_unstable();
+        for sequence in open {
+            self.end(sequence, Err(Failure::Sql(outcome_unknown(suspected()))));
+        }
+        self.send_lost_reads();
     }
 
     /// Follows a configuration message.
@@ -610,6 +613,24 @@ impl Core {
                 }
             }
         }
+        if self.is_alone() {
+            let mut unanswerable: Vec<u64> = self
+                .open
+                .values()
+                .filter(|open| is_for_storage(&open.message.body))
+                .map(|open| open.message.id.sequence)
+                .collect();
+            unanswerable.sort_unstable();
+            for sequence in unanswerable {
+                self.end(sequence, Err(Failure::Sql(nobody())));
+            }
+        }
+        self.end_passed();
+    }
+
+    /// Whether no storage process lives.
+    fn is_alone(&self) -> bool {
+        self.config.storage_processes().all(|process| self.config.is_suspected(process))
     }
 
     /// Messages up to `sequence` are in the m-seq.
@@ -652,28 +673,33 @@ impl Core {
             AnswerPart::Rows { range, batch } if is_write => {
                 open.returned.entry(from).or_default().push((range, batch));
             }
+            // A process that has answered, restarted and executed the message again answers again.
+            AnswerPart::Rows { range, .. } if open.answered.contains_key(&range) => {
+                self.refuse_rows(from, id, &part);
+            }
             AnswerPart::Rows { batch, .. } => {
                 open.handed_out = true;
                 self.effects.push(Effect::Rows(open.submission, from, batch));
             }
             AnswerPart::Groups(groups) => {
                 open.has_groups = true;
-                open.groups.extend(groups);
+                open.grouped.entry(from).or_default().extend(groups);
             }
             AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
             AnswerPart::Done { outcomes } => {
                 let returned = open.returned.remove(&from).unwrap_or_default();
+                let grouped = open.grouped.remove(&from).unwrap_or_default();
                 let mut counted: HashSet<KeyRange> = HashSet::new();
                 let mut failure = None;
                 for (range, outcome) in outcomes {
+                    // The first word counts.
+                    if open.answered.contains_key(&range) {
+                        continue;
+                    }
                     match outcome {
                         Ok(rows) => {
-                            if let std::collections::btree_map::Entry::Vacant(first) =
-                                open.answered.entry(range)
-                            {
-                                first.insert(rows);
-                                counted.insert(range);
-                            }
+                            open.answered.insert(range, rows);
+                            counted.insert(range);
                         }
                         Err(error) => {
                             let earlier: Option<&SqlError> = failure.as_ref();
@@ -686,6 +712,9 @@ impl Core {
                 }
                 if let Some(error) = failure {
                     return self.end(id.sequence, Err(Failure::Sql(error)));
+                }
+                if !counted.is_empty() {
+                    open.groups.extend(grouped);
                 }
                 for (range, batch) in returned {
                     if counted.contains(&range) {
@@ -768,89 +797,6 @@ impl Core {
         }
     }
 
-    /// Submits reads again that a storage process owes and will not answer any more.
-    fn ask_again(&mut self, process: ProcessId) {
-        let owed: Vec<u64> =
-            self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
-        for sequence in owed {
-            if self.open.get(&sequence).is_some_and(|open| open.handed_out) {
-                self.end_lost(sequence, &format!("storage process {process}"));
-                continue;
-            }
-            self.submit_again(sequence);
-        }
-    }
-
-    /// Ends what is not a read and what a process that stayed up may have answered in vain: nobody will know.
-    fn end_unanswered(&mut self, process: ProcessId) {
-        let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.kind.is_write());
-        let concerns = |open: &&Open| {
-            let destinations = open.config.destset(&open.message);
-            !is_read(&open.message.body)
-                && destinations.iter().any(|(destination, ranges)| {
-                    *destination == process && ranges.iter().any(|range| !open.answered.contains_key(range))
-                })
-        };
-        let mut unanswered: Vec<u64> =
-            self.open.values().filter(concerns).map(|open| open.message.id.sequence).collect();
-        unanswered.sort_unstable();
-        for sequence in unanswered {
-            let reason = SqlError::new(
-                SqlState::CONNECTION_FAILURE,
-                format!("{process} could not be reached for a while"),
-            );
-            self.end(sequence, Err(Failure::Sql(outcome_unknown(reason))));
-        }
-    }
-
-    /// Submits an open read again, under another identity.
-    fn submit_again(&mut self, sequence: u64) {
-        if let Some(read) = self.open.remove(&sequence) {
-            self.resubmit(read);
-        }
-    }
-
-    /// Submits a read that was open again, under another identity.
-    fn resubmit(&mut self, read: Open) {
-        let Open { submission, message, isolation, .. } = read;
-        self.unsend(message.id.sequence);
-        let Message { tables, ranges, body, .. } = Message::clone(&message);
-        // The submission keeps its place in the window: one of its messages is open at a time.
-        self.submit_message(submission, Request { tables, ranges, body }, isolation);
-    }
-
-    /// Takes back a read that was not sent.
-    fn unsend(&mut self, sequence: u64) {
-        self.unsent_reads.retain(|message| message.id.sequence != sequence);
-        for reads in self.unsent_basic.values_mut() {
-            reads.retain(|(message, _)| message.id.sequence != sequence);
-        }
-    }
-
-    /// Reads that some storage process owes an answer, in the order of submission, with those processes.
-    fn owed(&self, concerns: impl Fn(ProcessId) -> bool, older_than_ms: u64) -> Vec<(u64, Vec<ProcessId>)> {
-        let mut owed = Vec::new();
-        for (sequence, open) in &self.open {
-            let is_read = matches!(&open.message.body, Body::Data(data) if !data.operation.kind.is_write());
-            if !is_read || open.submitted_ms + older_than_ms > self.now_ms {
-                continue;
-            }
-            let processes: Vec<ProcessId> = open
-                .config
-                .destset(&open.message)
-                .into_iter()
-                .filter(|(_, ranges)| ranges.iter().any(|range| !open.answered.contains_key(range)))
-                .map(|(process, _)| process)
-                .filter(|process| concerns(*process))
-                .collect();
-            if !processes.is_empty() {
-                owed.push((*sequence, processes));
-            }
-        }
-        owed.sort_unstable();
-        owed
-    }
-
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.link.tick(now_ms, true);
@@ -892,6 +838,15 @@ impl Core {
 
 fn no_replica(range: KeyRange) -> SqlError {
     SqlError::new(SqlState::UNAVAILABLE, format!("no live storage process holds key range {range}"))
+}
+
+fn nobody() -> SqlError {
+    SqlError::new(SqlState::UNAVAILABLE, "no storage process lives")
+}
+
+/// Whether any live storage process answers for all of them.
+fn is_for_storage(body: &Body) -> bool {
+    matches!(body, Body::Pin { .. } | Body::Checkpoint)
 }
 
 fn suspected() -> SqlError {

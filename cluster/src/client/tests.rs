@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use carousel_engine::{SqlState, Ts, position::KeyRange};
+use arrow::{array::Int64Array, record_batch::RecordBatch};
+use carousel_engine::{SqlState, Ts, aggregate::Group, position::KeyRange};
 
 use super::{
     Failure, Part, Request,
@@ -349,6 +350,9 @@ fn a_configuration_message_ends_with_its_outcome() {
             if *ended == submission && error.message == "s7 is not part of the system"),
         "{parts:?}"
     );
+    let submission = scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Basic);
+    assert!(scene.basic_reads().iter().all(|(_, seen)| *seen == Ts(1)), "it does not see what was before");
+    scene.core.handle(Event::Cancel { submission });
     let submission = scene.submit(Body::Configuration(suspect(C1)));
     scene.configure(C1, 2, 2, suspect(C1));
     let parts = scene.parts();
@@ -373,6 +377,161 @@ fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     // Its announcement has not come.
     scene.receive(s1, memory(4));
     assert_eq!(scene.reads().len(), 1);
+}
+
+#[test]
+fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
+    let s1 = ProcessId::storage(1);
+    let mut scene = Scene::subscribed(0);
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    assert_eq!(scene.reads().len(), 1);
+    // The life that was to answer has ended; the next one says that it lives before it has subscribed.
+    scene.receive(s1, Wire::Memory { incarnation: 2, used: 0, limit: None, logged: 0, checkpointing: false });
+    assert_eq!(scene.reads(), [], "it may be the life that was to answer");
+    scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
+    assert_eq!(scene.reads().len(), 1);
+    scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
+    assert_eq!(scene.reads(), [], "once is enough");
+}
+
+#[test]
+fn what_a_process_answers_again_after_a_restart_counts_once() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::subscribed(0);
+    let read = scene.submit(testing::read(C1, 1, 0, 0).body);
+    assert_eq!(scene.routed(), [1]);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let say = |scene: &mut Scene, from, part| {
+        scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+    };
+    let rows = |scene: &mut Scene, from| {
+        let column = Arc::new(Int64Array::from(vec![1]));
+        let batch = RecordBatch::try_from_iter([("k", column as _)]).expect("a column");
+        say(scene, from, AnswerPart::Rows { range: scene.config.held(from)[0], batch });
+        say(scene, from, AnswerPart::Groups(vec![Group { key: Vec::new(), states: Vec::new() }]));
+        scene.answer(from, id, 1);
+    };
+    rows(&mut scene, s1);
+    // It has executed the message again, after the checkpoint from which it went on.
+    scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
+    rows(&mut scene, s1);
+    rows(&mut scene, s2);
+    let parts = scene.parts();
+    let batches = parts.iter().filter(|(_, part)| matches!(part, Ok(Part::Rows(_)))).count();
+    assert_eq!(batches, 2, "{parts:?}");
+    assert!(
+        matches!(&parts[2..], [(_, Ok(Part::Groups(groups))), (ended, Ok(Part::Done { rows: 2, .. }))]
+            if groups.len() == 2 && *ended == read),
+        "{parts:?}"
+    );
+}
+
+#[test]
+fn a_write_whose_answer_is_lost_with_all_who_executed_it_ends_with_an_unknown_outcome() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let id = |sequence| MessageId { submitter: C1, incarnation: 1, sequence };
+    let restarted = |sequence| Wire::Restarted { incarnation: 2, passed: Some(id(sequence)) };
+    let mut scene = Scene::with(Config::evenly(2, 2).expect("a ring"));
+    scene.state(0, true);
+    let first = scene.submit(write());
+    scene.submit(Body::Pin { lease_ms: 1_000 });
+    let last = scene.submit(write());
+    assert_eq!(scene.routed(), [1, 2, 3]);
+    // Its checkpoint has the first write and the pin, and the answers have ended with it.
+    scene.receive(s1, restarted(2));
+    assert!(scene.parts().is_empty(), "another process answers");
+    scene.receive(s2, restarted(2));
+    let effects = scene.core.take_effects();
+    let unknown = effects.iter().any(|effect| {
+        matches!(effect, Effect::Part(submission, Err(Failure::Sql(error)))
+            if *submission == first && error.code == SqlState::OUTCOME_UNKNOWN)
+    });
+    let again = effects.iter().any(|effect| {
+        matches!(effect, Effect::Send(R1, Wire::Route(messages))
+            if matches!(messages[..], [ref pin] if pin.id == id(4) && matches!(pin.body, Body::Pin { .. })))
+    });
+    assert!(unknown && again, "{effects:?}");
+    // The other write is executed again.
+    scene.answer(s1, id(3), 3);
+    let parts = scene.parts();
+    assert!(matches!(parts[..], [(ended, Ok(Part::Done { .. }))] if ended == last), "{parts:?}");
+}
+
+#[test]
+fn a_suspected_client_finds_that_when_it_subscribes() {
+    let mut scene = Scene::subscribed(0);
+    let change = scene.submit(write());
+    let read = scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    let [(lost, _)] = scene.reads()[..] else { panic!("one read is sent") };
+    scene.receive(R1, Wire::ReadsLost(vec![lost]));
+    let suspicion = testing::configuration(ProcessId::client(2), 1, 1, suspect(C1));
+    let config = scene.config.apply(&suspicion, Ts(1)).expect("possible").expect("it changes something");
+    scene.config = Arc::new(config);
+    scene.state_under(2, 0, false);
+    let ended: Vec<u64> = scene
+        .parts()
+        .into_iter()
+        .map(|(submission, part)| match part {
+            Err(Failure::Sql(_)) => submission,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ended, [change, read], "neither what is open nor what waits to be sent again is left behind");
+}
+
+#[test]
+fn a_refusal_that_comes_late_means_nothing() {
+    let mut scene = Scene::subscribed(7);
+    let change = scene.submit(Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: true }));
+    scene.receive(R1, Wire::SubscribeRefused { incarnation: 1, purged: Ts(5) });
+    assert!(scene.parts().is_empty(), "submission {change} is not given up");
+}
+
+#[test]
+fn reads_that_a_broken_session_with_the_leader_has_lost_are_sent_again() {
+    let r2 = ProcessId::router(2);
+    let config = Arc::new(Config::evenly(2, 1).expect("a ring"));
+    let options = CoreOptions { id: C1, incarnation: 1, routers: vec![R1, r2], config: config.clone() };
+    let mut scene = Scene { core: Core::new(options), config, now_ms: 0, submissions: 0 };
+    scene.state(0, true);
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    assert_eq!(scene.reads().len(), 1);
+    scene.core.handle(Event::Unreachable(R1));
+    scene.receive(R1, Wire::Lost);
+    // The other router knows that the first one leads, and has led all the while.
+    scene.receive(r2, Wire::NotLeader { leader: Some(R1) });
+    scene.state(0, false);
+    scene.pass(100);
+    assert_eq!(scene.reads().len(), 1);
+}
+
+#[test]
+fn an_old_state_does_not_take_back_what_was_delivered() {
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    scene.configure(ProcessId::client(2), 1, 1, suspect(ProcessId::storage(2)));
+    // The answer to a subscription after 0 that was sent twice; what follows it has been delivered.
+    scene.state(0, false);
+    scene.configure(ProcessId::client(2), 1, 1, suspect(ProcessId::storage(2)));
+    assert!(scene.core.view().config.is_suspected(ProcessId::storage(2)));
+}
+
+#[test]
+fn a_pin_needs_a_process_that_lives() {
+    let mut scene = Scene::with(Config::evenly(1, 1).expect("a ring"));
+    scene.state(0, true);
+    let first = scene.submit(Body::Pin { lease_ms: 1_000 });
+    scene.configure(ProcessId::client(2), 1, 1, suspect(ProcessId::storage(1)));
+    let second = scene.submit(Body::Checkpoint);
+    let ended: Vec<u64> = scene
+        .parts()
+        .into_iter()
+        .map(|(submission, part)| match part {
+            Err(Failure::Sql(error)) if error.code == SqlState::UNAVAILABLE => submission,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ended, [first, second]);
 }
 
 #[test]

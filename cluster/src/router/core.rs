@@ -627,7 +627,10 @@ impl Core {
             leading.enqueue(Command::Join(from, incarnation));
             return;
         }
-        if !self.mseq.config().contains(from) {
+        let config = self.mseq.config();
+        let is_fenced = config.is_fenced(MessageId { submitter: from, incarnation, sequence: 0 });
+        // A client that is suspected finds that in the config; otherwise it would wait for ever.
+        if !(config.contains(from) || is_fenced && from.kind.joins_by_subscribing()) {
             tracing::warn!(router = %self.id, %from, "a process that is not part of the system subscribes");
             return;
         }

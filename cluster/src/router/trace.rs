@@ -323,6 +323,20 @@ fn a_leader_crashes_with_messages_in_every_state() {
 }
 
 #[test]
+fn a_suspected_client_that_subscribes_again_is_told() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.begin(C1, R1);
+    scenario.agree(R1, &[R1]);
+    let suspicion = Configuration::Membership(Membership::Suspect { process: C1, incarnation: 1 });
+    scenario.send(C2, R1, route([testing::configuration(C2, 1, 1, suspicion)]));
+    scenario.agree(R1, &[R1]);
+    scenario.trace.clear();
+    scenario.begin(C1, R1);
+    assert!(scenario.trace.contains("r1 -> c1 state ts=1"), "{}", scenario.trace);
+}
+
+#[test]
 fn a_storage_process_is_suspected_falsely() {
     let mut scenario = Scenario::new(three_storage(), Limits::default());
     scenario.leads(R1);

@@ -6,11 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{SqlState, TableSchema, Ts, Value, aggregate::Group};
+use carousel_engine::{SqlState, TableSchema, Ts, Value, aggregate::Group, position::KeyRange};
 
 use super::{
     replay::{Outcome, foreseen},
-    statement::{Statement, schema},
+    statement::{Filter, Statement, schema},
     stores::rows_of,
     world::{Item, Phase, World},
 };
@@ -32,6 +32,7 @@ const LEASE_MS: u32 = 3_000;
 #[derive(Debug)]
 struct Question {
     what: What,
+    asked_us: u64,
     /// The newest `Ts` that this client has been told of before.
     seen: Ts,
     rows: Vec<(i64, i32)>,
@@ -44,7 +45,16 @@ enum What {
     Ddl,
     Pin,
     Checkpoint,
-    Suspicion,
+    Membership,
+}
+
+impl What {
+    fn number(&self) -> Option<usize> {
+        match self {
+            What::Statement { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
 }
 
 /// A client process's life.
@@ -199,39 +209,46 @@ impl World {
         self.ask(id, What::Ddl, Body::Ddl(ddl), ReadIsolation::Sequential)
     }
 
-    /// A client declares a storage process as failed, whether it has failed or not.
-    pub(super) fn suspect(&mut self, process: ProcessId) {
+    /// A client asks for a change of the members.
+    pub(super) fn change_members(&mut self, change: Membership) -> Result<(), String> {
         let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
-        let Some(id) = self.random.pick(&clients) else { return };
-        let suspicion = Membership::Suspect { process, incarnation: u64::MAX };
-        let body = Body::Configuration(Configuration::Membership(suspicion));
-        // A failure of the run comes to light with the next event.
-        let _ = self.ask(id, What::Suspicion, body, ReadIsolation::Sequential);
+        let Some(id) = self.random.pick(&clients) else { return Ok(()) };
+        let body = Body::Configuration(Configuration::Membership(change));
+        self.ask(id, What::Membership, body, ReadIsolation::Sequential)
     }
 
     /// A last checkpoint, so that replicas compare their contents; false when nobody can order it.
     pub(super) fn submit_last_checkpoint(&mut self) -> bool {
-        let Some(id) = self.clients.keys().next().copied() else { return false };
+        let is_free = |id: &ProcessId| !self.replay.is_fenced(*id, self.lives[id].number);
+        let Some(id) = self.clients.keys().copied().find(is_free) else { return false };
         self.ask(id, What::Checkpoint, Body::Checkpoint, ReadIsolation::Sequential).is_ok()
     }
 
     fn ask(&mut self, id: ProcessId, what: What, body: Body, isolation: ReadIsolation) -> Result<(), String> {
-        let statements = &self.statements;
         let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
         host.submissions += 1;
         let submission = host.submissions;
         let (tables, ranges) = match &what {
             What::Statement { number, table, .. } => {
-                (vec![(table.id, table.version)], statements[*number].ranges(table))
+                (vec![(table.id, table.version)], self.statements[*number].ranges(table))
             }
             _ => (Vec::new(), Vec::new()),
         };
         let seen = host.seen;
-        let question = Question { what: what.clone(), seen, rows: Vec::new(), groups: Vec::new() };
+        let asked_us = self.now_us;
+        let question = Question { what: what.clone(), asked_us, seen, rows: Vec::new(), groups: Vec::new() };
         host.questions.insert(submission, question);
         self.report.operations += 1;
         let request = Request { tables, ranges, body };
-        self.note([8, submission], || format!("{id} asks {submission}: {what:?}"));
+        let line = match (&what, what.number().map(|number| &self.statements[number])) {
+            _ if !self.options.trace => String::new(),
+            (What::Statement { table, isolation, read_ts, .. }, Some(statement)) => {
+                let pin = read_ts.map(|ts| format!(", pinned at {ts}")).unwrap_or_default();
+                format!("{id} asks {submission}: {statement:?} of {}, {isolation:?}{pin}", table.name)
+            }
+            _ => format!("{id} asks {submission}: {what:?}"),
+        };
+        self.note([8, submission], || line);
         self.client_event(id, Event::Submit { submission, request, isolation })
     }
 
@@ -295,15 +312,12 @@ impl World {
         if let (true, Ok(Part::Done { ts, .. })) = (last, &part) {
             self.report.last_checkpoint = Some((*ts).max(self.report.last_checkpoint.unwrap_or_default()));
         }
-        self.check(question, &part).map_err(|wrong| format!("{id}, submission {submission}: {wrong}"))
+        self.check(id, question, &part).map_err(|wrong| format!("{id}, submission {submission}: {wrong}"))
     }
 
     /// Whether an answer is what the replay says.
-    fn check(&self, question: Question, part: &Result<Part, Failure>) -> Result<(), String> {
-        let statement = match &question.what {
-            What::Statement { number, .. } => Some(&self.statements[*number]),
-            _ => None,
-        };
+    fn check(&self, id: ProcessId, question: Question, part: &Result<Part, Failure>) -> Result<(), String> {
+        let statement = question.what.number().map(|number| &self.statements[number]);
         match part {
             Ok(Part::Done { ts, .. } | Part::Ddl { ts, .. }) if *ts > self.replay.ts() => {
                 Err(format!("answered at {ts}, but the m-seq ends at {}", self.replay.ts()))
@@ -338,7 +352,7 @@ impl World {
                 _ => Ok(()),
             },
             Err(Failure::Sql(error)) => self
-                .check_error(&question, statement, error.code)
+                .check_error(id, &question, statement, error.code)
                 .map_err(|wrong| format!("{wrong}: {} {:?}", error.code.as_str(), error.message)),
         }
     }
@@ -346,7 +360,10 @@ impl World {
     fn check_read(&self, question: Question, statement: &Statement, ts: Ts) -> Result<(), String> {
         let What::Statement { table, isolation, read_ts, .. } = &question.what else { return Ok(()) };
         if *isolation == ReadIsolation::Basic && read_ts.is_none() {
-            return self.check_basic(&question, statement, table);
+            return match statement {
+                Statement::Total(filter) => self.check_basic_total(&question, filter, table),
+                _ => self.check_basic(&question, statement, table),
+            };
         }
         // A snapshot sees the message at its Ts, too.
         let before = match (read_ts, isolation) {
@@ -408,14 +425,58 @@ impl World {
         Ok(())
     }
 
+    /// A total is the sum of totals of the primary ranges, each at some moment not before the client's last answer.
+    fn check_basic_total(
+        &self,
+        question: &Question,
+        filter: &Filter,
+        table: &TableSchema,
+    ) -> Result<(), String> {
+        let given = total(question.groups.clone())?;
+        let moments: Vec<Vec<(i64, i32)>> = (question.seen.0..=self.replay.ts().0)
+            .map(|ts| self.replay.rows(table.id, filter, Ts(ts + 1)))
+            .collect();
+        let mut sums: BTreeSet<(i64, i32)> = [(0, 0)].into();
+        for range in self.config.primary_ranges() {
+            let within =
+                |(key, _): &&(i64, i32)| range.contains(table.partitioning.position(&[Value::Int8(*key)]));
+            let part = |rows: &Vec<(i64, i32)>| {
+                let rows = rows.iter().filter(within);
+                rows.fold((0, 0i32), |(count, sum), (_, n)| (count + 1, sum.wrapping_add(*n)))
+            };
+            let parts: BTreeSet<(i64, i32)> = moments.iter().map(part).collect();
+            let add = |a: &(i64, i32)| {
+                let a = *a;
+                parts.iter().map(move |b| (a.0 + b.0, a.1.wrapping_add(b.1))).collect::<Vec<_>>()
+            };
+            sums = sums.iter().flat_map(add).collect();
+        }
+        match sums.contains(&given) {
+            true => Ok(()),
+            false => Err(format!(
+                "the total of {filter:?} of {}, basic, after {}: {given:?} was never so",
+                table.name, question.seen
+            )),
+        }
+    }
+
     fn check_error(
         &self,
+        id: ProcessId,
         question: &Question,
         statement: Option<&Statement>,
         code: SqlState,
     ) -> Result<(), String> {
-        let lost = code == SqlState::UNAVAILABLE || code == SqlState::OUTCOME_UNKNOWN;
-        if lost && self.replay.was_unavailable() {
+        let ranges = match (&question.what, statement) {
+            (What::Statement { table, .. }, Some(statement)) => statement.ranges(table),
+            _ => vec![KeyRange::FULL],
+        };
+        let is_lost = self.replay.was_dead(&ranges) || self.replay.is_fenced(id, self.incarnation(id));
+        if is_lost && (code == SqlState::UNAVAILABLE || code == SqlState::OUTCOME_UNKNOWN) {
+            return Ok(());
+        }
+        let lost_us = self.lives[&id].lost_us;
+        if lost_us.is_some_and(|lost_us| lost_us >= question.asked_us) && code == SqlState::OUTCOME_UNKNOWN {
             return Ok(());
         }
         match (&question.what, statement) {
@@ -435,14 +496,31 @@ impl World {
                 let outcome = found.and_then(|ts| self.replay.outcome(ts));
                 match outcome {
                     Some(outcome) if foreseen(outcome, code) => Ok(()),
-                    _ if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
+                    _ if code == SqlState::OUTCOME_UNKNOWN
+                        && self.answer_may_be_lost(&ranges, question.asked_us) =>
+                    {
+                        Ok(())
+                    }
                     outcome => Err(format!("{statement:?} fails, but {outcome:?}")),
                 }
             }
-            (What::Ddl | What::Suspicion, _) if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
-            (What::Suspicion, _) => Ok(()),
+            (What::Ddl, _) if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
+            // What was planned has meanwhile become impossible.
+            (What::Membership, _) => Ok(()),
             (what, _) => Err(format!("{what:?} fails")),
         }
+    }
+}
+
+impl World {
+    /// Whether all who can have answered for some range have ended since or are suspected, so that nobody may know.
+    fn answer_may_be_lost(&self, ranges: &[KeyRange], since_us: u64) -> bool {
+        let config = self.replay.config();
+        let has_ended = |process: ProcessId| {
+            let crashed_us = self.lives[&process].crashed_us;
+            config.is_suspected(process) || crashed_us.is_some_and(|crashed_us| crashed_us >= since_us)
+        };
+        config.overlapping(ranges).into_iter().any(|range| config.holders(range).into_iter().all(has_ended))
     }
 }
 

@@ -125,6 +125,19 @@ pub(super) enum Message {
     },
 }
 
+impl Message {
+    /// In a line.
+    pub(super) fn brief(&self) -> String {
+        match self {
+            Message::Append { term, after, entries, commit } => {
+                format!("append term={term} after={after:?} entries={} commit={commit}", entries.len())
+            }
+            Message::Install { term, snapshot: (index, ..) } => format!("install term={term} index={index}"),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
 /// What is to be done, in order.
 #[derive(Debug)]
 pub(super) enum Output {

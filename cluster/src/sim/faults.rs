@@ -1,7 +1,10 @@
 //! What goes wrong, and when it ends.
 
 use super::world::{Item, Phase, World};
-use crate::message::{ProcessId, ProcessKind};
+use crate::{
+    config::Membership,
+    message::{ProcessId, ProcessKind},
+};
 
 /// A disturbance that ends by itself.
 #[derive(Clone, Debug)]
@@ -16,9 +19,9 @@ pub(super) enum Disturbance {
 
 impl World {
     /// Something goes wrong.
-    pub(super) fn fault(&mut self) {
+    pub(super) fn fault(&mut self) -> Result<(), String> {
         if self.phase != Phase::Turmoil {
-            return;
+            return Ok(());
         }
         self.report.faults += 1;
         let all = self.processes();
@@ -45,7 +48,7 @@ impl World {
                 if let (Some(from), Some(to)) = (any, peer) {
                     self.note([11, 0], || format!("the connection of {from} and {to} is made again"));
                     let ways = vec![(from, to), (to, from)];
-                    ways.iter().for_each(|(from, to)| self.network.block(*from, *to, true));
+                    ways.iter().for_each(|(from, to)| self.network.block(*from, *to, self.now_us));
                     let after_us = self.random.within(1_000..400_000);
                     self.schedule(after_us, Item::EndOf(Disturbance::Ways(ways)));
                 }
@@ -74,14 +77,53 @@ impl World {
                 self.strays = true;
                 self.end_later(Disturbance::Strays);
             }
-            _ => {
-                let storage = self.of_kind(ProcessKind::Storage);
-                if let Some(process) = self.random.pick(&storage) {
-                    self.note([14, 0], || format!("{process} is suspected"));
-                    self.report.reconfigurations += 1;
-                    self.suspect(process);
+            _ => return self.reconfigure(),
+        }
+        Ok(())
+    }
+
+    /// The members change: the living or the dead are suspected, standbys join and part.
+    pub(super) fn reconfigure(&mut self) -> Result<(), String> {
+        let storage = self.of_kind(ProcessKind::Storage);
+        let clients = self.of_kind(ProcessKind::Client);
+        let process = ProcessId::storage(storage.len() as u32 + 1);
+        let is_standby = self.replay.config().standbys().any(|standby| standby == process);
+        let joins = Membership::Join { process, incarnation: self.now_us, recovered: None };
+        let change = match self.random.below(10) {
+            0..6 => match self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
+                Some(process) => {
+                    self.suspected.insert(process);
+                    Membership::Suspect { process, incarnation: u64::MAX }
                 }
-            }
+                None => joins,
+            },
+            6 => match self.random.pick(&clients) {
+                Some(process) => {
+                    let after_us = self.random.within(100_000..2_000_000);
+                    self.schedule(after_us, Item::Replaced(process));
+                    Membership::Suspect { process, incarnation: self.incarnation(process) }
+                }
+                None => joins,
+            },
+            _ if is_standby => Membership::Part { process },
+            _ => joins,
+        };
+        self.note([14, 0], || format!("reconfiguration: {change:?}"));
+        self.change_members(change)
+    }
+
+    /// Whether a storage process may be suspected: super processes never suspect the last live holder of a range. Some
+    /// clusters are reckless.
+    fn may_suspect(&self, process: ProcessId) -> bool {
+        let config = self.replay.config();
+        let gone = |holder: &ProcessId| *holder == process || self.suspected.contains(holder);
+        self.reckless || !config.held(process).iter().any(|range| config.holders(*range).iter().all(gone))
+    }
+
+    /// A client that was suspected is started again.
+    pub(super) fn replace(&mut self, client: ProcessId) {
+        if self.replay.is_fenced(client, self.incarnation(client)) {
+            self.crash_and_restart(client);
         }
     }
 
@@ -124,7 +166,7 @@ impl World {
             format!("{cut:?} cannot reach the others{}", if asymmetric { ", but hear them" } else { "" })
         });
         for (from, to) in &ways {
-            self.network.block(*from, *to, true);
+            self.network.block(*from, *to, self.now_us);
         }
         self.end_later(Disturbance::Ways(ways));
     }
@@ -134,23 +176,38 @@ impl World {
         match disturbance {
             Disturbance::Ways(ways) => {
                 for (from, to) in ways {
-                    self.network.block(*from, *to, false);
+                    self.network.unblock(*from, *to);
                     self.network.slow(*from, *to, 0);
                 }
+                self.meet();
             }
             Disturbance::Strays => self.strays = false,
             Disturbance::Disks => self.disk_us = 0,
         }
     }
 
+    /// Processes whose session was broken meet again, and hear of what was lost before they hear anything else.
+    fn meet(&mut self) {
+        for (a, b) in self.network.meet() {
+            self.schedule(1, Item::Lost { process: a, peer: b });
+            self.schedule(1, Item::Lost { process: b, peer: a });
+        }
+    }
+
     /// All faults end.
     pub(super) fn heal(&mut self) {
         self.network.heal();
+        self.meet();
         self.strays = false;
         self.disk_us = 0;
         for process in self.processes() {
             if let Some(life) = self.lives.get_mut(&process) {
                 life.paused_until_us = 0;
+            }
+            if process.kind == ProcessKind::Client
+                && self.replay.is_fenced(process, self.incarnation(process))
+            {
+                self.crash(process);
             }
             self.start(process);
         }

@@ -4,8 +4,8 @@
 //! `crate::storage::node` with [`crate::storage::core`] and [`carousel_engine::Shard`], `crate::client::core`); time,
 //! connections, disks and the consensus are simulated, and everything that happens is drawn from the seed: delays,
 //! connections that have to be made again, partitions in both directions and in one, pauses, clocks that
-//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, suspicions of the living and
-//! the dead.
+//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, changes of the members and
+//! suspicions of the living and the dead.
 //!
 //! ```text
 //!   statement --compiled--> message ---> [ clients, routers, storage processes ] ---> answer
@@ -19,16 +19,19 @@
 //! checkpoints have the replay's rows; replicas agree on content hashes; and when the faults have ended, everything that
 //! living clients have asked is answered.
 //!
-//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads, and the files
-//! under logs and checkpoints (what survives a crash is modelled).
+//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads, super processes,
+//! and the files under logs and checkpoints (what survives a crash is modelled).
 
 mod clients;
 mod consensus;
 mod faults;
+#[cfg(test)]
+mod isolation;
 mod network;
 mod random;
 mod replay;
 mod routers;
+mod seeds;
 mod statement;
 mod stores;
 #[cfg(test)]
@@ -40,6 +43,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use carousel_engine::Ts;
 
 pub use random::Random;
+pub use seeds::run_seeds;
 use world::World;
 
 /// How much happens.
@@ -49,7 +53,7 @@ pub struct Options {
     pub operations: usize,
     /// Faults.
     pub faults: usize,
-    /// Whether the last lines of what happens are kept, for a failure's report.
+    /// Whether what happens is kept, line by line.
     pub trace: bool,
 }
 
@@ -74,12 +78,14 @@ pub struct Report {
     pub messages: u64,
     /// Faults.
     pub faults: u64,
-    /// Suspicions among them.
+    /// Messages that changed the config.
     pub reconfigurations: u64,
     /// Checkpoints that became durable.
     pub checkpoints: u64,
     /// Virtual time, in microseconds.
     pub virtual_us: u64,
+    /// What happened, line by line, if it was asked for.
+    pub trace: Vec<String>,
     last_checkpoint: Option<Ts>,
 }
 
@@ -130,6 +136,7 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Box<Failure>> {
     match outcome {
         Ok(()) => {
             world.report.messages = world.replay.ts().0;
+            world.report.trace = world.lines();
             Ok(world.report)
         }
         Err(reason) => {

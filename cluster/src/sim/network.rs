@@ -1,8 +1,9 @@
 //! Sessions over connections: for each pair of processes and lane, what is sent arrives in order after some delay, as
 //! long as both live. While the way is blocked, or the connection is being made again, it waits; what is under way to or
-//! from a process that ends is lost. Nothing is ever repeated by the network itself.
+//! from a process that ends is lost. When something has waited for too long the session breaks, in both directions, and
+//! when the two meet again, both hear of it ([`crate::transport`]). Nothing is ever repeated by the network itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{message::ProcessId, network::Lane, wire::Wire};
 
@@ -18,7 +19,7 @@ struct Connection {
     /// Tells what was sent before a break from what was sent after it.
     epoch: u64,
     lanes: [Direction; 2],
-    blocked: bool,
+    blocked_since_us: Option<u64>,
     /// What is sent takes so much longer.
     slow_us: u64,
 }
@@ -27,6 +28,12 @@ struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Network {
     connections: BTreeMap<(ProcessId, ProcessId), Connection>,
+    /// Pairs of living processes whose session is broken, the smaller one first.
+    broken: BTreeSet<(ProcessId, ProcessId)>,
+}
+
+fn pair(a: ProcessId, b: ProcessId) -> (ProcessId, ProcessId) {
+    (a.min(b), a.max(b))
 }
 
 fn index(lane: Lane) -> usize {
@@ -48,8 +55,8 @@ pub(super) struct Arrival {
 /// What happens to an arrival.
 pub(super) enum Arrived {
     Wire(Wire),
-    /// The way is blocked.
-    Blocked,
+    /// The way has been blocked since then.
+    Blocked(u64),
     /// The connection has broken meanwhile.
     Lost,
 }
@@ -80,8 +87,8 @@ impl Network {
         if connection.epoch != arrival.epoch {
             return Arrived::Lost;
         }
-        if connection.blocked {
-            return Arrived::Blocked;
+        if let Some(since_us) = connection.blocked_since_us {
+            return Arrived::Blocked(since_us);
         }
         connection.lanes[arrival.lane].queue.pop_front().map_or(Arrived::Lost, Arrived::Wire)
     }
@@ -95,14 +102,46 @@ impl Network {
         lost
     }
 
-    /// Blocks one direction, or lets it go on.
-    pub(super) fn block(&mut self, from: ProcessId, to: ProcessId, blocked: bool) {
-        self.connections.entry((from, to)).or_default().blocked = blocked;
+    /// A living process ends: whoever meets its next life meets it for the first time.
+    pub(super) fn forget(&mut self, process: ProcessId) {
+        self.broken.retain(|(a, b)| *a != process && *b != process);
+    }
+
+    /// The session of two living processes breaks: what is under way is lost.
+    pub(super) fn break_session(&mut self, a: ProcessId, b: ProcessId) {
+        self.reset(a, b);
+        self.reset(b, a);
+        self.broken.insert(pair(a, b));
+    }
+
+    /// Whether the session of two living processes is broken.
+    pub(super) fn is_broken(&self, a: ProcessId, b: ProcessId) -> bool {
+        self.broken.contains(&pair(a, b))
+    }
+
+    /// The pairs that meet again now that nothing is between them.
+    pub(super) fn meet(&mut self) -> Vec<(ProcessId, ProcessId)> {
+        let (apart, together) = std::mem::take(&mut self.broken)
+            .into_iter()
+            .partition(|(a, b)| self.is_blocked(*a, *b) || self.is_blocked(*b, *a));
+        self.broken = apart;
+        let together: BTreeSet<_> = together;
+        together.into_iter().collect()
+    }
+
+    /// Blocks one direction.
+    pub(super) fn block(&mut self, from: ProcessId, to: ProcessId, now_us: u64) {
+        self.connections.entry((from, to)).or_default().blocked_since_us.get_or_insert(now_us);
+    }
+
+    /// Lets a direction go on.
+    pub(super) fn unblock(&mut self, from: ProcessId, to: ProcessId) {
+        self.connections.entry((from, to)).or_default().blocked_since_us = None;
     }
 
     /// Whether a direction is blocked.
     pub(super) fn is_blocked(&self, from: ProcessId, to: ProcessId) -> bool {
-        self.connections.get(&(from, to)).is_some_and(|connection| connection.blocked)
+        self.connections.get(&(from, to)).is_some_and(|connection| connection.blocked_since_us.is_some())
     }
 
     /// Makes one direction slow.
@@ -113,7 +152,7 @@ impl Network {
     /// Ends all disturbances.
     pub(super) fn heal(&mut self) {
         for connection in self.connections.values_mut() {
-            connection.blocked = false;
+            connection.blocked_since_us = None;
             connection.slow_us = 0;
         }
     }

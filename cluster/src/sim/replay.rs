@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{SqlState, Ts, schema::TableId};
+use carousel_engine::{SqlState, Ts, position::KeyRange, schema::TableId};
 
 use super::statement::{Change, Conflict, Filter, Statement, number_of};
 use crate::{
@@ -57,8 +57,10 @@ pub(super) struct Replay {
     outcomes: Vec<Outcome>,
     tables: Vec<Table>,
     config: Arc<Config>,
-    /// There was a range without a live holder.
-    unavailable: bool,
+    /// Ranges that have been without a live holder.
+    dead: BTreeSet<KeyRange>,
+    /// Messages that have changed the config.
+    reconfigurations: u64,
     submitters: BTreeMap<ProcessId, (Incarnation, u64)>,
 }
 
@@ -69,7 +71,8 @@ impl Replay {
             outcomes: Vec::new(),
             tables: Vec::new(),
             config,
-            unavailable: false,
+            dead: BTreeSet::new(),
+            reconfigurations: 0,
             submitters: BTreeMap::new(),
         }
     }
@@ -83,9 +86,19 @@ impl Replay {
         &self.config
     }
 
-    /// Whether some range has been without a live holder.
-    pub(super) fn was_unavailable(&self) -> bool {
-        self.unavailable
+    /// Whether one of the ranges has been without a live holder.
+    pub(super) fn was_dead(&self, ranges: &[KeyRange]) -> bool {
+        self.dead.iter().any(|dead| ranges.iter().any(|range| range.overlaps(dead)))
+    }
+
+    /// Messages that have changed the config.
+    pub(super) fn reconfigurations(&self) -> u64 {
+        self.reconfigurations
+    }
+
+    /// Whether what this life of a client submits has no effect.
+    pub(super) fn is_fenced(&self, submitter: ProcessId, incarnation: Incarnation) -> bool {
+        self.config.is_fenced(MessageId { submitter, incarnation, sequence: 0 })
     }
 
     pub(super) fn outcome(&self, ts: Ts) -> Option<&Outcome> {
@@ -145,8 +158,9 @@ impl Replay {
             Body::Configuration(_) => {
                 if let Ok(Some(config)) = self.config.apply(message, ts) {
                     self.config = Arc::new(config);
-                    let all = [carousel_engine::position::KeyRange::FULL];
-                    self.unavailable |= self.config.without_holder(&all).is_some();
+                    self.reconfigurations += 1;
+                    let is_dead = |range: &KeyRange| self.config.without_holder(&[*range]).is_some();
+                    self.dead.extend(self.config.primary_ranges().filter(is_dead));
                 }
                 Outcome::None
             }

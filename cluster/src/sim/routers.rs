@@ -108,7 +108,7 @@ impl World {
                 }
                 Effect::Send { to, wire } => self.send(id, to, wire),
                 Effect::Stream { to, stream, wires } => {
-                    let up = self.is_up(to);
+                    let up = self.is_up(to) && !self.network.is_broken(id, to);
                     for wire in wires {
                         self.send(id, to, wire);
                     }
@@ -154,7 +154,7 @@ impl World {
 
     pub(super) fn receive_consensus(&mut self, from: u32, to: u32, message: Message) -> Result<(), String> {
         let id = ProcessId::router(to);
-        self.note([u64::from(from), u64::from(to)], || format!("r{from} => r{to} {message:?}"));
+        self.note([u64::from(from), u64::from(to)], || format!("r{from} => r{to} {}", message.brief()));
         if let Some(host) = self.routers.get_mut(&id) {
             host.consensus.receive(from, message, &mut self.random);
         }

@@ -8,6 +8,7 @@ use std::{
 use carousel_engine::{
     Ts,
     operation::Effect as ShardEffect,
+    position::KeyRange,
     schema::TableId,
     shard::{Options as ShardOptions, Progress, Shard},
 };
@@ -65,6 +66,11 @@ impl StorageHost {
     /// How far it is.
     pub(super) fn progress(&self) -> crate::storage::Progress {
         self.node.progress()
+    }
+
+    /// The ranges whose votes are missing about writes that have been executed here.
+    pub(super) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
+        self.node.core().missing_votes()
     }
 
     fn memory(&self) -> u64 {
@@ -125,6 +131,22 @@ impl World {
             && let Some(disk) = self.storage_disks.get_mut(&id)
         {
             disk.checkpoint = Some(checkpoint);
+        }
+    }
+
+    /// Votes are kept as long as somebody may ask for them.
+    pub(super) fn check_votes(&self, from: ProcessId, to: ProcessId, writes: &[Ts]) -> Result<(), String> {
+        let (Some(asking), Some(asked)) = (self.storage.get(&from), self.storage.get(&to)) else {
+            return Ok(());
+        };
+        let (asking, asked) = (asking.node.core(), asked.node.core());
+        let durable = asked.watermarks(0).durable;
+        let is_forgotten = |ts: &&Ts| asking.needs_votes(**ts) && **ts <= durable && !asked.keeps_votes(**ts);
+        match writes.iter().find(is_forgotten) {
+            Some(ts) if !self.replay.config().is_suspected(from) => {
+                Err(format!("{to} has forgotten the votes about the write at {ts} that {from} needs"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -210,9 +232,9 @@ impl World {
         let delay_us = self.random.within(500..100_000) + self.disk_us;
         let Some(host) = self.storage.get_mut(&id) else { return };
         match command {
-            CheckpointCommand::Begin { ts, catalog, ballots } => {
-                let recovered =
-                    Recovered { ts, catalog: catalog.as_ref().clone(), ballots, hashes: Vec::new() };
+            CheckpointCommand::Begin { ts, catalog, ballots, passed } => {
+                let (catalog, hashes) = (catalog.as_ref().clone(), Vec::new());
+                let recovered = Recovered { ts, catalog, ballots, passed, hashes };
                 host.writing = Some((Checkpoint { recovered, rows: Vec::new() }, false));
             }
             CheckpointCommand::Rows { table, batch, .. } => {

@@ -1,10 +1,12 @@
 //! The scheduler: virtual time, what is due when, which processes live, and who gets what.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
     sync::Arc,
 };
+
+use carousel_engine::Ts;
 
 use super::{
     Options, Report,
@@ -28,14 +30,14 @@ use crate::{
 const TICK_US: u64 = 100_000;
 /// So often does the consensus.
 const CONSENSUS_TICK_US: u64 = 25_000;
-/// What cannot be sent because the way is blocked is given up after so long.
+/// When something has waited for so long because the way is blocked, the session breaks.
 const BREAK_US: u64 = 2_000_000;
 /// Faults happen for so long; statements are submitted at most twice as long.
 const TURMOIL_US: u64 = 8_000_000;
 /// How long what is under way when the faults end may take.
-const DRAIN_US: u64 = 90_000_000;
+const DRAIN_US: u64 = 40_000_000;
 /// Lines of the trace that a failure shows.
-const LINES: usize = 4_000;
+const LINES: usize = 400_000;
 
 /// Something that happens at its time.
 #[derive(Debug)]
@@ -53,6 +55,11 @@ pub(super) enum Item {
         message: consensus::Message,
     },
     Unreachable {
+        process: ProcessId,
+        peer: ProcessId,
+    },
+    /// What two processes said to one another while they could not meet is lost.
+    Lost {
         process: ProcessId,
         peer: ProcessId,
     },
@@ -76,6 +83,8 @@ pub(super) enum Item {
     Fault,
     EndOf(super::faults::Disturbance),
     Restart(ProcessId),
+    /// A client that was suspected is given up.
+    Replaced(ProcessId),
     Look,
 }
 
@@ -87,13 +96,14 @@ impl Item {
             Item::Consensus { to, .. } => Some(ProcessId::router(*to)),
             Item::Stray { to, .. } | Item::Router { to, .. } | Item::Storage { to, .. } => Some(*to),
             Item::Unreachable { process, .. }
+            | Item::Lost { process, .. }
             | Item::Tick(process)
             | Item::ConsensusTick(process)
             | Item::RouterDisk(process)
             | Item::CheckpointWritten(process)
             | Item::Submit(process)
             | Item::Scan { storage: process, .. } => Some(*process),
-            Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Look => None,
+            Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Replaced(_) | Item::Look => None,
         }
     }
 }
@@ -108,6 +118,10 @@ pub(super) struct Life {
     pub(super) gone: bool,
     pub(super) paused_until_us: u64,
     started_us: u64,
+    /// When an earlier life has ended.
+    pub(super) crashed_us: Option<u64>,
+    /// When answers of storage processes may have been lost on their way to it.
+    pub(super) lost_us: Option<u64>,
     /// How far its clock is ahead.
     pub(super) ahead_us: u64,
 }
@@ -149,6 +163,14 @@ pub(super) struct World {
     /// Operations that have not been submitted.
     pub(super) operations: usize,
     pub(super) faults: usize,
+    /// Storage processes that somebody has asked to suspect.
+    pub(super) suspected: BTreeSet<ProcessId>,
+    /// Also the last live holder of a range is suspected.
+    pub(super) reckless: bool,
+    /// When the members change at the latest.
+    reconfigure_us: u64,
+    /// The last checkpoint before the one that ends the run.
+    last_checkpoint: Option<Ts>,
     /// Messages are said again, out of turn.
     pub(super) strays: bool,
     /// Disks take so much longer.
@@ -184,6 +206,10 @@ impl World {
             storage_disks: BTreeMap::new(),
             clients: BTreeMap::new(),
             statements: Vec::new(),
+            suspected: BTreeSet::new(),
+            reckless: random.one_in(16),
+            reconfigure_us: random.within(1_000_000..6_000_000),
+            last_checkpoint: None,
             strays: false,
             disk_us: 0,
             report: Report::default(),
@@ -277,8 +303,8 @@ impl World {
     /// Sends from one process to another.
     pub(super) fn send(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
         let delay_us = self.delay_us();
-        if !self.is_up(to) {
-            let wait_us = if self.network.is_blocked(from, to) { BREAK_US } else { 0 };
+        if !self.is_up(to) || self.network.is_broken(from, to) {
+            let wait_us = if self.is_up(to) || !self.network.is_blocked(from, to) { 0 } else { BREAK_US };
             return self.schedule(delay_us + wait_us, Item::Unreachable { process: from, peer: to });
         }
         if self.strays && is_suppressed_twice(&wire) && self.random.one_in(8) {
@@ -301,8 +327,8 @@ impl World {
     pub(super) fn start(&mut self, process: ProcessId) {
         let now_us = self.now_us;
         let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
-        *life = Life { number: life.number + 1, up: true, started_us: now_us, ..Life::default() };
-        let number = life.number;
+        let (number, crashed_us) = (life.number + 1, life.crashed_us);
+        *life = Life { number, up: true, started_us: now_us, crashed_us, ..Life::default() };
         self.note([1, number], || format!("{process} starts life {number}"));
         let jitter_us = self.random.below(TICK_US);
         self.schedule(jitter_us, Item::Tick(process));
@@ -320,6 +346,7 @@ impl World {
     pub(super) fn crash(&mut self, process: ProcessId) {
         let Some(life) = self.lives.get_mut(&process).filter(|life| life.up) else { return };
         life.up = false;
+        life.crashed_us = Some(self.now_us);
         // What it has still to do is not done.
         life.number += 1;
         self.note([2, 0], || format!("{process} crashes"));
@@ -331,6 +358,17 @@ impl World {
         for other in self.processes() {
             self.reset(process, other);
             self.reset(other, process);
+        }
+        self.network.forget(process);
+    }
+
+    /// Two living processes have not reached one another for too long.
+    fn break_session(&mut self, a: ProcessId, b: ProcessId) {
+        self.note([16, 0], || format!("the session of {a} and {b} breaks"));
+        self.network.break_session(a, b);
+        for (process, peer) in [(a, b), (b, a)] {
+            let delay_us = self.delay_us();
+            self.schedule(delay_us, Item::Unreachable { process, peer });
         }
     }
 
@@ -359,6 +397,8 @@ impl World {
             }
         }
         self.report.trace_hash = self.hash.digest();
+        self.report.reconfigurations = self.replay.reconfigurations();
+        self.report.virtual_us = self.now_us;
         Ok(())
     }
 
@@ -366,12 +406,23 @@ impl World {
         match item {
             Item::Arrive(arrival) => match self.network.arrive(arrival) {
                 Arrived::Wire(wire) => self.receive(arrival.from, arrival.to, wire),
-                Arrived::Blocked => {
-                    self.schedule(20_000, Item::Arrive(arrival));
+                Arrived::Blocked(since_us) => {
+                    if self.now_us >= since_us + BREAK_US {
+                        self.break_session(arrival.from, arrival.to);
+                    } else {
+                        self.schedule(20_000, Item::Arrive(arrival));
+                    }
                     Ok(())
                 }
                 Arrived::Lost => Ok(()),
             },
+            Item::Lost { process, peer } => {
+                if process.kind == ProcessKind::Client && peer.kind == ProcessKind::Storage {
+                    let now_us = self.now_us;
+                    self.lives.entry(process).or_default().lost_us = Some(now_us);
+                }
+                self.receive(peer, process, Wire::Lost)
+            }
             Item::Stray { from, to, wire } => self.receive(from, to, wire),
             Item::Consensus { from, to, message } => self.receive_consensus(from, to, message),
             Item::Unreachable { process, peer } => {
@@ -405,8 +456,9 @@ impl World {
             Item::Storage { to, input } => self.storage_input(to, input),
             Item::CheckpointWritten(process) => self.checkpoint_written(process),
             Item::Submit(process) => self.submit(process),
-            Item::Fault => {
-                self.fault();
+            Item::Fault => self.fault(),
+            Item::Replaced(client) => {
+                self.replace(client);
                 Ok(())
             }
             Item::EndOf(disturbance) => {
@@ -419,8 +471,7 @@ impl World {
             }
             Item::Look => {
                 self.schedule(100_000, Item::Look);
-                self.look();
-                Ok(())
+                self.look()
             }
         }
     }
@@ -432,13 +483,26 @@ impl World {
         });
         match to.kind {
             ProcessKind::Router => self.router_input(to, router::core::Input::Received { from, wire }),
-            ProcessKind::Storage => self.storage_input(to, storage::node::Input::Received { from, wire }),
+            ProcessKind::Storage => {
+                if let Wire::AskVotes(writes) = &wire {
+                    self.check_votes(from, to, writes)?;
+                }
+                self.storage_input(to, storage::node::Input::Received { from, wire })
+            }
             ProcessKind::Client | ProcessKind::Super => self.client_received(to, from, wire),
         }
     }
 
     /// Whether the run can go on to its next phase.
-    fn look(&mut self) {
+    fn look(&mut self) -> Result<(), String> {
+        if self.phase == Phase::Turmoil
+            && self.now_us >= self.reconfigure_us
+            && self.replay.reconfigurations() == 0
+        {
+            self.reconfigure_us += 1_000_000;
+            self.reconfigure()?;
+        }
+        let before = self.last_checkpoint;
         match self.phase {
             Phase::Turmoil
                 if self.now_us > TURMOIL_US && (self.operations == 0 || self.now_us > 2 * TURMOIL_US) =>
@@ -449,15 +513,36 @@ impl World {
                 self.heal();
             }
             Phase::Drain if self.clients.values().all(ClientHost::is_idle) => {
+                self.last_checkpoint = self.report.last_checkpoint;
                 let ordered = self.submit_last_checkpoint();
                 self.phase = if ordered { Phase::Checkpoint } else { Phase::Drain };
             }
             Phase::Checkpoint if self.is_checkpointed() => {
                 self.phase = Phase::Over;
-                self.report.virtual_us = self.now_us;
+            }
+            // Whoever asked for the checkpoint has been suspected meanwhile.
+            Phase::Checkpoint
+                if self.report.last_checkpoint == before
+                    && self.clients.values().all(ClientHost::is_idle) =>
+            {
+                self.phase = Phase::Drain;
+            }
+            Phase::Drain | Phase::Checkpoint
+                if self.now_us > self.turmoil_us + DRAIN_US / 4 && self.waits_for_the_dead() =>
+            {
+                self.phase = Phase::Over;
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Whether a write waits for the vote of a range whose holders are all suspected: only those could know it, so neither the
+    /// write nor what depends on it comes to an end (DESIGN, decision 4).
+    fn waits_for_the_dead(&self) -> bool {
+        let config = self.replay.config();
+        let mut missing = self.storage.values().flat_map(StorageHost::missing_votes);
+        missing.any(|range| config.without_holder(&[range]).is_some())
     }
 
     fn unfinished(&self) -> String {
@@ -488,7 +573,7 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::Hello
             | Wire::Memory { .. }
             | Wire::Statistics(_)
-            | Wire::Restarted(_)
+            | Wire::Restarted { .. }
             | Wire::ReadsLost(_)
     ) || matches!(wire, Wire::Deliver { deliveries, .. }
         if deliveries.iter().all(|delivery| delivery.message.id.is_ordered()))

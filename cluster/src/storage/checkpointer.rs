@@ -6,12 +6,12 @@ use arrow::record_batch::RecordBatch;
 use carousel_engine::{TableSchema, Ts, position::KeyRange};
 
 use super::{ballot::Ballot, core::ContentHash};
-use crate::{catalog::Catalog, checkpoint::Writer};
+use crate::{catalog::Catalog, checkpoint::Writer, message::MessageId};
 
 /// What the thread is told.
 #[derive(Debug)]
 pub(crate) enum CheckpointCommand {
-    Begin { ts: Ts, catalog: std::sync::Arc<Catalog>, ballots: Vec<(Ts, Ballot)> },
+    Begin { ts: Ts, catalog: std::sync::Arc<Catalog>, ballots: Vec<(Ts, Ballot)>, passed: Vec<MessageId> },
     Rows { table: std::sync::Arc<TableSchema>, range: KeyRange, batch: RecordBatch },
     End { hashes: Vec<ContentHash> },
 }
@@ -31,8 +31,9 @@ pub(crate) fn start(
         let mut writing: Option<(Ts, io::Result<Writer>)> = None;
         for command in received {
             match command {
-                CheckpointCommand::Begin { ts, catalog, ballots } => {
-                    writing = Some((ts, Writer::begin(&root, ts, config_version, &catalog, ballots)));
+                CheckpointCommand::Begin { ts, catalog, ballots, passed } => {
+                    let writer = Writer::begin(&root, ts, config_version, &catalog, ballots, passed);
+                    writing = Some((ts, writer));
                 }
                 CheckpointCommand::Rows { table, range, batch } => {
                     if let Some((_, writer)) = &mut writing

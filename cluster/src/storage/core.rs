@@ -80,6 +80,8 @@ pub struct Recovered {
     pub catalog: Catalog,
     /// Votes that others may still ask for.
     pub ballots: Vec<(Ts, Ballot)>,
+    /// The last message of each submitter that has been executed.
+    pub passed: Vec<MessageId>,
     /// Content hashes at that `Ts`.
     pub hashes: Vec<ContentHash>,
 }
@@ -234,6 +236,8 @@ pub enum Effect {
         catalog: Arc<Catalog>,
         /// Votes to keep with it.
         ballots: Vec<(Ts, Ballot)>,
+        /// The last message of each submitter that belongs to it.
+        passed: Vec<MessageId>,
     },
     /// Rows of the checkpoint that has begun.
     CheckpointRows {
@@ -317,6 +321,8 @@ struct PinLease {
 #[derive(Debug)]
 pub struct Core {
     options: CoreOptions,
+    /// The config behind everything that has been received.
+    received: Arc<Config>,
     /// The primary ranges that are held here.
     held: Vec<KeyRange>,
     /// The local time of the last operation.
@@ -342,11 +348,13 @@ pub struct Core {
     by_message: HashMap<MessageId, Ts>,
     /// The incarnations of submitters.
     lives: HashMap<ProcessId, Incarnation>,
+    /// The last message of each submitter that was given to the shards.
+    passed: BTreeMap<ProcessId, MessageId>,
     cancelled: HashSet<MessageId>,
     ballots: Ballots,
     pins: BTreeMap<Ts, PinLease>,
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
-    requested: Option<(Ts, Arc<Catalog>)>,
+    requested: Option<(Ts, Arc<Catalog>, Vec<MessageId>)>,
     writing: Option<Writing>,
     /// Dropped tables whose rows a checkpoint still needs.
     drops: Vec<TableId>,
@@ -418,6 +426,7 @@ impl Core {
         }
         let held = options.config.held(options.id);
         Core {
+            received: options.config.clone(),
             options,
             held,
             submitted: local(recovered.ts),
@@ -432,6 +441,7 @@ impl Core {
             writes: BTreeSet::new(),
             stalled: BTreeSet::new(),
             lives: HashMap::new(),
+            passed: recovered.passed.into_iter().map(|id| (id.submitter, id)).collect(),
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
             ballots: Ballots::restore(recovered.ballots),
@@ -469,6 +479,11 @@ impl Core {
         self.frontier
     }
 
+    /// The last message of a submitter that was executed where this life began, or later.
+    pub(crate) fn passed(&self, submitter: ProcessId) -> Option<MessageId> {
+        self.passed.get(&submitter).copied()
+    }
+
     /// Deliveries that wait for their turn.
     pub fn pending(&self) -> usize {
         self.pending.len()
@@ -497,7 +512,7 @@ impl Core {
         }
         let running = self.running.values().map(|running| running.read_ts);
         let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(|writing| writing.ts);
-        let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|(ts, _)| *ts));
+        let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|(ts, ..)| *ts));
         let oldest = running.chain(checkpoints).chain(self.pins.keys().next().copied()).fold(next, Ts::min);
         local(oldest)
     }
@@ -539,7 +554,11 @@ impl Core {
             Event::CheckpointFailed { ts } => {
                 self.writing.take_if(|writing| writing.ts == ts);
             }
-            Event::Config(config) => self.follow(config),
+            Event::Config(config) => {
+                self.received = config.clone();
+                self.stop_if_suspected();
+                self.follow(config);
+            }
             Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
                 Ok(delivery) => self.pending.extend(delivery),
                 Err(id) => self.lose(id),
@@ -585,6 +604,7 @@ impl Core {
             if delivery.ts <= received {
                 continue;
             }
+            self.look_ahead(&delivery);
             if let Some(staged) = staged_insert(&delivery) {
                 self.effects.push(Effect::Keep(staged.id));
                 let holders: BTreeSet<ProcessId> =
@@ -596,6 +616,23 @@ impl Core {
         if frontier > self.frontier {
             self.frontier = frontier;
             self.pending.extend(self.basic.reached(frontier));
+        }
+    }
+
+    /// A suspected process may wait for votes that nobody keeps for it, and so never come to the message that says so.
+    fn look_ahead(&mut self, delivery: &Delivery) {
+        if let Body::Configuration(_) = &delivery.message.body
+            && let Ok(Some(config)) = self.received.apply(&delivery.message, delivery.ts)
+        {
+            self.received = Arc::new(config);
+            self.stop_if_suspected();
+        }
+    }
+
+    /// Nothing ordered behind its suspicion is delivered here, so what this process has is no replica of anything.
+    fn stop_if_suspected(&mut self) {
+        if self.received.is_suspected(self.options.id) {
+            self.effects.push(Effect::Stop("it is suspected of having failed".into()));
         }
     }
 
@@ -663,12 +700,14 @@ impl Core {
             self.delivered = self.frontier;
         }
         if self.writing.is_none()
-            && let Some((ts, catalog)) = self.requested.take_if(|(ts, _)| !runs_before(&self.writes, *ts))
+            && let Some((ts, catalog, passed)) =
+                self.requested.take_if(|(ts, ..)| !runs_before(&self.writes, *ts))
         {
             let tables = catalog.tables().cloned().collect();
             let reads = BTreeMap::new();
             self.writing = Some(Writing { ts, tables, reads, hashes: BTreeMap::new(), complete: false });
-            self.effects.push(Effect::BeginCheckpoint { ts, catalog, ballots: self.ballots.up_to(ts) });
+            let ballots = self.ballots.up_to(ts);
+            self.effects.push(Effect::BeginCheckpoint { ts, catalog, ballots, passed });
             self.read_next_table();
         }
         if !self.drops.is_empty() && !self.is_reading_checkpoint() {
@@ -794,6 +833,9 @@ impl Core {
         let ts = delivery.ts;
         let message = delivery.message.clone();
         self.logged += weight(&message.body);
+        if message.id.is_ordered() {
+            self.passed.insert(message.id.submitter, message.id);
+        }
         match &message.body {
             Body::Data(data) => self.process_data(&delivery, data),
             Body::Ddl(ddl) => self.process_ddl(ts, ddl),
@@ -804,7 +846,7 @@ impl Core {
             }
             Body::Checkpoint => {
                 // A newer checkpoint makes one that has not begun unnecessary.
-                self.requested = Some((ts, self.catalog.clone()));
+                self.requested = Some((ts, self.catalog.clone(), self.passed.values().copied().collect()));
                 self.logged = 0;
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
             }
@@ -822,8 +864,8 @@ impl Core {
     fn follow(&mut self, config: Arc<Config>) {
         let id = self.options.id;
         if config.is_suspected(id) {
-            // Nothing ordered since is delivered here, so what this process has is no replica of anything.
-            return self.effects.push(Effect::Stop("it is suspected of having failed".into()));
+            // It has stopped.
+            return;
         }
         if config.held(id) != self.held {
             // Client processes refuse to submit keyspace messages.
@@ -1036,6 +1078,24 @@ impl Core {
         if executed && let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) {
             self.end(time, Some(decision));
         }
+    }
+
+    /// Whether votes about a write are kept here.
+    pub(crate) fn keeps_votes(&self, ts: Ts) -> bool {
+        self.ballots.get(ts).is_some()
+    }
+
+    /// Whether a write has been begun here that others must vote about before it is decided.
+    pub(crate) fn needs_votes(&self, ts: Ts) -> bool {
+        let is_undecided = self.running.get(&local(ts)).is_some_and(|running| running.undecided);
+        let ballot = self.ballots.get(ts).filter(|ballot| is_undecided && ballot.decision().is_none());
+        ballot.is_some_and(|ballot| ballot.missing().any(|range| !self.held.contains(&range)))
+    }
+
+    /// The ranges whose votes are missing about writes that have been executed here.
+    pub(crate) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
+        let waiting = self.running.iter().filter(|(_, running)| running.undecided);
+        waiting.filter_map(|(time, _)| self.ballots.get(global(*time))).flat_map(Ballot::missing)
     }
 
     /// Outcomes by primary range.

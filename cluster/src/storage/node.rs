@@ -195,6 +195,11 @@ impl Node {
         self.core.frontier()
     }
 
+    /// The state machine inside, to look at.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// How far it is.
     pub(crate) fn progress(&self) -> Progress {
         Progress {
@@ -249,6 +254,12 @@ impl Node {
             }
             Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
                 self.stopped = Some(log_lost(last, self.core.frontier()));
+            }
+            // It answers a subscription that has been overtaken by what another router delivered.
+            Wire::SubscribeRefused { incarnation, purged }
+                if incarnation == self.incarnation && purged <= self.core.frontier() =>
+            {
+                self.link.ask_again(from);
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.stopped = Some(format!(
@@ -314,7 +325,8 @@ impl Node {
         // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
         // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
         for client in clients {
-            self.send(*client, Wire::Restarted(self.incarnation));
+            let (incarnation, passed) = (self.incarnation, self.core.passed(*client));
+            self.send(*client, Wire::Restarted { incarnation, passed });
             self.clients.entry(*client).or_insert(None);
         }
         self.announced = true;
@@ -349,8 +361,8 @@ impl Node {
                     Some((_, answers)) => answers.push(answer),
                     None => answers.push((to, vec![answer])),
                 },
-                Effect::BeginCheckpoint { ts, catalog, ballots } => {
-                    self.tell_checkpoints(CheckpointCommand::Begin { ts, catalog, ballots });
+                Effect::BeginCheckpoint { ts, catalog, ballots, passed } => {
+                    self.tell_checkpoints(CheckpointCommand::Begin { ts, catalog, ballots, passed });
                 }
                 Effect::CheckpointRows { table, range, batch } => {
                     self.tell_checkpoints(CheckpointCommand::Rows { table, range, batch });

@@ -21,6 +21,7 @@ use carousel_engine::{
 use super::{
     basic::BasicRead,
     core::{Core, CoreOptions, Effect, Event, Recovered, local},
+    node::{Input, Node},
 };
 use crate::{
     catalog::Catalog,
@@ -442,6 +443,37 @@ fn votes_are_not_kept_for_a_suspected_process() {
     scene.deliver(1, 4, suspect(ProcessId::storage(2)));
     scene.handle(1, ask());
     scene.check("");
+}
+
+#[test]
+fn a_refusal_that_comes_late_does_not_stop_a_replica() {
+    let config = Arc::new(Config::evenly(1, 1).expect("a ring"));
+    let (id, routers) = (ProcessId::storage(1), vec![ProcessId::router(1), ProcessId::router(2)]);
+    let options = CoreOptions { id, config, shards: 1, running: 16 };
+    let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
+    let mut node = Node::new(id, 1, None, 1, routers, core);
+    node.begin();
+    // What it answers was asked before another router delivered up to 9.
+    let refused = |purged| {
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(purged) };
+        Input::Received { from: ProcessId::router(2), wire }
+    };
+    node.handle(refused(7), 0);
+    assert_eq!(node.stopped(), None);
+    node.handle(refused(10), 0);
+    assert!(node.stopped().is_some_and(|reason| reason.contains("must be copied")));
+}
+
+#[test]
+fn a_process_that_waits_for_votes_hears_that_it_is_suspected() {
+    let mut scene = Scene::new(2);
+    // More than run at a time: what is ordered behind them is not processed.
+    for ts in 2..=19 {
+        scene.write(1, ts);
+    }
+    scene.trace.clear();
+    scene.deliver(1, 20, suspect(ProcessId::storage(1)));
+    scene.check(r#"s1 Stop("it is suspected of having failed")"#);
 }
 
 #[test]

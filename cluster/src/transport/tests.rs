@@ -95,7 +95,7 @@ fn control(n: u64) -> Wire {
 }
 
 fn data(n: u64) -> Wire {
-    Wire::Restarted(n)
+    Wire::Restarted { incarnation: n, passed: None }
 }
 
 async fn pair() -> (Side, Side) {
@@ -113,7 +113,7 @@ async fn expect(side: &mut Side, from: ProcessId, first: u64, count: u64) {
                 assert_eq!((sender, ts.0), (from, next.0));
                 next.0 += 1;
             }
-            (sender, Wire::Restarted(n)) => {
+            (sender, Wire::Restarted { incarnation: n, .. }) => {
                 assert_eq!((sender, n), (from, next.1));
                 next.1 += 1;
             }
