@@ -357,9 +357,11 @@ where
         }
         Ok(())
     });
-    futures::stream::unfold((call, Some(sending), 0), move |(mut call, mut sending, answered)| {
+    futures::stream::unfold(Some((call, Some(sending), 0)), move |state| {
         let asked = asked.clone();
         async move {
+            // Nothing follows an error.
+            let (mut call, mut sending, answered) = state?;
             loop {
                 if sending.is_none() && answered == asked.load(Ordering::Relaxed) {
                     return None;
@@ -385,15 +387,10 @@ where
                         Err(error) => Err(error),
                     },
                 };
-                return Some((result, (call, sending, answered + 1)));
+                let rest = result.is_ok().then_some((call, sending, answered + 1));
+                return Some((result, rest));
             }
         }
-    })
-    // Nothing follows an error.
-    .scan(false, |ended, result: Appended| {
-        let item = (!*ended).then_some(result);
-        *ended |= item.as_ref().is_some_and(Result::is_err);
-        futures::future::ready(item)
     })
 }
 
@@ -482,5 +479,24 @@ impl RaftNetworkV2<TypeConfig> for Connection {
             closed = cancel => Err(StreamingError::Closed(closed)),
             answer = installed => answer.map_err(failed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_follows_the_news_that_a_router_is_not_there() {
+        let connection = Connection { id: ProcessId::router(1), network: Network::new(), target: 2 };
+        let request = AppendEntriesRequest {
+            vote: Vote::new(1, 1),
+            prev_log_id: None,
+            entries: Vec::new(),
+            leader_commit: None,
+        };
+        let requests = futures::stream::iter([request.clone(), request]);
+        let answers: Vec<Appended> = append_elsewhere(connection.call(), requests).collect().await;
+        assert!(matches!(answers[..], [Err(RPCError::Unreachable(_))]), "{answers:?}");
     }
 }
