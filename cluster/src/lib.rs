@@ -17,6 +17,7 @@ pub mod message;
 mod metering;
 pub mod network;
 mod outbox;
+pub mod parcel;
 pub mod payload;
 mod planted;
 mod raft;

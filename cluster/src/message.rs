@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use carousel_engine::{
-    TableId, TableSchema, Ts,
-    operation::{Operation, PayloadId},
-    position::KeyRange,
-};
+use carousel_engine::{TableId, TableSchema, Ts, operation::PayloadId, position::KeyRange};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Configuration, Membership};
+use crate::{
+    config::{Configuration, Membership},
+    parcel::Parcel,
+};
 
 /// The kinds of process (paper, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -143,7 +142,7 @@ pub struct Message {
 impl Message {
     /// Whether it is a read that has no `Ts` of its own choice.
     pub fn is_read(&self) -> bool {
-        matches!(&self.body, Body::Data(data) if !data.operation.kind.is_write() && data.read_ts.is_none())
+        matches!(&self.body, Body::Data(data) if !data.operation.is_write() && data.read_ts.is_none())
     }
 
     /// The storage process whose suspicion it is, if it is one.
@@ -181,7 +180,7 @@ pub enum Body {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data {
     /// The operation.
-    pub operation: Arc<Operation>,
+    pub operation: Parcel,
     /// For a read under a pin: the pin's `Ts`.
     pub read_ts: Option<Ts>,
     /// Which replica of every range answers a read (paper, section 6.3).

@@ -1,7 +1,7 @@
 //! What processes say to one another. Between operating system processes it travels in postcard's form, with record
 //! batches as Arrow IPC streams; inside one process it travels as it is.
 
-mod form;
+pub(crate) mod form;
 #[cfg(test)]
 mod tests;
 

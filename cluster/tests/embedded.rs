@@ -88,7 +88,8 @@ impl Table {
 
     fn request(&self, kind: OperationKind, ranges: Vec<KeyRange>, fallible: bool) -> Request {
         let operation = Arc::new(Operation { table: self.schema.id, context: EvalContext::default(), kind });
-        let data = Data { operation, read_ts: None, replica_offset: 0, fallible, staged: None };
+        let data =
+            Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible, staged: None };
         Request { tables: vec![(self.schema.id, self.schema.version)], ranges, body: Body::Data(data) }
     }
 

@@ -428,7 +428,13 @@ fn write_request(
     Request {
         tables: vec![(table.id, table.version)],
         ranges,
-        body: Body::Data(Data { operation, read_ts: None, replica_offset: 0, fallible, staged: None }),
+        body: Body::Data(Data {
+            operation: operation.into(),
+            read_ts: None,
+            replica_offset: 0,
+            fallible,
+            staged: None,
+        }),
         above,
     }
 }

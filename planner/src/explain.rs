@@ -119,7 +119,8 @@ fn input_names(request: &Request, table: Option<&TableSchema>, context: &EvalCon
     let returning = |returning: &Option<Vec<Expr>>| {
         returning.iter().flatten().map(|e| printer.expr(e)).collect::<Vec<String>>()
     };
-    match &data.operation.kind {
+    let Ok(operation) = data.operation.open() else { return Vec::new() };
+    match &operation.kind {
         OperationKind::Read(read) => match &read.output {
             ReadOutput::Rows { projection, .. } => projection.iter().map(|e| printer.expr(e)).collect(),
             ReadOutput::Groups { group_by, aggregates, .. } => group_by
@@ -219,8 +220,10 @@ fn message(
     match body {
         Body::Data(Data { operation, fallible, .. }) => {
             vote = Some(*fallible);
-            operation_details(lines, &printer, &operation.kind, &on);
-            writes = operation.kind.is_write();
+            if let Ok(operation) = operation.open() {
+                operation_details(lines, &printer, &operation.kind, &on);
+            }
+            writes = operation.is_write();
         }
         Body::Ddl(Ddl::CreateTable { schema, .. }) => lines.node(format!("Create Table {}", schema.name)),
         Body::Ddl(Ddl::DropTables { names, .. }) => lines.node(format!("Drop Table {}", names.join(", "))),

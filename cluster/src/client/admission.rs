@@ -124,7 +124,7 @@ impl Admission {
     ) -> Result<Admitted, SqlError> {
         let mut admitted = Admitted::nothing(self);
         let Body::Data(data) = body else { return Ok(admitted) };
-        match &data.operation.kind {
+        match &data.operation.open()?.kind {
             OperationKind::Insert(insert) => match &insert.rows {
                 // What it returns is about what it inserts.
                 InsertRows::Inline(rows) => {

@@ -308,7 +308,7 @@ impl Core {
         }
         // What reads under a pin has its Ts already.
         let is_read = matches!(&request.body, Body::Data(data)
-            if !data.operation.kind.is_write() && data.read_ts.is_none());
+            if !data.operation.is_write() && data.read_ts.is_none());
         let isolation = if is_read { isolation } else { ReadIsolation::Sequential };
         self.submit_message(submission, request, isolation);
     }
@@ -356,7 +356,7 @@ impl Core {
     /// Spreads reads over the replicas, and away from processes that are known to be absent.
     fn choose_replicas(&mut self, message: &mut Message) {
         let Body::Data(data) = &message.body else { return };
-        if data.operation.kind.is_write() {
+        if data.operation.is_write() {
             return;
         }
         self.reads = self.reads.wrapping_add(1);
@@ -596,7 +596,7 @@ impl Core {
         data.sort_unstable();
         for sequence in data {
             let Some(open) = self.open.get(&sequence) else { continue };
-            let is_write = matches!(&open.message.body, Body::Data(data) if data.operation.kind.is_write());
+            let is_write = matches!(&open.message.body, Body::Data(data) if data.operation.is_write());
             if let Some(range) = self.config.without_holder(&open.message.ranges) {
                 let error = if is_write { outcome_unknown(no_replica(range)) } else { no_replica(range) };
                 self.end(sequence, Err(Failure::Sql(error)));
@@ -666,7 +666,7 @@ impl Core {
             return self.refuse_rows(from, id, &part);
         };
         let is_write = match &open.message.body {
-            Body::Data(data) => data.operation.kind.is_write(),
+            Body::Data(data) => data.operation.is_write(),
             _ => false,
         };
         match part {

@@ -254,7 +254,7 @@ impl Client {
         let admitted = self.shared.admission.admit(&request.body, self.memory(), expected)?;
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
         let changes = match &request.body {
-            Body::Data(data) => data.operation.kind.is_write(),
+            Body::Data(data) => data.operation.is_write(),
             Body::Ddl(_) | Body::Configuration(_) => true,
             Body::Pin { .. } | Body::Checkpoint => false,
         };
@@ -320,8 +320,10 @@ impl Client {
     /// What the new versions and the returned rows of a write may take, as far as statistics tell.
     fn expected_bytes(&self, body: &Body) -> u64 {
         let Body::Data(data) = body else { return 0 };
-        let statistics = self.statistics(data.operation.table);
-        statistics.map_or(0, |statistics| statistics.expected_bytes(&data.operation.kind))
+        // An operation that cannot be read is refused elsewhere.
+        let Ok(operation) = data.operation.open() else { return 0 };
+        let statistics = self.statistics(operation.table);
+        statistics.map_or(0, |statistics| statistics.expected_bytes(&operation.kind))
     }
 
     /// What the storage process with the most rows of a table has told of it last; `None` of a table that is empty or new.

@@ -385,7 +385,7 @@ impl Config {
         match &message.body {
             Body::Data(data) => {
                 let touched = self.placement.touched(&message.ranges);
-                if data.operation.kind.is_write() {
+                if data.operation.is_write() {
                     self.write_all(&touched)
                 } else {
                     self.read_one(data.replica_offset as usize, data.read_ts, &touched)

@@ -22,11 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{
-    Ts,
-    operation::{InsertRows, OperationKind},
-    position::KeyRange,
-};
+use carousel_engine::{Ts, position::KeyRange};
 
 use super::{
     leases::Leases,
@@ -230,17 +226,11 @@ impl Window {
 
 /// About how much memory a message takes.
 pub(super) fn weight(message: &Message) -> usize {
-    let rows = match &message.body {
-        Body::Data(data) => match &data.operation.kind {
-            OperationKind::Insert(insert) => match &insert.rows {
-                InsertRows::Inline(batch) => batch.rows.get_array_memory_size() + 16 * batch.positions.len(),
-                InsertRows::Staged(_) => 64,
-            },
-            _ => 512,
-        },
+    let body = match &message.body {
+        Body::Data(data) => data.operation.weight(),
         _ => 512,
     };
-    256 + rows + 16 * message.ranges.len()
+    256 + body + 16 * message.ranges.len()
 }
 
 /// A message as one destination gets it, if it is one.
@@ -576,7 +566,7 @@ impl Core {
         let mut touched = BTreeSet::new();
         for message in messages {
             let is_read = matches!(&message.body, Body::Data(data)
-                if !data.operation.kind.is_write() && data.read_ts.is_none());
+                if !data.operation.is_write() && data.read_ts.is_none());
             if message.id.submitter != from || message.id.is_ordered() || !is_read {
                 tracing::warn!(router = %self.id, %from, id = ?message.id, "not a snapshot read of this client's");
                 continue;

@@ -245,7 +245,7 @@ fn assert_destinations(config: &Config, message: &Message, destinations: &[(Proc
         "a destination twice: {destinations:?}"
     );
     let Body::Data(data) = &message.body else { return };
-    if data.operation.kind.is_write() {
+    if data.operation.is_write() {
         return;
     }
     let mut answered: Vec<KeyRange> = destinations.iter().flat_map(|(_, ranges)| ranges).copied().collect();

@@ -200,7 +200,8 @@ impl Replay {
         if self.config.without_holder(&message.ranges).is_some() {
             return Outcome::Unavailable;
         }
-        let Some(table) = self.tables.iter_mut().find(|table| table.id == data.operation.table) else {
+        let Ok(operation) = data.operation.open() else { return Outcome::Stale };
+        let Some(table) = self.tables.iter_mut().find(|table| table.id == operation.table) else {
             return Outcome::Stale;
         };
         let mut failures = BTreeSet::new();

@@ -273,14 +273,14 @@ impl Statement {
         };
         let context = EvalContext { time_zone: "UTC".into(), now: number as i64 };
         let operation = Arc::new(Operation { table: schema.id, context, kind });
-        Body::Data(Data { operation, read_ts, replica_offset: 0, fallible, staged: None })
+        Body::Data(Data { operation: operation.into(), read_ts, replica_offset: 0, fallible, staged: None })
     }
 }
 
 /// The number of a message's statement.
 pub(super) fn number_of(message: &Message) -> Option<usize> {
     match &message.body {
-        Body::Data(data) => usize::try_from(data.operation.context.now).ok(),
+        Body::Data(data) => usize::try_from(data.operation.open().ok()?.context.now).ok(),
         _ => None,
     }
 }

@@ -889,7 +889,11 @@ impl Core {
     fn process_data(&mut self, delivery: &Delivery, data: &Data) {
         let (ts, message) = (delivery.ts, &delivery.message);
         self.note_life(message.id);
-        let is_write = data.operation.kind.is_write();
+        let is_write = data.operation.is_write();
+        let operation = match data.operation.open() {
+            Ok(operation) => operation.clone(),
+            Err(error) => return self.fail(delivery, error),
+        };
         let is_ordered = message.id.is_ordered();
         // A basic read was sent here because of the config that its client knows.
         let routed = delivery.config_version == self.options.config.version()
@@ -909,7 +913,7 @@ impl Core {
             return self.fail(delivery, error);
         }
         let mut chunks = Vec::new();
-        if let OperationKind::Insert(insert) = &data.operation.kind
+        if let OperationKind::Insert(insert) = &operation.kind
             && let InsertRows::Staged(id) = insert.rows
         {
             let Some(staged) = data.staged.as_ref().filter(|staged| staged.id == id) else {
@@ -967,7 +971,6 @@ impl Core {
         let ranges = delivery.ranges.clone();
         // What is read at the present time sees all messages up to it.
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
-        let operation = data.operation.clone();
         let undecided = undecided && !planted(Bug::ReadBeforeDecision);
         let window = (!is_write).then_some(READ_WINDOW);
         self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided, window });
@@ -1264,13 +1267,9 @@ impl Core {
 /// Approximate bytes of a message in the log and in a replay.
 fn weight(body: &Body) -> u64 {
     match body {
-        Body::Data(data) => match &data.operation.kind {
-            OperationKind::Insert(insert) => match &insert.rows {
-                InsertRows::Inline(batch) => 512 + batch.rows.get_array_memory_size() as u64,
-                InsertRows::Staged(_) => 4096,
-            },
-            _ => 512,
-        },
+        Body::Data(data) => {
+            512 + data.operation.weight() as u64 + if data.staged.is_some() { 4096 } else { 0 }
+        }
         Body::Ddl(_) => 1024,
         Body::Pin { .. } | Body::Checkpoint | Body::Configuration(_) => 0,
     }
@@ -1289,12 +1288,11 @@ fn chunks_in(staged: &StagedPayload, ranges: &[KeyRange]) -> Vec<(usize, usize)>
 /// The staged payload of a delivery that is an INSERT of one.
 fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
     match &delivery.message.body {
-        Body::Data(data) => match &data.operation.kind {
-            OperationKind::Insert(insert) if matches!(insert.rows, InsertRows::Staged(_)) => {
-                data.staged.as_ref()
-            }
-            _ => None,
-        },
+        Body::Data(data) => data.staged.as_ref().filter(|_| match data.operation.open() {
+            Ok(operation) => matches!(&operation.kind, OperationKind::Insert(insert)
+                if matches!(insert.rows, InsertRows::Staged(_))),
+            Err(_) => false,
+        }),
         _ => None,
     }
 }

@@ -166,7 +166,13 @@ impl Scene {
         let kind =
             OperationKind::Update(Update { predicate: Vec::new(), assignments: Vec::new(), returning: None });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data { operation, read_ts: None, replica_offset: 0, fallible: true, staged: None };
+        let data = Data {
+            operation: operation.into(),
+            read_ts: None,
+            replica_offset: 0,
+            fallible: true,
+            staged: None,
+        };
         self.deliver(number, ts, Body::Data(data));
     }
 
@@ -174,7 +180,8 @@ impl Scene {
         let output = ReadOutput::Rows { projection: Vec::new(), top: None };
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data { operation, read_ts, replica_offset: 0, fallible: false, staged: None };
+        let data =
+            Data { operation: operation.into(), read_ts, replica_offset: 0, fallible: false, staged: None };
         self.deliver(number, ts, Body::Data(data));
     }
 
@@ -188,7 +195,13 @@ impl Scene {
         let part = StagedPart { range: self.range(number), holders, checksums: vec![0] };
         let config_version = self.config.version();
         let staged = StagedPayload { id, config_version, latest: Ts(100), parts: vec![part] };
-        let data = Data { operation, read_ts: None, replica_offset: 0, fallible: true, staged: Some(staged) };
+        let data = Data {
+            operation: operation.into(),
+            read_ts: None,
+            replica_offset: 0,
+            fallible: true,
+            staged: Some(staged),
+        };
         self.deliver_naming(number, ts, vec![(TableId(1), Ts(1))], Body::Data(data));
     }
 
@@ -603,7 +616,13 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
         let output = ReadOutput::Rows { projection: Vec::new(), top: None };
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data { operation, read_ts: None, replica_offset: 0, fallible: false, staged: None };
+        let data = Data {
+            operation: operation.into(),
+            read_ts: None,
+            replica_offset: 0,
+            fallible: false,
+            staged: None,
+        };
         let id = MessageId::unordered(c1, 1, count);
         let message =
             Message { id, tables: Vec::new(), ranges: vec![KeyRange::FULL], body: Body::Data(data) };
@@ -722,7 +741,8 @@ fn reads_of_an_earlier_life_are_cancelled() {
         context: EvalContext::default(),
         kind: OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash }),
     });
-    let data = Data { operation, read_ts: None, replica_offset: 0, fallible: false, staged: None };
+    let data =
+        Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible: false, staged: None };
     let message =
         Arc::new(Message { id, tables: Vec::new(), ranges: vec![KeyRange::FULL], body: Body::Data(data) });
     let ranges = vec![scene.range(1)];

@@ -1,7 +1,7 @@
 //! How bytes and record batches are serialised.
 
 /// Bytes as one piece, not as a sequence of numbers.
-pub(super) mod bytes {
+pub(crate) mod bytes {
     use bytes::Bytes;
     use serde::{Deserializer, Serializer, de};
 

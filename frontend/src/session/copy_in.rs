@@ -145,7 +145,7 @@ impl Session<'_> {
 fn name_payload(message: &mut Request, payload: StagedPayload) -> Result<()> {
     message.ranges = staged_ranges(&payload);
     if let Body::Data(data) = &mut message.body
-        && let OperationKind::Insert(insert) = &mut Arc::make_mut(&mut data.operation).kind
+        && let OperationKind::Insert(insert) = &mut data.operation.open_mut()?.kind
     {
         insert.rows = InsertRows::Staged(payload.id);
         data.staged = Some(payload);

@@ -323,7 +323,7 @@ impl Session<'_> {
         writes: bool,
     ) -> Result<Result<(Part, Submission), Failure>> {
         if let Body::Data(data) = &mut message.body {
-            if data.operation.kind.is_write() {
+            if data.operation.is_write() {
                 self.stage_if_large(&mut message).await?;
             } else if self.transaction.state() == State::Open {
                 data.read_ts = Some(self.snapshot().await?);
@@ -371,7 +371,7 @@ impl Session<'_> {
     /// Sends the rows of a large INSERT around the m-seq.
     async fn stage_if_large(&mut self, message: &mut Request) -> Result<()> {
         let Body::Data(data) = &mut message.body else { return Ok(()) };
-        let OperationKind::Insert(insert) = &data.operation.kind else { return Ok(()) };
+        let OperationKind::Insert(insert) = &data.operation.open()?.kind else { return Ok(()) };
         let InsertRows::Inline(rows) = &insert.rows else { return Ok(()) };
         if rows.rows.get_array_memory_size() <= INLINE_BYTES {
             return Ok(());
@@ -379,7 +379,7 @@ impl Session<'_> {
         let rows = rows.clone();
         let staged = self.connection.interrupts.guard(stage(&self.client, &rows)).await??;
         message.ranges = staged_ranges(&staged);
-        let operation = Arc::make_mut(&mut data.operation);
+        let operation = data.operation.open_mut()?;
         if let OperationKind::Insert(insert) = &mut operation.kind {
             insert.rows = InsertRows::Staged(staged.id);
         }

@@ -158,7 +158,7 @@ impl TableProvider for ScannedTable {
             kind: OperationKind::Read(read),
         };
         let body = Body::Data(Data {
-            operation: Arc::new(operation),
+            operation: operation.into(),
             read_ts: None,
             replica_offset: 0,
             fallible: false,
@@ -201,10 +201,11 @@ impl DisplayAs for RubberbandRead {
         let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
         write!(f, "RubberbandRead: {} [{}]", self.table.name, names.join(", "))?;
         if let Body::Data(data) = &self.request.body
-            && let OperationKind::Read(read) = &data.operation.kind
+            && let Ok(operation) = data.operation.open()
+            && let OperationKind::Read(read) = &operation.kind
         {
             let names: Vec<String> = self.table.columns.iter().map(|c| c.name.clone()).collect();
-            let printer = Printer { names: &names, context: &data.operation.context };
+            let printer = Printer { names: &names, context: &operation.context };
             if let ReadOutput::Groups { group_by, .. } = &read.output {
                 write!(f, ", grouped by [{}]", printer.list(group_by))?;
             }
@@ -265,7 +266,7 @@ impl ExecutionPlan for RubberbandRead {
         if let Body::Data(data) = &self.request.body
             && let OperationKind::Read(Read {
                 output: ReadOutput::Groups { group_by, aggregates, .. }, ..
-            }) = &data.operation.kind
+            }) = &data.operation.open().map_err(external)?.kind
         {
             let groups = GroupTable::for_read(group_by, aggregates);
             let mut types: Vec<Type> = group_by.iter().map(Expr::ty).collect();

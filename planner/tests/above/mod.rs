@@ -41,7 +41,7 @@ fn request(sql: &str) -> Request {
 
 fn output(request: &Request) -> ReadOutput {
     let Body::Data(Data { operation, .. }) = &request.body else { panic!("a read is data") };
-    let OperationKind::Read(read) = &operation.kind else { panic!("a read") };
+    let OperationKind::Read(read) = &operation.open().expect("it is open").kind else { panic!("a read") };
     read.output.clone()
 }
 

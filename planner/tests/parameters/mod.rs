@@ -80,7 +80,9 @@ fn session_values_are_those_of_each_binding() {
     let Execution::Request(request) = execution else { panic!("rows are inserted by a message") };
     let Body::Data(Data { operation, fallible, .. }) = &request.body else { panic!("an insert is data") };
     assert!(!fallible, "without a key nothing can fail");
-    let OperationKind::Insert(insert) = &operation.kind else { panic!("an insert") };
+    let OperationKind::Insert(insert) = &operation.open().expect("it is open").kind else {
+        panic!("an insert")
+    };
     let carousel_engine::operation::InsertRows::Inline(rows) = &insert.rows else {
         panic!("two rows are few")
     };

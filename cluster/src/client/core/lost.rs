@@ -67,7 +67,7 @@ impl Core {
 
     /// Ends what is not a read and what a process that stayed up may have answered in vain: nobody will know.
     pub(super) fn end_unanswered(&mut self, process: ProcessId) {
-        let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.kind.is_write());
+        let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.is_write());
         let concerns = |open: &&Open| {
             let destinations = open.config.destset(&open.message);
             !is_read(&open.message.body)
@@ -99,7 +99,7 @@ impl Core {
             let is_silent = |process: &ProcessId| is_silent(process, id.sequence);
             id.is_ordered()
                 && match &open.message.body {
-                    Body::Data(data) if data.operation.kind.is_write() => {
+                    Body::Data(data) if data.operation.is_write() => {
                         let mut ranges = config.overlapping(&open.message.ranges).into_iter();
                         ranges.any(|range| {
                             !covered(&[range], &open.answered) && config.holders(range).iter().all(is_silent)
@@ -166,7 +166,7 @@ impl Core {
     ) -> Vec<(u64, Vec<ProcessId>)> {
         let mut owed = Vec::new();
         for (sequence, open) in &self.open {
-            let is_read = matches!(&open.message.body, Body::Data(data) if !data.operation.kind.is_write());
+            let is_read = matches!(&open.message.body, Body::Data(data) if !data.operation.is_write());
             if !is_read || open.submitted_ms + older_than_ms > self.now_ms {
                 continue;
             }
