@@ -20,7 +20,10 @@ use carousel_engine::{
 
 mod lost;
 
-use super::{Failure, Memory, Part, Request};
+use super::{
+    Failure, Memory, Part, Request,
+    held::{Held, Holding},
+};
 use crate::{
     catalog::Catalog,
     config::Config,
@@ -78,8 +81,8 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) enum Effect {
     Send(ProcessId, Wire),
-    /// Rows for a read, from the process that is to hear when they have been taken.
-    Rows(u64, ProcessId, RecordBatch),
+    /// Rows for a read, and the process that is to hear when they have been taken, if one is.
+    Rows(u64, Option<ProcessId>, RecordBatch),
     /// Any other part for a submission; `Done`, `Ddl` and failures are the last.
     Part(u64, Result<Part, Failure>),
     /// The submission's place in the window is free again.
@@ -108,6 +111,8 @@ struct Open {
     /// Groups of ranges that have been answered for, kept until all have come.
     groups: Vec<Group>,
     has_groups: bool,
+    /// Rows of a read, kept until all have come or there are too many.
+    held: Held,
     /// Rows have been handed out: the read cannot be repeated.
     handed_out: bool,
 }
@@ -131,6 +136,7 @@ impl Open {
             grouped: HashMap::new(),
             groups: Vec::new(),
             has_groups: false,
+            held: Held::default(),
             handed_out: false,
         }
     }
@@ -164,6 +170,7 @@ pub(crate) struct Core {
     /// Basic reads that were not sent, by who answers them, with the ranges to answer for.
     unsent_basic: BTreeMap<ProcessId, Vec<Routed>>,
     lost_reads: Vec<Open>,
+    holding: Holding,
     /// The leadership under which snapshot reads were sent last.
     leadership: u64,
     /// The router that led then.
@@ -207,6 +214,7 @@ impl Core {
             unsent_reads: Vec::new(),
             unsent_basic: BTreeMap::new(),
             lost_reads: Vec::new(),
+            holding: Holding::default(),
             leadership: 0,
             reads_at: None,
             seen: Ts::ZERO,
@@ -272,11 +280,15 @@ impl Core {
             self.effects.push(Effect::Send(self.link.router(), subscribe));
         }
         if self.link.is_open(self.link.router()) {
-            let unsent: Vec<Arc<Message>> =
-                self.window.iter().filter(|message| message.id.sequence > self.sent).cloned().collect();
-            for messages in unsent.chunks(MESSAGES_IN_A_ROUTE) {
+            // The sequence numbers in the window have no gap.
+            let first = self.window.front().map_or(0, |message| message.id.sequence);
+            let mut next = (self.sent + 1).saturating_sub(first) as usize;
+            while next < self.window.len() {
+                let end = self.window.len().min(next + MESSAGES_IN_A_ROUTE);
+                let messages: Vec<Arc<Message>> = self.window.range(next..end).cloned().collect();
                 self.sent = messages.last().map_or(self.sent, |message| message.id.sequence);
-                self.effects.push(Effect::Send(self.link.router(), Wire::Route(messages.to_vec())));
+                self.effects.push(Effect::Send(self.link.router(), Wire::Route(messages)));
+                next = end;
             }
             for messages in std::mem::take(&mut self.unsent_reads).chunks(MESSAGES_IN_A_ROUTE) {
                 let read = Wire::Read { messages: messages.to_vec(), seen: self.seen };
@@ -677,10 +689,7 @@ impl Core {
             AnswerPart::Rows { range, .. } if open.answered.contains_key(&range) => {
                 self.refuse_rows(from, id, &part);
             }
-            AnswerPart::Rows { batch, .. } => {
-                open.handed_out = true;
-                self.effects.push(Effect::Rows(open.submission, from, batch));
-            }
+            AnswerPart::Rows { batch, .. } => self.take_rows(id.sequence, from, batch),
             AnswerPart::Groups(groups) => {
                 open.has_groups = true;
                 open.grouped.entry(from).or_default().extend(groups);
@@ -729,6 +738,9 @@ impl Core {
                 };
                 if complete {
                     let rows = open.answered.values().sum();
+                    for (from, batch) in self.holding.release(&mut open.held) {
+                        self.effects.push(Effect::Rows(open.submission, from, batch));
+                    }
                     if open.has_groups {
                         let groups = std::mem::take(&mut open.groups);
                         self.effects.push(Effect::Part(open.submission, Ok(Part::Groups(groups))));
@@ -739,9 +751,34 @@ impl Core {
         }
     }
 
+    /// Rows of a read have come: they are held back as long as there is room.
+    fn take_rows(&mut self, sequence: u64, from: ProcessId, batch: RecordBatch) {
+        let Some(open) = self.open.get_mut(&sequence) else { return };
+        if open.handed_out {
+            return self.effects.push(Effect::Rows(open.submission, Some(from), batch));
+        }
+        let (taken, has_room) = self.holding.hold(&mut open.held, from, batch);
+        if let Some(batches) = taken {
+            self.effects.push(Effect::Send(from, Wire::Took { id: open.message.id, batches }));
+        }
+        if !has_room {
+            open.handed_out = true;
+            for (from, batch) in self.holding.release(&mut open.held) {
+                self.effects.push(Effect::Rows(open.submission, from, batch));
+            }
+        }
+    }
+
+    /// Removes an open message; rows of it that are held are forgotten.
+    fn take_open(&mut self, sequence: u64) -> Option<Open> {
+        let mut open = self.open.remove(&sequence)?;
+        drop(self.holding.release(&mut open.held));
+        Some(open)
+    }
+
     /// The last part of a submission.
     fn end(&mut self, sequence: u64, part: Result<Part, Failure>) {
-        if let Some(open) = self.open.remove(&sequence) {
+        if let Some(open) = self.take_open(sequence) {
             self.effects.push(Effect::Part(open.submission, part));
             self.close(sequence, open.submission);
         }
@@ -777,7 +814,7 @@ impl Core {
             self.lost_reads.swap_remove(lost);
             return self.close(sequence, submission);
         }
-        let Some(open) = self.open.remove(&sequence) else { return };
+        let Some(open) = self.take_open(sequence) else { return };
         for (process, _) in self.config.destset(&open.message) {
             if process.kind == ProcessKind::Storage {
                 self.effects.push(Effect::Send(process, Wire::Cancel(open.message.id)));

@@ -6,6 +6,8 @@
 
 mod admission;
 pub(crate) mod core;
+mod held;
+mod parts;
 mod pin;
 mod process;
 mod stage;
@@ -161,7 +163,7 @@ const TAKEN_TOGETHER: u32 = 4;
 pub(crate) struct Answers {
     /// Handle's number of the submission.
     pub(crate) submission: u64,
-    pub(crate) parts: mpsc::UnboundedSender<HandedOut>,
+    pub(crate) parts: parts::Writer<HandedOut>,
     /// Bytes handed out and not yet taken.
     pub(crate) waiting: Arc<AtomicU64>,
     /// Whether it is of something that may change rows.
@@ -258,7 +260,7 @@ impl Client {
             Body::Ddl(_) | Body::Configuration(_) => true,
             Body::Pin { .. } | Body::Checkpoint => false,
         };
-        let (sender, parts) = mpsc::unbounded_channel();
+        let (sender, parts) = parts::parts();
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let waiting = Arc::new(AtomicU64::new(0));
         let answers = Answers { submission, parts: sender, waiting: waiting.clone(), changes };
@@ -403,7 +405,7 @@ impl Client {
 pub struct Submission {
     client: Client,
     submission: u64,
-    parts: mpsc::UnboundedReceiver<HandedOut>,
+    parts: parts::Reader<HandedOut>,
     waiting: Arc<AtomicU64>,
     /// Batches that were taken and of which their processes have not heard.
     taken: BTreeMap<ProcessId, u32>,

@@ -186,7 +186,7 @@ impl Process {
             match effect {
                 Effect::Send(to, wire) => self.outbox.send(to, wire),
                 Effect::Rows(submission, from, batch) => {
-                    self.hand_out(submission, Some(from), Ok(Part::Rows(batch)));
+                    self.hand_out(submission, from, Ok(Part::Rows(batch)));
                 }
                 Effect::Part(submission, part) => self.hand_out(submission, None, part),
                 Effect::Release(submission) => {
@@ -219,12 +219,12 @@ impl Process {
                         "The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."
                     ))
                     .with_hint("Read the result faster, or ask for fewer rows.");
-                let _ = answers.parts.send((None, Err(Failure::Sql(error))));
+                answers.parts.send((None, Err(Failure::Sql(error))));
                 self.core.handle(Event::Cancel { submission });
                 return;
             }
         }
         // The submission may have been dropped: then its cancellation is on its way.
-        let _ = answers.parts.send((from, part));
+        answers.parts.send((from, part));
     }
 }

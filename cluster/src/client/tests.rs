@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::{array::Int64Array, record_batch::RecordBatch};
+use arrow::{
+    array::{ArrayRef, Int64Array},
+    record_batch::RecordBatch,
+};
 use carousel_engine::{SqlState, Ts, aggregate::Group, position::KeyRange};
 
 use super::{
@@ -574,4 +577,60 @@ fn a_client_stops_when_the_routers_have_lost_what_it_has_seen() {
     let [Effect::Stop(error)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(error.code, SqlState::DATA_CORRUPTED);
     assert!(error.detail.as_ref().is_some_and(|detail| detail.contains("log ends at 3")), "{error:?}");
+}
+
+/// Rows of a storage process's half of the ring.
+fn rows(scene: &mut Scene, from: ProcessId, id: MessageId, ts: u64, count: usize) {
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1; count]));
+    let batch = RecordBatch::try_from_iter([("n", column)]).expect("a batch");
+    let part = AnswerPart::Rows { range: scene.config.held(from)[0], batch };
+    scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(ts), part }]));
+}
+
+#[test]
+fn a_read_whose_rows_nobody_has_seen_is_repeated_when_a_process_is_lost() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let id = |sequence| MessageId { submitter: C1, incarnation: 1, sequence };
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let read = scene.submit(testing::read(C1, 1, 0, 0).body);
+    assert_eq!(scene.routed(), [1]);
+    rows(&mut scene, s1, id(1), 1, 10);
+    rows(&mut scene, s2, id(1), 1, 10);
+    assert!(scene.parts().is_empty(), "the answer is not complete");
+    scene.configure(ProcessId::client(2), 1, 1, suspect(s2));
+    assert_eq!(scene.routed(), [2]);
+    for process in [s1, s3] {
+        rows(&mut scene, process, id(2), 3, 10);
+        scene.answer(process, id(2), 3);
+    }
+    let parts = scene.parts();
+    let counts: Vec<usize> = parts
+        .iter()
+        .map(|(submission, part)| match part {
+            Ok(Part::Rows(batch)) if *submission == read => batch.num_rows(),
+            Ok(Part::Done { .. }) if *submission == read => 0,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(counts, [10, 10, 0], "only the second answer, as a whole");
+}
+
+#[test]
+fn a_read_that_is_too_long_to_be_held_back_fails_when_a_process_is_lost() {
+    let s2 = ProcessId::storage(2);
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let read = scene.submit(testing::read(C1, 1, 0, 0).body);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    rows(&mut scene, s2, id, 1, 1 << 20);
+    let parts = scene.parts();
+    assert!(matches!(parts[..], [(submission, Ok(Part::Rows(_)))] if submission == read), "{}", parts.len());
+    scene.configure(ProcessId::client(2), 1, 1, suspect(s2));
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(submission, Err(Failure::Sql(error)))]
+            if *submission == read && error.code == SqlState::SERIALIZATION_FAILURE),
+        "{parts:?}"
+    );
 }

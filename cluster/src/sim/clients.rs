@@ -274,7 +274,7 @@ impl World {
                     Effect::Part(submission, part) => self.part(id, submission, part)?,
                     Effect::Rows(submission, from, batch) => {
                         self.part(id, submission, Ok(Part::Rows(batch)))?;
-                        if let Some(host) = self.clients.get_mut(&id) {
+                        if let (Some(from), Some(host)) = (from, self.clients.get_mut(&id)) {
                             host.core.handle(Event::Took { submission, from, batches: 1 });
                         }
                     }

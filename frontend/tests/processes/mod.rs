@@ -24,6 +24,8 @@ use super::{carousel, path, refusal, scratch};
 
 /// A test that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Rows of a table that does not change.
+const STILL: i64 = 4000;
 
 /// What a process has printed so far.
 #[derive(Default)]
@@ -296,6 +298,19 @@ async fn write(
     (inserted, counted, unknown)
 }
 
+/// Reads a table again and again until it is told to stop. The answer has several batches from several processes, and
+/// is short enough to be run again when one of them is lost: no read fails.
+async fn read(url: String, stop: Arc<AtomicBool>) -> usize {
+    let client = connect(&url).await;
+    let mut reads = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let rows = client.query("SELECT id FROM still", &[]).await.expect("no read fails");
+        assert_eq!(rows.len(), STILL as usize);
+        reads += 1;
+    }
+    reads
+}
+
 async fn progress(written: &AtomicI64, more: i64) {
     let target = written.load(Ordering::Relaxed) + more;
     while written.load(Ordering::Relaxed) < target {
@@ -311,15 +326,20 @@ async fn killed_under_load(cluster: &mut Cluster) {
         "CREATE TABLE kept (id bigint PRIMARY KEY, writer integer)",
         "CREATE TABLE counters (id bigint PRIMARY KEY, n bigint)",
         "CREATE TABLE keyless (n bigint)",
+        "CREATE TABLE still (id bigint PRIMARY KEY)",
         "INSERT INTO counters VALUES (0, 0), (1, 0)",
     ] {
         clients[0].execute(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
+    let rows: Vec<String> = (0..STILL).map(|id| format!("({id})")).collect();
+    let insert = format!("INSERT INTO still VALUES {}", rows.join(", "));
+    clients[0].execute(&insert, &[]).await.expect("the rows are inserted");
     let stop = Arc::new(AtomicBool::new(false));
     let written = Arc::new(AtomicI64::new(0));
     let writers = [0, 1].map(|number| {
         tokio::spawn(write(number as i64, urls[number].clone(), stop.clone(), written.clone()))
     });
+    let readers = [0, 1].map(|number| tokio::spawn(read(urls[number].clone(), stop.clone())));
     progress(&written, 20).await;
     // One of the routers leads.
     for name in ["r1", "s2", "r2", "s3", "r3"] {
@@ -329,6 +349,9 @@ async fn killed_under_load(cluster: &mut Cluster) {
         progress(&written, 10).await;
     }
     stop.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert!(reader.await.expect("no read fails") > 0);
+    }
     let mut known = BTreeSet::new();
     for (number, writer) in writers.into_iter().enumerate() {
         let (inserted, counted, unknown) = writer.await.expect("the writer saw nothing impossible");

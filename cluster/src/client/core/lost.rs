@@ -21,7 +21,10 @@ impl Core {
     pub(super) fn lose_read(&mut self, sequence: u64) {
         match self.open.get(&sequence) {
             Some(open) if open.handed_out => self.end_lost(sequence, "a process"),
-            Some(_) => self.lost_reads.extend(self.open.remove(&sequence)),
+            Some(_) => {
+                let lost = self.take_open(sequence);
+                self.lost_reads.extend(lost);
+            }
             // It was answered, cancelled or sent again meanwhile.
             None => {}
         }
@@ -132,7 +135,7 @@ impl Core {
 
     /// Submits an open read again, under another identity.
     pub(super) fn submit_again(&mut self, sequence: u64) {
-        if let Some(read) = self.open.remove(&sequence) {
+        if let Some(read) = self.take_open(sequence) {
             self.resubmit(read);
         }
     }
