@@ -13,6 +13,7 @@ use crate::{
 /// A router's numbers.
 pub(crate) struct RouterMeter {
     ordered: Counter,
+    entries: Counter,
     duplicates: Counter,
     ts: Gauge,
     leading: Gauge,
@@ -25,6 +26,7 @@ impl RouterMeter {
         let process = || id.to_string();
         RouterMeter {
             ordered: counter!("carousel_router_ordered_messages_total", "process" => process()),
+            entries: counter!("carousel_router_entries_total", "process" => process()),
             duplicates: counter!("carousel_router_duplicate_messages_total", "process" => process()),
             ts: gauge!("carousel_mseq_ts", "process" => process()),
             leading: gauge!("carousel_router_leading", "process" => process()),
@@ -33,10 +35,11 @@ impl RouterMeter {
         }
     }
 
-    /// The m-seq has grown.
+    /// The m-seq has grown, by an entry of the log.
     pub(crate) fn learned(&self, mseq: &MSeq, learned: &[Learned]) {
         let count =
             |wanted: fn(&Learned) -> bool| learned.iter().filter(|learned| wanted(learned)).count() as u64;
+        self.entries.increment(1);
         self.ordered.increment(count(|learned| matches!(learned, Learned::Message(_))));
         self.duplicates.increment(count(|learned| matches!(learned, Learned::Duplicate(_))));
         self.ts.set(mseq.ts().0 as f64);

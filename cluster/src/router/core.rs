@@ -29,7 +29,7 @@ use super::{
     mseq::{Batch, Command, Learned, MSeq, Routed},
 };
 use crate::{
-    message::{Body, Incarnation, Message, MessageId, ProcessId},
+    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
     wire::{Delivery, Watermarks, Wire},
 };
@@ -255,6 +255,9 @@ struct Stream {
     state: Option<Wire>,
     /// A step is under way.
     busy: bool,
+    /// There is more to say than a frontier, or it is time to say that. Only storage processes are told every frontier:
+    /// reads wait for theirs.
+    due: bool,
     /// Snapshot reads that have not been sent, in the order of their `Ts`.
     reads: VecDeque<Delivery>,
     /// Those of the step that is under way.
@@ -422,6 +425,8 @@ impl Core {
                         self.route(from, messages);
                     }
                 }
+                self.make_due();
+                self.pump_all();
             }
             Input::Purged { to, stream, purged } => {
                 if let Some(subscription) = self.stream(to, stream) {
@@ -655,6 +660,7 @@ impl Core {
             sent: ts,
             state: Some(Wire::State { incarnation, ts, config, clients, catalog, leadership }),
             busy: false,
+            due: true,
             reads: VecDeque::new(),
             sending: Vec::new(),
         };
@@ -698,11 +704,19 @@ impl Core {
         }
     }
 
+    /// All streams have more to say than a frontier, or it is time for that.
+    fn make_due(&mut self) {
+        if let Role::Leading(leading) = &mut self.role {
+            leading.streams.values_mut().for_each(|stream| stream.due = true);
+        }
+    }
+
     /// Takes the next step of a stream, if none is under way and there is something to say.
     fn pump(&mut self, to: ProcessId) {
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(stream) = leading.streams.get_mut(&to).filter(|stream| !stream.busy) else { return };
-        if stream.sent >= self.window.last && stream.state.is_none() && stream.reads.is_empty() {
+        let has_frontier = stream.sent < self.window.last && (stream.due || to.kind == ProcessKind::Storage);
+        if !has_frontier && stream.state.is_none() && stream.reads.is_empty() {
             return;
         }
         stream.busy = true;
@@ -723,6 +737,7 @@ impl Core {
                 deliveries.push(delivery);
             }
         }
+        stream.due = frontier < self.window.last;
         if planted(Bug::FrontierAhead) {
             frontier = self.window.last;
         }
@@ -777,10 +792,14 @@ impl Core {
     fn learn(&mut self, mseq: MSeq, learned: Vec<Learned>) {
         self.mseq = mseq;
         let mut ordered = BTreeSet::new();
+        let mut concerns_others = false;
         for learned in learned {
             match learned {
                 Learned::Message(routed) => {
                     ordered.insert(routed.message.id.submitter);
+                    // Storage processes come first.
+                    let last = routed.destinations.last();
+                    concerns_others |= last.is_some_and(|(process, _)| process.kind != ProcessKind::Storage);
                     self.window.push(routed, self.limits.window_bytes);
                 }
                 Learned::Duplicate(id) => {
@@ -814,6 +833,9 @@ impl Core {
                     self.send(submitter, Wire::Ordered { incarnation, sequence, ts });
                 }
             }
+        }
+        if concerns_others {
+            self.make_due();
         }
         self.pump_all();
     }

@@ -229,14 +229,27 @@ impl Node {
         }
     }
 
-    /// What follows from progress: garbage can be collected, the router hears of it.
+    /// What follows from progress.
     fn follow_up(&mut self) {
+        // What cuts the log is told at once, everything else as time passes: a word for each delivery would cost the lead
+        // router more than the delivery.
+        if self.core.watermarks(self.memory).durable != self.confirmed.durable {
+            self.confirm();
+        }
+    }
+
+    /// Tells the shards which versions are garbage.
+    fn tell_horizon(&mut self) {
         let horizon = self.core.horizon();
         if horizon > self.horizon {
             self.horizon = horizon;
             let shards = (0..self.shards).map(|shard| Output::Shard(shard, ShardCommand::Horizon(horizon)));
             self.outputs.extend(shards);
         }
+    }
+
+    /// Tells the router how far this process is, if there is news.
+    fn confirm(&mut self) {
         let watermarks = self.core.watermarks(self.memory);
         if self.is_subscribed() && watermarks != self.confirmed {
             self.confirmed = watermarks;
@@ -474,6 +487,8 @@ impl Node {
         if self.link.is_open(self.link.router()) {
             self.send(self.link.router(), Wire::AskLease { asked_ms: now_ms });
         }
+        self.confirm();
+        self.tell_horizon();
         let mut fetches = Vec::new();
         for (key, fetching) in &mut self.fetching {
             if let Some(holder) = fetching.candidates.first() {

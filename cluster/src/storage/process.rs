@@ -23,7 +23,7 @@ use super::{
     core::{Core, CoreOptions, Recovered, local},
     node::{Input, Node, Output},
     payloads::{self, PayloadCommand, PayloadEvent},
-    scan::{self, ScanThread, ShardEffects},
+    scan::{self, ScanThread, ShardCommand, ShardEffects},
 };
 use crate::{
     checkpoint::{Checkpoint, CheckpointError},
@@ -260,6 +260,8 @@ impl Storage {
     }
 
     fn execute(&mut self, outputs: Vec<Output>) {
+        // What a thread is told, it is told at once: waking it for each operation would cost more than the operation.
+        let mut commands: Vec<Vec<ShardCommand>> = self.scans.iter().map(|_| Vec::new()).collect();
         for output in outputs {
             let told = match output {
                 Output::Send(to, wire) => {
@@ -267,7 +269,7 @@ impl Storage {
                     Ok(())
                 }
                 Output::Shard(shard, command) => {
-                    self.scans[shard].tell(command);
+                    commands[shard].push(command);
                     Ok(())
                 }
                 Output::Payload(command) => {
@@ -282,6 +284,9 @@ impl Storage {
                 self.node.handle(Input::Stop(reason.into()), 0);
                 return;
             }
+        }
+        for (scan, commands) in self.scans.iter().zip(commands).filter(|(_, commands)| !commands.is_empty()) {
+            scan.tell(commands);
         }
     }
 }

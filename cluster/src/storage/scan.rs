@@ -41,7 +41,7 @@ pub(crate) type ShardEffects = (usize, Vec<Effect>);
 
 /// A scan thread.
 pub(crate) struct ScanThread {
-    commands: Option<mpsc::Sender<ShardCommand>>,
+    commands: Option<mpsc::Sender<Vec<ShardCommand>>>,
     memory: Arc<AtomicU64>,
     statistics: Arc<Mutex<Vec<TableStatistics>>>,
     thread: Option<JoinHandle<()>>,
@@ -78,9 +78,9 @@ impl ScanThread {
     }
 
     /// Tells the thread. A thread that has ended by a panic ends the process through its result channel.
-    pub(crate) fn tell(&self, command: ShardCommand) {
+    pub(crate) fn tell(&self, together: Vec<ShardCommand>) {
         if let Some(commands) = &self.commands {
-            let _ = commands.send(command);
+            let _ = commands.send(together);
         }
     }
 
@@ -169,11 +169,13 @@ impl Scan {
 }
 
 impl Work for Scan {
-    type Command = ShardCommand;
+    type Command = Vec<ShardCommand>;
     type Effect = Effect;
 
-    fn tell(&mut self, command: ShardCommand, effects: &mut Vec<Effect>) {
-        Scan::tell(self, command, effects);
+    fn tell(&mut self, together: Vec<ShardCommand>, effects: &mut Vec<Effect>) {
+        for command in together {
+            Scan::tell(self, command, effects);
+        }
     }
 
     fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
@@ -184,12 +186,12 @@ impl Work for Scan {
 /// The channels to the process's task, for the shard of this index.
 struct ToTask {
     index: usize,
-    commands: mpsc::Receiver<ShardCommand>,
+    commands: mpsc::Receiver<Vec<ShardCommand>>,
     results: tokio::sync::mpsc::Sender<ShardEffects>,
 }
 
-impl Channels<ShardCommand, Effect> for ToTask {
-    fn next(&self, wait: bool) -> Heard<ShardCommand> {
+impl Channels<Vec<ShardCommand>, Effect> for ToTask {
+    fn next(&self, wait: bool) -> Heard<Vec<ShardCommand>> {
         if wait {
             return self.commands.recv().map_or(Heard::End, Heard::Command);
         }
