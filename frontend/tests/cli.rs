@@ -78,6 +78,8 @@ fn an_unusable_option_is_one_line_and_exit_code_2() {
         (&["load", "csv", "f"], "--table"),
         (&["load", "parquet", "/nonexistent.parquet", "--table", "t"], "/nonexistent.parquet"),
         (&["bench", "sql", "--clients", "0"], "--clients"),
+        (&["bench", "order", "--replication-factor", "5"], "--replication-factor"),
+        (&["bench", "failover", "--replication-factor", "5"], "--replication-factor"),
     ] {
         let line = refusal(&mut carousel(arguments));
         assert!(line.contains(part), "{arguments:?}: {line}");
@@ -422,4 +424,41 @@ fn the_whole_stack_is_measured_beside_others() {
     let markdown = std::fs::read_to_string(directory.path().join("sql.md")).unwrap();
     assert!(markdown.contains("- rows: 1,000\n") && markdown.contains("| DataFusion"), "{markdown}");
     assert!(std::fs::read_to_string(directory.path().join("sql.svg")).unwrap().contains("DataFusion"));
+}
+
+#[test]
+fn ordering_is_measured_over_separate_processes() {
+    let directory = scratch();
+    let output = carousel(&["bench", "order", "--no-etcd", "--clients", "64", "--keys", "500"])
+        .args(["--seconds", "1", "--rounds", "1", "--writes-only", "--output", path(directory.path())])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let csv = std::fs::read_to_string(directory.path().join("order.csv")).unwrap();
+    assert_eq!(csv.lines().filter(|line| line.starts_with("\"Carousel, durability ")).count(), 2, "{csv}");
+}
+
+#[test]
+fn processes_are_killed_under_load_and_no_read_fails() {
+    let directory = scratch();
+    let markdown = directory.path().join("failover.md");
+    let output = carousel(&["bench", "failover", "--kills", "2", "--storage-kills", "1", "--writes", "200"])
+        .args([
+            "--readers",
+            "2",
+            "--keys",
+            "2000",
+            "--suspect-after-ms",
+            "500",
+            "--markdown",
+            path(&markdown),
+        ])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let markdown = std::fs::read_to_string(&markdown).unwrap();
+    assert!(
+        markdown.contains("| lead router | 2 |") && markdown.contains("; 0 of them failed."),
+        "{markdown}"
+    );
 }

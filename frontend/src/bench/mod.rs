@@ -6,7 +6,10 @@
 mod baselines;
 mod copy;
 mod draw;
+mod failover;
 mod memory;
+mod order;
+mod processes;
 mod report;
 mod rows;
 mod scan;
@@ -22,8 +25,12 @@ use crate::cli::Failure;
 pub enum BenchCommand {
     /// COPY of ticket rows as csv, beside PostgreSQL with its defaults
     Copy(copy::CopyArgs),
+    /// Separate processes that are killed under load: how long writes stand still, which reads fail
+    Failover(failover::FailoverArgs),
     /// Memory that ticket rows take in a replica
     Memory(memory::MemoryArgs),
+    /// Small writes and reads through separate router and storage processes, beside a cluster of three etcds
+    Order(order::OrderArgs),
     /// The engine alone: thousands of operations that share a scan, without SQL, routers and network
     Scan(scan::ScanArgs),
     /// The whole stack: selective SELECTs on random columns over many connections, beside DataFusion, DuckDB and
@@ -39,7 +46,9 @@ impl BenchCommand {
     pub async fn run(self) -> Result<(), Failure> {
         match self {
             BenchCommand::Copy(args) => args.run().await,
+            BenchCommand::Failover(args) => args.run().await,
             BenchCommand::Memory(args) => args.run().await,
+            BenchCommand::Order(args) => args.run().await,
             BenchCommand::Scan(args) => args.run().await,
             BenchCommand::Sql(args) => args.run().await,
         }

@@ -1,0 +1,308 @@
+//! Ordering: small writes through real router and storage processes, beside a cluster of three etcds on the same machine.
+//!
+//! Each message is a point write that the engine executes at every replica; it counts when its acknowledgement has come
+//! back to the client. The client process is this one, and everything shares the machine: what the load takes of it
+//! counts against the system measured.
+
+mod etcd;
+mod load;
+mod reads;
+mod routing;
+pub mod table;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use carousel_cluster::{embedded::Durability as ClusterDurability, message::ProcessKind};
+use clap::Args;
+use etcd::Etcd;
+use load::Outcome;
+pub use load::{Store, Written};
+use table::Table;
+
+use super::{
+    processes::{Processes, Shape, processor_time},
+    report::{Latencies, Report, ReportArgs, median, milliseconds, ratio},
+};
+use crate::cli::{Failure, progress::thousands};
+
+/// Before anything is measured, a system is loaded for this long.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Options of `carousel bench order`.
+#[derive(Args, Clone, Debug)]
+pub struct OrderArgs {
+    /// Clients that write at the same time, each waiting for its last write
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: u32,
+
+    /// Keys that are written to in turn
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    keys: u64,
+
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+
+    /// Rounds, in which the systems take turns; what is reported is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// Router processes
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
+    routers: u32,
+
+    /// Storage processes
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    storage: u32,
+
+    /// How many storage processes hold each row
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    replication_factor: u32,
+
+    /// The etcd program [default: that in the path, if there is one]
+    #[arg(long, value_name = "FILE")]
+    etcd: Option<PathBuf>,
+
+    /// Do not measure etcd
+    #[arg(long, conflicts_with = "etcd")]
+    no_etcd: bool,
+
+    /// Measure writes only: neither reads by isolation level nor routing
+    #[arg(long)]
+    writes_only: bool,
+
+    /// Also write the reports into this directory, as Markdown and csv: order, reads and routing
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// A system that is measured.
+#[derive(Clone, Debug)]
+enum System {
+    Carousel(ClusterDurability),
+    Etcd(PathBuf),
+}
+
+/// What one round found.
+#[derive(Clone, Debug)]
+struct Round {
+    per_second: f64,
+    half_per_second: f64,
+    /// Microseconds of a processor for each write at full load: the routers (or etcd's members), the storage processes
+    /// and the clients.
+    cpu: [f64; 3],
+    /// Messages in one entry of the routers' log at full load.
+    in_an_entry: Option<f64>,
+}
+
+/// All rounds of a system.
+#[derive(Default)]
+struct Measured {
+    rounds: Vec<Round>,
+    full: Latencies,
+    half: Latencies,
+}
+
+impl Measured {
+    fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
+        median(&self.rounds.iter().map(figure).collect::<Vec<_>>())
+    }
+}
+
+impl OrderArgs {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        if self.replication_factor == 0 || self.replication_factor > self.storage {
+            return Err(Failure::setup(
+                "--replication-factor must be between 1 and the number of storage processes",
+            ));
+        }
+        if let Some(directory) = &self.output {
+            std::fs::create_dir_all(directory)
+                .map_err(|error| Failure::setup(format!("{}: {error}", directory.display())))?;
+        }
+        self.writes().await?;
+        if self.writes_only {
+            return Ok(());
+        }
+        self.reads().await?;
+        let routing = tokio::task::spawn_blocking(routing::measure).await.map_err(Failure::job)??;
+        routing.publish(&self.report("routing"))
+    }
+
+    /// Where a report goes.
+    fn report(&self, name: &str) -> ReportArgs {
+        let file = |ending: &str| Some(self.output.as_ref()?.join(format!("{name}.{ending}")));
+        ReportArgs { markdown: file("md"), csv: file("csv") }
+    }
+
+    fn shape(&self, durability: ClusterDurability) -> Shape {
+        Shape {
+            routers: self.routers,
+            storage: self.storage,
+            replication_factor: self.replication_factor,
+            durability,
+            suspect_after: None,
+        }
+    }
+
+    fn systems(&self) -> Result<Vec<(String, System)>, Failure> {
+        let mut systems = vec![
+            ("Carousel, durability disk".to_owned(), System::Carousel(ClusterDurability::Disk)),
+            ("Carousel, durability memory".to_owned(), System::Carousel(ClusterDurability::Memory)),
+        ];
+        match self.etcd.clone().or_else(Etcd::find).filter(|_| !self.no_etcd) {
+            Some(program) => systems.push((Etcd::version(&program)?, System::Etcd(program))),
+            None if self.no_etcd => {}
+            None => {
+                eprintln!("etcd is not installed here and --etcd is not given: Carousel is measured alone")
+            }
+        }
+        Ok(systems)
+    }
+
+    async fn writes(&self) -> Result<(), Failure> {
+        let systems = self.systems()?;
+        let mut measured: Vec<Measured> = systems.iter().map(|_| Measured::default()).collect();
+        for round in 1..=self.rounds {
+            for ((name, system), measured) in systems.iter().zip(&mut measured) {
+                let (found, full, half) = match system {
+                    System::Carousel(durability) => self.carousel(*durability).await?,
+                    System::Etcd(program) => self.etcd(program).await?,
+                };
+                eprintln!("{name}, round {round} of {}: {:.0} writes/s", self.rounds, found.per_second);
+                measured.full.extend(full.latencies);
+                measured.half.extend(half.latencies);
+                measured.rounds.push(found);
+            }
+        }
+        let mut report = Report::new(
+            "Ordering: small writes, from submission to acknowledgement",
+            &[
+                "system",
+                "writes/s",
+                "p50",
+                "p99",
+                "at half: writes/s",
+                "p50 ",
+                "p99 ",
+                "CPU us a write: routers or etcd",
+                "storage",
+                "clients",
+                "writes a log entry",
+                "relative to etcd",
+            ],
+        );
+        report.fact(
+            "Carousel",
+            format!(
+                "{} routers, {} storage processes, replication factor {}, each a process; one client process",
+                self.routers, self.storage, self.replication_factor
+            ),
+        );
+        report.fact("etcd", "3 members with their defaults, gRPC over 16 connections to the leader");
+        report.fact("write", "8 bytes under a key of 8 bytes; in Carousel an UPDATE by the primary key");
+        report.fact("clients", thousands(self.clients.into()));
+        report.fact("keys", thousands(self.keys));
+        report.fact("rounds", format!("{} of 2 x {} s, in turn; medians", self.rounds, self.seconds));
+        let is_etcd = |(_, system): &(String, System)| matches!(system, System::Etcd(_));
+        let baseline = systems.iter().position(is_etcd);
+        let baseline = baseline.map_or(0.0, |index| measured[index].median(|round| round.per_second));
+        for ((name, _), measured) in systems.iter().zip(&mut measured) {
+            let per_second = measured.median(|round| round.per_second);
+            let [routers, storage, clients] =
+                [0, 1, 2].map(|part| format!("{:.1}", measured.median(|round| round.cpu[part])));
+            let in_an_entry = measured.median(|round| round.in_an_entry.unwrap_or(0.0));
+            report.row(vec![
+                name.clone(),
+                thousands(per_second as u64),
+                milliseconds(measured.full.percentile(50)),
+                milliseconds(measured.full.percentile(99)),
+                thousands(measured.median(|round| round.half_per_second) as u64),
+                milliseconds(measured.half.percentile(50)),
+                milliseconds(measured.half.percentile(99)),
+                routers,
+                storage,
+                clients,
+                if in_an_entry > 0.0 { format!("{in_an_entry:.0}") } else { "-".to_owned() },
+                ratio(per_second, baseline),
+            ]);
+        }
+        report.remark(
+            "Full load: every client writes again when its last write is acknowledged. Half: writes arrive at half that \
+             rate, whether those before them are acknowledged or not, and their time counts from when they were due.",
+        );
+        report.remark(
+            "After each measurement of Carousel every row was read from every replica and compared with what was \
+             written last.",
+        );
+        report.publish(&self.report("order"))
+    }
+
+    /// Loads a store in full, then by half. `counts` tells the processor time taken so far (the routers' or etcd's, the
+    /// storage processes', the clients'), and how many entries the routers' log has, where it has any.
+    async fn load<S: Store>(
+        &self,
+        store: &S,
+        written: &mut Written,
+        counts: impl AsyncFn() -> Result<([Duration; 3], Option<f64>), Failure>,
+    ) -> Result<(Round, Outcome, Outcome), Failure> {
+        let (clients, duration) = (self.clients as usize, Duration::from_secs(self.seconds));
+        load::closed(store, written, clients, WARM_UP).await?;
+        let (before, entries_before) = counts().await?;
+        let full = load::closed(store, written, clients, duration).await?;
+        let (after, entries_after) = counts().await?;
+        let half = load::open(store, written, full.per_second() / 2.0, duration).await?;
+        let writes = full.latencies.len().max(1) as f64;
+        let micros = |part: usize| after[part].saturating_sub(before[part]).as_secs_f64() * 1e6 / writes;
+        let entries = entries_after.zip(entries_before).map(|(after, before)| (after - before).max(1.0));
+        let round = Round {
+            per_second: full.per_second(),
+            half_per_second: half.per_second(),
+            cpu: [micros(0), micros(1), micros(2)],
+            in_an_entry: entries.map(|entries| writes / entries),
+        };
+        Ok((round, full, half))
+    }
+
+    async fn carousel(&self, durability: ClusterDurability) -> Result<(Round, Outcome, Outcome), Failure> {
+        let cluster = Processes::start(self.shape(durability)).await?;
+        let table = Table::create(cluster.client()?, self.keys).await?;
+        let mut written = vec![0; self.keys as usize];
+        let counts = async || {
+            let entries = cluster.metric(ProcessKind::Router, "carousel_router_entries_total", &[]).await?;
+            let cpu = [
+                cluster.processor_time(ProcessKind::Router),
+                cluster.processor_time(ProcessKind::Storage),
+                processor_time(std::process::id()),
+            ];
+            Ok((cpu, Some(entries / f64::from(self.routers))))
+        };
+        let measured = self.load(&table, &mut written, counts).await?;
+        table.check(&written, self.replication_factor).await?;
+        Ok(measured)
+    }
+
+    async fn etcd(&self, program: &Path) -> Result<(Round, Outcome, Outcome), Failure> {
+        let etcd = Etcd::start(program).await?;
+        let mut written = vec![0; self.keys as usize];
+        let counts = async || {
+            let clients = processor_time(std::process::id());
+            Ok(([etcd.processor_time(), Duration::ZERO, clients], None))
+        };
+        self.load(&etcd.connections(), &mut written, counts).await
+    }
+
+    async fn reads(&self) -> Result<(), Failure> {
+        let cluster = Processes::start(self.shape(ClusterDurability::Disk)).await?;
+        let table = Table::create(cluster.client()?, self.keys).await?;
+        let mut written = vec![0; self.keys as usize];
+        load::closed(&table, &mut written, self.clients as usize, WARM_UP).await?;
+        let duration = Duration::from_secs(self.seconds);
+        let report =
+            reads::measure(&cluster, &table, &written, self.clients as usize, duration, self.rounds).await?;
+        report.publish(&self.report("reads"))
+    }
+}
