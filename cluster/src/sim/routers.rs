@@ -23,9 +23,21 @@ pub(super) struct RouterDisk {
     pending: VecDeque<(Write, u64)>,
     /// The end of the log that is synced.
     end: u64,
+    /// The router has told a leader that its log is on disk up to here, and has replaced nothing of that since.
+    acknowledged: u64,
     written: u64,
     synced: u64,
     last_us: u64,
+}
+
+impl RouterDisk {
+    /// A write has reached the disk.
+    fn apply(&mut self, write: Write) {
+        if let Write::Append(after, _) = &write {
+            self.acknowledged = self.acknowledged.min(*after);
+        }
+        self.stored.apply(write);
+    }
 }
 
 /// A router's life.
@@ -58,6 +70,7 @@ impl World {
             stored: Stored::new(MSeq::new(config.as_ref().clone())),
             pending: VecDeque::new(),
             end: 0,
+            acknowledged: 0,
             written: 0,
             synced: 0,
             last_us: 0,
@@ -79,11 +92,11 @@ impl World {
         let survive = self.random.below(disk.pending.len() as u64 + 1) as usize;
         for (index, (write, _)) in std::mem::take(&mut disk.pending).into_iter().enumerate() {
             match write {
-                write if index < survive => disk.stored.apply(write),
+                write if index < survive => disk.apply(write),
                 // Torn: some records of the last write.
                 Write::Append(after, mut entries) if index == survive => {
                     entries.truncate(self.random.below(entries.len() as u64 + 1) as usize);
-                    disk.stored.apply(Write::Append(after, entries));
+                    disk.apply(Write::Append(after, entries));
                 }
                 _ => break,
             }
@@ -91,6 +104,11 @@ impl World {
         disk.end = disk.stored.end();
         disk.written = 0;
         disk.synced = 0;
+        if disk.end < disk.acknowledged {
+            let (end, acknowledged) = (disk.end, disk.acknowledged);
+            self.wrong =
+                Some(format!("{id} has acknowledged entry {acknowledged}, and has lost all behind {end}"));
+        }
     }
 
     pub(super) fn router_input(&mut self, id: ProcessId, input: Input) -> Result<(), String> {
@@ -256,7 +274,7 @@ impl World {
             return Ok(());
         };
         let Some((write, end)) = disk.pending.pop_front() else { return Ok(()) };
-        disk.stored.apply(write);
+        disk.apply(write);
         disk.end = end;
         disk.synced += 1;
         let mut ready = Vec::new();
@@ -272,6 +290,11 @@ impl World {
 
     /// The consensus puts up with loss, repetition and reordering.
     fn send_consensus(&mut self, from: Member, to: Member, message: Message) {
+        if let Message::Appended { accepted: true, index, .. } = &message
+            && let Some(disk) = self.router_disks.get_mut(&ProcessId::router(from))
+        {
+            disk.acknowledged = disk.acknowledged.max(*index);
+        }
         let blocked = self.network.is_blocked(ProcessId::router(from), ProcessId::router(to));
         if blocked || self.random.one_in(100) {
             return;

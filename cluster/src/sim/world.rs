@@ -169,6 +169,8 @@ pub(super) struct World {
     pub(super) reckless: bool,
     /// When the members change at the latest.
     reconfigure_us: u64,
+    /// What has turned out to be wrong where nothing can be returned.
+    pub(super) wrong: Option<String>,
     /// The last checkpoint before the one that ends the run.
     last_checkpoint: Option<Ts>,
     /// Messages are said again, out of turn.
@@ -209,6 +211,7 @@ impl World {
             suspected: BTreeSet::new(),
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
+            wrong: None,
             last_checkpoint: None,
             strays: false,
             disk_us: 0,
@@ -392,6 +395,9 @@ impl World {
                 }
             }
             self.happen(item)?;
+            if let Some(wrong) = self.wrong.take() {
+                return Err(wrong);
+            }
             if self.phase != Phase::Turmoil && self.now_us > self.turmoil_us + DRAIN_US {
                 return Err(self.unfinished());
             }
