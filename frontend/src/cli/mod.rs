@@ -1,4 +1,4 @@
-//! The command line: `carousel start`, `router`, `storage`, `frontend`, `load`, `generate`, `bench`.
+//! The command line: `carousel start`, `router`, `storage`, `frontend`, `load`, `generate`, `bench`, `sim`.
 
 pub mod config;
 mod failure;
@@ -10,6 +10,7 @@ pub mod progress;
 mod role;
 pub mod server;
 pub mod serving;
+mod sim;
 mod size;
 mod start;
 
@@ -68,6 +69,10 @@ enum Command {
     /// Measure Carousel beside other systems, in the same run and on the same rows
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Simulate whole clusters, each on one thread from a seed, with faults, and check everything they answer
+    ///
+    /// Equal seeds give equal runs. Exits with 1 when a seed fails, after printing what went wrong and how to replay it.
+    Sim(sim::SimArgs),
 }
 
 /// What the binary does: parses the command line, runs the command, and tells on one line of stderr why it failed.
@@ -106,6 +111,7 @@ fn run(command: Command) -> Result<(), Failure> {
             log_to_stderr(None, LogFormat::Text)?;
             runtime()?.block_on(bench.run())
         }
+        Command::Sim(sim) => sim.run(),
     }
 }
 

@@ -11,6 +11,8 @@ pub enum Unit {
     Rows,
     /// Bytes.
     Bytes,
+    /// Runs of the simulator.
+    Seeds,
 }
 
 /// A job's progress.
@@ -37,6 +39,7 @@ impl Progress {
         let bar = (!bar.is_hidden()).then(|| {
             let counts = match unit {
                 Unit::Rows => "{human_pos}/{human_len} rows, {per_sec}, {eta} left",
+                Unit::Seeds => "{human_pos}/{human_len} seeds, {per_sec}, {eta} left",
                 Unit::Bytes => "{binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
             };
             let template = match total {
@@ -64,9 +67,18 @@ impl Progress {
                 let unit = match self.unit {
                     Unit::Rows => "rows",
                     Unit::Bytes => "bytes",
+                    Unit::Seeds => "seeds",
                 };
                 eprintln!("{}: {}% ({} of {total} {unit})", self.what, tenths * 10, self.done);
             }
+        }
+    }
+
+    /// Does something while the bar is away, so that it can print.
+    pub fn suspend(&self, print: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 
