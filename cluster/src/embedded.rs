@@ -53,6 +53,18 @@ pub enum Durability {
     Memory,
 }
 
+/// Which cores scan threads are bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Binding {
+    /// None: the operating system moves them as it likes.
+    #[default]
+    Nowhere,
+    /// Each thread of each storage process to one of its own, if there are as many.
+    Apart,
+    /// Those of a process to this one, counted from 0, and those after it.
+    From(usize),
+}
+
 /// What an embedded cluster consists of.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
@@ -66,8 +78,8 @@ pub struct EmbeddedOptions {
     pub replication_factor: u32,
     /// Scan threads of each storage process.
     pub threads: usize,
-    /// Whether scan threads are bound to cores, where the platform can and there is a core for each of them.
-    pub bind_threads: bool,
+    /// Whether scan threads are bound to cores, where the platform can.
+    pub binding: Binding,
     /// The most bytes that the rows of all storage processes together may take; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// Whether acknowledged means on disk.
@@ -91,7 +103,7 @@ impl EmbeddedOptions {
             storage: 1,
             replication_factor: 1,
             threads: 1,
-            bind_threads: false,
+            binding: Binding::Nowhere,
             memory_limit: None,
             durability: Durability::Disk,
             checkpoint_bytes: 64 << 20,
@@ -483,14 +495,19 @@ pub(crate) async fn start_storage(
 ) -> Result<StorageHandle, StartError> {
     let id = ProcessId::storage(number);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let binds = options.bind_threads && options.storage as usize * options.threads <= cores;
+    let first_core = match options.binding {
+        Binding::Nowhere => None,
+        Binding::Apart => (options.storage as usize * options.threads <= cores)
+            .then(|| (number as usize - 1) * options.threads),
+        Binding::From(core) => Some(core),
+    };
     let storage = StorageOptions {
         id,
         dir: options.data_dir.join("storage").join(id.to_string()),
         config: Arc::new(config.clone()),
         routers: (1..=options.routers).map(ProcessId::router).collect(),
         threads: options.threads,
-        first_core: binds.then(|| (number as usize - 1) * options.threads),
+        first_core,
         memory_limit: options.memory_limit.map(|limit| limit / u64::from(options.storage.max(1))),
         running: storage::RUNNING,
     };

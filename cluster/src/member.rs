@@ -12,7 +12,8 @@ use crate::{
     data_dir::lay_out,
     description::Description,
     embedded::{
-        self, EmbeddedOptions, StartError, start_client, start_router, start_storage, start_super_process,
+        self, Binding, EmbeddedOptions, StartError, start_client, start_router, start_storage,
+        start_super_process,
     },
     message::{ProcessId, ProcessKind},
     network::Network,
@@ -39,6 +40,8 @@ pub struct MemberOptions {
     pub tls: Option<TlsFiles>,
     /// Scan threads of a storage process.
     pub threads: usize,
+    /// Whether they are bound to cores.
+    pub binding: Binding,
     /// The most bytes that the rows of a storage process may take; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// A storage process that is silent for this long is suspected; never, when `None`.
@@ -57,6 +60,7 @@ impl MemberOptions {
             listen: None,
             tls: None,
             threads: 1,
+            binding: Binding::Nowhere,
             memory_limit: None,
             suspect_after: None,
             contract_after: None,
@@ -73,6 +77,7 @@ impl MemberOptions {
             replication_factor: *replication_factor,
             durability: *durability,
             threads: self.threads,
+            binding: self.binding,
             // There it is the limit of all storage processes together.
             memory_limit: self.memory_limit.map(|limit| limit.saturating_mul(u64::from(storage))),
             suspect_after: self.suspect_after,

@@ -1,6 +1,7 @@
 //! The `carousel` binary as its users meet it: options, messages, exit codes, and a server's life and death.
 
 mod processes;
+mod readers;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     failure::{Failure, one_line},
-    observe::LogFormat,
+    observe::{LogFormat, ObserveArgs},
     serving::{self, ServingArgs},
     size::MemorySize,
 };
@@ -121,21 +121,10 @@ pub struct StartArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demo_rows: Option<u64>,
 
-    /// What to log on stderr, in the syntax of RUST_LOG: info, or carousel_cluster=debug,warn [default: RUST_LOG, or
-    /// warn]
-    #[arg(long, value_name = "FILTER", env = "CAROUSEL_LOG", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log: Option<String>,
-
-    /// How to log [default: text]
-    #[arg(long, value_enum, env = "CAROUSEL_LOG_FORMAT", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_format: Option<LogFormat>,
-
-    /// Serve Prometheus metrics on this address, at any path [default: none]
-    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_METRICS_LISTEN", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics_listen: Option<SocketAddr>,
+    /// What it tells about itself.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub observe: ObserveArgs,
 
     /// TOML file with any of these options, named as here without the dashes in front: data-dir = "/srv/carousel"
     #[arg(long, value_name = "FILE", env = "CAROUSEL_CONFIG", hide_env_values = true)]

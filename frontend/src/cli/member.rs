@@ -10,7 +10,7 @@ use std::{
 
 use carousel_cluster::{
     description::Description,
-    embedded::Durability as ClusterDurability,
+    embedded::{Binding, Durability as ClusterDurability},
     member::MemberOptions,
     message::ProcessId,
     transport::{TlsFiles, Transport},
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     config::{Durability, file_error},
     failure::Failure,
-    observe::LogFormat,
+    observe::{LogFormat, ObserveArgs},
     serving::{self, ServingArgs},
     size::MemorySize,
 };
@@ -127,21 +127,10 @@ pub struct MemberArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
 
-    /// Serve Prometheus metrics on this address, at any path [default: none]
-    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_METRICS_LISTEN", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics_listen: Option<SocketAddr>,
-
-    /// What to log on stderr, in the syntax of RUST_LOG: info, or carousel_cluster=debug,warn [default: RUST_LOG, or
-    /// warn]
-    #[arg(long, value_name = "FILTER", env = "CAROUSEL_LOG", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log: Option<String>,
-
-    /// How to log [default: text]
-    #[arg(long, value_enum, env = "CAROUSEL_LOG_FORMAT", hide_env_values = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_format: Option<LogFormat>,
+    /// What it tells about itself.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub observe: ObserveArgs,
 
     /// TOML file with any of these options but those of the cluster, named as here without the dashes in front
     #[arg(long, value_name = "FILE", env = "CAROUSEL_CONFIG", hide_env_values = true)]
@@ -192,6 +181,11 @@ pub struct StorageArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
 
+    /// Bind the scan threads to cores: to this one, counted from 0, and those after it [default: not bound]
+    #[arg(long, value_name = "CORE", env = "CAROUSEL_FIRST_CORE", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_core: Option<u32>,
+
     /// Most memory for rows: 4GiB, 512MB, or a share of the machine's memory such as 60%. Writes beyond it are refused
     /// [default: 60%]
     #[arg(long, value_name = "SIZE", env = "CAROUSEL_MEMORY_LIMIT", hide_env_values = true)]
@@ -228,6 +222,7 @@ struct Layers {
     bind: Option<String>,
     suspect_after_ms: Option<u64>,
     threads: Option<u32>,
+    first_core: Option<u32>,
     memory_limit: Option<MemorySize>,
     listen: Option<String>,
     trust_clients: Option<bool>,
@@ -332,6 +327,7 @@ impl Role {
             listen,
             tls,
             threads: layers.threads.unwrap_or(cores) as usize,
+            binding: layers.first_core.map_or(Binding::Nowhere, |core| Binding::From(core as usize)),
             memory_limit: layers.memory_limit.unwrap_or(MemorySize::Percent(60)).bytes(),
             suspect_after: layers.suspect_after_ms.filter(|ms| *ms > 0).map(Duration::from_millis),
             ..MemberOptions::new(description, id, data_dir)

@@ -2,7 +2,7 @@
 
 use std::{io::IsTerminal, net::SocketAddr};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
@@ -46,6 +46,27 @@ pub fn log_to_stderr(filter: Option<&str>, format: LogFormat) -> Result<(), Fail
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// Options about what a process tells about itself.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ObserveArgs {
+    /// What to log on stderr, in the syntax of RUST_LOG: info, or carousel_cluster=debug,warn [default: RUST_LOG, or
+    /// warn]
+    #[arg(long, value_name = "FILTER", env = "CAROUSEL_LOG", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+
+    /// How to log [default: text]
+    #[arg(long, value_enum, env = "CAROUSEL_LOG_FORMAT", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+
+    /// Serve Prometheus metrics on this address, at any path [default: none]
+    #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_METRICS_LISTEN", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 /// Serves metrics to Prometheus from now on. Within a runtime.

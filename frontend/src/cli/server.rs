@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carousel_cluster::embedded::{Cluster, Durability as ClusterDurability, EmbeddedOptions};
+use carousel_cluster::embedded::{Binding, Cluster, Durability as ClusterDurability, EmbeddedOptions};
 use tokio_postgres::Config;
 
 use super::{
@@ -49,7 +49,7 @@ impl Server {
             storage: settings.storage,
             replication_factor: settings.replication_factor,
             threads: settings.threads_per_storage as usize,
-            bind_threads: true,
+            binding: Binding::Apart,
             memory_limit: settings.memory_limit,
             durability: match settings.durability {
                 Durability::Disk => ClusterDurability::Disk,
