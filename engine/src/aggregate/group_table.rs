@@ -343,7 +343,7 @@ impl GroupTable {
         &self.groups
     }
 
-    /// As [`GroupTable::groups`], for good.
+    /// As `GroupTable::groups`, for good.
     pub fn into_groups(self) -> Vec<Group> {
         self.groups
     }
