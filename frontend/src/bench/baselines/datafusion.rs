@@ -126,15 +126,9 @@ impl DataFusion {
 }
 
 async fn ask_until(deadline: Instant, hand: &Hand, prepared: &[Prepared]) -> Result<Vec<Duration>, Failure> {
-    let mut latencies = Vec::new();
-    let mut step = 0;
-    loop {
-        let started = Instant::now();
-        if started >= deadline {
-            return Ok(latencies);
-        }
-        let Prepared { plan, task, rows } = &prepared[hand.pick(step)];
-        step += 1;
+    let mut asking = hand.until(deadline);
+    for place in asking.by_ref() {
+        let Prepared { plan, task, rows } = &prepared[place];
         // Some operators keep what they saw in an earlier run.
         let plan = reset_plan_states(plan.clone()).map_err(failed)?;
         let batches = collect(plan, task.clone()).await.map_err(failed)?;
@@ -142,8 +136,8 @@ async fn ask_until(deadline: Instant, hand: &Hand, prepared: &[Prepared]) -> Res
         if found != *rows {
             return Err(Failure::job(format!("DataFusion: {found} rows instead of {rows}")));
         }
-        latencies.push(started.elapsed());
     }
+    Ok(asking.latencies)
 }
 
 #[cfg(test)]

@@ -225,23 +225,17 @@ impl Client {
     }
 
     async fn ask_until(&mut self, deadline: Instant) -> Result<Vec<Duration>, Failure> {
-        let mut latencies = Vec::new();
-        let mut step = 0;
-        loop {
-            let started = Instant::now();
-            if started >= deadline {
-                return Ok(latencies);
-            }
-            let statement = &self.statements[self.hand.pick(step)];
-            step += 1;
+        let mut asking = self.hand.until(deadline);
+        for place in asking.by_ref() {
+            let statement = &self.statements[place];
             let mut rows = 0;
             self.connection.ask(&statement.message, |_| rows += 1).await?;
             if rows != statement.rows {
                 let wanted = statement.rows;
                 return Err(self.connection.failed(format!("{rows} rows instead of {wanted}")));
             }
-            latencies.push(started.elapsed());
         }
+        Ok(asking.latencies)
     }
 }
 

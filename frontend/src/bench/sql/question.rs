@@ -2,6 +2,8 @@
 //!
 //! The answers come from [`Rows`], which shares nothing with Carousel or the baselines.
 
+use std::time::{Duration, Instant};
+
 use clap::ValueEnum;
 
 use crate::{
@@ -129,6 +131,37 @@ impl Hand {
         // Clients do not ask their aggregates all at the same time.
         let turn = (step + self.client).is_multiple_of(ONE_AGGREGATE_IN);
         if turn && self.aggregate.is_some() { self.selects.len() } else { step % self.selects.len() }
+    }
+
+    /// What the client asks until the deadline.
+    pub fn until(&self, deadline: Instant) -> Asking<'_> {
+        Asking { hand: self, deadline, step: 0, begun: None, latencies: Vec::new() }
+    }
+}
+
+/// A client that asks one statement after the other until a deadline: its items are what it asks, see [`Hand::pick`], and
+/// each statement takes until the next item is wanted.
+pub struct Asking<'h> {
+    hand: &'h Hand,
+    deadline: Instant,
+    step: usize,
+    begun: Option<Instant>,
+    /// How long each of the statements took.
+    pub latencies: Vec<Duration>,
+}
+
+impl Iterator for Asking<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let now = Instant::now();
+        self.latencies.extend(self.begun.take().map(|begun| now - begun));
+        if now >= self.deadline {
+            return None;
+        }
+        self.begun = Some(now);
+        self.step += 1;
+        Some(self.hand.pick(self.step - 1))
     }
 }
 
