@@ -223,7 +223,7 @@ impl Shard {
         let ordinals: Vec<u64> = rows.iter().map(|row| batch.ordinals[*row as usize]).collect();
         let fetch = |column: usize| take(batch.rows.column(column), rows);
         let batch = returning.batch(rows.len(), Some(&ordinals), &fetch, rider.context())?;
-        effects.push(Effect::Rows { ts: rider.ts, range: self.ranges[range], batch });
+        effects.push(Effect::Rows { ts: rider.ts, range: rider.range_of(range), batch });
         Ok(())
     }
 
@@ -360,7 +360,7 @@ impl Shard {
                     let ordinals = [batch.ordinals[row as usize]];
                     let fetch = |column: usize| arrays[column].clone();
                     let rows = returning.batch(1, Some(&ordinals), &fetch, context)?;
-                    effects.push(Effect::Rows { ts: rider.ts, range: self.ranges[range], batch: rows });
+                    effects.push(Effect::Rows { ts: rider.ts, range: rider.range_of(range), batch: rows });
                 }
                 table.replace(rider, found.slot, &[found.row], &arrays);
                 count(rider, range, 1);

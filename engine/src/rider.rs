@@ -245,7 +245,7 @@ pub(crate) struct Rider {
     pub(crate) table: TableId,
     pub(crate) operation: Arc<Operation>,
     pub(crate) ranges: Vec<RiderRange>,
-    /// By index of the shard's key ranges.
+    /// By index of the shard's pieces.
     pub(crate) place_of_range: Vec<Option<usize>>,
     pub(crate) split: SplitPredicate,
     pub(crate) residual: Option<Filter>,
@@ -416,6 +416,12 @@ impl Rider {
             .copied()
             .flatten()
             .is_some_and(|place| self.ranges[place].outcome.is_ok())
+    }
+
+    /// The range, of those that the operation names, that a piece which it acts on belongs to.
+    pub(crate) fn range_of(&self, piece: usize) -> KeyRange {
+        let place = self.place_of_range[piece].expect("it acts on the piece");
+        self.ranges[place].range
     }
 
     pub(crate) fn fail(&mut self, place: usize, error: SqlError) {

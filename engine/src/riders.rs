@@ -82,6 +82,11 @@ impl Riders {
         self.places.iter_mut().filter_map(Option::as_deref_mut)
     }
 
+    /// Whether no operation waits for a row.
+    pub(crate) fn none_waits(&self) -> bool {
+        self.places.iter().flatten().all(|rider| rider.waiting == 0)
+    }
+
     /// The earliest prefix that an operation asks for.
     pub(crate) fn horizon(&self) -> Ts {
         Ts(self.horizons.iter().copied().min().unwrap_or(u64::MAX))

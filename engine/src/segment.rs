@@ -230,6 +230,11 @@ impl Segment {
         row
     }
 
+    /// The sizes when they were last measured.
+    pub(crate) fn measured(&self) -> Size {
+        self.size
+    }
+
     /// Logical size in bytes when it was last measured.
     pub(crate) fn size(&self) -> usize {
         self.size.all

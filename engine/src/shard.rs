@@ -37,8 +37,10 @@ use hashbrown::HashMap;
 use crate::{
     error::{Result, SqlError, SqlState},
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
+    pieces::{self, Piece},
     position::{KeyRange, Position},
     primary_key::Address,
+    recut::Recut,
     rider::{Rider, Work},
     riders::{Riders, bit},
     schema::{TableId, TableSchema},
@@ -93,25 +95,31 @@ pub enum Progress {
 /// One scan thread's share of a storage process.
 #[derive(Debug)]
 pub struct Shard {
-    index: u32,
-    shards: u32,
-    pub(crate) ranges: Vec<KeyRange>,
+    pub(crate) index: u32,
+    pub(crate) shards: u32,
+    pub(crate) pieces: Vec<Piece>,
+    /// The ranges that operations name now: each is one piece or several.
+    pub(crate) held: Vec<KeyRange>,
     options: Options,
     pub(crate) tables: HashMap<TableId, Box<Table>>,
     /// Operations that have been admitted and are not finished.
     pub(crate) riders: Riders,
-    inbox: VecDeque<OrderedOperation>,
+    pub(crate) inbox: VecDeque<OrderedOperation>,
+    /// Changes of the pieces that wait for the operations before them.
+    pub(crate) recuts: VecDeque<Recut>,
     submitted: Ts,
+    /// Nobody asks for a prefix before this.
+    pub(crate) horizon: Ts,
     /// The INSERT that was admitted last, if not all its rows have come.
-    filling: Option<Ts>,
+    pub(crate) filling: Option<Ts>,
     /// Pieces of staged rows by their INSERT, the last one marked.
     supplies: BTreeMap<Ts, VecDeque<(Arc<RowBatch>, bool)>>,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
-    rotation: VecDeque<TableId>,
+    pub(crate) rotation: VecDeque<TableId>,
     /// Rows whose decision has been made and that others may wait for.
-    decided: VecDeque<(TableId, Address)>,
+    pub(crate) decided: VecDeque<(TableId, Address)>,
     revolutions: u64,
     visits: u64,
 }
@@ -123,14 +131,18 @@ impl Shard {
     /// When `index` is not below `shards`.
     pub fn new(index: u32, shards: u32, ranges: Vec<KeyRange>, options: Options) -> Shard {
         assert!(index < shards, "a shard's index is below the number of shards");
+        let pieces = ranges.iter().map(|range| Piece::new(*range, Ts::ZERO)).collect();
         Shard {
             index,
             shards,
-            ranges,
+            pieces,
+            held: ranges,
             options,
             tables: HashMap::new(),
             riders: Riders::default(),
             inbox: VecDeque::new(),
+            recuts: VecDeque::new(),
+            horizon: Ts::ZERO,
             submitted: Ts::ZERO,
             filling: None,
             supplies: BTreeMap::new(),
@@ -142,9 +154,9 @@ impl Shard {
         }
     }
 
-    /// The key ranges that the shard holds its share of.
+    /// The key ranges that the shard holds its share of, as operations name them.
     pub fn ranges(&self) -> &[KeyRange] {
-        &self.ranges
+        &self.held
     }
 
     /// Hands over the next operation; it joins at the next segment boundary.
@@ -152,9 +164,13 @@ impl Shard {
     /// # Panics
     /// When its `Ts` is not above those of all operations submitted before.
     pub fn submit(&mut self, operation: OrderedOperation) {
-        assert!(operation.ts > self.submitted, "operations are submitted in the order of their Ts");
-        self.submitted = operation.ts;
+        self.advance_to(operation.ts);
         self.inbox.push_back(operation);
+    }
+
+    pub(crate) fn advance_to(&mut self, ts: Ts) {
+        assert!(ts > self.submitted, "operations are submitted in the order of their Ts");
+        self.submitted = ts;
     }
 
     /// Gives the next piece of an INSERT's staged rows to the shard, which says [`Effect::Took`] when it does not need
@@ -186,7 +202,7 @@ impl Shard {
             self.drain(effects);
         }
         while self.filling.is_none()
-            && let Some(operation) = self.inbox.pop_front()
+            && let Some(operation) = self.next_operation(effects)
         {
             let is_large = matches!(&operation.operation.kind, OperationKind::Insert(insert)
                 if matches!(&insert.rows, InsertRows::Inline(batch) if batch.positions.len() > 1024));
@@ -201,6 +217,7 @@ impl Shard {
                 return Progress::Busy;
             }
         }
+        self.resume_for_recut();
         if let Some(id) = self.rotation.pop_front() {
             self.visit_next(id, effects);
             if self.tables.get(&id).is_some_and(|table| !table.riding.is_empty()) {
@@ -209,7 +226,8 @@ impl Shard {
             self.drain(effects);
         }
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
-        if self.rotation.is_empty() && !can_fill { Progress::Idle } else { Progress::Busy }
+        let can_recut = self.recut_is_next() && self.is_quiet();
+        if self.rotation.is_empty() && !can_fill && !can_recut { Progress::Idle } else { Progress::Busy }
     }
 
     /// Inserts the next piece of staged rows.
@@ -266,14 +284,12 @@ impl Shard {
         if let Some(table) = self.tables.get_mut(&rider.table) {
             table.allow(&mut rider, batches, effects);
             if !rider.is_blocked(self.options.batch_rows)
-                && let Some(mut ride) = table.take_paused(ts)
+                && let Some(ride) = table.take_paused(ts)
             {
                 if table.riding.is_empty() {
                     self.rotation.push_back(rider.table);
                 }
-                ride.paused = false;
-                let index = table.riding.partition_point(|other| other.ts < ts);
-                table.riding.insert(index, ride);
+                table.resume(ride);
             }
         }
         self.riders.put_back(rider);
@@ -304,6 +320,10 @@ impl Shard {
         let oldest = self.riders.horizon();
         let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
         let horizon = horizon.min(oldest).min(queued);
+        self.horizon = horizon;
+        if self.drop_pieces() {
+            return Progress::Busy;
+        }
         // Sorted, so that it is a function of the history.
         let mut ids: Vec<TableId> = self.tables.keys().copied().collect();
         ids.sort_unstable();
@@ -376,12 +396,12 @@ impl Shard {
 
     /// Whether operations are on their way, or wait for decisions.
     pub fn is_idle(&self) -> bool {
-        self.inbox.is_empty() && self.riders.is_empty()
+        self.inbox.is_empty() && self.recuts.is_empty() && self.riders.is_empty()
     }
 
     /// Makes room for a table when a checkpoint is loaded, as its `CreateTable` did.
     pub fn restore_table(&mut self, schema: Arc<TableSchema>) {
-        let (ranges, options) = (self.ranges.len(), self.options);
+        let (ranges, options) = (self.pieces.len(), self.options);
         self.tables.entry(schema.id).or_insert_with(|| Box::new(Table::new(schema, ranges, options)));
     }
 
@@ -394,7 +414,7 @@ impl Shard {
         check_layout(&table.schema, rows)?;
         let positions = table.schema.partitioning.positions(&table.schema.columns, rows);
         let keys = RowKeys::new(&table.schema, rows.columns(), rows.num_rows());
-        for (range, own) in own_rows(&self.ranges, &positions, &keys, self.index, self.shards, None) {
+        for (range, own) in own_rows(&self.pieces, &positions, &keys, self.index, self.shards, None) {
             table.restore(range, rows, &own, begin);
         }
         table.measure_changed();
@@ -408,7 +428,7 @@ impl Shard {
         keys: &RowKeys,
         rider: &Rider,
     ) -> Vec<(usize, Vec<u32>)> {
-        own_rows(&self.ranges, positions, keys, self.index, self.shards, Some(rider))
+        own_rows(&self.pieces, positions, keys, self.index, self.shards, Some(rider))
     }
 
     fn admit(&mut self, ordered: OrderedOperation, effects: &mut Vec<Effect>) {
@@ -444,20 +464,10 @@ impl Shard {
             let error = SqlError::new(SqlState::UNDEFINED_TABLE, "the table does not exist");
             return refuse(error, effects);
         };
-        let places: Vec<Option<usize>> = self
-            .ranges
-            .iter()
-            .map(|range| ordered.ranges.iter().position(|wanted| wanted == range))
-            .collect();
-        let rider =
-            Rider::new(&ordered, &table.schema, &mut table.projections, places).and_then(
-                |rider| match ordered.ranges.iter().all(|range| self.ranges.contains(range)) {
-                    true => Ok(rider),
-                    false => {
-                        Err(SqlError::internal("an operation on a key range that the shard does not hold"))
-                    }
-                },
-            );
+        let rider = match pieces::places(&self.pieces, &ordered) {
+            Some(places) => Rider::new(&ordered, &table.schema, &mut table.projections, places),
+            None => Err(SqlError::internal("an operation on a key range that the shard does not hold")),
+        };
         let mut rider = match rider {
             Ok(rider) => Box::new(rider),
             Err(error) => {
@@ -499,6 +509,7 @@ impl Shard {
 
     /// Visits the next segment that one of the table's riders has to see.
     fn visit_next(&mut self, id: TableId, effects: &mut Vec<Effect>) {
+        let may_pause = !self.recut_is_next();
         let Some(mut table) = self.tables.remove(&id) else { return };
         table.room_for_groups = self.room_for_groups(&table);
         let mut rides = std::mem::take(&mut table.riding);
@@ -522,7 +533,7 @@ impl Shard {
             if visited {
                 self.visits += 1;
                 let pauses = table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, effects);
-                if pauses {
+                if pauses && may_pause {
                     table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
                 }
             }
@@ -578,7 +589,7 @@ impl Shard {
     }
 
     /// Reports an operation that has nothing more to do.
-    fn finish(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
+    pub(crate) fn finish(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
         let Some(rider) = self.riders.get(ts) else { return };
         // What fails alone need not wait for the rows it has not seen.
         let gives_up = rider.is_write && !rider.awaits_decision && rider.has_failed();
@@ -636,7 +647,7 @@ impl Shard {
     }
 
     /// Forgets an operation that is done.
-    fn leave(&mut self, rider: &Rider) {
+    pub(crate) fn leave(&mut self, rider: &Rider) {
         self.riders.remove(rider.ts);
         if let Some(table) = self.tables.get_mut(&rider.table) {
             table.active -= 1;
@@ -760,29 +771,25 @@ pub(crate) fn check_layout(schema: &TableSchema, rows: &RecordBatch) -> Result<(
     if fits { Ok(()) } else { Err(SqlError::internal("rows that are not in the table's layout")) }
 }
 
-/// The rows of a batch that belong to a shard, by key range; only the ranges of `rider` if there is one.
+/// The rows of a batch that belong to a shard, by piece; only the ranges of `rider` if there is one.
 fn own_rows(
-    ranges: &[KeyRange],
+    pieces: &[Piece],
     positions: &[Position],
     keys: &RowKeys,
     index: u32,
     shards: u32,
     rider: Option<&Rider>,
 ) -> Vec<(usize, Vec<u32>)> {
-    let mut own: Vec<(usize, Vec<u32>)> = (0..ranges.len()).map(|range| (range, Vec::new())).collect();
+    let mut own: Vec<(usize, Vec<u32>)> = (0..pieces.len()).map(|piece| (piece, Vec::new())).collect();
     let mut last = 0;
     for (row, position) in positions.iter().enumerate() {
         if shards > 1 && shard_of(Table::hash(keys.get(row)), shards) != index {
             continue;
         }
-        if !ranges.get(last).is_some_and(|range| range.contains(*position)) {
-            match ranges.iter().position(|range| range.contains(*position)) {
-                Some(range) => last = range,
-                None => continue,
-            }
-        }
+        let Some(piece) = pieces::held_at(pieces, *position, last) else { continue };
+        last = piece;
         own[last].1.push(row as u32);
     }
-    own.retain(|(range, rows)| !rows.is_empty() && rider.is_none_or(|rider| rider.acts_on(*range)));
+    own.retain(|(piece, rows)| !rows.is_empty() && rider.is_none_or(|rider| rider.acts_on(*piece)));
     own
 }

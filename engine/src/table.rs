@@ -15,6 +15,7 @@ use crate::{
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, TestId, row_holds},
     primary_key::{Address, KeyIndex},
+    recut::NO_PIECE,
     rider::{Change, Projections, Rider, Work, check_not_null},
     riders::{Ride, Riders},
     schema::TableSchema,
@@ -36,7 +37,7 @@ pub(crate) struct Table {
     pub(crate) schema: Arc<TableSchema>,
     pub(crate) segments: Vec<Segment>,
     /// The segment that takes new rows, by key range.
-    tails: Vec<Option<u32>>,
+    pub(crate) tails: Vec<Option<u32>>,
     pub(crate) keys: KeyIndex,
     /// Operations on their revolution, by `Ts`.
     pub(crate) riding: Vec<Ride>,
@@ -161,6 +162,13 @@ impl Table {
         self.by_code_size = self.by_code_size - before.by_code + after.by_code;
     }
 
+    /// Takes a segment that goes out of the sizes.
+    pub(crate) fn forget_size(&mut self, segment: &Segment) {
+        let size = segment.measured();
+        self.segments_size -= size.all;
+        self.by_code_size -= size.by_code;
+    }
+
     /// Takes new versions of rows into account as rows of average size: until the segment is measured again, which is when
     /// it is visited or collected next.
     fn assume_growth(&mut self, slot: u32, rows: usize) {
@@ -214,6 +222,19 @@ impl Table {
         Some(self.paused.swap_remove(index))
     }
 
+    /// Lets a read go on that has paused.
+    pub(crate) fn resume(&mut self, mut ride: Ride) {
+        ride.paused = false;
+        let index = self.riding.partition_point(|other| other.ts < ride.ts);
+        self.riding.insert(index, ride);
+    }
+
+    pub(crate) fn resume_all(&mut self) {
+        for ride in std::mem::take(&mut self.paused) {
+            self.resume(ride);
+        }
+    }
+
     /// Takes the tests and the class of an operation away that does not ride any more.
     pub(crate) fn leave(&mut self, ride: &Ride) {
         ride.tests.iter().for_each(|id| self.tests.leave(*id));
@@ -221,7 +242,7 @@ impl Table {
     }
 
     /// The canonical key of a stored row.
-    fn stored_key(&self, address: Address, key: &mut Vec<u8>) {
+    pub(crate) fn stored_key(&self, address: Address, key: &mut Vec<u8>) {
         key.clear();
         let segment = &self.segments[address.slot as usize];
         for index in &self.schema.primary_key {
@@ -243,7 +264,7 @@ impl Table {
         })
     }
 
-    fn hash_of_stored(&self, address: Address) -> u64 {
+    pub(crate) fn hash_of_stored(&self, address: Address) -> u64 {
         let mut key = Vec::new();
         self.stored_key(address, &mut key);
         Table::hash(&key)
@@ -261,12 +282,15 @@ impl Table {
         }
         // A segment that deletions have emptied is filled again before another is made.
         let roomy = self.segments.iter().position(|segment| {
-            segment.range == range
+            (segment.range == range || segment.range == NO_PIECE)
                 && segment.rows * 2 <= self.options.segment_rows
                 && segment.size() * 2 <= SEGMENT_BYTES
         });
         let slot = match roomy {
-            Some(slot) => slot as u32,
+            Some(slot) => {
+                self.segments[slot].range = range;
+                slot as u32
+            }
             None => {
                 self.segments.push(Segment::new(range, &self.schema.columns));
                 (self.segments.len() - 1) as u32

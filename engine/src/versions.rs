@@ -7,7 +7,7 @@
 use crate::{bits::Bits, operation::Ts};
 
 /// Begin and end of each row of a segment.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Versions {
     len: usize,
     /// Absent: every row began before every horizon.

@@ -1,10 +1,11 @@
 //! Shards against an oracle: random schemas, rows, operations, decisions, segment boundaries, shards, key ranges and
-//! garbage collections; every answer and every content hash must be the one that a naive evaluator gets by applying
+//! garbage collections; changes of the key ranges and rows that move; every answer and every content hash must be the one that a naive evaluator gets by applying
 //! the operations one after the other, in the order of their `Ts`, to a list of rows.
 
 mod errors;
 mod generate;
 mod limits;
+mod moving;
 mod nonsense;
 mod oracle;
 mod plans;
@@ -27,12 +28,16 @@ use carousel_engine::{
     shard::{Options, Progress},
 };
 use generate::{Generator, Random, random_schema};
+use moving::{Move, Moving, random_ranges};
 use oracle::{
     Answer, Row, World, batch_of, compare_rows, context, evaluate, groups, qualifies, show, types_of,
 };
 
 /// One ordered operation with what it must answer.
 struct Step {
+    /// The key ranges at its time, and how they have changed just before it.
+    world: Arc<World>,
+    change: Option<Move>,
     ordered: OrderedOperation,
     answers: Vec<Answer>,
     wanted: Vec<bool>,
@@ -182,16 +187,8 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let random = &mut Random::new(seed, scale.spread);
     let schema = random_schema(random, 1);
     let shard_count = 1 + random.below(3) as u32;
-    let mut cuts: Vec<u64> = (0..random.below(3)).map(|_| random.next()).collect();
-    cuts.sort_unstable();
-    let mut ranges = Vec::new();
-    let mut first = 0;
-    for cut in cuts {
-        ranges.push(KeyRange::new(first, cut));
-        first = cut + 1;
-    }
-    ranges.push(KeyRange::new(first, u64::MAX));
-    let world = World { schema: Arc::new(schema), ranges };
+    let first_ranges = random_ranges(random);
+    let mut world = Arc::new(World { schema: Arc::new(schema), ranges: first_ranges.clone() });
 
     // The history, and what the oracle says about it.
     let mut state = Vec::new();
@@ -208,6 +205,18 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let mut ts = 10;
     for _ in 0..10 + random.below(scale.operations) {
         ts += 1 + random.next() % 2;
+        let mut change = None;
+        if random.one_in(12) {
+            let schema = world.schema.clone();
+            world = Arc::new(World { schema, ranges: random_ranges(random) });
+            ts += 100;
+            let made = Move::new(Ts(ts - 90), &world.ranges, random);
+            if !made.recut.received.is_empty() {
+                // Older prefixes of what is received cannot be read.
+                history.clear();
+            }
+            change = Some(made);
+        }
         let mut generator = Generator { random, schema: &world.schema, next_row_id };
         let kind = generator.operation(&world, &asked);
         if let OperationKind::Read(read) = &kind {
@@ -250,6 +259,8 @@ fn run(seed: u64, scale: &Scale) -> usize {
             .collect();
         let operation = Arc::new(Operation { table: world.schema.id, context: context(), kind });
         steps.push(Step {
+            world: world.clone(),
+            change,
             ordered: OrderedOperation {
                 ts: Ts(ts),
                 read_ts: Ts(read_ts),
@@ -277,12 +288,13 @@ fn run(seed: u64, scale: &Scale) -> usize {
         memory_bytes: None,
     };
     let mut shards: Vec<Shard> =
-        (0..shard_count).map(|index| Shard::new(index, shard_count, world.ranges.clone(), options)).collect();
+        (0..shard_count).map(|index| Shard::new(index, shard_count, first_ranges.clone(), options)).collect();
     let initial = batch_of(&world.schema, &initial);
     for shard in &mut shards {
         shard.restore_table(world.schema.clone());
         shard.restore(world.schema.id, &initial, Ts(random.next() % 5)).expect("rows in the layout");
     }
+    let mut moving: Vec<Option<Moving>> = shards.iter().map(|_| None).collect();
     let mut submitted = vec![0; shards.len()];
     let mut stores: Vec<Store> = shards.iter().map(|_| Store::default()).collect();
     let mut told: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); shards.len()];
@@ -296,6 +308,9 @@ fn run(seed: u64, scale: &Scale) -> usize {
             0..=2 => {
                 for _ in 0..1 + random.below(10) {
                     if submitted[index] < steps.len() {
+                        if !Moving::is_done(&mut moving[index], &steps[submitted[index]], shard) {
+                            break;
+                        }
                         let ordered = &steps[submitted[index]].ordered;
                         shard.submit(stores[index].stage(ordered, random));
                         submitted[index] += 1;
@@ -334,13 +349,19 @@ fn run(seed: u64, scale: &Scale) -> usize {
             }
             _ => {
                 let pinned = steps[submitted[index]..].iter().map(|step| step.ordered.read_ts.0).min();
-                let horizon = pinned.unwrap_or(last_ts).min(random.next() % (last_ts + 1));
+                // What others are to receive is kept until they have it.
+                let next = steps.get(submitted[index]).and_then(|step| step.change.as_ref());
+                let kept = next.map_or(last_ts, |change| change.recut.ts.0 - 1);
+                let horizon = pinned.unwrap_or(last_ts).min(kept).min(random.next() % (last_ts + 1));
                 for _ in 0..random.below(4) {
                     shard.collect_garbage(Ts(horizon));
                 }
             }
         }
         stores[index].count_taken(&effects);
+        if let Some(moving) = &mut moving[index] {
+            effects = moving.go_on(shard, effects, random);
+        }
         windows[index].count(&steps, &effects);
         collect(&steps, &mut collected[index], effects);
         let all_told = steps
@@ -372,7 +393,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         }
     }
     for (index, step) in steps.iter().enumerate() {
-        check(seed, index, step, &world, &collected);
+        check(seed, index, step, &step.world, &collected);
     }
 
     // What is left.

@@ -1,0 +1,528 @@
+//! Changes of a shard's key ranges, and moving their rows between shards (paper, section 6.4; DESIGN, decision 15).
+//!
+//! ```text
+//!   figure 6, process b:           [20, 30)   [30, 40)            pieces before the keyspace message at M
+//!                                      │        ┌──┴──┐
+//!                                  [20, 30)  [30,35) [35,40)      behind it: cut where the new ranges end,
+//!                                                    until M      and kept, for reads at M, where it holds no more
+//! ```
+//!
+//! A [`Recut`] has its turn between the operations before and behind its `Ts`. It waits until no operation is on its
+//! revolution or waits for an undecided row, so that nobody misses a row that changes its segment, or looks for a key
+//! that has left the index. (Undecided writes that nobody waits for do not hold it up.) Reads of prefixes before it pass
+//! by: another process may need them before it can vote about a write that is waited for here. Rows change their place
+//! only where a piece is cut in two.
+//!
+//! What another process is to receive is read like anything else, by a read of the prefix before the change that sends
+//! as much as its reader allows ([`Shard::allow`]): it keeps the versions it needs. A read that has paused finds the rest
+//! of its rows before the next change, and sends them later from where they are then. A piece that is held no more goes
+//! when garbage collection passes the change.
+
+use arrow::record_batch::RecordBatch;
+use hashbrown::HashMap;
+
+use crate::{
+    column::Take,
+    error::{Result, SqlError},
+    found::FoundRows,
+    operation::{Effect, OrderedOperation, Ts},
+    pieces::Piece,
+    position::{KeyRange, Position},
+    primary_key::Address,
+    rider::{Change, Work},
+    riders::Riders,
+    schema::TableId,
+    segment::Segment,
+    shard::{Shard, check_layout},
+    table::Table,
+};
+
+/// The range of a segment that belongs to no piece.
+pub(crate) const NO_PIECE: usize = usize::MAX;
+
+/// A change of a shard's key ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recut {
+    /// When: operations before it find the ranges as they were.
+    pub ts: Ts,
+    /// The ranges that are held from then on. Operations behind it name these, or parts of them at `cuts`.
+    pub held: Vec<KeyRange>,
+    /// What of `held` is to be received: rows that are here are stale. They come by [`Shard::install`].
+    pub received: Vec<KeyRange>,
+    /// Further ranges that operations may name: what others receive.
+    pub cuts: Vec<KeyRange>,
+}
+
+impl Recut {
+    /// Positions at which a piece must begin, ascending.
+    fn boundaries(&self) -> Vec<Position> {
+        let ranges = self.held.iter().chain(&self.received).chain(&self.cuts);
+        let mut boundaries: Vec<Position> =
+            ranges.flat_map(|range| [Some(range.first), range.last.checked_add(1)]).flatten().collect();
+        boundaries.sort_unstable();
+        boundaries.dedup();
+        boundaries
+    }
+}
+
+/// The parts of a range that begin at its beginning and at boundaries.
+fn cut(range: KeyRange, boundaries: &[Position]) -> Vec<KeyRange> {
+    let mut parts = Vec::new();
+    let mut first = range.first;
+    for boundary in boundaries.iter().copied() {
+        if first < boundary && boundary <= range.last {
+            parts.push(KeyRange::new(first, boundary - 1));
+            first = boundary;
+        }
+    }
+    parts.push(KeyRange::new(first, range.last));
+    parts
+}
+
+/// What of these ranges is not in others; all sorted and disjoint.
+fn without(ranges: &[KeyRange], others: &[KeyRange]) -> Vec<KeyRange> {
+    let boundaries: Vec<Position> =
+        others.iter().flat_map(|other| [Some(other.first), other.last.checked_add(1)]).flatten().collect();
+    let parts = ranges.iter().flat_map(|range| cut(*range, &boundaries));
+    parts.filter(|part| others.iter().all(|other| !other.overlaps(part))).collect()
+}
+
+impl Shard {
+    /// Hands over a change of the key ranges; when it has been made, the shard reports its `Ts` as executed.
+    ///
+    /// # Panics
+    /// When its `Ts` is not above those of all operations submitted before.
+    pub fn recut(&mut self, recut: Recut) {
+        self.advance_to(recut.ts);
+        self.recuts.push_back(recut);
+    }
+
+    /// The next operation whose turn it is; changes of the pieces that come before it are made.
+    pub(crate) fn next_operation(&mut self, effects: &mut Vec<Effect>) -> Option<OrderedOperation> {
+        while let Some(recut) = self.recuts.front()
+            && self.inbox.front().is_none_or(|next| next.ts > recut.ts)
+        {
+            let ts = recut.ts;
+            if !self.is_quiet() {
+                let is_older = |operation: &OrderedOperation| {
+                    !operation.operation.kind.is_write() && operation.read_ts < ts
+                };
+                let passes = self.inbox.iter().position(is_older)?;
+                return self.inbox.remove(passes);
+            }
+            if let Some(recut) = self.recuts.pop_front() {
+                self.recut_now(&recut);
+                effects.push(Effect::Executed { ts, outcomes: Vec::new() });
+            }
+        }
+        self.inbox.pop_front()
+    }
+
+    /// Whether no operation is on its revolution, has paused on it or waits for a row.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.rotation.is_empty()
+            && self.riders.none_waits()
+            && self.tables.values().all(|table| table.paused.is_empty())
+    }
+
+    /// Lets the reads that have paused go on, when they hold up a change: to its end they only note what they find.
+    pub(crate) fn resume_for_recut(&mut self) {
+        if !self.recut_is_next() {
+            return;
+        }
+        let mut ids: Vec<TableId> = self.tables.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let Some(table) = self.tables.get_mut(&id).filter(|table| !table.paused.is_empty()) else {
+                continue;
+            };
+            if table.riding.is_empty() {
+                self.rotation.push_back(id);
+            }
+            table.resume_all();
+        }
+    }
+
+    /// Whether nothing comes before the next change of the pieces but what is under way.
+    pub(crate) fn recut_is_next(&self) -> bool {
+        self.filling.is_none()
+            && self
+                .recuts
+                .front()
+                .is_some_and(|recut| self.inbox.front().is_none_or(|next| next.ts > recut.ts))
+    }
+
+    /// Takes rows that have been received, in the table's Arrow schema: those of the range that belong to this shard. They
+    /// begin at `begin`. The range has been cut out by a [`Recut`] that has been executed.
+    ///
+    /// # Errors
+    /// When the rows do not fit the table or the range.
+    pub fn install(&mut self, table: TableId, range: KeyRange, rows: &RecordBatch, begin: Ts) -> Result<()> {
+        let Some(schema) = self.tables.get(&table).map(|table| table.schema.clone()) else {
+            return Err(SqlError::internal("rows of a table that does not exist"));
+        };
+        check_layout(&schema, rows)?;
+        let positions = schema.partitioning.positions(&schema.columns, rows);
+        if !positions.iter().all(|position| range.contains(*position)) {
+            return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
+        }
+        self.restore(table, rows, begin)
+    }
+
+    /// Forgets the rows of a range that has been received in part.
+    pub fn clear(&mut self, range: KeyRange) {
+        for piece in 0..self.pieces.len() {
+            if self.pieces[piece].is_held() && self.pieces[piece].lies_in(&range) {
+                self.tables.values_mut().for_each(|table| {
+                    table.forget_keys(piece);
+                    table.vacate(piece);
+                });
+            }
+        }
+    }
+
+    /// A range that was held until `until`, whose rows a read at that `Ts` still asks for: loading a checkpoint.
+    pub fn restore_piece(&mut self, range: KeyRange, until: Ts) {
+        self.add_piece(Piece { until: Some(until), ..Piece::new(range, Ts::ZERO) });
+    }
+
+    /// Loads rows of a range of [`Shard::restore_piece`].
+    ///
+    /// # Errors
+    /// When there is no such table or range, or the rows do not fit.
+    pub fn restore_into(
+        &mut self,
+        table: TableId,
+        range: KeyRange,
+        until: Ts,
+        rows: &RecordBatch,
+    ) -> Result<()> {
+        let wanted = |piece: &Piece| piece.range == range && piece.until == Some(until);
+        let piece = self.pieces.iter().position(wanted);
+        let Some((piece, table)) = piece.zip(self.tables.get_mut(&table)) else {
+            return Err(SqlError::internal("rows of a table or a range that has not been restored"));
+        };
+        check_layout(&table.schema, rows)?;
+        let keys = crate::table::RowKeys::new(&table.schema, rows.columns(), rows.num_rows());
+        let own: Vec<u32> = (0..rows.num_rows())
+            .filter(|row| crate::table::shard_of(Table::hash(keys.get(*row)), self.shards) == self.index)
+            .map(|row| row as u32)
+            .collect();
+        table.append(piece, rows.columns(), &own, Ts::ZERO);
+        Ok(())
+    }
+
+    fn add_piece(&mut self, piece: Piece) -> usize {
+        let index = match self.pieces.iter().position(Piece::is_vacant) {
+            Some(vacant) => {
+                self.pieces[vacant] = piece;
+                vacant
+            }
+            None => {
+                self.pieces.push(piece);
+                self.pieces.len() - 1
+            }
+        };
+        let pieces = self.pieces.len();
+        self.tables.values_mut().for_each(|table| table.tails.resize(pieces, None));
+        // Nothing that is under way acts on it, unless it is cut from a piece on which it does.
+        for rider in self.riders.iter_mut() {
+            rider.place_of_range.resize(pieces, None);
+            rider.place_of_range[index] = None;
+        }
+        index
+    }
+
+    /// Changes the pieces. Nobody is on its revolution.
+    pub(crate) fn recut_now(&mut self, recut: &Recut) {
+        let boundaries = recut.boundaries();
+        for piece in 0..self.pieces.len() {
+            let Piece { range, .. } = self.pieces[piece];
+            let parts = cut(range, &boundaries);
+            if self.pieces[piece].is_held() && parts.len() > 1 {
+                self.split(piece, &parts, recut.ts);
+            }
+        }
+        let mut held = recut.held.clone();
+        held.sort_unstable();
+        let mut received = recut.received.clone();
+        received.sort_unstable();
+        let kept = without(&held, &received);
+        for piece in 0..self.pieces.len() {
+            let held = self.pieces[piece].is_held();
+            if held && !kept.iter().any(|range| self.pieces[piece].lies_in(range)) {
+                // A read at the change's `Ts` sees what is received, and not what it takes the place of.
+                let stale = received.iter().any(|range| self.pieces[piece].lies_in(range));
+                self.pieces[piece].until = Some(if stale { Ts(recut.ts.0 - 1) } else { recut.ts });
+                self.tables.values_mut().for_each(|table| table.forget_keys(piece));
+            }
+        }
+        let mut there: Vec<KeyRange> =
+            self.pieces.iter().filter(|piece| piece.is_held()).map(|piece| piece.range).collect();
+        there.sort_unstable();
+        for range in without(&held, &there).into_iter().flat_map(|range| cut(range, &boundaries)) {
+            self.add_piece(Piece::new(range, recut.ts));
+        }
+        self.held = held;
+    }
+
+    /// Cuts a piece in two or more.
+    fn split(&mut self, piece: usize, parts: &[KeyRange], ts: Ts) {
+        let whole = self.pieces[piece];
+        self.pieces[piece] = Piece { range: parts[0], cut: ts, ..whole };
+        let mut indices = vec![piece];
+        for part in &parts[1..] {
+            let index = self.add_piece(Piece { range: *part, cut: ts, ..whole });
+            for rider in self.riders.iter_mut() {
+                rider.place_of_range[index] = rider.place_of_range[piece];
+            }
+            indices.push(index);
+        }
+        for table in self.tables.values_mut() {
+            let moves = table.split(piece, parts, &indices);
+            if !moves.is_empty() {
+                table.readdress(&moves, &mut self.riders);
+            }
+        }
+    }
+
+    /// Lets pieces go that are held no more and that nobody reads; joins neighbours that nobody tells apart. Whether
+    /// there was anything to do.
+    pub(crate) fn drop_pieces(&mut self) -> bool {
+        let horizon = self.horizon;
+        if self.riders.is_empty() {
+            self.join_pieces();
+        }
+        let mut dropped = false;
+        for piece in 0..self.pieces.len() {
+            let found = self.pieces[piece];
+            if found.until.is_some_and(|until| until < horizon) && !found.is_vacant() {
+                self.tables.values_mut().for_each(|table| table.vacate(piece));
+                self.pieces[piece].vacate();
+                dropped = true;
+            }
+        }
+        dropped
+    }
+
+    /// Joins pieces of one range that nobody tells apart.
+    fn join_pieces(&mut self) {
+        for piece in 0..self.pieces.len() {
+            while let Some(next) = self.next_of(piece) {
+                self.pieces[piece].range.last = self.pieces[next].range.last;
+                self.pieces[next].vacate();
+                for table in self.tables.values_mut() {
+                    table.tails[next] = None;
+                    let segments = table.segments.iter_mut().filter(|segment| segment.range == next);
+                    segments.for_each(|segment| segment.range = piece);
+                }
+            }
+        }
+    }
+
+    fn next_of(&self, piece: usize) -> Option<usize> {
+        let this = self.pieces[piece];
+        let together = |next: &Piece| {
+            [this, *next].iter().all(|piece| piece.is_held() && piece.since.max(piece.cut) < self.horizon)
+                && this.range.last.checked_add(1) == Some(next.range.first)
+                && self.held.iter().any(|range| this.lies_in(range) && next.lies_in(range))
+        };
+        self.pieces.iter().position(together)
+    }
+}
+
+/// Where the rows of a segment have gone.
+type Moves = HashMap<u32, Vec<Address>>;
+
+impl Table {
+    /// Divides the rows of a piece among its parts, whose indices are given, and tells where they have gone.
+    fn split(&mut self, piece: usize, parts: &[KeyRange], indices: &[usize]) -> Moves {
+        let mut moves = Moves::new();
+        self.tails[piece] = None;
+        for slot in 0..self.segments.len() {
+            if self.segments[slot].range != piece || self.segments[slot].rows == 0 {
+                continue;
+            }
+            let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
+            for (row, position) in self.positions(slot).into_iter().enumerate() {
+                let part = parts.partition_point(|part| part.last < position);
+                rows[part].push(row as u32);
+            }
+            let filled: Vec<usize> = (0..parts.len()).filter(|part| !rows[*part].is_empty()).collect();
+            if let [only] = filled[..] {
+                self.segments[slot].range = indices[only];
+                continue;
+            }
+            let mut addresses = vec![Address { slot: NO_PIECE as u32, row: 0 }; self.segments[slot].rows];
+            let mut made = Vec::new();
+            for (number, part) in filled.into_iter().enumerate() {
+                let to = if number == 0 { slot } else { self.segments.len() + number - 1 };
+                for (row, old) in rows[part].iter().enumerate() {
+                    addresses[*old as usize] = Address { slot: to as u32, row: row as u32 };
+                }
+                made.push(self.segments[slot].extract(&self.schema.columns, &rows[part], indices[part]));
+            }
+            let mut made = made.into_iter();
+            if let Some(first) = made.next() {
+                let old = std::mem::replace(&mut self.segments[slot], first);
+                self.forget_size(&old);
+                // What refers to rows is put where they have gone by `readdress`.
+                self.segments[slot].previous = old.previous;
+                self.segments[slot].next = old.next;
+                self.segments[slot].queues = old.queues;
+            }
+            self.segments.extend(made);
+            moves.insert(slot as u32, addresses);
+        }
+        for slot in 0..self.segments.len() as u32 {
+            self.measure(slot);
+        }
+        moves
+    }
+
+    /// Ring positions of the rows of a segment.
+    fn positions(&self, slot: usize) -> Vec<Position> {
+        let segment = &self.segments[slot];
+        let rows: Vec<u32> = (0..segment.rows as u32).collect();
+        let key = self.schema.partitioning.columns();
+        let arrays =
+            self.schema.columns.iter().enumerate().map(|(index, column)| match key.contains(&index) {
+                true => segment.columns[index].gather(&column.ty, &rows),
+                false => arrow::array::new_null_array(&column.ty.arrow(), rows.len()),
+            });
+        let fields = arrow::datatypes::Schema::new(
+            self.schema
+                .columns
+                .iter()
+                .map(|column| arrow::datatypes::Field::new(&column.name, column.ty.arrow(), true))
+                .collect::<Vec<_>>(),
+        );
+        let batch = RecordBatch::try_new(fields.into(), arrays.collect()).expect("columns of one length");
+        self.schema.partitioning.positions(&self.schema.columns, &batch)
+    }
+
+    /// Puts right everything that refers to rows which have moved.
+    fn readdress(&mut self, moves: &Moves, riders: &mut Riders) {
+        let to = |address: Address| match moves.get(&address.slot) {
+            Some(addresses) => addresses[address.row as usize],
+            None => address,
+        };
+        if self.has_keys() {
+            self.readdress_keys(moves);
+        }
+        let mut previous = Vec::new();
+        for (slot, segment) in self.segments.iter_mut().enumerate() {
+            let at = |row: u32| Address { slot: slot as u32, row };
+            previous.extend(segment.previous.drain().map(|(row, old)| (to(at(row)), to(old))));
+        }
+        for (new, old) in previous {
+            self.segments[new.slot as usize].previous.insert(new.row, old);
+        }
+        for (slot, addresses) in moves {
+            let segment = &mut self.segments[*slot as usize];
+            let next = std::mem::take(&mut segment.next);
+            let queues = std::mem::take(&mut segment.queues);
+            for (row, after) in next {
+                let (at, after) = (addresses[row as usize], addresses[after as usize]);
+                self.segments[at.slot as usize].next.insert(at.row, after.row);
+            }
+            for (root, queue) in queues {
+                let at = addresses[root as usize];
+                self.segments[at.slot as usize].queues.insert(at.row, queue);
+            }
+        }
+        for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {
+            for change in &mut rider.changes {
+                let row = change.new.or(change.old).unwrap_or_default();
+                let slot = to(Address { slot: change.slot, row }).slot;
+                let of = |row: Option<u32>| row.map(|row| to(Address { slot: change.slot, row }).row);
+                *change = Change { slot, old: of(change.old), new: of(change.new) };
+                self.segments[slot as usize].note_undecided(rider.ts);
+            }
+            if let Work::Rows { found, .. } = &mut rider.work {
+                *found = found.readdressed(to);
+            }
+        }
+    }
+
+    fn readdress_keys(&mut self, moves: &Moves) {
+        // The columns are where they go to already. Within a segment rows only move up, and in ascending order, so no
+        // entry is taken for another's new place.
+        let mut slots: Vec<u32> = moves.keys().copied().collect();
+        slots.sort_unstable();
+        let mut key = Vec::new();
+        for slot in slots {
+            for (row, new) in moves[&slot].iter().enumerate() {
+                self.stored_key(*new, &mut key);
+                let old = Address { slot, row: row as u32 };
+                self.keys.replace(Table::hash(&key), old, *new);
+            }
+        }
+    }
+
+    /// Takes the keys of a piece's rows out of the index.
+    fn forget_keys(&mut self, piece: usize) {
+        if !self.has_keys() {
+            return;
+        }
+        for slot in 0..self.segments.len() as u32 {
+            let segment = &self.segments[slot as usize];
+            if segment.range == piece {
+                for row in 0..segment.rows as u32 {
+                    let address = Address { slot, row };
+                    let hash = self.hash_of_stored(address);
+                    self.keys.remove(hash, address);
+                }
+            }
+        }
+    }
+
+    /// Forgets the rows of a piece. No index entry and no operation refers to them.
+    fn vacate(&mut self, piece: usize) {
+        if let Some(tail) = self.tails.get_mut(piece) {
+            *tail = None;
+        }
+        for slot in 0..self.segments.len() {
+            if self.segments[slot].range == piece {
+                let old =
+                    std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
+                self.forget_size(&old);
+                self.measure(slot as u32);
+            }
+        }
+    }
+}
+
+impl Segment {
+    /// Some of its rows, with their versions, as a segment of another piece.
+    fn extract(&self, columns: &[crate::schema::Column], rows: &[u32], piece: usize) -> Segment {
+        let mut segment = Segment::new(piece, columns);
+        let arrays: Vec<_> = self
+            .columns
+            .iter()
+            .zip(columns)
+            .map(|(column, definition)| column.gather(&definition.ty, rows))
+            .collect();
+        segment.append(columns, &arrays, Take::All(rows.len()), Ts::ZERO);
+        segment.encode(columns);
+        segment.versions = self.versions.clone();
+        segment.versions.compact(rows, Ts::ZERO);
+        segment
+    }
+}
+
+impl FoundRows {
+    /// The same rows where they are now.
+    fn readdressed(&self, to: impl Fn(Address) -> Address) -> FoundRows {
+        let mut by_slot: std::collections::BTreeMap<u32, Vec<u32>> = std::collections::BTreeMap::new();
+        for (slot, rows) in self.runs() {
+            for row in rows {
+                let Address { slot, row } = to(Address { slot, row: *row });
+                by_slot.entry(slot).or_default().push(row);
+            }
+        }
+        let mut found = FoundRows::default();
+        by_slot.iter().for_each(|(slot, rows)| found.push(*slot, rows));
+        found
+    }
+}

@@ -1,0 +1,171 @@
+//! Changes of the key ranges in a history. What is received comes from the shard itself: it holds the range no more and
+//! again from the same `Ts` on, so that the oracle knows what has to arrive.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use carousel_engine::{
+    Shard, TableSchema, Ts,
+    expr::Expr,
+    operation::{Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
+    position::KeyRange,
+    recut::Recut,
+};
+
+use crate::{Step, generate::Random, oracle::context};
+
+/// The ring, cut at random.
+pub fn random_ranges(random: &mut Random) -> Vec<KeyRange> {
+    let mut cuts: Vec<u64> = (0..random.below(4)).map(|_| random.next()).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut ranges = Vec::new();
+    let mut first = 0;
+    for cut in cuts {
+        ranges.push(KeyRange::new(first, cut));
+        first = cut + 1;
+    }
+    ranges.push(KeyRange::new(first, u64::MAX));
+    ranges
+}
+
+/// A change of the ranges.
+pub struct Move {
+    pub recut: Recut,
+}
+
+impl Move {
+    pub fn new(ts: Ts, held: &[KeyRange], random: &mut Random) -> Move {
+        let mut received = Vec::new();
+        if random.one_in(2) {
+            // A range, or a part of it.
+            let range = *random.pick(held);
+            let middle = range.first + (range.last - range.first) / 3;
+            received.push(match random.below(3) {
+                0 => range,
+                1 => KeyRange::new(range.first, middle),
+                _ => KeyRange::new(middle, range.last),
+            });
+        }
+        Move { recut: Recut { ts, held: held.to_vec(), received: received.clone(), cuts: received } }
+    }
+}
+
+/// A change that is being made in one shard.
+pub struct Moving {
+    recut: Recut,
+    schema: Arc<TableSchema>,
+    /// Ranges that are to be received.
+    left: Vec<KeyRange>,
+    /// `Ts` of the next operation of its own.
+    next: Ts,
+    /// How often the sender may still fail.
+    failures: usize,
+    state: State,
+}
+
+enum State {
+    Recutting,
+    Reading { ts: Ts, range: KeyRange, window: u32, unread: u32 },
+    Done,
+}
+
+impl Moving {
+    /// Whether a step can be submitted: what changes before it has been done.
+    pub fn is_done(moving: &mut Option<Moving>, step: &Step, shard: &mut Shard) -> bool {
+        let Some(Move { recut }) = &step.change else { return true };
+        match moving {
+            Some(moving) if moving.recut.ts == recut.ts => matches!(moving.state, State::Done),
+            _ => {
+                shard.recut(recut.clone());
+                *moving = Some(Moving {
+                    recut: recut.clone(),
+                    schema: step.world.schema.clone(),
+                    left: recut.received.clone(),
+                    next: Ts(recut.ts.0 + 1),
+                    failures: 10,
+                    state: State::Recutting,
+                });
+                false
+            }
+        }
+    }
+
+    /// Takes what came out of the shard for it; gives back the rest.
+    pub fn go_on(&mut self, shard: &mut Shard, effects: Vec<Effect>, random: &mut Random) -> Vec<Effect> {
+        let mut others = Vec::new();
+        let mut own = effects;
+        while !own.is_empty() || random.one_in(2) {
+            let mut further = Vec::new();
+            for effect in own {
+                match (&mut self.state, effect) {
+                    (State::Recutting, Effect::Executed { ts, .. }) if ts == self.recut.ts => {
+                        self.read_next(shard, random);
+                    }
+                    (State::Reading { ts: own, range, window, unread }, Effect::Rows { ts, batch, .. })
+                        if ts == *own =>
+                    {
+                        *unread += 1;
+                        assert!(*unread <= *window, "rows come when they are asked for");
+                        let rows = RecordBatch::try_new(self.schema.arrow(), batch.columns().to_vec());
+                        let begin = Ts(self.recut.ts.0 - 1);
+                        let rows = rows.expect("all columns");
+                        shard.install(self.schema.id, *range, &rows, begin).expect("rows of the range");
+                    }
+                    (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
+                        self.read_next(shard, random);
+                    }
+                    // One that was ended.
+                    (_, Effect::Executed { ts, .. }) if ts > self.recut.ts && ts < self.next => {}
+                    (_, other) => others.push(other),
+                }
+            }
+            match &mut self.state {
+                State::Reading { ts, range, .. } if self.failures > 0 && random.one_in(20) => {
+                    self.failures -= 1;
+                    // The sender has failed: from the beginning.
+                    shard.cancel(*ts, &mut further);
+                    shard.clear(*range);
+                    self.left.push(*range);
+                    self.read_next(shard, random);
+                }
+                State::Reading { ts, unread, .. } if *unread > 0 && random.one_in(3) => {
+                    let batches = 1 + random.below(*unread as usize) as u32;
+                    *unread -= batches;
+                    shard.allow(*ts, batches, &mut further);
+                }
+                _ => {}
+            }
+            own = further;
+        }
+        others
+    }
+
+    fn read_next(&mut self, shard: &mut Shard, random: &mut Random) {
+        let Some(range) = self.left.pop() else {
+            self.state = State::Done;
+            return;
+        };
+        let ts = self.next;
+        self.next = Ts(ts.0 + 1);
+        let column = |(index, column): (usize, &carousel_engine::schema::Column)| {
+            Expr::column(index, column.ty.clone())
+        };
+        let projection = self.schema.columns.iter().enumerate().map(column).collect();
+        let output = ReadOutput::Rows { projection, top: None };
+        let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
+        let operation = Arc::new(Operation { table: self.schema.id, context: context(), kind });
+        // The prefix that a read at the change's `Ts` sees: nothing comes between them.
+        let read_ts = Ts(self.recut.ts.0 - 1);
+        let window = 1 + random.below(3) as u32;
+        shard.submit(OrderedOperation {
+            ts,
+            read_ts,
+            operation,
+            ranges: vec![range],
+            undecided: false,
+            window: Some(window),
+        });
+        self.state = State::Reading { ts, range, window, unread: 0 };
+    }
+}
