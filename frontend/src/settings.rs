@@ -62,6 +62,9 @@ const fn setting(
     Definition { name, default, kind, reported, description }
 }
 
+/// A setting that every statement changes.
+pub const LAST_TS: &str = "carousel.last_ts";
+
 /// Sorted by lower-case name, as SHOW ALL lists them.
 const DEFINITIONS: &[Definition] = &[
     setting(
@@ -77,6 +80,13 @@ const DEFINITIONS: &[Definition] = &[
         Kind::EnumOf(&["hex", "escape"], 1),
         false,
         "Sets the output format for bytea.",
+    ),
+    setting(
+        LAST_TS,
+        "",
+        Kind::Fixed,
+        false,
+        "Shows where in the order of all writes the last statement was executed, or what it read.",
     ),
     setting(
         "carousel.read_isolation",

@@ -20,7 +20,7 @@ use super::{
     ids::Ids,
     transaction::State,
 };
-use crate::connection::Failed;
+use crate::{connection::Failed, settings::LAST_TS};
 
 /// The columns of what a plan returns; `None` when it returns no rows.
 pub fn output_columns(planned: &Planned) -> Option<Vec<OutputColumn>> {
@@ -46,6 +46,10 @@ fn text_rows(planned: Arc<Planned>, names: &[&str], columns: Vec<Vec<String>>) -
 }
 
 impl Session<'_> {
+    fn shown_ts(&self) -> String {
+        self.last_ts.map(|ts| ts.to_string()).unwrap_or_default()
+    }
+
     /// Runs a statement that is for the session itself.
     pub(super) async fn command(&mut self, planned: Arc<Planned>, parameters: &[Value]) -> Result<Outcome> {
         let tag = planned.plan.tag(0);
@@ -53,10 +57,13 @@ impl Session<'_> {
         match &planned.plan {
             Plan::Show(name) => {
                 let (name, value) = self.settings.show(name)?;
+                let value = if name == LAST_TS { self.shown_ts() } else { value };
                 text_rows(planned, &[&name], vec![vec![value]])
             }
             Plan::ShowAll => {
-                let all = self.settings.show_all();
+                let mut all = self.settings.show_all();
+                let last_ts = all.iter_mut().filter(|row| row[0] == LAST_TS);
+                last_ts.for_each(|row| row[1] = self.shown_ts());
                 let column = |i: usize| all.iter().map(|row| row[i].clone()).collect();
                 let columns = (0..3).map(column).collect();
                 text_rows(planned, &["name", "setting", "description"], columns)

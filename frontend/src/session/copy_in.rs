@@ -115,7 +115,8 @@ impl Session<'_> {
         loop {
             let failure = match self.submit(message.clone(), ReadIsolation::Sequential, true).await? {
                 Ok((mut part, mut submission)) => loop {
-                    if let Part::Done { rows, .. } = part {
+                    if let Part::Done { ts, rows } = part {
+                        self.last_ts = Some(ts);
                         return Ok(rows);
                     }
                     match super::execute::next_part(&mut submission, &mut self.connection.interrupts, true)

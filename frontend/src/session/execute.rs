@@ -49,6 +49,8 @@ pub struct Cursor {
     /// A part that arrived and was not looked at.
     arrived: Option<Part>,
     ready: VecDeque<RecordBatch>,
+    /// Where in the m-seq it was executed, or what it read, as soon as that is known.
+    pub(super) ts: Option<Ts>,
     /// Rows that a write affected.
     affected: Option<u64>,
     /// Rows that were sent to the client.
@@ -72,6 +74,7 @@ impl Cursor {
             above: None,
             arrived: None,
             ready: rows.into(),
+            ts: None,
             affected: None,
             sent: 0,
             notices: Vec::new(),
@@ -137,13 +140,16 @@ impl Cursor {
             }
             (Part::Groups(groups), Some(above)) => above.groups(groups)?,
             (Part::Rows(_) | Part::Groups(_), None) => {}
-            (Part::Done { rows, .. }, _) => {
+            (Part::Done { ts, rows }, _) => {
+                // What reads under a pin says when it was asked, not what it saw.
+                self.ts = self.ts.or(Some(ts));
                 if writes {
                     self.affected = Some(rows);
                 }
                 self.finish()?;
             }
-            (Part::Ddl { effect, .. }, _) => {
+            (Part::Ddl { ts, effect }, _) => {
+                self.ts = Some(ts);
                 self.notices = effect.notices;
                 self.finish()?;
             }
@@ -176,7 +182,7 @@ pub async fn next_part(
 }
 
 /// A write that was submitted cannot be taken back: to stop waiting for it is not to stop it.
-fn outcome_unknown(stopped: SqlError) -> SqlError {
+pub(super) fn outcome_unknown(stopped: SqlError) -> SqlError {
     SqlError::new(SqlState::OUTCOME_UNKNOWN, stopped.message)
         .with_detail("The statement had been submitted and may take effect.")
 }
@@ -266,6 +272,7 @@ impl Session<'_> {
                     Some(Err(Failure::Stale { ts })) => return Ok(Err(ts)),
                     None => {}
                 }
+                (cursor.ts, self.last_ts) = (running.ts, None);
                 cursor.running = Some(running);
                 return Ok(Ok(cursor));
             }
@@ -283,6 +290,8 @@ impl Session<'_> {
         let isolation = self.read_isolation(statement);
         match self.submit(message, isolation, writes).await? {
             Ok((part, submission)) => {
+                let snapshot = self.transaction.pin.as_ref().filter(|_| !writes).map(Pin::ts);
+                (cursor.ts, self.last_ts) = (snapshot, None);
                 cursor.arrived = Some(part);
                 cursor.submission = Some(submission);
                 Ok(Ok(cursor))

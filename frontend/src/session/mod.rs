@@ -16,7 +16,7 @@ mod transaction;
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use carousel_cluster::client::Client;
-use carousel_engine::{SqlError, SqlState, Type, Value, expr::EvalContext, text::TextWriter};
+use carousel_engine::{SqlError, SqlState, Ts, Type, Value, expr::EvalContext, text::TextWriter};
 use carousel_planner::{OutputColumn, Plan, Planned, Settings, Statement};
 use pgwire::messages::response::TransactionStatus;
 
@@ -66,6 +66,8 @@ pub struct Session<'c> {
     database: Arc<str>,
     settings: SessionSettings,
     transaction: Transaction,
+    /// What `carousel.last_ts` shows.
+    last_ts: Option<Ts>,
     statements: HashMap<String, Arc<Prepared>>,
     /// Bytes of text of the prepared statements.
     statements_bytes: usize,
@@ -259,6 +261,7 @@ impl Session<'_> {
         for notice in std::mem::take(&mut cursor.notices) {
             self.notice(Severity::Notice, &notice);
         }
+        self.last_ts = cursor.ts.or(self.last_ts);
         self.answered(cursor.tag());
     }
 

@@ -77,7 +77,9 @@ impl Relations {
 pub struct Running {
     rows: mpsc::Receiver<Rows>,
     task: AbortHandle,
-    /// What its reads see, unless it is a block's snapshot.
+    /// What its reads see, if they are pinned.
+    pub(super) ts: Option<Ts>,
+    /// Holds that, unless it is a block's snapshot.
     _pin: Option<Pin>,
 }
 
@@ -114,7 +116,7 @@ impl Session<'_> {
         let rows = statement.start(&self.relations.runtime, reader)?;
         let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
-        Ok(Running { rows: receiver, task, _pin: pin })
+        Ok(Running { rows: receiver, task, ts: read_ts, _pin: pin })
     }
 }
 
