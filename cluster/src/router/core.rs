@@ -372,6 +372,11 @@ impl Core {
         }
     }
 
+    /// `Ts` of the last message that was learned.
+    pub fn ts(&self) -> Ts {
+        self.mseq.ts()
+    }
+
     /// Whether so much waits to be proposed that no more data should be taken.
     pub fn is_full(&self) -> bool {
         match &self.role {
@@ -520,6 +525,10 @@ impl Core {
                 sequence: last.sequence,
             });
             let taken = leading.taken.entry(from).or_insert(learned);
+            // A proposal of an earlier leadership may have been learned in this one.
+            if (taken.incarnation, taken.sequence) < (learned.incarnation, learned.sequence) {
+                *taken = learned;
+            }
             if incarnation < taken.incarnation {
                 continue;
             }

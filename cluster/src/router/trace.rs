@@ -292,6 +292,30 @@ fn duplicates_are_suppressed_after_a_change_of_the_leader() {
 }
 
 #[test]
+fn a_proposal_of_an_earlier_leadership_is_learned_in_the_next() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.begin(C1, R1);
+    scenario.agree(R1, &[R1]);
+    scenario.send(C1, R1, route((1..=3).map(|sequence| write_at(C1, sequence, 7))));
+    scenario.note("r1 is deposed, and leads again before anybody has learned what it proposed");
+    let (_, proposed) = scenario.routers.get_mut(&R1).and_then(|r| r.proposed.take()).expect("a proposal");
+    scenario.input(R1, Input::Follower(None));
+    scenario.leads(R1);
+    scenario.note(
+        "c1 sends its window again: only the beginning has come when all of it turns out to be ordered",
+    );
+    scenario.send(C1, R1, route([write_at(C1, 1, 7)]));
+    scenario.log.push(proposed);
+    scenario.learn(R1);
+    scenario.agree(R1, &[R1]);
+    scenario.note("so c1 goes on behind that");
+    scenario.send(C1, R1, route([write_at(C1, 4, 7)]));
+    scenario.agree(R1, &[R1]);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
 fn a_leader_crashes_with_messages_in_every_state() {
     let mut scenario = Scenario::new(three_storage(), Limits::default());
     scenario.leads(R1);

@@ -144,8 +144,8 @@ pub(super) enum Output {
     /// Send; with true only once the writes before it are on disk.
     Send(Member, Message, bool),
     Write(Write),
-    /// Tell the router what the state machine has learned.
-    Learned(Event),
+    /// Tell the router what the state machine has learned, from an entry of this term.
+    Learned(u64, Event),
     /// Tell the router who leads.
     Leadership(Event),
     /// A proposal was learned, or failed.
@@ -414,7 +414,7 @@ impl Node {
                 }
                 self.follow(term, Some(from), random);
                 self.deadline_ms = self.now_ms + random.within(ELECTION_MS);
-                let index = snapshot.0;
+                let (index, of_term) = (snapshot.0, snapshot.1);
                 if index > self.commit {
                     let mseq = snapshot.2.clone();
                     self.commit = index;
@@ -423,7 +423,7 @@ impl Node {
                     self.marks = VecDeque::from([snapshot.clone()]);
                     self.history.clear();
                     self.write(Write::Snapshot(snapshot, false));
-                    self.outputs.push(Output::Learned(Event::Installed(mseq)));
+                    self.outputs.push(Output::Learned(of_term, Event::Installed(mseq)));
                 }
                 let term = self.stored.term;
                 self.send(from, Message::Appended { term, accepted: true, index }, true);
@@ -517,7 +517,7 @@ impl Node {
             }
             if !learned.is_empty() {
                 let mseq = self.applied.1.clone();
-                self.outputs.push(Output::Learned(Event::Learned { mseq, learned }));
+                self.outputs.push(Output::Learned(entry.term, Event::Learned { mseq, learned }));
             }
             let own = self.leads() == Some(entry.term);
             if own && entry.batch.0.is_empty() {

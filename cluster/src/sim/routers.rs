@@ -23,21 +23,9 @@ pub(super) struct RouterDisk {
     pending: VecDeque<(Write, u64)>,
     /// The end of the log that is synced.
     end: u64,
-    /// The router has told a leader that its log is on disk up to here, and has replaced nothing of that since.
-    acknowledged: u64,
     written: u64,
     synced: u64,
     last_us: u64,
-}
-
-impl RouterDisk {
-    /// A write has reached the disk.
-    fn apply(&mut self, write: Write) {
-        if let Write::Append(after, _) = &write {
-            self.acknowledged = self.acknowledged.min(*after);
-        }
-        self.stored.apply(write);
-    }
 }
 
 /// A router's life.
@@ -70,7 +58,6 @@ impl World {
             stored: Stored::new(MSeq::new(config.as_ref().clone())),
             pending: VecDeque::new(),
             end: 0,
-            acknowledged: 0,
             written: 0,
             synced: 0,
             last_us: 0,
@@ -92,11 +79,11 @@ impl World {
         let survive = self.random.below(disk.pending.len() as u64 + 1) as usize;
         for (index, (write, _)) in std::mem::take(&mut disk.pending).into_iter().enumerate() {
             match write {
-                write if index < survive => disk.apply(write),
+                write if index < survive => disk.stored.apply(write),
                 // Torn: some records of the last write.
                 Write::Append(after, mut entries) if index == survive => {
                     entries.truncate(self.random.below(entries.len() as u64 + 1) as usize);
-                    disk.apply(Write::Append(after, entries));
+                    disk.stored.apply(Write::Append(after, entries));
                 }
                 _ => break,
             }
@@ -104,15 +91,21 @@ impl World {
         disk.end = disk.stored.end();
         disk.written = 0;
         disk.synced = 0;
-        if disk.end < disk.acknowledged {
-            let (end, acknowledged) = (disk.end, disk.acknowledged);
-            self.wrong =
-                Some(format!("{id} has acknowledged entry {acknowledged}, and has lost all behind {end}"));
-        }
     }
 
     pub(super) fn router_input(&mut self, id: ProcessId, input: Input) -> Result<(), String> {
         let Some(host) = self.routers.get_mut(&id) else { return Ok(()) };
+        if let Input::Leader(leadership) = &input {
+            let earlier = self.agreed.range(..leadership.wrapping_sub(host.salt));
+            if let Some((term, agreed)) = earlier.last()
+                && *agreed > host.core.ts()
+            {
+                let ts = host.core.ts();
+                return Err(format!(
+                    "{id} leads and has learned what is before {ts}, but leader {term} had agreed on {agreed}"
+                ));
+            }
+        }
         let effects = host.core.handle(input);
         for effect in effects {
             match effect {
@@ -221,9 +214,13 @@ impl World {
                 let at_us = disk.last_us;
                 self.schedule_at(at_us, Item::RouterDisk(id));
             }
-            Output::Learned(event) => {
+            Output::Learned(term, event) => {
                 host.learned_us = (host.learned_us + 1).max(self.now_us + delay_us);
                 let at_us = host.learned_us;
+                if let Event::Learned { mseq, .. } = &event {
+                    let agreed = self.agreed.entry(term).or_default();
+                    *agreed = mseq.ts().max(*agreed);
+                }
                 let input = self.learned(id, event)?;
                 self.schedule_at(at_us, Item::Router { to: id, input });
             }
@@ -274,7 +271,7 @@ impl World {
             return Ok(());
         };
         let Some((write, end)) = disk.pending.pop_front() else { return Ok(()) };
-        disk.apply(write);
+        disk.stored.apply(write);
         disk.end = end;
         disk.synced += 1;
         let mut ready = Vec::new();
@@ -290,10 +287,12 @@ impl World {
 
     /// The consensus puts up with loss, repetition and reordering.
     fn send_consensus(&mut self, from: Member, to: Member, message: Message) {
+        // What a crash at this moment would leave.
+        let end = self.router_disks.get(&ProcessId::router(from)).map_or(0, |disk| disk.stored.end());
         if let Message::Appended { accepted: true, index, .. } = &message
-            && let Some(disk) = self.router_disks.get_mut(&ProcessId::router(from))
+            && *index > end
         {
-            disk.acknowledged = disk.acknowledged.max(*index);
+            self.wrong = Some(format!("r{from} says that it has entry {index}, its disk ends at {end}"));
         }
         let blocked = self.network.is_blocked(ProcessId::router(from), ProcessId::router(to));
         if blocked || self.random.one_in(100) {

@@ -30,6 +30,17 @@ fn seeds() {
     assert!(failures.is_empty(), "{} of {count} seeds fail", failures.len());
 }
 
+/// As long as the same is drawn from them, these seeds show what has been wrong once: a leader that asked for messages
+/// again which an earlier leadership of its own had ordered.
+#[test]
+fn seeds_that_have_failed() {
+    for seed in [10_381, 10_526] {
+        if let Err(failure) = run(seed, Options::default()) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// The first seed that shows a planted bug, and what it shows.
 fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
     plant(Some(bug));
@@ -43,7 +54,7 @@ const PLANTED: [(Bug, u64); 12] = [
     (Bug::SkippedConfirmation, 50),
     (Bug::ReorderedWindow, 5),
     (Bug::StaleConfig, 20),
-    (Bug::LostFsync, 100),
+    (Bug::LostFsync, 5),
     (Bug::VoteCountedTwice, 50),
     (Bug::ReadBeforeDecision, 20),
     (Bug::VersionCollectedTooEarly, 50),
@@ -51,7 +62,7 @@ const PLANTED: [(Bug, u64); 12] = [
     (Bug::CheckpointTooFar, 50),
     (Bug::FrontierAhead, 5),
     (Bug::VotesForgottenTooEarly, 100),
-    (Bug::LeaderBeforeItsLog, 50),
+    (Bug::LeaderBeforeItsLog, 5),
 ];
 
 #[test]

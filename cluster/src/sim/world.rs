@@ -158,6 +158,8 @@ pub(super) struct World {
     pub(super) clients: BTreeMap<ProcessId, ClientHost>,
     pub(super) statements: Vec<Statement>,
     pub(super) replay: Replay,
+    /// How far the m-seq had grown with the entries of each term of the consensus.
+    pub(super) agreed: BTreeMap<u64, Ts>,
     /// How long the turmoil has lasted.
     turmoil_us: u64,
     /// Operations that have not been submitted.
@@ -201,6 +203,7 @@ impl World {
             network: Network::default(),
             lives: BTreeMap::new(),
             replay: Replay::new(config.clone()),
+            agreed: BTreeMap::new(),
             config,
             routers: BTreeMap::new(),
             router_disks: BTreeMap::new(),
