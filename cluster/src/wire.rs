@@ -250,7 +250,8 @@ pub enum Wire {
     /// The transport's word to both sides when two processes that stayed up could not reach one another for too long:
     /// what was under way between them may be lost.
     Lost,
-    /// Storage process to client: snapshot reads may have been lost on their way from the router.
+    /// Storage process to client: snapshot reads may have been lost on their way from the router, or reads were cancelled as
+    /// this client seemed to have ended.
     ReadsMissed,
     /// Router to router, between operating system processes: what the consensus has to say.
     Consensus(Packet),

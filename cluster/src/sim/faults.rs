@@ -38,7 +38,7 @@ impl World {
             36..46 => {
                 let until_us = self.now_us + self.random.within(20_000..3_000_000);
                 if let Some((process, life)) = any.and_then(|any| Some((any, self.lives.get_mut(&any)?))) {
-                    life.paused_until_us = until_us;
+                    life.paused_until_us = life.paused_until_us.max(until_us);
                     self.note([10, until_us], || format!("{process} pauses until {}", until_us / 1_000));
                 }
             }
@@ -200,10 +200,8 @@ impl World {
         self.meet();
         self.strays = false;
         self.disk_us = 0;
+        self.end_pauses();
         for process in self.processes() {
-            if let Some(life) = self.lives.get_mut(&process) {
-                life.paused_until_us = 0;
-            }
             if process.kind == ProcessKind::Client
                 && self.replay.is_fenced(process, self.incarnation(process))
             {

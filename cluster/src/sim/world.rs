@@ -147,7 +147,9 @@ pub(super) struct World {
     pub(super) phase: Phase,
     /// What is due, with the life of the process it is about.
     due: BTreeMap<(u64, u64), (u64, Item)>,
+    /// The last number of something due at its time, and of something that a pause has postponed: that comes first.
     sequence: u64,
+    postponed: u64,
     pub(super) network: Network,
     pub(super) lives: BTreeMap<ProcessId, Life>,
     pub(super) config: Arc<Config>,
@@ -199,7 +201,8 @@ impl World {
             turmoil_us: 0,
             phase: Phase::Turmoil,
             due: BTreeMap::new(),
-            sequence: 0,
+            sequence: 1 << 63,
+            postponed: 0,
             network: Network::default(),
             lives: BTreeMap::new(),
             replay: Replay::new(config.clone()),
@@ -265,6 +268,20 @@ impl World {
     fn at(&mut self, at_us: u64, life: u64, item: Item) {
         self.sequence += 1;
         self.due.insert((at_us, self.sequence), (life, item));
+    }
+
+    /// Something happens to a process that pauses: when it goes on, in the same order and before anything else.
+    fn postpone(&mut self, until_us: u64, life: u64, item: Item) {
+        self.postponed += 1;
+        self.due.insert((until_us, self.postponed), (life, item));
+    }
+
+    /// All pauses end.
+    pub(super) fn end_pauses(&mut self) {
+        self.lives.values_mut().for_each(|life| life.paused_until_us = 0);
+        let (now_us, first) = (self.now_us, 1 << 63);
+        let postponed: Vec<_> = self.due.extract_if(.., |(_, number), _| *number < first).collect();
+        postponed.into_iter().for_each(|(_, (life, item))| self.postpone(now_us, life, item));
     }
 
     /// Something is due at a time, if the process it is about still lives this life.
@@ -393,7 +410,7 @@ impl World {
                 }
                 if known.paused_until_us > at_us {
                     let until_us = known.paused_until_us;
-                    self.at(until_us, life, item);
+                    self.postpone(until_us, life, item);
                     continue;
                 }
             }

@@ -574,7 +574,12 @@ impl Core {
             }
             Event::Cancel(id) => self.cancel(id),
             Event::Took { id, batches } => self.took_batches(id, batches),
-            Event::ClientGone(client) => self.cancel_reads(|id| id.submitter == client),
+            Event::ClientGone(client) => {
+                // Its next life may have begun already: what that has asked must not be waited for in vain.
+                if self.cancel_reads(|id| id.submitter == client) {
+                    self.effects.push(Effect::Send(client, Wire::ReadsMissed));
+                }
+            }
             Event::Tick(now_ms) => self.tick(now_ms),
         }
         self.advance();

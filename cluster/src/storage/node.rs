@@ -296,9 +296,9 @@ impl Node {
                 }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
-            Wire::Lost if from == self.link.router() => {
+            Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
-                // What is ordered comes again.
+                // What is ordered comes again; reads do not, also when this process has turned to another router meanwhile.
                 let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
                 clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
             }

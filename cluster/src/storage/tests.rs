@@ -21,7 +21,7 @@ use carousel_engine::{
 use super::{
     basic::BasicRead,
     core::{Core, CoreOptions, Effect, Event, Recovered, local},
-    node::{Input, Node},
+    node::{Input, Node, Output},
 };
 use crate::{
     catalog::Catalog,
@@ -110,6 +110,7 @@ impl Scene {
                         }
                         Wire::AskVotes(writes) => format!("{me} -> {to} asks for votes {writes:?}"),
                         Wire::Durable { ts, .. } => format!("{me} -> {to} durable ts={ts}"),
+                        Wire::ReadsMissed => format!("{me} -> {to} reads missed"),
                         Wire::ReadsLost(reads) => format!("{me} -> {to} lost {}", reads.len()),
                         other => panic!("{other:?}"),
                     };
@@ -458,14 +459,30 @@ fn votes_are_not_kept_for_a_suspected_process() {
     scene.check("");
 }
 
-#[test]
-fn a_refusal_that_comes_late_does_not_stop_a_replica() {
+/// A process that knows two routers, and has followed the m-seq up to 9.
+fn node() -> Node {
     let config = Arc::new(Config::evenly(1, 1).expect("a ring"));
     let (id, routers) = (ProcessId::storage(1), vec![ProcessId::router(1), ProcessId::router(2)]);
     let options = CoreOptions { id, config, shards: 1, running: 16 };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
     let mut node = Node::new(id, 1, None, 1, routers, core);
     node.begin();
+    node
+}
+
+#[test]
+fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
+    let mut node = node();
+    let client = ProcessId::client(1);
+    node.handle(Input::Received { from: client, wire: Wire::Hello }, 0);
+    node.handle(Input::Unreachable(ProcessId::router(1)), 0);
+    let outputs = node.handle(Input::Received { from: ProcessId::router(1), wire: Wire::Lost }, 0);
+    assert!(matches!(outputs[..], [Output::Send(to, Wire::ReadsMissed)] if to == client), "{outputs:?}");
+}
+
+#[test]
+fn a_refusal_that_comes_late_does_not_stop_a_replica() {
+    let mut node = node();
     // What it answers was asked before another router delivered up to 9.
     let refused = |purged| {
         let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(purged) };
@@ -726,7 +743,10 @@ fn a_slow_reader_holds_up_nobody_else() {
 
     scene.handle(1, Event::ClientGone(ProcessId::client(1)));
     let cancelled: String = (3..18).map(|ts| format!("s1 cancels ts={ts}\n")).collect();
-    scene.check(&cancelled);
+    // Should it be there after all, in another life, it asks again.
+    scene.check(&format!("{cancelled}s1 -> c1 reads missed"));
+    scene.handle(1, Event::ClientGone(ProcessId::client(1)));
+    scene.check("");
 }
 
 /// A client that has started again does not know the reads of its earlier life.

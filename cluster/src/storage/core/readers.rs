@@ -65,14 +65,13 @@ impl Core {
         }
     }
 
-    /// Cancels reads whose readers are gone.
-    pub(super) fn cancel_reads(&mut self, is_gone: impl Fn(MessageId) -> bool) {
+    /// Cancels reads whose readers are gone; whether there were any.
+    pub(super) fn cancel_reads(&mut self, is_gone: impl Fn(MessageId) -> bool) -> bool {
         let reads = self.running.values().filter(|running| !running.is_write);
         let gone: Vec<MessageId> =
             reads.filter_map(|running| running.answer).filter(|id| is_gone(*id)).collect();
-        for id in gone {
-            self.cancel(id);
-        }
+        gone.iter().for_each(|id| self.cancel(*id));
+        !gone.is_empty()
     }
 
     /// Notes the incarnation of a submitter: nobody reads the answers of an earlier one.
