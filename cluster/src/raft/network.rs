@@ -47,7 +47,7 @@ impl Packet {
     /// Elections and answers are not held up by entries.
     pub(crate) fn lane(&self) -> Lane {
         match &*self.what {
-            What::Append(_) | What::Install(..) => Lane::Data,
+            What::Append(_) | What::EndOfAppends | What::Install(..) => Lane::Data,
             What::Vote(_) | What::PreVote(_) | What::Voted(_) | What::Appended(_) | What::Installed(_) => {
                 Lane::Control
             }
@@ -62,10 +62,48 @@ enum What {
     Vote(VoteRequest<TypeConfig>),
     PreVote(VoteRequest<TypeConfig>),
     Voted(Answer<VoteResponse<TypeConfig>>),
-    Append(AppendEntriesRequest<TypeConfig>),
+    Append(Request),
     Appended(Answer<StreamAppendResult<TypeConfig>>),
     Install(Vote, SnapshotMeta, Vec<u8>),
     Installed(Answer<SnapshotResponse<TypeConfig>>),
+    /// No append of the call follows.
+    EndOfAppends,
+}
+
+type Request = AppendEntriesRequest<TypeConfig>;
+
+/// Streams of appends from routers elsewhere: one for each call, whatever other calls come in between. A leader's
+/// heartbeats are calls of their own beside the one that replicates its log, whose requests must stay in order.
+#[derive(Default)]
+struct Streams(Mutex<HashMap<(ProcessId, ProcessId, u64), mpsc::Sender<Request>>>);
+
+impl Streams {
+    /// Where the requests of a call by `from` to `to` go; and, when it is new, where they come out.
+    fn of(
+        &self,
+        from: ProcessId,
+        to: ProcessId,
+        call: u64,
+    ) -> (mpsc::Sender<Request>, Option<mpsc::Receiver<Request>>) {
+        let mut received = None;
+        let mut streams = self.0.lock();
+        let requests = streams.entry((from, to, call)).or_insert_with(|| {
+            let (requests, new) = mpsc::channel(APPENDS);
+            received = Some(new);
+            requests
+        });
+        (requests.clone(), received)
+    }
+
+    /// A call has ended.
+    fn end(&self, from: ProcessId, to: ProcessId, call: u64) {
+        self.0.lock().remove(&(from, to, call));
+    }
+
+    /// The calls of a router that cannot be reached any more have ended.
+    fn lost(&self, router: ProcessId) {
+        self.0.lock().retain(|(from, ..), _| *from != router);
+    }
 }
 
 #[derive(Default)]
@@ -78,20 +116,14 @@ struct Routers {
 struct Calls {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, (ProcessId, mpsc::UnboundedSender<What>)>>,
-    /// By receiver and sender.
-    appends: Mutex<HashMap<(ProcessId, ProcessId), Appends>>,
-}
-
-struct Appends {
-    call: u64,
-    requests: mpsc::Sender<AppendEntriesRequest<TypeConfig>>,
+    appends: Streams,
 }
 
 impl Default for Calls {
     fn default() -> Self {
         // An answer to a call of an earlier life must not be taken for one to a call of this.
         let next = AtomicU64::new(rand::random());
-        Calls { next, waiting: Mutex::default(), appends: Mutex::default() }
+        Calls { next, waiting: Mutex::default(), appends: Streams::default() }
     }
 }
 
@@ -132,6 +164,7 @@ impl Registry {
     /// A router elsewhere cannot be reached any more: what it was asked will not be answered.
     pub(crate) fn lost(&self, router: ProcessId) {
         self.calls.waiting.lock().retain(|_, (to, _)| *to != router);
+        self.calls.appends.lost(router);
     }
 
     /// A packet has come from a router elsewhere. Waits for room for appends; safe to cancel.
@@ -151,10 +184,14 @@ impl Registry {
         let reply = Reply { network: network.clone(), from: to, to: from, call };
         match *what {
             What::Append(request) => {
-                let Some(requests) = self.appends(raft, reply) else { return Ok(()) };
+                let (requests, new) = self.calls.appends.of(from, to, call);
+                if let Some(requested) = new {
+                    answer_appends(raft, requested, reply);
+                }
                 // The stream may have ended with an error, which is its last answer.
                 let _ = requests.send(request).await;
             }
+            What::EndOfAppends => self.calls.appends.end(from, to, call),
             What::Vote(request) => reply.spawn(async move { What::Voted(text(raft.vote(request).await)) }),
             What::PreVote(request) => {
                 reply.spawn(async move { What::Voted(text(raft.pre_vote(request).await)) });
@@ -172,31 +209,19 @@ impl Registry {
         }
         Ok(())
     }
+}
 
-    /// Where the appends of a stream go; `None` when the stream has ended.
-    fn appends(
-        &self,
-        raft: RouterRaft,
-        reply: Reply,
-    ) -> Option<mpsc::Sender<AppendEntriesRequest<TypeConfig>>> {
-        let mut all = self.calls.appends.lock();
-        let key = (reply.from, reply.to);
-        if let Some(known) = all.get(&key).filter(|known| known.call == reply.call) {
-            return (!known.requests.is_closed()).then(|| known.requests.clone());
+/// Gives a stream of requests to a router, and its answers to whoever has sent them.
+fn answer_appends(raft: RouterRaft, requested: mpsc::Receiver<Request>, reply: Reply) {
+    let requested = futures::stream::unfold(requested, |mut requested| async {
+        requested.recv().await.map(|request| (request, requested))
+    });
+    tokio::spawn(async move {
+        let mut results = Box::pin(raft.stream_append(requested));
+        while let Some(result) = results.next().await {
+            reply.send(What::Appended(text(result))).await;
         }
-        let (requests, received) = mpsc::channel(APPENDS);
-        all.insert(key, Appends { call: reply.call, requests: requests.clone() });
-        let requested = futures::stream::unfold(received, |mut received| async {
-            received.recv().await.map(|request| (request, received))
-        });
-        tokio::spawn(async move {
-            let mut results = Box::pin(raft.stream_append(requested));
-            while let Some(result) = results.next().await {
-                reply.send(What::Appended(text(result))).await;
-            }
-        });
-        Some(requests)
-    }
+    });
 }
 
 fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> Answer<T> {
@@ -231,6 +256,8 @@ struct Call {
     from: ProcessId,
     to: ProcessId,
     answers: mpsc::UnboundedReceiver<What>,
+    /// It appends: the other side keeps a stream for it.
+    appends: bool,
 }
 
 impl Call {
@@ -256,6 +283,13 @@ async fn send(
 impl Drop for Call {
     fn drop(&mut self) {
         self.calls.waiting.lock().remove(&self.number);
+        if let (true, Ok(runtime)) = (self.appends, tokio::runtime::Handle::try_current()) {
+            let (network, from, to, number) = (self.network.clone(), self.from, self.to, self.number);
+            runtime.spawn(async move {
+                // Who cannot be reached forgets the stream by itself.
+                let _ = send(&network, from, to, number, What::EndOfAppends).await;
+            });
+        }
     }
 }
 
@@ -305,18 +339,18 @@ impl Connection {
         self.network.routers.get(self.target)
     }
 
-    /// Begins a call to a router elsewhere.
-    fn call(&self) -> Call {
+    /// Begins a call to a router elsewhere, which may append.
+    fn call(&self, appends: bool) -> Call {
         let calls = self.network.routers.calls.clone();
         let number = calls.next.fetch_add(1, Ordering::Relaxed);
         let to = ProcessId::router(u32::try_from(self.target).unwrap_or(u32::MAX));
         let (sender, answers) = mpsc::unbounded_channel();
         calls.waiting.lock().insert(number, (to, sender));
-        Call { number, calls, network: self.network.clone(), from: self.id, to, answers }
+        Call { number, calls, network: self.network.clone(), from: self.id, to, answers, appends }
     }
 
     async fn ask(&self, what: What) -> Result<What, RPCError<TypeConfig>> {
-        let mut call = self.call();
+        let mut call = self.call(matches!(what, What::Append(_)));
         call.send(what).await.map_err(unreachable)?;
         call.answer().await
     }
@@ -345,7 +379,7 @@ type Appended = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 /// Sends the requests and gives out the answers as they come, one for each.
 fn append_elsewhere<S>(call: Call, mut input: S) -> impl Stream<Item = Appended>
 where
-    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    S: Stream<Item = Request> + OptionalSend + Unpin + 'static,
 {
     let (network, from, to, number) = (call.network.clone(), call.from, call.to, call.number);
     let asked = Arc::new(AtomicU64::new(0));
@@ -425,7 +459,7 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         Box::pin(async move {
             let answers: BoxStream<'s, _> = match self.here() {
                 Some(raft) => Box::pin(raft.stream_append(input).map(|answer| answer.map_err(failed))),
-                None => Box::pin(append_elsewhere(self.call(), input)),
+                None => Box::pin(append_elsewhere(self.call(true), input)),
             };
             Ok(answers)
         })
@@ -486,6 +520,28 @@ impl RaftNetworkV2<TypeConfig> for Connection {
 mod tests {
     use super::*;
 
+    /// A heartbeat between two requests of a stream must not begin another stream for the second, which could overtake the
+    /// first: the follower would refuse what follows an entry that it has already.
+    #[test]
+    fn a_stream_of_appends_goes_on_beside_heartbeats() {
+        let (leader, follower) = (ProcessId::router(1), ProcessId::router(2));
+        let streams = Streams::default();
+        let (_, stream) = streams.of(leader, follower, 1);
+        let mut stream = stream.expect("a new call");
+        assert!(streams.of(leader, follower, 2).1.is_some(), "a heartbeat");
+        let (requests, again) = streams.of(leader, follower, 1);
+        assert!(again.is_none(), "the same stream");
+        drop(requests);
+        streams.end(leader, follower, 2);
+        streams.lost(follower);
+        assert!(matches!(stream.try_recv(), Err(mpsc::error::TryRecvError::Empty)));
+        streams.lost(leader);
+        assert!(matches!(stream.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+        streams.of(leader, follower, 3);
+        streams.end(leader, follower, 3);
+        assert!(streams.0.lock().is_empty());
+    }
+
     #[tokio::test]
     async fn nothing_follows_the_news_that_a_router_is_not_there() {
         let connection = Connection { id: ProcessId::router(1), network: Network::new(), target: 2 };
@@ -496,7 +552,7 @@ mod tests {
             leader_commit: None,
         };
         let requests = futures::stream::iter([request.clone(), request]);
-        let answers: Vec<Appended> = append_elsewhere(connection.call(), requests).collect().await;
+        let answers: Vec<Appended> = append_elsewhere(connection.call(true), requests).collect().await;
         assert!(matches!(answers[..], [Err(RPCError::Unreachable(_))]), "{answers:?}");
     }
 }
