@@ -22,17 +22,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     catalog::Catalog,
-    message::MessageId,
+    config::Config,
+    message::{MessageId, ProcessId},
     payload::sync_dir,
     storage::{
         ballot::Ballot,
         core::{ContentHash, Recovered},
+        migration::PartId,
     },
 };
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".part";
@@ -61,10 +63,12 @@ pub enum CheckpointError {
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     ts: Ts,
-    config_version: u64,
+    config: Config,
     catalog: Catalog,
     ballots: Vec<(Ts, Ballot)>,
     passed: Vec<MessageId>,
+    held: Vec<KeyRange>,
+    served: Vec<(ProcessId, PartId)>,
     hashes: Vec<ContentHash>,
     files: Vec<FileEntry>,
 }
@@ -77,6 +81,8 @@ pub struct FileEntry {
     pub table: TableId,
     /// Which rows.
     pub range: KeyRange,
+    /// For rows that are held no more and that others are still to receive: as of when.
+    pub until: Option<Ts>,
     bytes: u64,
     checksum: u32,
 }
@@ -109,7 +115,7 @@ pub struct Writer {
     dir: PathBuf,
     manifest: Manifest,
     /// Files of the table whose rows arrive at present.
-    open: BTreeMap<KeyRange, RowFile>,
+    open: BTreeMap<(Option<Ts>, KeyRange), RowFile>,
     table: Option<TableId>,
 }
 
@@ -118,41 +124,41 @@ impl Writer {
     ///
     /// # Errors
     /// When its directory cannot be created.
-    pub fn begin(
-        root: &Path,
-        ts: Ts,
-        config_version: u64,
-        catalog: &Catalog,
-        ballots: Vec<(Ts, Ballot)>,
-        passed: Vec<MessageId>,
-    ) -> io::Result<Writer> {
+    pub fn begin(root: &Path, checkpoint: Recovered) -> io::Result<Writer> {
+        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served } = checkpoint;
         let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
         fs::create_dir_all(&dir)?;
-        let (hashes, files) = (Vec::new(), Vec::new());
+        let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
         let manifest =
-            Manifest { ts, config_version, catalog: catalog.clone(), ballots, passed, hashes, files };
+            Manifest { ts, config, catalog, ballots, passed, held, served, hashes, files: Vec::new() };
         Ok(Writer { root: root.to_path_buf(), dir, manifest, open: BTreeMap::new(), table: None })
     }
 
-    /// Adds rows. Those of one table come together.
+    /// Adds rows of a range, as of now or as of an earlier `Ts`. Those of one table come together.
     ///
     /// # Errors
     /// When they cannot be written.
-    pub fn rows(&mut self, table: &TableSchema, range: KeyRange, batch: &RecordBatch) -> io::Result<()> {
+    pub fn rows(
+        &mut self,
+        table: &TableSchema,
+        until: Option<Ts>,
+        range: KeyRange,
+        batch: &RecordBatch,
+    ) -> io::Result<()> {
         if self.table != Some(table.id) {
             self.close_table()?;
             self.table = Some(table.id);
         }
-        if let std::collections::btree_map::Entry::Vacant(vacant) = self.open.entry(range) {
-            let file = File::create(self.dir.join(file_name(table.id, range)))?;
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.open.entry((until, range)) {
+            let file = File::create(self.dir.join(file_name(table.id, until, range)))?;
             let summing =
                 Summing { inner: BufWriter::new(file), bytes: 0, checksum: crc32fast::Hasher::new() };
             vacant.insert(FileWriter::try_new(summing, &table.arrow()).map_err(io::Error::other)?);
         }
-        match self.open.get_mut(&range) {
+        match self.open.get_mut(&(until, range)) {
             Some(file) => file.write(batch).map_err(io::Error::other),
             None => Ok(()),
         }
@@ -160,15 +166,16 @@ impl Writer {
 
     fn close_table(&mut self) -> io::Result<()> {
         let Some(table) = self.table.take() else { return Ok(()) };
-        for (range, mut file) in std::mem::take(&mut self.open) {
+        for ((until, range), mut file) in std::mem::take(&mut self.open) {
             file.finish().map_err(io::Error::other)?;
             let Summing { inner, bytes, checksum } = file.into_inner().map_err(io::Error::other)?;
             inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
             let checksum = checksum.finalize();
             self.manifest.files.push(FileEntry {
-                name: file_name(table, range),
+                name: file_name(table, until, range),
                 table,
                 range,
+                until,
                 bytes,
                 checksum,
             });
@@ -207,8 +214,11 @@ impl Writer {
     }
 }
 
-fn file_name(table: TableId, range: KeyRange) -> String {
-    format!("table-{}-{:016x}.arrow", table.0, range.first)
+fn file_name(table: TableId, until: Option<Ts>, range: KeyRange) -> String {
+    match until {
+        None => format!("table-{}-{:016x}.arrow", table.0, range.first),
+        Some(until) => format!("table-{}-{:016x}-until-{until}.arrow", table.0, range.first),
+    }
 }
 
 fn complete_checkpoints(root: &Path) -> io::Result<Vec<(Ts, PathBuf)>> {
@@ -270,8 +280,18 @@ impl Checkpoint {
         if manifest.ts != ts {
             return Err(damaged(format!("it is the manifest of checkpoint {}", manifest.ts)));
         }
-        let Manifest { ts, catalog, ballots, passed, hashes, files, .. } = manifest;
-        Ok(Some(Checkpoint { dir, recovered: Recovered { ts, catalog, ballots, passed, hashes }, files }))
+        let Manifest { ts, config, catalog, ballots, passed, held, served, hashes, files } = manifest;
+        let config = Some(Arc::new(config));
+        let recovered = Recovered { ts, catalog, ballots, passed, hashes, config, held, served };
+        Ok(Some(Checkpoint { dir, recovered, files }))
+    }
+
+    /// Removes all checkpoints in `root`, as they are of no use any more.
+    ///
+    /// # Errors
+    /// When they cannot be removed.
+    pub fn remove_all(root: &Path) -> io::Result<()> {
+        complete_checkpoints(root)?.into_iter().try_for_each(|(_, path)| fs::remove_dir_all(path))
     }
 
     /// Reads one file, batch by batch.

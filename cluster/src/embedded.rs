@@ -16,13 +16,14 @@ use carousel_engine::{SqlError, SqlState};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::AbortHandle};
 
 use crate::{
     checkpoint::CheckpointError,
     client::{Client, ClientOptions, Failure},
     config::Config,
     data_dir::lay_out,
+    founder::{Founder, storage_numbers},
     message::{Body, Incarnation, ProcessId},
     network::Network,
     router::{self, Router, RouterHandle, State},
@@ -195,6 +196,8 @@ impl From<StorageError> for StartError {
 /// A running cluster. Dropping it ends all its processes as if they had crashed; [`Cluster::shutdown`] is the clean
 /// way.
 pub struct Cluster {
+    founder: Founder,
+    founding: AbortHandle,
     options: EmbeddedOptions,
     network: Network,
     config: Config,
@@ -234,13 +237,23 @@ impl Cluster {
             routers.insert(number, start_router(&options, &config, &network, number).await?);
         }
         let mut storage = BTreeMap::new();
-        for number in 1..=options.storage {
-            storage.insert(number, start_storage(&options, &config, &network, number).await?);
+        for number in storage_numbers(&options)? {
+            storage.insert(number, start_storage(&options, &config, &network, number, None).await?);
         }
         let storage = Arc::new(Mutex::new(storage));
         let client = start_client(&options, &config, &network, 1)?;
         let super_process = start_super_process(&options, &config, &network, SUPER_PROCESS.number, None)?;
+        let founder = Founder {
+            options: options.clone(),
+            config: config.clone(),
+            network: network.clone(),
+            client: client.clone(),
+            storage: storage.clone(),
+        };
+        let founding = founder.clone().serve();
         Ok(Cluster {
+            founder,
+            founding,
             options,
             network,
             config,
@@ -364,8 +377,17 @@ impl Cluster {
             .map(|(number, progress)| (number, progress.borrow().failed_checkpoints))
             .collect();
         let ts = self.client.order(Body::Checkpoint).await?;
+        let config = self.client.config();
+        let is_asked = |number| {
+            let process = ProcessId::storage(number);
+            !config.is_suspected(process) && config.storage_processes().any(|other| other == process)
+        };
         let mut failed = false;
         self.wait_for_storage(|number, progress| {
+            // Standbys hold nothing.
+            if !is_asked(number) {
+                return true;
+            }
             let fails = progress.failed_checkpoints > failed_before.get(&number).copied().unwrap_or(0);
             failed |= fails;
             fails || progress.watermarks.durable >= ts
@@ -422,12 +444,21 @@ impl Cluster {
     /// # Errors
     /// When it runs, or cannot start.
     pub async fn restart_storage(&self, number: u32) -> Result<(), StartError> {
-        if number == 0 || number > self.options.storage || self.storage.lock().contains_key(&number) {
+        let known = storage_numbers(&self.options)?.contains(&number);
+        if !known || self.storage.lock().contains_key(&number) {
             return Err(StartError::Process(format!("storage process {number} cannot be restarted")));
         }
-        let storage = start_storage(&self.options, &self.config, &self.network, number).await?;
+        let storage = start_storage(&self.options, &self.config, &self.network, number, None).await?;
         self.storage.lock().insert(number, storage);
         Ok(())
+    }
+
+    /// Starts a further storage process and waits until it is a standby.
+    ///
+    /// # Errors
+    /// When it cannot start, or cannot join.
+    pub async fn add_storage(&self) -> Result<ProcessId, SqlError> {
+        self.founder.found().await
     }
 
     fn progress(&self) -> Vec<(u32, watch::Receiver<Progress>)> {
@@ -459,6 +490,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.founding.abort();
         self.network.leave(self.client.id());
         self.network.leave(SUPER_PROCESS);
         for number in self.routers.lock().keys() {
@@ -492,6 +524,7 @@ pub(crate) async fn start_storage(
     config: &Config,
     network: &Network,
     number: u32,
+    address: Option<String>,
 ) -> Result<StorageHandle, StartError> {
     let id = ProcessId::storage(number);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -504,6 +537,7 @@ pub(crate) async fn start_storage(
     let storage = StorageOptions {
         id,
         dir: options.data_dir.join("storage").join(id.to_string()),
+        address,
         config: Arc::new(config.clone()),
         routers: (1..=options.routers).map(ProcessId::router).collect(),
         threads: options.threads,

@@ -11,6 +11,7 @@ pub mod config;
 mod data_dir;
 pub mod description;
 pub mod embedded;
+mod founder;
 mod link;
 pub mod member;
 pub mod message;

@@ -36,6 +36,8 @@ pub struct MemberOptions {
     pub data_dir: PathBuf,
     /// Where to listen for other processes; nowhere for a client.
     pub listen: Option<SocketAddr>,
+    /// Where (host:port) others reach a storage process that the description does not name: it joins as a standby.
+    pub address: Option<String>,
     /// Mutual TLS between processes, if it is wanted.
     pub tls: Option<TlsFiles>,
     /// Scan threads of a storage process.
@@ -58,6 +60,7 @@ impl MemberOptions {
             id,
             data_dir: data_dir.into(),
             listen: None,
+            address: None,
             tls: None,
             threads: 1,
             binding: Binding::Nowhere,
@@ -112,6 +115,12 @@ impl Member {
         options.description.check()?;
         let members = options.description.members();
         match id.kind {
+            ProcessKind::Storage if id.number > crate::transport::MOST_STORAGE => {
+                let most = crate::transport::MOST_STORAGE;
+                return Err(StartError::Options(format!("storage processes have numbers up to {most}")));
+            }
+            // It joins as a standby.
+            ProcessKind::Storage if options.address.is_some() => {}
             ProcessKind::Router | ProcessKind::Storage if !members.contains_key(&id) => {
                 return Err(StartError::Options(format!("{id} is not in the cluster's description")));
             }
@@ -153,7 +162,10 @@ impl Member {
                 router: start_router(&parts, &config, &network, id.number).await?,
                 _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
             },
-            ProcessKind::Storage => Part::Storage(start_storage(&parts, &config, &network, id.number).await?),
+            ProcessKind::Storage => {
+                let address = options.address.clone();
+                Part::Storage(start_storage(&parts, &config, &network, id.number, address).await?)
+            }
             ProcessKind::Client | ProcessKind::Super => {
                 Part::Client(start_client(&parts, &config, &network, id.number)?)
             }

@@ -25,9 +25,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::RwLock;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
+    config::Config,
+    founder::Founding,
     message::{ProcessId, ProcessKind},
     raft,
     wire::Wire,
@@ -67,6 +69,8 @@ impl Wire {
             // A process whose data lane is held up by a part that it lacks must be able to get it.
             | Wire::FetchPart { .. }
             | Wire::Part { .. }
+            | Wire::AskRows { .. }
+            | Wire::RowsRefused { .. }
             | Wire::Memory { .. }
             | Wire::Statistics(_)
             | Wire::RenewPin(_)
@@ -90,7 +94,7 @@ impl Wire {
             | Wire::ReadsMissed
             | Wire::Stage(_)
             | Wire::Abandon(_)
-            => Lane::Data,
+            | Wire::Rows { .. } => Lane::Data,
         }
     }
 }
@@ -154,12 +158,47 @@ pub struct Network {
     registry: Arc<RwLock<Registry>>,
     /// How routers reach one another for consensus.
     pub(crate) routers: raft::Registry,
+    /// Where further storage processes can be asked for.
+    founder: Arc<RwLock<Option<Founding>>>,
+    /// The newest config that a process here has heard of: where others listen.
+    config: Arc<watch::Sender<Option<Arc<Config>>>>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
 }
 
 impl Network {
     /// A network without processes.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A process here has heard of a config.
+    pub(crate) fn learn(&self, config: &Arc<Config>) {
+        self.config.send_if_modified(|known| {
+            let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, config));
+            if is_new {
+                *known = Some(config.clone());
+            }
+            is_new
+        });
+    }
+
+    /// The configs that processes here hear of.
+    pub(crate) fn configs(&self) -> watch::Receiver<Option<Arc<Config>>> {
+        self.config.subscribe()
+    }
+
+    pub(crate) fn set_founder(&self, founder: Founding) {
+        *self.founder.write() = Some(founder);
+    }
+
+    /// Where a new storage process can be asked for, if anywhere.
+    pub(crate) fn founder(&self) -> Option<Founding> {
+        self.founder.read().clone()
     }
 
     /// Joins as `id`. An older endpoint of the same id is replaced: its `recv` ends and its senders fail.

@@ -23,6 +23,7 @@ use crate::{
     config::Config,
     message::{Incarnation, Message, MessageId, ProcessId},
     raft::Packet,
+    storage::migration::{Chunk, PartId},
 };
 
 /// A message with its place in the order and this destination's share of it.
@@ -104,6 +105,9 @@ pub enum Wire {
         clients: Arc<[ProcessId]>,
         /// The catalog as of `ts`, for a subscription without `after`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,
+        /// For storage processes: the end of the m-seq and the config there. Whoever goes on from an old checkpoint would
+        /// take what is long over for the present.
+        present: Option<(Ts, Arc<Config>)>,
         /// The leadership that the stream belongs to, unlike any other's. Snapshot reads that were sent under another
         /// may be lost.
         leadership: u64,
@@ -204,6 +208,27 @@ pub enum Wire {
         #[serde(with = "form::chunks")]
         chunks: Option<Vec<Bytes>>,
     },
+    /// Storage process to storage process: please send these chunks of the rows that a keyspace message moves.
+    AskRows {
+        /// Which part of them.
+        part: PartId,
+        /// Which chunks.
+        chunks: std::ops::Range<u32>,
+    },
+    /// The answer to `AskRows`: a chunk.
+    Rows {
+        /// The part.
+        part: PartId,
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// The answer to `AskRows` of a process that cannot send the part, or not from there on.
+    RowsRefused {
+        /// The part.
+        part: PartId,
+        /// It can send the part from the beginning.
+        anew: bool,
+    },
     /// Storage process to storage process: how far the sender is durable, with the content hashes of the tables in
     /// its primary ranges at that `Ts`, to be compared by replicas that have the same checkpoint.
     Durable {
@@ -228,6 +253,8 @@ pub enum Wire {
         logged: u64,
         /// Whether it is writing a checkpoint.
         checkpointing: bool,
+        /// Parts that are being received because of keyspace messages, with the number of chunks that have come.
+        receiving: Vec<(PartId, u32)>,
     },
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),

@@ -1,6 +1,8 @@
 //! Whole clusters in one process: clients against a model, while processes are killed and started again.
 
 mod members;
+#[path = "moving/mod.rs"]
+mod moving;
 
 use std::{
     collections::BTreeMap,

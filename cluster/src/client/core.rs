@@ -21,7 +21,7 @@ use carousel_engine::{
 mod lost;
 
 use super::{
-    Failure, Memory, Part, Request,
+    Failure, Heard, Memory, Part, Request,
     held::{Held, Holding},
 };
 use crate::{
@@ -188,7 +188,7 @@ pub(crate) struct Core {
     unannounced: BTreeSet<ProcessId>,
     /// The last sequence numbers that restarted storage processes had executed: they will not answer up to there.
     passed: HashMap<ProcessId, u64>,
-    memory: HashMap<ProcessId, (u64, Option<u64>)>,
+    heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// By table: what the storage process with the most rows of it says.
     statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
     heartbeats: BTreeMap<ProcessId, Heartbeat>,
@@ -225,7 +225,7 @@ impl Core {
             incarnations: HashMap::new(),
             unannounced: BTreeSet::new(),
             passed: HashMap::new(),
-            memory: HashMap::new(),
+            heard: Arc::default(),
             statistics: Arc::default(),
             heartbeats: BTreeMap::new(),
             reads: 0,
@@ -236,14 +236,16 @@ impl Core {
     }
 
     pub(crate) fn view(&self) -> super::View {
-        let used = self.memory.values().map(|(used, _)| *used).max().unwrap_or(0);
-        let limit = self.memory.values().filter_map(|(_, limit)| *limit).min();
+        let on_ring = || self.config.storage_processes().filter_map(|process| self.heard.get(&process));
+        let used = on_ring().map(|heard| heard.used).max().unwrap_or(0);
+        let limit = on_ring().filter_map(|heard| heard.limit).min();
         super::View {
             catalog: self.catalog.clone(),
             config: self.config.clone(),
             frontier: self.frontier,
             memory: Memory { used, limit },
             statistics: self.statistics.clone(),
+            heard: self.heard.clone(),
             heartbeats: self.heartbeats.clone(),
             leader: self.link.is_open(self.link.router()).then(|| self.link.router()),
             stopped: None,
@@ -329,7 +331,9 @@ impl Core {
     fn refusal(&self, body: &Body, ranges: &[KeyRange]) -> Option<SqlError> {
         match body {
             _ if self.is_fenced() => Some(suspected()),
-            Body::Data(_) => self.config.without_holder(ranges).map(no_replica),
+            Body::Data(_) => {
+                self.config.without_holder(ranges).map(no_replica).or_else(|| self.too_old(body, ranges))
+            }
             Body::Pin { .. } | Body::Checkpoint => self.is_alone().then(nobody),
             Body::Ddl(_) | Body::Configuration(_) => None,
         }
@@ -482,7 +486,7 @@ impl Core {
                 self.ask_again(from);
                 self.end_unanswered(from);
             }
-            Wire::Memory { incarnation, used, limit, logged, checkpointing } => {
+            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
                     self.heartbeats.insert(from, Heartbeat { incarnation, beats, logged, checkpointing });
@@ -495,7 +499,7 @@ impl Core {
                         self.unannounced.insert(from);
                     }
                 }
-                self.memory.insert(from, (used, limit));
+                Arc::make_mut(&mut self.heard).insert(from, Heard { incarnation, used, limit, receiving });
                 self.effects.push(Effect::ViewChanged);
             }
             Wire::Statistics(tables) => {
@@ -593,6 +597,15 @@ impl Core {
         Ok(())
     }
 
+    /// Why a read under a pin cannot be answered: who holds its rows now has received them later.
+    fn too_old(&self, body: &Body, ranges: &[KeyRange]) -> Option<SqlError> {
+        let Body::Data(data) = body else { return None };
+        let read_ts = data.read_ts.filter(|read_ts| !self.config.reaches_back(ranges, *read_ts))?;
+        let detail = format!("The rows as of {read_ts} have moved to other storage processes since.");
+        let error = SqlError::new(SqlState::SERIALIZATION_FAILURE, "snapshot too old").with_detail(detail);
+        Some(error.with_hint("Run the statement again."))
+    }
+
     /// Whether nothing that this client submits has an effect any more.
     fn is_fenced(&self) -> bool {
         let (submitter, incarnation) = (self.options.id, self.options.incarnation);
@@ -611,6 +624,10 @@ impl Core {
             let is_write = matches!(&open.message.body, Body::Data(data) if data.operation.is_write());
             if let Some(range) = self.config.without_holder(&open.message.ranges) {
                 let error = if is_write { outcome_unknown(no_replica(range)) } else { no_replica(range) };
+                self.end(sequence, Err(Failure::Sql(error)));
+            } else if let Some(error) = self.too_old(&open.message.body, &open.message.ranges)
+                && !open.handed_out
+            {
                 self.end(sequence, Err(Failure::Sql(error)));
             } else if !is_write && !open.handed_out {
                 self.submit_again(sequence);
@@ -853,7 +870,7 @@ impl Core {
         }
         // Who is absent may be back.
         probed.extend(&self.absent);
-        probed.extend(self.config.storage_processes().filter(|process| !self.memory.contains_key(process)));
+        probed.extend(self.config.storage_processes().filter(|process| !self.heard.contains_key(process)));
         self.absent.clear();
         self.effects.extend(probed.into_iter().map(|process| Effect::Send(process, Wire::Hello)));
     }

@@ -10,6 +10,7 @@ mod held;
 mod parts;
 mod pin;
 mod process;
+mod reshape;
 mod stage;
 mod staging;
 #[cfg(test)]
@@ -39,8 +40,10 @@ pub use self::{
 };
 use crate::{
     catalog::{Catalog, DdlEffect},
-    config::{Config, Configuration},
+    config::Config,
     message::{Body, Incarnation, ProcessId, ReadIsolation},
+    network::Network,
+    storage::migration::PartId,
     super_process::Heartbeat,
 };
 
@@ -107,6 +110,19 @@ pub struct Memory {
     pub limit: Option<u64>,
 }
 
+/// What a client process has heard of a storage process last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Bytes that its rows take.
+    pub used: u64,
+    /// The most that they may take; `None` for no limit.
+    pub limit: Option<u64>,
+    /// Parts that it is receiving because of keyspace messages, with the number of chunks that have come.
+    pub receiving: Vec<(PartId, u32)>,
+}
+
 /// What the client process tells its handles.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
@@ -117,6 +133,7 @@ pub(crate) struct View {
     pub(crate) memory: Memory,
     /// By table: what the storage process with the most rows of it says.
     pub(crate) statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
+    pub(crate) heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// What a super process has heard of storage processes.
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
     /// The router that has accepted this process's subscription: the lead router, as far as it knows.
@@ -183,6 +200,8 @@ pub struct Client {
 struct Shared {
     id: ProcessId,
     incarnation: Incarnation,
+    routers: Vec<ProcessId>,
+    network: Network,
     window: Arc<Semaphore>,
     admission: Arc<Admission>,
     commands: mpsc::UnboundedSender<Command>,
@@ -194,8 +213,8 @@ struct Shared {
 
 impl Client {
     pub(crate) fn new(
-        id: ProcessId,
-        incarnation: Incarnation,
+        options: ClientOptions,
+        network: Network,
         window: usize,
         admission: Arc<Admission>,
         commands: mpsc::UnboundedSender<Command>,
@@ -203,8 +222,10 @@ impl Client {
     ) -> Client {
         Client {
             shared: Arc::new(Shared {
-                id,
-                incarnation,
+                id: options.id,
+                incarnation: options.incarnation,
+                routers: options.routers,
+                network,
                 window: Arc::new(Semaphore::new(window)),
                 admission,
                 commands,
@@ -245,13 +266,6 @@ impl Client {
         request: Request,
         isolation: ReadIsolation,
     ) -> Result<Submission, SqlError> {
-        if matches!(&request.body, Body::Configuration(configuration)
-            if !matches!(configuration, Configuration::Membership(_)))
-        {
-            // Routers order and apply them, but storage processes do not move rows yet.
-            let message = "changing the keyspace of a running cluster is not supported yet";
-            return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message));
-        }
         let expected = || self.expected_bytes(&request.body);
         let admitted = self.shared.admission.admit(&request.body, self.memory(), expected)?;
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
@@ -277,6 +291,16 @@ impl Client {
     /// The config in force.
     pub fn config(&self) -> Arc<Config> {
         self.shared.view.borrow().config.clone()
+    }
+
+    /// The config as soon as it is as wanted.
+    ///
+    /// # Errors
+    /// 57P01 when the client process has been stopped.
+    pub async fn config_when(&self, wanted: impl Fn(&Config) -> bool) -> Result<Arc<Config>, SqlError> {
+        let mut view = self.shared.view.clone();
+        let view = view.wait_for(|view| wanted(&view.config)).await.map_err(|_| self.stopped())?;
+        Ok(view.config.clone())
     }
 
     /// Everything up to here that concerns this client has been seen.
@@ -331,6 +355,21 @@ impl Client {
     /// What the storage process with the most rows of a table has told of it last; `None` of a table that is empty or new.
     pub fn statistics(&self, table: TableId) -> Option<TableStatistics> {
         self.shared.view.borrow().statistics.get(&table).map(|(_, statistics)| statistics.clone())
+    }
+
+    /// What this client has heard of storage processes.
+    pub fn heard(&self) -> Arc<BTreeMap<ProcessId, Heard>> {
+        self.shared.view.borrow().heard.clone()
+    }
+
+    /// All routers.
+    pub fn routers(&self) -> &[ProcessId] {
+        &self.shared.routers
+    }
+
+    /// The router that leads, as far as this client knows.
+    pub fn leader(&self) -> Option<ProcessId> {
+        self.shared.view.borrow().leader
     }
 
     /// The memory of the fullest storage process, and its limit.

@@ -53,8 +53,8 @@ impl Client {
         let core = Core::new(CoreOptions {
             id: options.id,
             incarnation: options.incarnation,
-            routers: options.routers,
-            config: options.config,
+            routers: options.routers.clone(),
+            config: options.config.clone(),
         });
         let (view, viewed) = watch::channel(core.view());
         let (commands, received) = mpsc::unbounded_channel();
@@ -62,6 +62,7 @@ impl Client {
         let admission = Arc::new(Admission::default());
         let process = Process {
             core,
+            network: network.clone(),
             outbox,
             view,
             submissions: HashMap::new(),
@@ -70,12 +71,13 @@ impl Client {
             admission: admission.clone(),
         };
         tokio::spawn(process.run(endpoint, received, unreachable));
-        Client::new(options.id, options.incarnation, WINDOW, admission, commands, viewed)
+        Client::new(options, network.clone(), WINDOW, admission, commands, viewed)
     }
 }
 
 struct Process {
     core: Core,
+    network: Network,
     outbox: Outbox,
     view: watch::Sender<View>,
     submissions: HashMap<u64, (Answers, Place)>,
@@ -198,6 +200,9 @@ impl Process {
                         for done in self.staging.suspect(|process| view.config.is_suspected(process)) {
                             let _ = done.send(Ok(()));
                         }
+                    }
+                    if !Arc::ptr_eq(&view.config, &self.view.borrow().config) {
+                        self.network.learn(&view.config);
                     }
                     self.view.send_replace(view);
                 }

@@ -62,7 +62,8 @@ impl Scene {
     fn state_under(&mut self, leadership: u64, ts: u64, with_catalog: bool) {
         let catalog = with_catalog.then(|| Arc::new(Catalog::default()));
         let (config, clients) = (self.config.clone(), [C1].into());
-        self.receive(R1, Wire::State { incarnation: 1, ts: Ts(ts), config, clients, catalog, leadership });
+        let (incarnation, ts, present) = (1, Ts(ts), None);
+        self.receive(R1, Wire::State { incarnation, ts, config, clients, catalog, present, leadership });
     }
 
     fn deliver(&mut self, after: u64, frontier: u64) {
@@ -369,8 +370,14 @@ fn a_configuration_message_ends_with_its_outcome() {
 #[test]
 fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     let s1 = ProcessId::storage(1);
-    let memory =
-        |incarnation| Wire::Memory { incarnation, used: 0, limit: None, logged: 0, checkpointing: false };
+    let memory = |incarnation| Wire::Memory {
+        incarnation,
+        used: 0,
+        limit: None,
+        logged: 0,
+        checkpointing: false,
+        receiving: Vec::new(),
+    };
     let mut scene = Scene::subscribed(0);
     scene.receive(s1, memory(3));
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
@@ -389,7 +396,9 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
     assert_eq!(scene.reads().len(), 1);
     // The life that was to answer has ended; the next one says that it lives before it has subscribed.
-    scene.receive(s1, Wire::Memory { incarnation: 2, used: 0, limit: None, logged: 0, checkpointing: false });
+    let (logged, checkpointing, receiving) = (0, false, Vec::new());
+    scene
+        .receive(s1, Wire::Memory { incarnation: 2, used: 0, limit: None, logged, checkpointing, receiving });
     assert_eq!(scene.reads(), [], "it may be the life that was to answer");
     scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
     assert_eq!(scene.reads().len(), 1);

@@ -43,6 +43,8 @@ pub enum Membership {
         /// without data. When it takes a place on the ring, it keeps of that only ranges without another live holder,
         /// and receives everything else.
         recovered: Option<Ts>,
+        /// Where it listens (host:port), when the first description of the system does not say so.
+        address: Option<String>,
     },
     /// A process that holds no partition leaves the system.
     Part {

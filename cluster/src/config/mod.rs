@@ -72,6 +72,8 @@ pub struct Config {
     fenced: BTreeMap<ProcessId, Incarnation>,
     /// Keyspace messages whose copies are not complete, by their `Ts`.
     migrations: BTreeMap<Ts, Migration>,
+    /// Where processes listen that the first description does not know.
+    addresses: BTreeMap<ProcessId, String>,
 }
 
 /// A storage process that stands at no identifier.
@@ -149,6 +151,7 @@ impl Config {
             supers: BTreeMap::new(),
             fenced: BTreeMap::new(),
             migrations: BTreeMap::new(),
+            addresses: BTreeMap::new(),
         })
     }
 
@@ -173,6 +176,18 @@ impl Config {
         self.placement.nodes().iter().map(|node| (node.identifier, node.process))
     }
 
+    /// The middle of the widest primary partition: where a further process takes the largest share.
+    pub fn widest_gap(&self) -> Position {
+        let nodes = self.placement.nodes();
+        let width = |index: usize| {
+            let next = nodes[(index + 1) % nodes.len()].identifier;
+            // All of the ring, when there is one process.
+            next.wrapping_sub(nodes[index].identifier).wrapping_sub(1)
+        };
+        let widest = (0..nodes.len()).max_by_key(|index| (width(*index), std::cmp::Reverse(*index)));
+        widest.map_or(0, |index| nodes[index].identifier.wrapping_add(width(index) / 2 + 1))
+    }
+
     /// Storage processes that stand at no identifier.
     pub fn standbys(&self) -> impl ExactSizeIterator<Item = ProcessId> {
         self.standbys.keys().copied()
@@ -191,6 +206,24 @@ impl Config {
     /// Keyspace messages whose copies are not complete, by their `Ts`.
     pub fn migrations(&self) -> &BTreeMap<Ts, Migration> {
         &self.migrations
+    }
+
+    /// Where (host:port) processes listen that have joined with an address.
+    pub fn addresses(&self) -> &BTreeMap<ProcessId, String> {
+        &self.addresses
+    }
+
+    /// Whether the process stands on the ring.
+    pub fn is_active(&self, process: ProcessId) -> bool {
+        self.placement.index(process).is_some()
+    }
+
+    /// This config as one sees it who has no data: it holds nothing.
+    pub fn without(&self, process: ProcessId) -> Config {
+        let mut config = self.clone();
+        let Some(index) = self.placement.index(process) else { return config };
+        Arc::make_mut(&mut config.placement).suspect(index, Ts::ZERO, &[]);
+        config
     }
 
     /// Whether the process is part of the system.
@@ -263,18 +296,34 @@ impl Config {
         dead.next().map(|(range, _)| range)
     }
 
+    /// Whether every range that is read at `read_ts` has a live holder that held it then.
+    pub fn reaches_back(&self, ranges: &[KeyRange], read_ts: Ts) -> bool {
+        let touched = self.placement.touched(ranges);
+        touched.iter().all(|(_, partition)| {
+            let mut holders = self.placement.holders(*partition).enumerate();
+            holders.any(|(replica, node)| {
+                node.suspected.is_none() && self.placement.since(*partition, replica) <= read_ts
+            })
+        })
+    }
+
     /// The primary ranges that a process holds, ascending.
     pub fn held(&self, process: ProcessId) -> Vec<KeyRange> {
         self.placement.held(process)
     }
 
     /// The processes whose durable watermarks keep the log: those that are not suspected, and for a range all of whose
-    /// holders are, the one that can still recover it.
+    /// holders are, the one that can still recover it. A process that has left the ring and still sends is one of them.
     pub fn keepers_of_log(&self) -> Vec<ProcessId> {
         let nodes = self.placement.nodes();
         let live = nodes.iter().filter(|node| node.suspected.is_none()).map(|node| node.process);
         let mut keepers: Vec<ProcessId> = live.collect();
-        if keepers.len() < nodes.len() {
+        let senders = self.copies().map(|(from, _, _)| from).filter(|from| !self.is_suspected(*from));
+        let senders: Vec<ProcessId> = senders.filter(|from| !keepers.contains(from)).collect();
+        keepers.extend(senders);
+        keepers.sort_unstable();
+        keepers.dedup();
+        if nodes.iter().any(|node| node.suspected.is_some()) {
             let last = (0..nodes.len()).filter_map(|partition| self.placement.last_holder(partition));
             keepers.extend(last.map(|index| nodes[index].process));
             keepers.sort_unstable();
@@ -337,10 +386,18 @@ impl Config {
             }
         };
         match configuration {
-            Configuration::Membership(Membership::Join { process, incarnation, recovered }) => {
-                self.join(*process, *incarnation, *recovered, ts)
+            Configuration::Membership(Membership::Join { process, incarnation, recovered, address }) => {
+                let mut joined = self.join(*process, *incarnation, *recovered, ts)?;
+                if let (Some(config), Some(address)) = (&mut joined, address) {
+                    config.addresses.insert(*process, address.clone());
+                }
+                Ok(joined)
             }
-            Configuration::Membership(Membership::Part { process }) => self.part(*process).map(Some),
+            Configuration::Membership(Membership::Part { process }) => {
+                let mut config = self.part(*process)?;
+                config.addresses.remove(process);
+                Ok(Some(config))
+            }
             Configuration::Membership(Membership::Suspect { process, incarnation }) => {
                 self.suspect(*process, *incarnation, ts)
             }

@@ -28,7 +28,7 @@ fn suspect(config: &Config, process: ProcessId, ts: u64) -> Config {
 }
 
 fn join(config: &Config, process: ProcessId, incarnation: Incarnation, recovered: Option<Ts>) -> Config {
-    after(config, &membership(Membership::Join { process, incarnation, recovered }), 1)
+    after(config, &membership(Membership::Join { process, incarnation, recovered, address: None }), 1)
 }
 
 fn change(config: &Config, change: Change, ts: u64) -> Config {
@@ -426,7 +426,9 @@ impl World {
                 let is_stale = matches!(again, Err(ConfigError::Stale { .. }));
                 prop_assert!(is_stale, "{:?}", again);
             }
-            Configuration::Membership(Membership::Join { process, incarnation, recovered: Some(_) }) => {
+            Configuration::Membership(Membership::Join {
+                process, incarnation, recovered: Some(_), ..
+            }) => {
                 let before = self.rows.get(&(*process, incarnation - 1)).cloned();
                 self.rows.insert((*process, *incarnation), before.unwrap_or_default());
             }
@@ -512,7 +514,7 @@ impl World {
                 let lost = !recovered && self.config.placement.node(process).is_some();
                 self.incarnations.insert(process, incarnation);
                 let recovered = recovered.then_some(Ts(0));
-                let joins = Membership::Join { process, incarnation, recovered };
+                let joins = Membership::Join { process, incarnation, recovered, address: None };
                 self.apply(Configuration::Membership(joins))?;
                 prop_assert!(self.config.contains(process));
                 prop_assert!(!lost || self.config.is_suspected(process), "its data is gone");

@@ -61,7 +61,8 @@ impl Scenario {
     }
 
     fn join(&mut self, name: char) {
-        let joins = Membership::Join { process: process(name), incarnation: 1, recovered: None };
+        let joins =
+            Membership::Join { process: process(name), incarnation: 1, recovered: None, address: None };
         self.apply(Configuration::Membership(joins));
     }
 

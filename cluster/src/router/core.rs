@@ -636,7 +636,8 @@ impl Core {
         // A client that is suspected finds that in the config; otherwise it would wait for ever.
         if !(config.contains(from) || is_fenced && from.kind.joins_by_subscribing()) {
             tracing::warn!(router = %self.id, %from, "a process that is not part of the system subscribes");
-            return;
+            // What a storage process has is of no use then; it joins without.
+            return self.send(from, Wire::SubscribeRefused { incarnation, purged: Ts::INFINITY });
         }
         self.open(from, incarnation, after);
     }
@@ -657,17 +658,23 @@ impl Core {
         }
         let (ts, catalog) = match after {
             Some(after) => (after, None),
-            None => (now, Some(self.mseq.catalog().clone())),
+            // A keyspace message may have given it a place since.
+            None => match self.mseq.begins(to, incarnation) {
+                Some((ts, catalog)) => (ts, Some(catalog.clone())),
+                None => (now, Some(self.mseq.catalog().clone())),
+            },
         };
         let Role::Leading(leading) = &mut self.role else { return };
         let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);
         let clients = self.mseq.config().clients().collect();
+        let is_storage = to.kind == ProcessKind::Storage;
+        let present = is_storage.then(|| (now, self.mseq.config().clone()));
         self.last_stream += 1;
         let stream = Stream {
             id: self.last_stream,
             incarnation,
             sent: ts,
-            state: Some(Wire::State { incarnation, ts, config, clients, catalog, leadership }),
+            state: Some(Wire::State { incarnation, ts, config, clients, catalog, present, leadership }),
             busy: false,
             due: true,
             reads: VecDeque::new(),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration, History, Membership},
-    message::{Body, Incarnation, Message, MessageId, ProcessId},
+    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
 };
 
@@ -99,6 +99,8 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
+    /// The catalogs as of when storage processes joined: what is ordered later concerns them.
+    catalogs: BTreeMap<ProcessId, Arc<Catalog>>,
     truncated: Ts,
 }
 
@@ -111,6 +113,7 @@ impl MSeq {
             catalog: Arc::default(),
             submitters: BTreeMap::new(),
             joined: BTreeMap::new(),
+            catalogs: BTreeMap::new(),
             truncated: Ts::ZERO,
         }
     }
@@ -138,6 +141,12 @@ impl MSeq {
     /// The last message of a submitter.
     pub fn last(&self, submitter: ProcessId) -> Option<Last> {
         self.submitters.get(&submitter).copied()
+    }
+
+    /// Where the stream of a storage process begins that has joined by this incarnation, with the catalog then.
+    pub fn begins(&self, process: ProcessId, incarnation: Incarnation) -> Option<(Ts, &Arc<Catalog>)> {
+        let (_, ts) = self.joined(process).filter(|(joined, _)| *joined == incarnation)?;
+        Some((ts, self.catalogs.get(&process)?))
     }
 
     /// The last incarnation of a process that joined, and when.
@@ -226,6 +235,9 @@ impl MSeq {
             })) = &message.body
             {
                 self.joined.insert(*process, (*incarnation, ts));
+                if process.kind == ProcessKind::Storage {
+                    self.catalogs.insert(*process, self.catalog.clone());
+                }
             }
         }
         Learned::Message(Routed {
@@ -288,7 +300,7 @@ mod tests {
     fn three_and_a_standby() -> MSeq {
         let mut mseq = MSeq::new(Config::evenly(3, 2).expect("a ring"));
         let process = ProcessId::storage(4);
-        let joins = Membership::Join { process, incarnation: 1, recovered: None };
+        let joins = Membership::Join { process, incarnation: 1, recovered: None, address: None };
         change(&mut mseq, 1, Configuration::Membership(joins));
         assert_eq!(mseq.joined(process), Some((1, Ts(1))));
         mseq
@@ -312,6 +324,16 @@ mod tests {
         let behind = learn(&mut mseq, read(OTHER, 1, 2, 0));
         assert_eq!((stale.config_version, behind.config_version), (2, 2), "a stale one has no effect");
         assert_eq!(mseq.config().storage_processes().len(), 4);
+    }
+
+    #[test]
+    fn a_storage_process_begins_where_it_joined_although_it_has_a_place_since() {
+        let mut mseq = three_and_a_standby();
+        let keyspace = expand(&mseq, 7);
+        change(&mut mseq, 2, Configuration::Keyspace(keyspace));
+        let begins = |incarnation| mseq.begins(ProcessId::storage(4), incarnation).map(|(ts, _)| ts);
+        assert_eq!((begins(1), begins(2)), (Some(Ts(1)), None));
+        assert!(mseq.config_behind(Ts(1)).standbys().any(|standby| standby == ProcessId::storage(4)));
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl World {
         let clients = self.of_kind(ProcessKind::Client);
         let process = ProcessId::storage(storage.len() as u32 + 1);
         let is_standby = self.replay.config().standbys().any(|standby| standby == process);
-        let joins = Membership::Join { process, incarnation: self.now_us, recovered: None };
+        let joins = Membership::Join { process, incarnation: self.now_us, recovered: None, address: None };
         let change = match self.random.below(10) {
             0..6 => match self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
                 Some(process) => {

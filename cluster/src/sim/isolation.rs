@@ -125,9 +125,16 @@ impl Scene {
         scene.router(R1, RouterInput::Leader(1));
         scene.router(R2, RouterInput::Follower(Some(R1)));
         for id in [S1, S2] {
-            let options = CoreOptions { id, config: scene.config.clone(), shards: 1, running: 64 };
+            let options = CoreOptions {
+                id,
+                incarnation: 1,
+                address: None,
+                config: scene.config.clone(),
+                shards: 1,
+                running: 64,
+            };
             let core = StorageCore::new(options, Recovered::default());
-            let mut node = Node::new(id, 1, None, 1, vec![R1, R2], core);
+            let mut node = Node::new(id, 1, None, 1, vec![R1, R2], core, false);
             let outputs = node.begin();
             let shard = Shard::new(0, 1, scene.config.held(id), ShardOptions::default());
             scene.storage.insert(id, (node, Scan::new(shard)));

@@ -1,7 +1,7 @@
 //! Storage processes of the simulated cluster: [`crate::storage::node`] with real shards and a simulated disk.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -27,7 +27,8 @@ use crate::{
     message::{ProcessId, ProcessKind},
     storage::{
         checkpointer::CheckpointCommand,
-        core::{Core, CoreOptions, Recovered, local},
+        core::{Core, CoreOptions, Recovered, held_by, local},
+        migration::PartId,
         node::{Input, Node, Output},
         payloads::PayloadCommand,
         scan::{Scan, ShardCommand},
@@ -39,7 +40,34 @@ use crate::{
 #[derive(Clone, Debug)]
 struct Checkpoint {
     recovered: Recovered,
-    rows: Vec<(TableId, RecordBatch)>,
+    rows: Vec<CheckpointRows>,
+}
+
+/// Rows of a checkpoint, as of now or as of an earlier `Ts`.
+#[derive(Clone, Debug)]
+struct CheckpointRows {
+    table: TableId,
+    until: Option<Ts>,
+    range: KeyRange,
+    batch: RecordBatch,
+}
+
+impl Checkpoint {
+    fn load(&self, shards: &mut [Shard]) {
+        let Recovered { ts, catalog, served, .. } = &self.recovered;
+        let parts: BTreeSet<PartId> = served.iter().map(|(_, part)| *part).collect();
+        for shard in shards {
+            catalog.tables().for_each(|table| shard.restore_table(table.clone()));
+            parts.iter().for_each(|part| shard.restore_piece(part.range, local(part.keyspace)));
+            for CheckpointRows { table, until, range, batch } in &self.rows {
+                let loaded = match until {
+                    None => shard.restore(*table, batch, local(*ts)),
+                    Some(until) => shard.restore_into(*table, *range, local(*until), batch),
+                };
+                loaded.expect("rows of a checkpoint");
+            }
+        }
+    }
 }
 
 /// What survives a storage process: its newest complete checkpoint.
@@ -89,27 +117,31 @@ impl World {
     pub(super) fn start_storage(&mut self, id: ProcessId) {
         let shards = if id.number.is_multiple_of(2) { 2 } else { 1 };
         let disk = self.storage_disks.entry(id).or_default();
-        let held = self.config.held(id);
+        let checkpoint = disk.checkpoint.clone();
+        let joins = checkpoint.is_none() && !self.config.contains(id);
+        let held = match &checkpoint {
+            Some(checkpoint) => checkpoint.recovered.held.clone(),
+            None => self.config.held(id),
+        };
         let options = ShardOptions { segment_rows: 4, ..ShardOptions::default() };
-        let mut recovered = Recovered::default();
         let mut scans: Vec<Shard> =
             (0..shards).map(|index| Shard::new(index, shards, held.clone(), options)).collect();
-        if let Some(checkpoint) = disk.checkpoint.clone() {
-            let begin = local(checkpoint.recovered.ts);
-            for shard in &mut scans {
-                for table in checkpoint.recovered.catalog.tables() {
-                    shard.restore_table(table.clone());
-                }
-                for (table, rows) in &checkpoint.rows {
-                    shard.restore(*table, rows, begin).expect("rows of a checkpoint");
-                }
-            }
-            recovered = checkpoint.recovered;
-        }
-        let core_options = CoreOptions { id, config: self.config.clone(), shards: scans.len(), running: 16 };
+        let recovered = checkpoint.map_or_else(Recovered::default, |checkpoint| {
+            checkpoint.load(&mut scans);
+            checkpoint.recovered
+        });
+        let incarnation = self.incarnation(id);
+        let core_options = CoreOptions {
+            id,
+            incarnation,
+            address: None,
+            config: self.config.clone(),
+            shards: scans.len(),
+            running: 16,
+        };
         let core = Core::new(core_options, recovered);
         let routers = self.of_kind(ProcessKind::Router);
-        let mut node = Node::new(id, self.incarnation(id), None, scans.len(), routers, core);
+        let mut node = Node::new(id, incarnation, None, scans.len(), routers, core, joins);
         let outputs = node.begin();
         let scans = scans
             .into_iter()
@@ -232,14 +264,12 @@ impl World {
         let delay_us = self.random.within(500..100_000) + self.disk_us;
         let Some(host) = self.storage.get_mut(&id) else { return };
         match command {
-            CheckpointCommand::Begin { ts, catalog, ballots, passed } => {
-                let (catalog, hashes) = (catalog.as_ref().clone(), Vec::new());
-                let recovered = Recovered { ts, catalog, ballots, passed, hashes };
-                host.writing = Some((Checkpoint { recovered, rows: Vec::new() }, false));
+            CheckpointCommand::Begin(recovered) => {
+                host.writing = Some((Checkpoint { recovered: *recovered, rows: Vec::new() }, false));
             }
-            CheckpointCommand::Rows { table, batch, .. } => {
+            CheckpointCommand::Rows { table, until, range, batch } => {
                 if let Some((checkpoint, _)) = &mut host.writing {
-                    checkpoint.rows.push((table.id, batch));
+                    checkpoint.rows.push(CheckpointRows { table: table.id, until, range, batch });
                 }
             }
             CheckpointCommand::End { hashes } => {
@@ -274,10 +304,14 @@ impl World {
     /// A checkpoint has the rows that the replay has at its `Ts`, in the ranges that the process holds.
     fn check_checkpoint(&self, id: ProcessId, checkpoint: &Checkpoint) -> Result<(), String> {
         let ts = checkpoint.recovered.ts;
-        let held = self.config.held(id);
+        let held = checkpoint.recovered.config.as_ref().map_or(Vec::new(), |config| held_by(config, id));
+        if held.is_empty() {
+            // What it may keep of an earlier life is what is written of it there.
+            return Ok(());
+        }
         let mut found: BTreeMap<TableId, Vec<(i64, i32)>> = BTreeMap::new();
-        for (table, batch) in &checkpoint.rows {
-            found.entry(*table).or_default().extend(rows_of(batch));
+        for rows in checkpoint.rows.iter().filter(|rows| rows.until.is_none()) {
+            found.entry(rows.table).or_default().extend(rows_of(&rows.batch));
         }
         for table in checkpoint.recovered.catalog.tables() {
             let position = |key: i64| table.partitioning.position(&[carousel_engine::Value::Int8(key)]);

@@ -5,14 +5,14 @@ use std::{io, path::PathBuf, sync::mpsc, thread::JoinHandle};
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{TableSchema, Ts, position::KeyRange};
 
-use super::{ballot::Ballot, core::ContentHash};
-use crate::{catalog::Catalog, checkpoint::Writer, message::MessageId};
+use super::core::{ContentHash, Recovered};
+use crate::checkpoint::Writer;
 
 /// What the thread is told.
 #[derive(Debug)]
 pub(crate) enum CheckpointCommand {
-    Begin { ts: Ts, catalog: std::sync::Arc<Catalog>, ballots: Vec<(Ts, Ballot)>, passed: Vec<MessageId> },
-    Rows { table: std::sync::Arc<TableSchema>, range: KeyRange, batch: RecordBatch },
+    Begin(Box<Recovered>),
+    Rows { table: std::sync::Arc<TableSchema>, until: Option<Ts>, range: KeyRange, batch: RecordBatch },
     End { hashes: Vec<ContentHash> },
 }
 
@@ -23,7 +23,6 @@ pub(crate) type CheckpointOutcome = (Ts, Result<(), String>);
 pub(crate) fn start(
     name: String,
     root: PathBuf,
-    config_version: u64,
     outcomes: tokio::sync::mpsc::UnboundedSender<CheckpointOutcome>,
 ) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
     let (commands, received) = mpsc::channel();
@@ -31,14 +30,13 @@ pub(crate) fn start(
         let mut writing: Option<(Ts, io::Result<Writer>)> = None;
         for command in received {
             match command {
-                CheckpointCommand::Begin { ts, catalog, ballots, passed } => {
-                    let writer = Writer::begin(&root, ts, config_version, &catalog, ballots, passed);
-                    writing = Some((ts, writer));
+                CheckpointCommand::Begin(checkpoint) => {
+                    writing = Some((checkpoint.ts, Writer::begin(&root, *checkpoint)));
                 }
-                CheckpointCommand::Rows { table, range, batch } => {
+                CheckpointCommand::Rows { table, until, range, batch } => {
                     if let Some((_, writer)) = &mut writing
                         && let Ok(open) = writer
-                        && let Err(error) = open.rows(&table, range, &batch)
+                        && let Err(error) = open.rows(&table, until, range, &batch)
                     {
                         // Reported when all rows have come, for the scan goes on regardless.
                         *writer = Err(error);

@@ -24,28 +24,34 @@ use std::{
     sync::Arc,
 };
 
-use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, TableSchema, Ts,
+    SqlError, SqlState, TableId, Ts,
     array::size_of_cells,
-    expr::Expr,
     operation::{
         Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId,
-        Read, ReadOutput, RowBatch,
     },
     position::KeyRange,
 };
 
+mod checkpoints;
+mod interface;
+mod moving;
 mod readers;
+mod serving;
+mod supplies;
+mod votes;
 
-use super::{
-    ballot::{Ballot, Ballots},
-    basic::{BasicRead, BasicReads},
+pub use self::interface::{ChunkWanted, ContentHash, CoreOptions, Effect, Event, Recovered};
+use self::{
+    checkpoints::{Requested, Writing},
+    moving::Moving,
+    supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
 };
+use super::{ballot::Ballots, basic::BasicReads, migration, scan::ShardCommand};
 use crate::{
     catalog::Catalog,
     config::Config,
-    message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId, StagedPayload},
+    message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId},
     planted::{Bug, planted},
     wire::{Answer, AnswerPart, Delivery, Vote, Watermarks, Wire},
 };
@@ -54,241 +60,6 @@ use crate::{
 const READ_WINDOW: u32 = 8;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
-
-/// Content hash of the rows of a table in a primary range, see [`Wire::Durable`].
-pub type ContentHash = (TableId, KeyRange, u128);
-
-/// What the process is.
-#[derive(Clone, Debug)]
-pub struct CoreOptions {
-    /// Identity.
-    pub id: ProcessId,
-    /// Placement.
-    pub config: Arc<Config>,
-    /// Number of shards; the rows of every held primary range are divided among them.
-    pub shards: usize,
-    /// Operations that may run at a time; further ones wait.
-    pub running: usize,
-}
-
-/// What a checkpoint says of the process, apart from its rows.
-#[derive(Clone, Debug, Default)]
-pub struct Recovered {
-    /// The checkpoint's `Ts`.
-    pub ts: Ts,
-    /// The catalog at that `Ts`.
-    pub catalog: Catalog,
-    /// Votes that others may still ask for.
-    pub ballots: Vec<(Ts, Ballot)>,
-    /// The last message of each submitter that has been executed.
-    pub passed: Vec<MessageId>,
-    /// Content hashes at that `Ts`.
-    pub hashes: Vec<ContentHash>,
-}
-
-/// What happens to the process.
-#[derive(Debug)]
-pub enum Event {
-    /// Deliveries in `Ts` order; everything up to the frontier has been delivered.
-    Delivered {
-        /// In `Ts` order.
-        deliveries: Vec<Delivery>,
-        /// Everything for this process up to here is contained in them or in earlier ones.
-        frontier: Ts,
-    },
-    /// What a shard did.
-    Shard {
-        /// Which.
-        shard: usize,
-        /// Its effects.
-        effects: Vec<ShardEffect>,
-    },
-    /// A chunk that [`Effect::Load`] asked for.
-    Loaded {
-        /// The message that names its payload.
-        ts: Ts,
-        /// Which.
-        chunk: usize,
-        /// Its rows, or why the process cannot go on without them.
-        rows: Result<RowBatch, String>,
-    },
-    /// From another storage process.
-    Votes(Vec<Vote>),
-    /// From another storage process.
-    AskVotes {
-        /// Who asks.
-        from: ProcessId,
-        /// About which writes.
-        writes: Vec<Ts>,
-    },
-    /// Another storage process has a durable checkpoint.
-    PeerDurable {
-        /// Who.
-        from: ProcessId,
-        /// Its `Ts`.
-        ts: Ts,
-        /// Content hashes of its ranges at that `Ts`.
-        hashes: Vec<ContentHash>,
-        /// It wants to know about ours.
-        reply: bool,
-    },
-    /// The checkpoint that [`Effect::EndCheckpoint`] completed is durable.
-    CheckpointDone {
-        /// Its `Ts`.
-        ts: Ts,
-    },
-    /// The checkpoint could not be written.
-    CheckpointFailed {
-        /// Its `Ts`.
-        ts: Ts,
-    },
-    /// The config behind everything that has been received: told by the router when this life subscribes first.
-    Config(Arc<Config>),
-    /// Straight from a client.
-    BasicRead {
-        /// The read.
-        read: BasicRead,
-        /// The present time: with ticks alone, a pause of this process would go unnoticed.
-        now_ms: u64,
-    },
-    /// The lead router has granted the lease that was asked for at this time, in milliseconds.
-    Leased(u64),
-    /// From a client.
-    RenewPin(Ts),
-    /// From a client.
-    ReleasePin(Ts),
-    /// From a client.
-    Cancel(MessageId),
-    /// From a client: a reader has taken batches of the answer of a read.
-    Took {
-        /// The read.
-        id: MessageId,
-        /// How many.
-        batches: u32,
-    },
-    /// A client process is not there any more.
-    ClientGone(ProcessId),
-    /// Time passes: milliseconds since some beginning.
-    Tick(u64),
-}
-
-/// What the process does.
-#[derive(Clone, Debug)]
-pub enum Effect {
-    /// Give an operation to a shard.
-    Submit {
-        /// Which.
-        shard: usize,
-        /// The operation.
-        operation: OrderedOperation,
-    },
-    /// Tell a shard how an undecided write ended.
-    Decide {
-        /// Which.
-        shard: usize,
-        /// The write.
-        ts: Ts,
-        /// Its end.
-        decision: Decision,
-    },
-    /// Give a shard the next rows of a staged payload.
-    Supply {
-        /// Which.
-        shard: usize,
-        /// The write.
-        ts: Ts,
-        /// The rows.
-        rows: Arc<RowBatch>,
-        /// Whether there are no more.
-        last: bool,
-    },
-    /// Let a shard send more batches of the answer of a read.
-    Allow {
-        /// Which.
-        shard: usize,
-        /// The read.
-        ts: Ts,
-        /// How many.
-        batches: u32,
-    },
-    /// A shard need not go on with a read.
-    Cancel {
-        /// Which.
-        shard: usize,
-        /// The read.
-        ts: Ts,
-    },
-    /// A message that names this payload has been delivered: it does not expire any more.
-    Keep(PayloadId),
-    /// Get a chunk of a staged payload.
-    Load(ChunkWanted),
-    /// No replica needs this payload any more.
-    Forget(PayloadId),
-    /// Send to another storage process.
-    Send(ProcessId, Wire),
-    /// Send to a client.
-    Answer(ProcessId, Answer),
-    /// Begin to write a checkpoint: everything before its `Ts` has been executed and decided.
-    BeginCheckpoint {
-        /// Its `Ts`: rows visible to a read with this `Ts` belong to it.
-        ts: Ts,
-        /// The catalog at that `Ts`.
-        catalog: Arc<Catalog>,
-        /// Votes to keep with it.
-        ballots: Vec<(Ts, Ballot)>,
-        /// The last message of each submitter that belongs to it.
-        passed: Vec<MessageId>,
-    },
-    /// Rows of the checkpoint that has begun.
-    CheckpointRows {
-        /// Of this table.
-        table: Arc<TableSchema>,
-        /// In this primary range.
-        range: KeyRange,
-        /// In the table's Arrow schema.
-        batch: RecordBatch,
-    },
-    /// The checkpoint has all its rows.
-    EndCheckpoint {
-        /// Its `Ts`.
-        ts: Ts,
-        /// Content hashes at that `Ts`.
-        hashes: Vec<ContentHash>,
-    },
-    /// This process cannot go on without diverging from its peers.
-    Stop(String),
-}
-
-/// A chunk of a staged payload.
-#[derive(Clone, Debug)]
-pub struct ChunkWanted {
-    /// The message that names the payload.
-    pub ts: Ts,
-    /// The payload.
-    pub payload: Arc<StagedPayload>,
-    /// Which chunk of all that lie in ranges held here: its part and its number there.
-    pub chunk: usize,
-    /// The part.
-    pub part: usize,
-    /// The chunk's number in the part.
-    pub number: usize,
-}
-
-/// A staged payload that the shards are supplied with, chunk by chunk.
-#[derive(Debug)]
-struct Supplying {
-    ts: Ts,
-    payload: Arc<StagedPayload>,
-    /// The chunks in the ranges held here: the part's index, and the number in the part.
-    chunks: Vec<(usize, usize)>,
-    /// How many have been asked for, and given to the shards.
-    asked: usize,
-    supplied: usize,
-    /// Those that came before their turn.
-    early: BTreeMap<usize, RowBatch>,
-    /// How many each shard does not need any more.
-    taken: Vec<usize>,
-}
 
 /// An operation that shards work on.
 #[derive(Debug)]
@@ -321,8 +92,6 @@ struct PinLease {
 #[derive(Debug)]
 pub struct Core {
     options: CoreOptions,
-    /// The config behind everything that has been received.
-    received: Arc<Config>,
     /// The primary ranges that are held here.
     held: Vec<KeyRange>,
     /// The local time of the last operation.
@@ -354,8 +123,9 @@ pub struct Core {
     ballots: Ballots,
     pins: BTreeMap<Ts, PinLease>,
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
-    requested: Option<(Ts, Arc<Catalog>, Vec<MessageId>)>,
+    requested: Option<Requested>,
     writing: Option<Writing>,
+    moving: Moving,
     /// Dropped tables whose rows a checkpoint still needs.
     drops: Vec<TableId>,
     hashes: Vec<ContentHash>,
@@ -377,30 +147,8 @@ pub struct Core {
     effects: Vec<Effect>,
 }
 
-/// A read of a checkpoint.
-#[derive(Debug)]
-struct CheckpointRead {
-    table: Arc<TableSchema>,
-    executing: BTreeSet<usize>,
-}
-
-/// The checkpoint that is being written.
-#[derive(Debug)]
-struct Writing {
-    ts: Ts,
-    /// Tables that have not been read.
-    tables: VecDeque<Arc<TableSchema>>,
-    /// Reads of the present table, by their local time.
-    reads: BTreeMap<Ts, CheckpointRead>,
-    hashes: BTreeMap<(TableId, KeyRange), u128>,
-    /// All rows have been read; the files are not durable yet.
-    complete: bool,
-}
-
 /// Bits of local time below a message's `Ts`.
 const LOCAL_BITS: u32 = 16;
-/// Chunks of a payload that are loaded while the shards work on those before them.
-const CHUNKS_AHEAD: usize = 2;
 /// Local times between two messages that are kept for the process's own operations.
 const OWN_OPERATIONS: u64 = 1 << 12;
 
@@ -420,13 +168,17 @@ fn global(local: Ts) -> Ts {
 
 impl Core {
     /// The process after it has recovered a checkpoint (or nothing), to be subscribed after [`Recovered::ts`].
-    pub fn new(options: CoreOptions, mut recovered: Recovered) -> Core {
+    pub fn new(mut options: CoreOptions, mut recovered: Recovered) -> Core {
         if planted(Bug::CheckpointTooFar) && recovered.ts > Ts::ZERO {
             recovered.ts = Ts(recovered.ts.0 + 1);
         }
-        let held = options.config.held(options.id);
+        if let Some(config) = &recovered.config {
+            options.config = config.clone();
+        }
+        let held = held_by(&options.config, options.id);
+        let moving = Moving::new(&options, &recovered);
         Core {
-            received: options.config.clone(),
+            moving,
             options,
             held,
             submitted: local(recovered.ts),
@@ -512,8 +264,9 @@ impl Core {
         }
         let running = self.running.values().map(|running| running.read_ts);
         let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(|writing| writing.ts);
-        let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|(ts, ..)| *ts));
-        let oldest = running.chain(checkpoints).chain(self.pins.keys().next().copied()).fold(next, Ts::min);
+        let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|requested| requested.ts));
+        let needed = checkpoints.chain(self.pins.keys().next().copied()).chain(self.moving.oldest_needed());
+        let oldest = running.chain(needed).fold(next, Ts::min);
         local(oldest)
     }
 
@@ -554,16 +307,17 @@ impl Core {
             Event::CheckpointFailed { ts } => {
                 self.writing.take_if(|writing| writing.ts == ts);
             }
-            Event::Config(config) => {
-                self.received = config.clone();
-                self.stop_if_suspected();
-                self.follow(config);
-            }
             Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
                 Ok(delivery) => self.pending.extend(delivery),
                 Err(id) => self.lose(id),
             },
             Event::Leased(asked_ms) => self.basic.leased(asked_ms),
+            Event::Config { config, present } => {
+                self.learn(config.clone(), present);
+                self.follow(config);
+            }
+            Event::Begin { ts, config, catalog, present } => self.begin(ts, config, catalog, present),
+            Event::Moving(event) => self.migrate(event),
             Event::RenewPin(ts) => {
                 if let Some(pin) = self.pins.get_mut(&ts) {
                     pin.deadline_ms = self.now_ms + pin.lease_ms;
@@ -609,7 +363,7 @@ impl Core {
             if delivery.ts <= received {
                 continue;
             }
-            self.look_ahead(&delivery);
+            self.hear(&delivery);
             if let Some(staged) = staged_insert(&delivery) {
                 self.effects.push(Effect::Keep(staged.id));
                 let holders: BTreeSet<ProcessId> =
@@ -624,108 +378,32 @@ impl Core {
         }
     }
 
-    /// A suspected process may wait for votes that nobody keeps for it, and so never come to the message that says so.
-    fn look_ahead(&mut self, delivery: &Delivery) {
-        if let Body::Configuration(_) = &delivery.message.body
-            && let Ok(Some(config)) = self.received.apply(&delivery.message, delivery.ts)
-        {
-            self.received = Arc::new(config);
-            self.stop_if_suspected();
-        }
-    }
-
-    /// Nothing ordered behind its suspicion is delivered here, so what this process has is no replica of anything.
-    fn stop_if_suspected(&mut self) {
-        if self.received.is_suspected(self.options.id) {
-            self.effects.push(Effect::Stop("it is suspected of having failed".into()));
-        }
-    }
-
     /// A snapshot or basic read cannot be answered.
     fn lose(&mut self, id: MessageId) {
         self.effects.push(Effect::Send(id.submitter, Wire::ReadsLost(vec![id])));
-    }
-
-    fn loaded(&mut self, ts: Ts, chunk: usize, rows: Result<RowBatch, String>) {
-        let time = local(ts);
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(reason) => return self.effects.push(Effect::Stop(reason)),
-        };
-        let Some(supplying) = self.supplying.get_mut(&time) else { return };
-        supplying.early.insert(chunk, rows);
-        while let Some(rows) = supplying.early.remove(&supplying.supplied) {
-            supplying.supplied += 1;
-            let (rows, last) = (Arc::new(rows), supplying.supplied == supplying.chunks.len());
-            for shard in 0..self.options.shards {
-                let rows = rows.clone();
-                self.effects.push(Effect::Supply { shard, ts: time, rows, last });
-            }
-        }
-    }
-
-    /// A shard does not need a chunk any more.
-    fn took(&mut self, shard: usize, time: Ts) {
-        let Some(supplying) = self.supplying.get_mut(&time) else { return };
-        supplying.taken[shard] += 1;
-        if supplying.taken.iter().all(|taken| *taken == supplying.chunks.len()) {
-            self.supplying.remove(&time);
-        } else {
-            self.ask_chunks(time);
-        }
-    }
-
-    /// Asks for the next chunks of a payload: few, so that they take little memory.
-    fn ask_chunks(&mut self, time: Ts) {
-        let Some(supplying) = self.supplying.get_mut(&time) else { return };
-        let taken = supplying.taken.iter().copied().min().unwrap_or(0);
-        while supplying.asked < supplying.chunks.len().min(taken + CHUNKS_AHEAD) {
-            let (part, number) = supplying.chunks[supplying.asked];
-            self.effects.push(Effect::Load(ChunkWanted {
-                ts: supplying.ts,
-                payload: supplying.payload.clone(),
-                chunk: supplying.asked,
-                part,
-                number,
-            }));
-            supplying.asked += 1;
-        }
     }
 
     /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
     fn advance(&mut self) {
         // A read that waits for its reader does no work.
         while self.running.len() - self.stalled.len() < self.options.running
+            && !self.moving.is_waiting()
             && let Some(delivery) = self.pending.pop_front()
         {
             self.delivered = delivery.ts;
             self.process(delivery);
         }
-        if self.pending.is_empty() {
+        if self.pending.is_empty() && !self.moving.is_waiting() {
             self.delivered = self.frontier;
         }
-        if self.writing.is_none()
-            && let Some((ts, catalog, passed)) =
-                self.requested.take_if(|(ts, ..)| !runs_before(&self.writes, *ts))
-        {
-            let tables = catalog.tables().cloned().collect();
-            let reads = BTreeMap::new();
-            self.writing = Some(Writing { ts, tables, reads, hashes: BTreeMap::new(), complete: false });
-            let ballots = self.ballots.up_to(ts);
-            self.effects.push(Effect::BeginCheckpoint { ts, catalog, ballots, passed });
-            self.read_next_table();
-        }
-        if !self.drops.is_empty() && !self.is_reading_checkpoint() {
+        self.rejoin();
+        self.begin_checkpoint();
+        if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             for table in std::mem::take(&mut self.drops) {
                 let time = self.next_local();
-                self.submit_to_all(time, time, table, OperationKind::DropTable);
+                self.submit_to_all(time, time, table, OperationKind::DropTable, self.held.clone());
             }
         }
-    }
-
-    /// Whether some checkpoint needs rows that are no longer in the catalog.
-    fn is_reading_checkpoint(&self) -> bool {
-        self.requested.is_some() || self.writing.as_ref().is_some_and(|writing| !writing.complete)
     }
 
     /// A local time for an operation of the process's own, after everything that has been submitted.
@@ -745,93 +423,40 @@ impl Core {
         global(Ts(last + OWN_OPERATIONS)) == self.delivered
     }
 
-    fn submit_to_all(&mut self, time: Ts, read_ts: Ts, table: TableId, kind: OperationKind) {
+    fn submit_to_all(
+        &mut self,
+        time: Ts,
+        read_ts: Ts,
+        table: TableId,
+        kind: OperationKind,
+        ranges: Vec<KeyRange>,
+    ) {
         let operation = Arc::new(Operation { table, context: Default::default(), kind });
         self.submit(OrderedOperation {
             ts: time,
             read_ts,
             operation,
-            ranges: self.held.clone(),
+            ranges,
             undecided: false,
             window: None,
         });
     }
 
+    fn take_time(&mut self, time: Ts) {
+        assert!(time > self.submitted, "operations are submitted in the order of their time");
+        self.submitted = time;
+    }
+
+    fn tell_shards(&mut self, command: impl Fn() -> ShardCommand) {
+        let shards = 0..self.options.shards;
+        self.effects.extend(shards.map(|shard| Effect::Shard { shard, command: command() }));
+    }
+
     fn submit(&mut self, operation: OrderedOperation) {
-        assert!(operation.ts > self.submitted, "operations are submitted in the order of their time");
-        self.submitted = operation.ts;
+        self.take_time(operation.ts);
         for shard in 0..self.options.shards {
             self.effects.push(Effect::Submit { shard, operation: operation.clone() });
         }
-    }
-
-    /// Reads rows and content hashes of the next table of a checkpoint; without one, its files can be completed.
-    fn read_next_table(&mut self) {
-        let Some(writing) = &mut self.writing else { return };
-        let ts = writing.ts;
-        let Some(table) = writing.tables.pop_front() else {
-            writing.complete = true;
-            let hashes: Vec<ContentHash> = std::mem::take(&mut writing.hashes)
-                .into_iter()
-                .map(|((table, range), hash)| (table, range, hash))
-                .collect();
-            self.hashes_at = (ts, hashes.clone());
-            self.effects.push(Effect::EndCheckpoint { ts, hashes });
-            return;
-        };
-        let column = |(index, column): (usize, &carousel_engine::schema::Column)| {
-            Expr::column(index, column.ty.clone())
-        };
-        let projection = table.columns.iter().enumerate().map(column).collect();
-        for output in [ReadOutput::Rows { projection, top: None }, ReadOutput::ContentHash] {
-            let time = self.next_local();
-            let executing = (0..self.options.shards).collect();
-            if let Some(writing) = &mut self.writing {
-                writing.reads.insert(time, CheckpointRead { table: table.clone(), executing });
-            }
-            let read = OperationKind::Read(Read { predicate: Vec::new(), output });
-            self.submit_to_all(time, local(ts), table.id, read);
-        }
-    }
-
-    /// Takes the effect of a checkpoint's read; gives back any other.
-    fn checkpoint_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
-        let Some(writing) = &mut self.writing else { return Some(effect) };
-        match effect {
-            ShardEffect::Rows { ts, range, batch } if writing.reads.contains_key(&ts) => {
-                let table = writing.reads[&ts].table.clone();
-                match RecordBatch::try_new(table.arrow(), batch.columns().to_vec()) {
-                    Ok(batch) => self.effects.push(Effect::CheckpointRows { table, range, batch }),
-                    Err(e) => self
-                        .effects
-                        .push(Effect::Stop(format!("table {} has other columns: {e}", table.name))),
-                }
-            }
-            ShardEffect::ContentHash { ts, range, hash } => {
-                if let Some(read) = writing.reads.get(&ts) {
-                    let sum = writing.hashes.entry((read.table.id, range)).or_default();
-                    *sum = sum.wrapping_add(hash);
-                }
-            }
-            ShardEffect::Executed { ts, outcomes } if writing.reads.contains_key(&ts) => {
-                if let Some(error) = outcomes.into_iter().find_map(|(_, outcome)| outcome.err()) {
-                    self.effects.push(Effect::Stop(format!("a checkpoint cannot read a table: {error}")));
-                    return None;
-                }
-                let done = writing.reads.get_mut(&ts).is_some_and(|read| {
-                    read.executing.remove(&shard);
-                    read.executing.is_empty()
-                });
-                if done {
-                    writing.reads.remove(&ts);
-                }
-                if writing.reads.is_empty() {
-                    self.read_next_table();
-                }
-            }
-            other => return Some(other),
-        }
-        None
     }
 
     fn process(&mut self, delivery: Delivery) {
@@ -850,34 +475,12 @@ impl Core {
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
             }
             Body::Checkpoint => {
-                // A newer checkpoint makes one that has not begun unnecessary.
-                self.requested = Some((ts, self.catalog.clone(), self.passed.values().copied().collect()));
+                self.request_checkpoint(ts);
                 self.logged = 0;
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
             }
-            Body::Configuration(_) => {
-                // An error is the outcome of the message: its submitter finds the same one.
-                if let Ok(Some(config)) = self.options.config.apply(&message, ts) {
-                    self.follow(Arc::new(config));
-                    self.forget();
-                }
-            }
+            Body::Configuration(configuration) => self.configure(&message, configuration, ts),
         }
-    }
-
-    /// Another config is in force.
-    fn follow(&mut self, config: Arc<Config>) {
-        let id = self.options.id;
-        if config.is_suspected(id) {
-            // It has stopped.
-            return;
-        }
-        if config.held(id) != self.held {
-            // Client processes refuse to submit keyspace messages.
-            let reason = "the ring has changed, and moving rows is not supported yet";
-            return self.effects.push(Effect::Stop(reason.into()));
-        }
-        self.options.config = config;
     }
 
     fn process_ddl(&mut self, ts: Ts, ddl: &Ddl) {
@@ -885,7 +488,8 @@ impl Core {
         let Ok(effect) = Arc::make_mut(&mut self.catalog).apply(ts, ddl) else { return };
         for schema in effect.created {
             let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
-            self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema));
+            let held = self.held.clone();
+            self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema), held);
         }
         // Nothing can name the table any more, except a checkpoint of an earlier `Ts`.
         self.drops.extend(effect.dropped);
@@ -991,6 +595,7 @@ impl Core {
 
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {
         let Some(effect) = self.checkpoint_effect(shard, effect) else { return };
+        let Some(effect) = self.moving_effect(shard, effect) else { return };
         match effect {
             ShardEffect::Rows { ts: time, range, batch } => {
                 let ts = global(time);
@@ -1072,40 +677,6 @@ impl Core {
         self.decide(ts);
     }
 
-    fn cast(&mut self, vote: &Vote) {
-        match self.ballots.cast(vote) {
-            Ok(()) => self.decide(vote.ts),
-            Err(reason) => self.effects.push(Effect::Stop(reason)),
-        }
-    }
-
-    /// Ends an undecided write that has been executed here, if its votes allow.
-    fn decide(&mut self, ts: Ts) {
-        let time = local(ts);
-        let executed = self.running.get(&time).is_some_and(|r| r.undecided && r.executing.is_empty());
-        if executed && let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) {
-            self.end(time, Some(decision));
-        }
-    }
-
-    /// Whether votes about a write are kept here.
-    pub(crate) fn keeps_votes(&self, ts: Ts) -> bool {
-        self.ballots.get(ts).is_some()
-    }
-
-    /// Whether a write has been begun here that others must vote about before it is decided.
-    pub(crate) fn needs_votes(&self, ts: Ts) -> bool {
-        let is_undecided = self.running.get(&local(ts)).is_some_and(|running| running.undecided);
-        let ballot = self.ballots.get(ts).filter(|ballot| is_undecided && ballot.decision().is_none());
-        ballot.is_some_and(|ballot| ballot.missing().any(|range| !self.held.contains(&range)))
-    }
-
-    /// The ranges whose votes are missing about writes that have been executed here.
-    pub(crate) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
-        let waiting = self.running.iter().filter(|(_, running)| running.undecided);
-        waiting.filter_map(|(time, _)| self.ballots.get(global(*time))).flat_map(Ballot::missing)
-    }
-
     /// Outcomes by primary range.
     fn outcomes(&self, time: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
         let outcomes = self.running.get(&time).into_iter().flat_map(|running| &running.outcomes);
@@ -1161,26 +732,9 @@ impl Core {
         let waiting = self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty());
         let waiting = waiting.map(|(time, _)| global(*time)).collect();
         self.ask_votes(waiting);
+        self.migrate(migration::Event::Tick(now_ms));
         if self.executed() == self.frontier && self.frontier > self.recovered {
             self.catching_up = false;
-        }
-    }
-
-    /// Asks for the votes that are missing about some writes.
-    fn ask_votes(&mut self, writes: Vec<Ts>) {
-        let mut questions: BTreeMap<ProcessId, Vec<Ts>> = BTreeMap::new();
-        for ts in writes {
-            let Some(ballot) = self.ballots.get(ts).filter(|ballot| ballot.decision().is_none()) else {
-                continue;
-            };
-            let asked: BTreeSet<ProcessId> =
-                ballot.missing().flat_map(|range| self.options.config.holders(range)).collect();
-            for process in asked.into_iter().filter(|process| *process != self.options.id) {
-                questions.entry(process).or_default().push(ts);
-            }
-        }
-        for (process, writes) in questions {
-            self.effects.push(Effect::Send(process, Wire::AskVotes(writes)));
         }
     }
 
@@ -1189,74 +743,6 @@ impl Core {
         match self.writes.first() {
             Some(oldest) => global(Ts(oldest.0 - 1)),
             None => self.delivered,
-        }
-    }
-
-    fn checkpoint_done(&mut self, ts: Ts) {
-        let written = self.writing.take().filter(|writing| writing.complete).map(|writing| writing.ts);
-        assert_eq!(written, Some(ts), "checkpoint {ts} was not being written");
-        self.durable = ts;
-        self.hashes = std::mem::take(&mut self.hashes_at.1);
-        for peer in self.peers_of_ring().collect::<Vec<_>>() {
-            self.effects.push(Effect::Send(peer, self.durable_wire(false)));
-        }
-        let peers: Vec<ProcessId> = self.peers.keys().copied().collect();
-        for peer in peers {
-            self.compare(peer);
-        }
-        self.forget();
-    }
-
-    fn peer_durable(&mut self, from: ProcessId, ts: Ts, hashes: Vec<ContentHash>, reply: bool) {
-        self.peers.insert(from, (ts, hashes));
-        if reply {
-            self.effects.push(Effect::Send(from, self.durable_wire(false)));
-        }
-        self.compare(from);
-        self.forget();
-    }
-
-    /// Replicas at the same checkpoint must hold the same rows.
-    fn compare(&mut self, peer: ProcessId) {
-        let Some((ts, hashes)) = self.peers.get(&peer) else { return };
-        if *ts != self.durable {
-            return;
-        }
-        let theirs: HashMap<(TableId, KeyRange), u128> =
-            hashes.iter().map(|(table, range, hash)| ((*table, *range), *hash)).collect();
-        for (table, range, hash) in &self.hashes {
-            if theirs.get(&(*table, *range)).is_some_and(|other| other != hash) {
-                self.effects.push(Effect::Stop(format!(
-                    "table {} differs from the replica at {peer} in range {range} at checkpoint {ts}",
-                    table.0
-                )));
-                return;
-            }
-        }
-    }
-
-    /// Forgets votes and payloads that nobody will replay.
-    fn forget(&mut self) {
-        let (peers, config) = (&self.peers, &self.options.config);
-        // A suspected process replays nothing.
-        let durable = |process: ProcessId| match config.is_suspected(process) {
-            true => Ts::INFINITY,
-            false => peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts),
-        };
-        self.ballots.forget(self.durable, durable);
-        let own = self.options.id;
-        let passed: Vec<Ts> = self
-            .payloads
-            .range(..=self.durable)
-            .filter(|(ts, (_, holders))| {
-                holders.iter().all(|holder| *holder == own || durable(*holder) >= **ts)
-            })
-            .map(|(ts, _)| *ts)
-            .collect();
-        for ts in passed {
-            if let Some((payload, _)) = self.payloads.remove(&ts) {
-                self.effects.push(Effect::Forget(payload));
-            }
         }
     }
 
@@ -1280,29 +766,11 @@ fn weight(body: &Body) -> u64 {
     }
 }
 
+/// The primary ranges that a process holds, if it is not suspected.
+pub(crate) fn held_by(config: &Config, process: ProcessId) -> Vec<KeyRange> {
+    if config.is_suspected(process) { Vec::new() } else { config.held(process) }
+}
+
 fn runs_before(writes: &BTreeSet<Ts>, ts: Ts) -> bool {
     writes.range(..local(ts)).next().is_some()
-}
-
-/// The chunks of a payload that lie in these ranges, by part and number.
-fn chunks_in(staged: &StagedPayload, ranges: &[KeyRange]) -> Vec<(usize, usize)> {
-    let held = staged.parts.iter().enumerate().filter(|(_, part)| ranges.contains(&part.range));
-    held.flat_map(|(index, part)| (0..part.checksums.len()).map(move |number| (index, number))).collect()
-}
-
-/// The staged payload of a delivery that is an INSERT of one.
-fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
-    match &delivery.message.body {
-        Body::Data(data) => data.staged.as_ref().filter(|_| match data.operation.open() {
-            Ok(operation) => matches!(&operation.kind, OperationKind::Insert(insert)
-                if matches!(insert.rows, InsertRows::Staged(_))),
-            Err(_) => false,
-        }),
-        _ => None,
-    }
-}
-
-/// Whether a staged payload lies where it is needed and the message came in time.
-fn staged_in_time(delivery: &Delivery, staged: &StagedPayload) -> bool {
-    staged.config_version == delivery.config_version && delivery.ts <= staged.latest
 }

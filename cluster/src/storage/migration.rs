@@ -35,7 +35,7 @@ use carousel_engine::{TableId, Ts, position::KeyRange};
 use crate::{config::Transfer, message::ProcessId};
 
 /// A key range that a process receives because of a keyspace message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct PartId {
     /// `Ts` of the keyspace message: the part's rows are those that a read at this `Ts` sees.
     pub keyspace: Ts,
@@ -44,13 +44,14 @@ pub struct PartId {
 }
 
 /// A chunk of a part.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Chunk {
     /// Counted from 0.
     pub number: u32,
     /// The table whose rows it has; none for the last chunk of a part without any table.
     pub table: Option<TableId>,
     /// The rows, serialised.
+    #[serde(with = "crate::wire::form::bytes")]
     pub rows: Bytes,
     /// CRC-32 of `rows`.
     pub checksum: u32,
@@ -73,7 +74,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { window: 8, patience_ms: 2_000, questions: 5, damaged: 3 }
+        Limits { window: 32, patience_ms: 2_000, questions: 5, damaged: 3 }
     }
 }
 
@@ -113,6 +114,8 @@ pub enum Event {
         from: ProcessId,
         /// Which part.
         part: PartId,
+        /// It can send it from the beginning: it has forgotten how far it was.
+        anew: bool,
     },
     /// The shards have the rows of a part, or they are not what the sender said.
     Installed {
@@ -299,6 +302,27 @@ impl Migrations {
         }
     }
 
+    /// Goes on serving what an earlier life has kept in its checkpoint: receivers and their parts.
+    pub fn resume_serving(&mut self, parts: impl IntoIterator<Item = (ProcessId, PartId)>) {
+        for (to, part) in parts {
+            let serving = self.serving.entry(part.keyspace);
+            let serving = serving.or_insert_with(|| Serving { receivers: BTreeMap::new() });
+            serving.receivers.entry(to).or_default().push(part.range);
+        }
+    }
+
+    /// The parts that others may still ask for, with those who may.
+    pub fn served(&self) -> impl Iterator<Item = (ProcessId, PartId)> {
+        self.serving.iter().flat_map(|(keyspace, serving)| {
+            let parts = |(to, ranges): (&ProcessId, &Vec<KeyRange>)| {
+                let (to, keyspace) = (*to, *keyspace);
+                let part = move |range: KeyRange| (to, PartId { keyspace, range });
+                ranges.iter().copied().map(part).collect::<Vec<_>>()
+            };
+            serving.receivers.iter().flat_map(parts).collect::<Vec<_>>()
+        })
+    }
+
     /// Whether what is behind the last keyspace message must wait until its parts are installed.
     pub fn is_waiting(&self) -> bool {
         self.receiving.values().any(|receiving| !receiving.is_installed())
@@ -327,7 +351,12 @@ impl Migrations {
             Event::Keyspace { ts, transfers, deletes } => self.keyspace(ts, transfers, deletes),
             Event::Asked { from, part, chunks } => self.asked(from, part, chunks),
             Event::Chunk { from, part, chunk } => self.chunk(from, part, chunk),
-            Event::Refused { from, part } => {
+            Event::Refused { from, part, anew: true } => {
+                if self.incoming(part).is_some_and(|incoming| incoming.senders.first() == Some(&from)) {
+                    self.begin_anew(part, "begins anew");
+                }
+            }
+            Event::Refused { from, part, anew: false } => {
                 if self.incoming(part).is_some_and(|incoming| incoming.senders.contains(&from)) {
                     self.exclude(part, from, "cannot send it");
                 }

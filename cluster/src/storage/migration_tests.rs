@@ -128,7 +128,7 @@ impl World {
         };
         for n in size + 1..=size + standbys {
             let process = ProcessId::storage(n);
-            let joins = Membership::Join { process, incarnation: 1, recovered: None };
+            let joins = Membership::Join { process, incarnation: 1, recovered: None, address: None };
             world.order(Entry::Configuration(Configuration::Membership(joins)));
         }
         world
@@ -394,7 +394,7 @@ impl World {
                 }
                 Event::Chunk { from, part, chunk }
             }
-            Wire::Refuse(part) => Event::Refused { from, part },
+            Wire::Refuse(part) => Event::Refused { from, part, anew: false },
         };
         self.handle(to, event);
         true
@@ -559,8 +559,17 @@ fn a_failed_copy_begins_anew_at_another_holder_and_fails_when_none_remains() {
     assert_eq!(effects, vec![Effect::Discard(part), Effect::Ask { to: S2, part, chunks: 0..4 }]);
     // What the first one still sends does not count.
     assert_eq!(migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, true) }), vec![]);
-    let effects = migrations.handle(Event::Refused { from: S2, part });
+    let effects = migrations.handle(Event::Refused { from: S2, part, anew: false });
     assert!(matches!(&effects[..], [Effect::Fail(reason)] if reason.contains("no holder remains")));
+}
+
+#[test]
+fn a_sender_that_has_forgotten_how_far_it_was_begins_anew() {
+    let (mut migrations, part, _) = receiver(&[1, 2]);
+    migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, false) });
+    let effects = migrations.handle(Event::Refused { from: S1, part, anew: true });
+    assert_eq!(effects, vec![Effect::Discard(part), Effect::Ask { to: S1, part, chunks: 0..4 }]);
+    assert_eq!(migrations.handle(Event::Refused { from: S2, part, anew: true }), vec![], "it was not asked");
 }
 
 #[test]

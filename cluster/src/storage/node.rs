@@ -25,16 +25,22 @@ use super::{
     payloads::{PayloadCommand, PayloadEvent},
     process::Progress,
     scan::{ShardCommand, ShardEffects},
+    submitter::Submitter,
 };
 use crate::{
-    config::Config,
+    catalog::Catalog,
+    config::{Config, Configuration, Membership},
     link::{RouterLink, log_lost},
-    message::{Incarnation, ProcessId, ProcessKind},
-    wire::{Answer, Watermarks, Wire},
+    message::{Body, Incarnation, ProcessId, ProcessKind},
+    storage::migration,
+    wire::{Answer, Delivery, Watermarks, Wire},
 };
 
 /// Deliveries that may wait for their turn before no more are taken.
 const PENDING: usize = 4096;
+/// The same while rows are received that all of them wait for. What comes then is not taken, and asked for again later,
+/// for the rows come the same way.
+const PENDING_WHILE_RECEIVING: usize = 1 << 16;
 
 /// What happens to the process.
 #[derive(Debug)]
@@ -76,6 +82,11 @@ pub(crate) struct Node {
     shards: usize,
     core: Core,
     link: RouterLink,
+    submitter: Submitter,
+    /// What it says at first has no place in the system yet, or has lost it: it joins, and then its stream begins anew.
+    joining: bool,
+    /// The stream begins with the present catalog and config.
+    begins: bool,
     /// Parts that are being fetched: for which message, and who has been asked.
     fetching: BTreeMap<(PayloadId, KeyRange), Fetching>,
     /// Bytes that the rows take.
@@ -91,6 +102,10 @@ pub(crate) struct Node {
     /// Clients have been told of this life.
     announced: bool,
     failed_checkpoints: u64,
+    /// Deliveries have not been taken, because rows are being received.
+    skipped: bool,
+    /// The routers' log no longer has what follows what has been recovered.
+    outdated: bool,
     stopped: Option<String>,
     outputs: Vec<Output>,
 }
@@ -105,7 +120,8 @@ struct Fetching {
 }
 
 impl Node {
-    /// A life of a process that begins with what `core` has recovered; `shards` threads work for it.
+    /// A life of a process that begins with what `core` has recovered; `shards` threads work for it. One that
+    /// `joins` is new to the system, or has nothing of what an earlier life had.
     pub(crate) fn new(
         id: ProcessId,
         incarnation: Incarnation,
@@ -113,6 +129,7 @@ impl Node {
         shards: usize,
         routers: Vec<ProcessId>,
         core: Core,
+        joins: bool,
     ) -> Node {
         Node {
             id,
@@ -121,6 +138,11 @@ impl Node {
             shards,
             core,
             link: RouterLink::new(routers),
+            submitter: Submitter::new(id, incarnation),
+            joining: joins,
+            begins: joins,
+            skipped: false,
+            outdated: false,
             fetching: BTreeMap::new(),
             memory: 0,
             now_ms: 0,
@@ -140,6 +162,10 @@ impl Node {
     pub(crate) fn begin(&mut self) -> Vec<Output> {
         for (to, wire) in self.core.greetings() {
             self.send(to, wire);
+        }
+        if self.joining {
+            let join = self.core.membership(None);
+            self.submitter.submit(Configuration::Membership(join));
         }
         self.subscribe();
         std::mem::take(&mut self.outputs)
@@ -182,7 +208,17 @@ impl Node {
 
     /// Whether so many deliveries wait for their turn that no more should be taken.
     pub(crate) fn is_full(&self) -> bool {
-        self.core.pending() > PENDING
+        !self.core.is_receiving() && self.core.pending() > PENDING
+    }
+
+    /// Whether what it has recovered is of no use any more: the next life has to begin without.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
+    /// The config behind everything that has been received.
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        self.core.config()
     }
 
     /// Deliveries that wait for their turn.
@@ -208,7 +244,9 @@ impl Node {
             checkpointing: self.core.is_checkpointing(),
             logged: self.core.logged(),
             failed_checkpoints: self.failed_checkpoints,
-            stopped: self.stopped.clone(),
+            receiving: self.core.receiving().collect(),
+            // One that begins anew goes on.
+            stopped: self.stopped.clone().filter(|_| !self.outdated),
         }
     }
 
@@ -221,8 +259,15 @@ impl Node {
     }
 
     fn subscribe(&mut self) {
+        let joins = self.submitter.unsent();
+        if !joins.is_empty() {
+            self.send(self.link.router(), Wire::Route(joins));
+        }
+        if self.joining {
+            return;
+        }
         if self.link.must_subscribe() {
-            let after = Some(self.core.frontier());
+            let after = (!self.begins).then(|| self.core.frontier());
             let subscribe = Wire::Subscribe { incarnation: self.incarnation, after };
             self.confirmed = Watermarks::default();
             self.send(self.link.router(), subscribe);
@@ -235,6 +280,10 @@ impl Node {
         // router more than the delivery.
         if self.core.watermarks(self.memory).durable != self.confirmed.durable {
             self.confirm();
+        }
+        if self.skipped && !self.core.is_receiving() && self.core.pending() < PENDING {
+            self.skipped = false;
+            self.link.ask_again(self.link.router());
         }
     }
 
@@ -262,8 +311,26 @@ impl Node {
             self.clients.entry(from).or_insert(None);
         }
         match wire {
-            Wire::State { incarnation, config, clients, .. } if incarnation == self.incarnation => {
-                self.subscribed(from, config, &clients);
+            Wire::State { incarnation, ts, config, clients, catalog, present, .. }
+                if incarnation == self.incarnation =>
+            {
+                let present = present.unwrap_or_else(|| (ts, config.clone()));
+                self.subscribed(from, ts, config, &clients, catalog, present);
+            }
+            Wire::Ordered { incarnation, sequence, .. } if incarnation == self.incarnation => {
+                self.ordered(sequence);
+            }
+            Wire::Resend { incarnation, expected } if incarnation == self.incarnation => {
+                self.submitter.resend(expected);
+            }
+            Wire::AskRows { part, chunks } => {
+                self.event(Event::Moving(migration::Event::Asked { from, part, chunks }));
+            }
+            Wire::Rows { part, chunk } => {
+                self.event(Event::Moving(migration::Event::Chunk { from, part, chunk }));
+            }
+            Wire::RowsRefused { part, anew } => {
+                self.event(Event::Moving(migration::Event::Refused { from, part, anew }));
             }
             Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
                 self.stopped = Some(log_lost(last, self.core.frontier()));
@@ -275,8 +342,10 @@ impl Node {
                 self.link.ask_again(from);
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
+                self.outdated = true;
                 self.stopped = Some(format!(
-                    "the routers' log begins at {purged}, this replica ends at {}; it must be copied from another",
+                    "the routers' log begins at {purged}, this replica ends at {}; it must be copied \
+                     from another: started again, it joins without data",
                     self.core.frontier()
                 ));
             }
@@ -286,18 +355,21 @@ impl Node {
                     && after <= self.core.frontier() =>
             {
                 self.link.heard(from);
+                if self.core.is_receiving() && self.core.pending() > PENDING_WHILE_RECEIVING {
+                    self.skipped = true;
+                    return self.lose_reads(&deliveries);
+                }
                 self.event(Event::Delivered { deliveries, frontier });
             }
             // Of an earlier subscription. What was ordered will come again; snapshot reads will not.
-            Wire::Deliver { deliveries, .. } => {
-                for read in deliveries.iter().filter(|delivery| !delivery.message.id.is_ordered()) {
-                    let id = read.message.id;
-                    self.send(id.submitter, Wire::ReadsLost(vec![id]));
-                }
+            Wire::Deliver { deliveries, .. } => self.lose_reads(&deliveries),
+            Wire::NotLeader { leader } => {
+                self.link.not_leader(from, leader);
+                self.submitter.resend(1);
             }
-            Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
+                self.submitter.resend(1);
                 // What is ordered comes again; reads do not, also when this process has turned to another router meanwhile.
                 let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
                 clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
@@ -331,8 +403,44 @@ impl Node {
         }
     }
 
-    fn subscribed(&mut self, router: ProcessId, config: Arc<Config>, clients: &[ProcessId]) {
-        if !self.link.accepted(router) || self.announced {
+    /// Snapshot reads among deliveries that are not taken: they do not come again.
+    fn lose_reads(&mut self, deliveries: &[Delivery]) {
+        for read in deliveries.iter().filter(|delivery| !delivery.message.id.is_ordered()) {
+            let id = read.message.id;
+            self.send(id.submitter, Wire::ReadsLost(vec![id]));
+        }
+    }
+
+    /// Messages of its own have been ordered. One that has joined begins with what the routers have now.
+    fn ordered(&mut self, sequence: u64) {
+        let joined = self.submitter.ordered(sequence).into_iter().any(|message| {
+            matches!(&message.body, Body::Configuration(Configuration::Membership(Membership::Join { .. })))
+        });
+        if joined {
+            self.joining = false;
+            self.begins = true;
+            self.link.ask_again(self.link.router());
+        }
+    }
+
+    fn subscribed(
+        &mut self,
+        router: ProcessId,
+        ts: Ts,
+        config: Arc<Config>,
+        clients: &[ProcessId],
+        catalog: Option<Arc<Catalog>>,
+        present: (Ts, Arc<Config>),
+    ) {
+        if self.begins != catalog.is_some() || !self.link.accepted(router) {
+            return;
+        }
+        if let Some(catalog) = catalog {
+            self.begins = false;
+            self.announced = true;
+            return self.event(Event::Begin { ts, config, catalog, present });
+        }
+        if self.announced {
             return;
         }
         // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
@@ -343,7 +451,7 @@ impl Node {
             self.clients.entry(*client).or_insert(None);
         }
         self.announced = true;
-        self.event(Event::Config(config));
+        self.event(Event::Config { config, present });
     }
 
     fn event(&mut self, event: Event) {
@@ -374,12 +482,14 @@ impl Node {
                     Some((_, answers)) => answers.push(answer),
                     None => answers.push((to, vec![answer])),
                 },
-                Effect::BeginCheckpoint { ts, catalog, ballots, passed } => {
-                    self.tell_checkpoints(CheckpointCommand::Begin { ts, catalog, ballots, passed });
+                Effect::BeginCheckpoint(checkpoint) => {
+                    self.tell_checkpoints(CheckpointCommand::Begin(checkpoint));
                 }
-                Effect::CheckpointRows { table, range, batch } => {
-                    self.tell_checkpoints(CheckpointCommand::Rows { table, range, batch });
+                Effect::CheckpointRows { table, until, range, batch } => {
+                    self.tell_checkpoints(CheckpointCommand::Rows { table, until, range, batch });
                 }
+                Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
+                Effect::Announce(configuration) => self.submitter.submit(configuration),
                 Effect::EndCheckpoint { hashes, .. } => {
                     self.tell_checkpoints(CheckpointCommand::End { hashes });
                 }
@@ -483,6 +593,7 @@ impl Node {
     fn tick(&mut self, now_ms: u64) {
         self.link.tick(now_ms, !self.is_full());
         self.now_ms = now_ms;
+        self.submitter.tick(now_ms);
         self.event(Event::Tick(now_ms));
         if self.link.is_open(self.link.router()) {
             self.send(self.link.router(), Wire::AskLease { asked_ms: now_ms });
@@ -534,6 +645,7 @@ impl Node {
             limit: self.memory_limit,
             logged: self.core.logged(),
             checkpointing: self.core.is_checkpointing(),
+            receiving: self.core.receiving().collect(),
         };
         self.send(client, memory);
     }

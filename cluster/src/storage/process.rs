@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     checkpointer::{self, CheckpointCommand, CheckpointOutcome},
     core::{Core, CoreOptions, Recovered, local},
+    migration::PartId,
     node::{Input, Node, Output},
     payloads::{self, PayloadCommand, PayloadEvent},
     scan::{self, ScanThread, ShardCommand, ShardEffects},
@@ -36,6 +37,8 @@ use crate::{
     wire::{Watermarks, Wire},
 };
 
+/// In the directory: its checkpoint is of no use, for the routers' log does not reach back to it.
+const OUTDATED: &str = "outdated";
 /// How often time passes for the core.
 const TICK: Duration = Duration::from_millis(100);
 /// Batches of effects that may be on their way from the shards.
@@ -50,6 +53,8 @@ pub struct StorageOptions {
     pub id: ProcessId,
     /// Its directory.
     pub dir: PathBuf,
+    /// Where it listens, when the first description of the system does not say so.
+    pub address: Option<String>,
     /// Placement.
     pub config: Arc<Config>,
     /// All routers.
@@ -94,6 +99,8 @@ pub struct Progress {
     pub logged: u64,
     /// How many checkpoints could not be written.
     pub failed_checkpoints: u64,
+    /// Parts that it is receiving because of keyspace messages, with the number of chunks that have come.
+    pub receiving: Vec<(PartId, u32)>,
     /// Why it has stopped itself.
     pub stopped: Option<String>,
 }
@@ -129,6 +136,8 @@ impl StorageHandle {
 
 /// A storage process.
 pub struct Storage {
+    dir: PathBuf,
+    network: Network,
     node: Node,
     outbox: Outbox,
     scans: Vec<ScanThread>,
@@ -137,15 +146,38 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Starts a storage process: recovers its newest checkpoint and subscribes after it.
+    /// Starts a storage process: recovers its newest checkpoint and subscribes after it. One without a place in the
+    /// system joins as a standby, also when the routers' log does not reach back to its checkpoint any more.
     ///
     /// # Errors
     /// When the directory cannot be used or the checkpoint is damaged.
     pub async fn start(options: StorageOptions, network: &Network) -> Result<StorageHandle, StorageError> {
         let id = options.id;
+        let (mut storage, mut inputs) = Storage::build(&options, network).await?;
+        let (stop, mut stopping) = oneshot::channel();
+        let (progress_in, progress) = watch::channel(Progress::default());
+        let registry = network.clone();
+        let task = tokio::spawn(async move {
+            while storage.run(inputs, &mut stopping, &progress_in).await {
+                tracing::warn!(process = %id, "storage process begins anew, without data");
+                (storage, inputs) = match Storage::build(&options, &registry).await {
+                    Ok(parts) => parts,
+                    Err(error) => {
+                        tracing::error!(process = %id, %error, "storage process cannot begin anew");
+                        progress_in.send_modify(|progress| progress.stopped = Some(error.to_string()));
+                        return;
+                    }
+                };
+            }
+        });
+        Ok(StorageHandle { id, network: network.clone(), stop: Some(stop), task, progress })
+    }
+
+    async fn build(options: &StorageOptions, network: &Network) -> Result<(Storage, Inputs), StorageError> {
+        let id = options.id;
         let recovering = options.clone();
         let recovered = tokio::task::spawn_blocking(move || recover(&recovering)).await;
-        let (incarnation, recovered, shards, store) = match recovered {
+        let Parts { incarnation, recovered, shards, store, joins } = match recovered {
             Ok(recovered) => recovered?,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
@@ -153,6 +185,8 @@ impl Storage {
         let core = Core::new(
             CoreOptions {
                 id,
+                incarnation,
+                address: options.address.clone(),
                 config: options.config.clone(),
                 shards: shards.len(),
                 running: options.running.max(1),
@@ -171,34 +205,45 @@ impl Storage {
         let (payloads, payload_thread) =
             payloads::start(format!("{id} payloads"), store, payload_events_in).map_err(io)?;
         let (outcomes_in, outcomes) = mpsc::unbounded_channel();
-        let version = options.config.version();
         let (checkpoints, checkpoint_thread) =
-            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), version, outcomes_in)
-                .map_err(io)?;
+            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), outcomes_in).map_err(io)?;
 
         let endpoint = network.join(id);
         let (outbox, unreachable) = Outbox::new(endpoint.sender());
-        let (stop, stopping) = oneshot::channel();
-        let (progress_in, progress) = watch::channel(Progress::default());
-        let node = Node::new(id, incarnation, options.memory_limit, scans.len(), options.routers, core);
-        let storage = Storage { node, outbox, scans, payloads, checkpoints };
+        let routers = options.routers.clone();
+        let node = Node::new(id, incarnation, options.memory_limit, scans.len(), routers, core, joins);
+        let storage = Storage {
+            dir: options.dir.clone(),
+            network: network.clone(),
+            node,
+            outbox,
+            scans,
+            payloads,
+            checkpoints,
+        };
         let threads = vec![payload_thread, checkpoint_thread];
-        let inputs = Inputs { threads, endpoint, effects, payload_events, outcomes, unreachable, stopping };
-        let task = tokio::spawn(storage.run(inputs, progress_in));
-        Ok(StorageHandle { id, network: network.clone(), stop: Some(stop), task, progress })
+        Ok((storage, Inputs { threads, endpoint, effects, payload_events, outcomes, unreachable }))
     }
 
-    async fn run(mut self, mut inputs: Inputs, progress: watch::Sender<Progress>) {
+    /// Whether it has to begin anew.
+    async fn run(
+        mut self,
+        mut inputs: Inputs,
+        stopping: &mut oneshot::Receiver<()>,
+        progress: &watch::Sender<Progress>,
+    ) -> bool {
         let started = Instant::now();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut meter = StorageMeter::new(self.outbox.id());
+        let mut config = self.node.config().clone();
+        self.network.learn(&config);
         let first = self.node.begin();
         self.execute(first);
         while self.node.stopped().is_none() {
             let input = tokio::select! {
                 biased;
-                _ = &mut inputs.stopping => break,
+                _ = &mut *stopping => break,
                 received = receive(&mut inputs.endpoint, self.node.is_full()) => match received {
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break,
@@ -219,6 +264,10 @@ impl Storage {
             }
             let outputs = self.node.handle(input, memory);
             self.execute(outputs);
+            if !Arc::ptr_eq(&config, self.node.config()) {
+                config = self.node.config().clone();
+                self.network.learn(&config);
+            }
             let now = self.node.progress();
             meter.progress(&now, self.node.pending());
             progress.send_if_modified(|known| {
@@ -227,8 +276,12 @@ impl Storage {
                 changed
             });
         }
+        let is_outdated = self.node.is_outdated();
         if let Some(reason) = self.node.stopped() {
             tracing::error!(process = %self.outbox.id(), "storage process stops itself: {reason}");
+        }
+        if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
+            tracing::error!(process = %self.outbox.id(), %error, "cannot mark the data as outdated");
         }
         let Inputs { threads, endpoint, effects, .. } = inputs;
         drop((endpoint, effects, self));
@@ -241,6 +294,7 @@ impl Storage {
             }
         });
         let _ = joined.await;
+        is_outdated
     }
 
     /// What is known of the tables, all shards together.
@@ -305,10 +359,17 @@ struct Inputs {
     payload_events: mpsc::UnboundedReceiver<PayloadEvent>,
     outcomes: mpsc::UnboundedReceiver<CheckpointOutcome>,
     unreachable: mpsc::UnboundedReceiver<ProcessId>,
-    stopping: oneshot::Receiver<()>,
 }
 
-type Parts = (Incarnation, Recovered, Vec<Shard>, PayloadStore);
+/// What a life begins with.
+struct Parts {
+    incarnation: Incarnation,
+    recovered: Recovered,
+    shards: Vec<Shard>,
+    store: PayloadStore,
+    /// It has nothing, and no place in the first config.
+    joins: bool,
+}
 
 /// Reads everything back that the directory holds.
 fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
@@ -320,35 +381,66 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     fs::create_dir_all(dir).map_err(io(dir))?;
     let path = dir.join("incarnation");
     let incarnation = next_incarnation(&path).map_err(io(&path))?;
+    let payloads = dir.join("payloads");
+    let outdated = dir.join(OUTDATED);
+    let is_outdated = outdated.exists();
+    if is_outdated {
+        // Without a checkpoint it is refused again, and marked again, if it ends before it has joined.
+        Checkpoint::remove_all(dir).map_err(io(dir))?;
+        if payloads.exists() {
+            fs::remove_dir_all(&payloads).map_err(io(&payloads))?;
+        }
+        fs::remove_file(&outdated).map_err(io(&outdated))?;
+    }
+    let checkpoint = Checkpoint::newest(dir)?;
+    let joins = checkpoint.is_none() && (is_outdated || !options.config.contains(options.id));
+    let held = match &checkpoint {
+        Some(checkpoint) => checkpoint.recovered.held.clone(),
+        None if joins => Vec::new(),
+        None => options.config.held(options.id),
+    };
     let threads = options.threads.max(1) as u32;
-    let held = options.config.held(options.id);
     let memory_bytes = options.memory_limit.map(|limit| (limit / u64::from(threads)) as usize);
     let shard_options = ShardOptions { memory_bytes, ..ShardOptions::default() };
     let mut shards: Vec<Shard> =
         (0..threads).map(|index| Shard::new(index, threads, held.clone(), shard_options)).collect();
-    let recovered = match Checkpoint::newest(dir)? {
-        None => Recovered::default(),
+    let recovered = match checkpoint {
+        // The config only tells that it holds nothing.
+        None => Recovered {
+            config: joins.then(|| Arc::new(options.config.without(options.id))),
+            ..Recovered::default()
+        },
         Some(checkpoint) => {
-            for table in checkpoint.recovered.catalog.tables() {
-                for shard in &mut shards {
-                    shard.restore_table(table.clone());
-                }
-            }
-            // Rows begin before every operation that is replayed.
-            let begin = local(checkpoint.recovered.ts);
-            for file in &checkpoint.files {
-                checkpoint.read(file, |table, batch| {
-                    shards.iter_mut().try_for_each(|shard| {
-                        shard.restore(table.id, &batch, begin).map_err(|error| error.message)
-                    })
-                })?;
-            }
+            load(&checkpoint, &mut shards)?;
             checkpoint.recovered
         }
     };
-    let payloads = dir.join("payloads");
     let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
-    Ok((incarnation, recovered, shards, store))
+    Ok(Parts { incarnation, recovered, shards, store, joins })
+}
+
+/// Gives the rows of a checkpoint to the shards.
+fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageError> {
+    let Recovered { ts, catalog, served, .. } = &checkpoint.recovered;
+    for shard in shards.iter_mut() {
+        catalog.tables().for_each(|table| shard.restore_table(table.clone()));
+        let mut parts: Vec<PartId> = served.iter().map(|(_, part)| *part).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts.iter().for_each(|part| shard.restore_piece(part.range, local(part.keyspace)));
+    }
+    // Rows begin before every operation that is replayed.
+    let begin = local(*ts);
+    for file in &checkpoint.files {
+        checkpoint.read(file, |table, batch| {
+            let restore = |shard: &mut Shard| match file.until {
+                None => shard.restore(table.id, &batch, begin),
+                Some(until) => shard.restore_into(table.id, file.range, local(until), &batch),
+            };
+            shards.iter_mut().try_for_each(|shard| restore(shard).map_err(|error| error.message))
+        })?;
+    }
+    Ok(())
 }
 
 /// Counts an incarnation in a file, durably, and returns it.

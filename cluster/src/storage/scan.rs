@@ -9,9 +9,12 @@ use std::{
     thread::JoinHandle,
 };
 
+use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    Ts,
+    TableId, Ts,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
+    position::KeyRange,
+    recut::Recut,
     shard::{Progress, Shard},
     statistics::TableStatistics,
 };
@@ -21,10 +24,13 @@ use parking_lot::Mutex;
 use super::handover::{Channels, Heard, Work, drive};
 use crate::metering::ScanMeter;
 
-/// What a scan thread is told. How much can wait is bounded by the operations that may run.
-#[derive(Debug)]
-pub(crate) enum ShardCommand {
+/// What a scan thread is told. How much can wait is bounded by the operations that may run, and by the window of rows
+/// that are received.
+#[derive(Clone, Debug)]
+pub enum ShardCommand {
+    /// An operation.
     Submit(OrderedOperation),
+    /// How an undecided write ended.
     Decide(Ts, Decision),
     /// Rows of a staged payload, and whether they are the last.
     Supply(Ts, Arc<RowBatch>, bool),
@@ -32,6 +38,12 @@ pub(crate) enum ShardCommand {
     Allow(Ts, u32),
     /// A read need not go on.
     Cancel(Ts),
+    /// The key ranges change.
+    Recut(Recut),
+    /// Rows of a range that is being received, and when they begin.
+    Install { table: TableId, range: KeyRange, rows: Arc<RecordBatch>, begin: Ts },
+    /// What has been received of a range is of no use.
+    Clear(KeyRange),
     /// Versions that ended before this can be collected.
     Horizon(Ts),
 }
@@ -148,6 +160,15 @@ impl Scan {
             ShardCommand::Supply(ts, rows, last) => self.shard.supply(ts, rows, last, effects),
             ShardCommand::Allow(ts, batches) => self.shard.allow(ts, batches, effects),
             ShardCommand::Cancel(ts) => self.shard.cancel(ts, effects),
+            ShardCommand::Recut(recut) => self.shard.recut(recut),
+            ShardCommand::Install { table, range, rows, begin } => {
+                if let Err(error) = self.shard.install(table, range, &rows, begin) {
+                    // The content hash will show that they are missing.
+                    tracing::warn!(%range, %error, "received rows cannot be taken");
+                }
+                effects.push(Effect::Took { ts: begin });
+            }
+            ShardCommand::Clear(range) => self.shard.clear(range),
             ShardCommand::Horizon(ts) => {
                 self.horizon = ts;
                 self.garbage = true;

@@ -73,7 +73,14 @@ impl Scene {
 
     fn start(&mut self, number: u32, recovered: Recovered) {
         let id = ProcessId::storage(number);
-        let options = CoreOptions { id, config: self.config.clone(), shards: 1, running: 16 };
+        let options = CoreOptions {
+            id,
+            incarnation: 1,
+            address: None,
+            config: self.config.clone(),
+            shards: 1,
+            running: 16,
+        };
         let core = Core::new(options, recovered);
         self.wires.extend(core.greetings().into_iter().map(|(to, wire)| (id, to, wire)));
         self.cores.insert(number, core);
@@ -133,7 +140,8 @@ impl Scene {
                     };
                     format!("{me} -> {to} ts={} {part}", answer.ts)
                 }
-                Effect::BeginCheckpoint { ts, ballots, .. } => {
+                Effect::BeginCheckpoint(checkpoint) => {
+                    let Recovered { ts, ballots, .. } = *checkpoint;
                     format!("{me} begins checkpoint ts={ts} with {} ballots", ballots.len())
                 }
                 Effect::Allow { ts, batches, .. } => format!("{me} allows ts={} {batches}", ts.0 >> 16),
@@ -393,7 +401,14 @@ fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
 fn replicas_that_differ_at_a_checkpoint_stop() {
     let config = Arc::new(Config::evenly(2, 2).expect("a ring"));
     let range = config.held(ProcessId::storage(1))[0];
-    let options = CoreOptions { id: ProcessId::storage(1), config, shards: 1, running: 16 };
+    let options = CoreOptions {
+        id: ProcessId::storage(1),
+        incarnation: 1,
+        address: None,
+        config,
+        shards: 1,
+        running: 16,
+    };
     let hashes = |hash: u128| vec![(TableId(1), range, hash)];
     let recovered = Recovered { ts: Ts(9), hashes: hashes(7), ..Recovered::default() };
     let mut core = Core::new(options, recovered);
@@ -428,7 +443,7 @@ fn a_write_has_no_effect_anywhere_when_a_range_has_no_live_holder() {
 }
 
 #[test]
-fn votes_are_not_kept_for_a_suspected_process() {
+fn votes_are_not_kept_for_who_will_not_replay_them() {
     let mut scene = Scene::new(2);
     scene.arrive();
     scene.write(1, 2);
@@ -456,6 +471,13 @@ fn votes_are_not_kept_for_a_suspected_process() {
     scene.check("s1 -> s2 votes ts=2 a=Commit, ts=2 b=Commit");
     scene.deliver(1, 4, suspect(ProcessId::storage(2)));
     scene.handle(1, ask());
+    // It has the only copy of its range, and its next life may bring it back.
+    scene.check("s1 -> s2 votes ts=2 a=Commit, ts=2 b=Commit");
+    let process = ProcessId::storage(2);
+    let join = Membership::Join { process, incarnation: 10, recovered: None, address: None };
+    scene.deliver(1, 5, Body::Configuration(Configuration::Membership(join)));
+    scene.trace.clear();
+    scene.handle(1, ask());
     scene.check("");
 }
 
@@ -463,9 +485,9 @@ fn votes_are_not_kept_for_a_suspected_process() {
 fn node() -> Node {
     let config = Arc::new(Config::evenly(1, 1).expect("a ring"));
     let (id, routers) = (ProcessId::storage(1), vec![ProcessId::router(1), ProcessId::router(2)]);
-    let options = CoreOptions { id, config, shards: 1, running: 16 };
+    let options = CoreOptions { id, incarnation: 1, address: None, config, shards: 1, running: 16 };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
-    let mut node = Node::new(id, 1, None, 1, routers, core);
+    let mut node = Node::new(id, 1, None, 1, routers, core, false);
     node.begin();
     node
 }
@@ -519,7 +541,8 @@ fn a_suspected_process_stops() {
         Message { id, tables: Vec::new(), ranges: Vec::new(), body: suspect(ProcessId::storage(1)) };
     let config = config.apply(&message, Ts(2)).expect("possible").expect("it changes the config");
     scene.start(1, Recovered { ts: Ts(2), ..Recovered::default() });
-    scene.handle(1, Event::Config(Arc::new(config)));
+    let config = Arc::new(config);
+    scene.handle(1, Event::Config { config: config.clone(), present: (Ts(1), config) });
     scene.check(r#"s1 Stop("it is suspected of having failed")"#);
 }
 

@@ -81,7 +81,15 @@ mod tests {
 
     fn join(config: &Config, number: u32, incarnation: Incarnation) -> Config {
         let process = ProcessId::storage(number);
-        after(config, Configuration::Membership(Membership::Join { process, incarnation, recovered: None }))
+        after(
+            config,
+            Configuration::Membership(Membership::Join {
+                process,
+                incarnation,
+                recovered: None,
+                address: None,
+            }),
+        )
     }
 
     #[test]

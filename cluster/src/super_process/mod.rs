@@ -20,7 +20,6 @@ mod healing;
 
 use std::time::{Duration, Instant};
 
-use carousel_engine::{SqlError, Ts};
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub use self::{
@@ -29,16 +28,14 @@ pub use self::{
     healing::Healer,
 };
 use crate::{
-    client::{Client, ClientOptions, Failure, Part, Request},
-    config::{Change, Configuration, Membership},
+    client::{Client, ClientOptions},
+    config::Membership,
     message::{Body, ProcessId},
     network::Network,
 };
 
 /// How often it looks around.
 const TICK: Duration = Duration::from_millis(100);
-/// How often a change is planned again because the config has changed meanwhile.
-const ATTEMPTS: usize = 16;
 
 /// What a super process needs to know.
 #[derive(Clone, Debug)]
@@ -134,7 +131,7 @@ impl Watch {
                 for (process, incarnation) in silent {
                     tracing::warn!(%process, incarnation, "no heartbeat: suspected");
                     let suspicion = Membership::Suspect { process, incarnation };
-                    if let Err(error) = configure(&client, Configuration::Membership(suspicion)).await {
+                    if let Err(error) = client.configure(suspicion).await {
                         tracing::warn!(%process, %error, "the suspicion had no effect");
                     }
                 }
@@ -158,43 +155,5 @@ async fn order_checkpoint(client: Client) {
     match client.order(Body::Checkpoint).await {
         Ok(ts) => tracing::info!(%ts, "checkpoint"),
         Err(error) => tracing::warn!("a checkpoint was not ordered: {error}"),
-    }
-}
-
-async fn configure(client: &Client, configuration: Configuration) -> Result<Ts, SqlError> {
-    client.order(Body::Configuration(configuration)).await
-}
-
-impl Client {
-    /// Orders a message that names no table and no key, and waits for its end.
-    ///
-    /// # Errors
-    /// Why it had no effect.
-    pub async fn order(&self, body: Body) -> Result<Ts, SqlError> {
-        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
-        match self.submit(request).await?.finish().await {
-            Ok(Part::Done { ts, .. }) => Ok(ts),
-            Err(Failure::Sql(error)) => Err(error),
-            other => Err(SqlError::internal(format!("such a message was answered by {other:?}"))),
-        }
-    }
-
-    /// Changes the ring by the best keyspace message for a change (paper, section 6.5). When the config changes before
-    /// the message is ordered, the change is planned again.
-    ///
-    /// # Errors
-    /// When the change is impossible, or the config never holds still.
-    pub async fn reshape(&self, change: Change) -> Result<Ts, SqlError> {
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            let keyspace = self.config().plan(change)?;
-            let planned = keyspace.version;
-            match configure(self, Configuration::Keyspace(keyspace)).await {
-                // This client has followed the m-seq to its own message: it knows the config that was in force.
-                Err(_) if self.config().version() != planned && attempt < ATTEMPTS => {}
-                outcome => return outcome,
-            }
-        }
     }
 }

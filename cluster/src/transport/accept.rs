@@ -149,7 +149,9 @@ fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
         return Some(format!("this is not {to}"));
     }
     let is_member = match from.kind {
-        ProcessKind::Router | ProcessKind::Storage => shared.members.contains_key(from),
+        ProcessKind::Router => shared.members.contains_key(from),
+        // Who is not described may be on its way to join.
+        ProcessKind::Storage => (1..=super::MOST_STORAGE).contains(&from.number),
         ProcessKind::Super => shared.members.contains_key(&ProcessId::router(from.number)),
         ProcessKind::Client => (1..=super::MOST_CLIENTS).contains(&from.number),
     };

@@ -36,7 +36,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    task::{AbortHandle, JoinSet},
+};
 
 use self::{dial::Dialler, hello::dials, lane::End, tls::Tls};
 pub use self::{hello::PROTOCOL, tls::TlsFiles};
@@ -47,6 +50,8 @@ use crate::{
 
 /// Client processes have numbers up to this.
 pub const MOST_CLIENTS: u32 = 1023;
+/// Storage processes that join later have numbers up to this.
+pub const MOST_STORAGE: u32 = 1 << 16;
 
 /// How the processes here reach others.
 #[derive(Clone, Debug)]
@@ -57,7 +62,7 @@ pub struct TransportOptions {
     pub shape: String,
     /// What is told to processes that ask what the cluster consists of.
     pub description: String,
-    /// Addresses (host:port) of the routers and storage processes.
+    /// Addresses (host:port) of the routers and of the first storage processes. Those of others are in the config.
     pub members: BTreeMap<ProcessId, String>,
     /// The processes here.
     pub locals: BTreeSet<ProcessId>,
@@ -118,11 +123,23 @@ struct Shared {
 }
 
 impl Shared {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut tasks = self.tasks.lock();
         // Those that have ended are forgotten.
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        tasks.spawn(task)
+    }
+
+    /// Begins to connect to a process.
+    fn dial(self: &Arc<Self>, remote: ProcessId, address: &str) -> Vec<AbortHandle> {
+        let locals =
+            self.locals.iter().filter(|local| dials(**local, remote) && !self.locals.contains(&remote));
+        let dialler = |local: &ProcessId| {
+            let address = address.to_owned();
+            let dialler = Dialler { shared: self.clone(), local: *local, remote, address };
+            self.spawn(dialler.run())
+        };
+        locals.map(dialler).collect()
     }
 
     /// A line for what should never happen: somebody does not keep to the protocol, or a network damages frames.
@@ -181,15 +198,10 @@ impl Transport {
         if let Some(listener) = listener {
             shared.spawn(accept::listen(shared.clone(), listener));
         }
-        for local in &shared.locals {
-            for (remote, address) in &shared.members {
-                if dials(*local, *remote) && !shared.locals.contains(remote) {
-                    let address = address.clone();
-                    let dialler = Dialler { shared: shared.clone(), local: *local, remote: *remote, address };
-                    shared.spawn(dialler.run());
-                }
-            }
+        for (remote, address) in &shared.members {
+            shared.dial(*remote, address);
         }
+        shared.spawn(follow(shared.clone()));
         Ok(Transport { shared, address })
     }
 
@@ -227,6 +239,33 @@ impl Transport {
             reason: error.to_string(),
         };
         dial::describe(&shared, address).await.map_err(failed)
+    }
+}
+
+/// Connects to those who have joined with an address, as long as they are part of the system.
+async fn follow(shared: Arc<Shared>) {
+    let mut configs = shared.network.configs();
+    let mut dialled: BTreeMap<ProcessId, (String, Vec<AbortHandle>)> = BTreeMap::new();
+    loop {
+        let config = configs.borrow_and_update().clone();
+        let mut wanted = config.map_or_else(BTreeMap::new, |config| config.addresses().clone());
+        wanted.retain(|process, _| !shared.members.contains_key(process));
+        dialled.retain(|process, (address, tasks)| {
+            let stays = wanted.get(process) == Some(address);
+            if !stays {
+                tasks.iter().for_each(AbortHandle::abort);
+            }
+            stays
+        });
+        for (process, address) in wanted {
+            dialled.entry(process).or_insert_with(|| {
+                let tasks = shared.dial(process, &address);
+                (address, tasks)
+            });
+        }
+        if configs.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -203,7 +203,7 @@ async fn who_does_not_belong_is_refused() {
     for (reason, part) in [
         (router.refusal(S1, |options| options.cluster = "other".into()).await, "cluster 'other'"),
         (router.refusal(S1, |options| options.shape = "much more".into()).await, "much more"),
-        (router.refusal(ProcessId::storage(4), |_| ()).await, "s4 is not a member"),
+        (router.refusal(ProcessId::storage(70_000), |_| ()).await, "s70000 is not a member"),
         (router.refusal(ProcessId::router(9), |_| ()).await, "r9 is not a member"),
         (router.refusal(ProcessId::client(5_000), |_| ()).await, "c5000 is not a member"),
     ] {

@@ -39,7 +39,7 @@ fn examples() -> Vec<Wire> {
         &RecordBatchOptions::new().with_row_count(Some(5)),
     );
     let error = SqlError::new(SqlState::UNIQUE_VIOLATION, "twice").with_detail("Key (k)=(1) already exists.");
-    let config = Config::evenly(4, 2).expect("a ring");
+    let config = Arc::new(Config::evenly(4, 2).expect("a ring"));
     vec![
         Wire::Route(vec![message.clone(), Arc::new(read(ProcessId::client(1), 2, 4, 1))]),
         Wire::Deliver {
@@ -56,9 +56,10 @@ fn examples() -> Vec<Wire> {
         Wire::State {
             incarnation: 1,
             ts: Ts(2),
-            config: Arc::new(config),
+            config: config.clone(),
             clients: [ProcessId::client(1), ProcessId::client(2)].into(),
             catalog: Some(Arc::new(Catalog::default())),
+            present: Some((Ts(9), config)),
             leadership: u64::MAX,
         },
         answer(AnswerPart::Rows { range: KeyRange::FULL, batch: batch() }),

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::TcpListener, time::Duration};
 
 use carousel_cluster::{
     client::Client,
+    config::Config,
     description::Description,
     embedded::{Durability, StartError},
     member::{Member, MemberOptions},
@@ -50,6 +51,16 @@ impl Apart {
         options.listen =
             self.description.members().get(&id).map(|address| address.parse().expect("an address"));
         options
+    }
+
+    /// A storage process that the description does not name.
+    async fn start_added(&mut self, number: u32, address: &str) {
+        let id = ProcessId::storage(number);
+        let mut options = self.options(id);
+        options.listen = Some(address.parse().expect("an address"));
+        options.address = Some(address.to_owned());
+        let member = Member::start(options).await.unwrap_or_else(|error| panic!("{id}: {error}"));
+        self.members.insert(id, member);
     }
 
     async fn start(&mut self, id: ProcessId) {
@@ -133,6 +144,36 @@ async fn separate_processes_die_and_come_back() {
         client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
         let found = Table::find(&client, "t").read().await;
         assert!(known.keys().all(|key| found.contains_key(key)), "acknowledged, but lost");
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_the_description_does_not_name_joins_and_takes_rows() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 2, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let rows: BTreeMap<i64, i64> = (0..500).map(|k| (k, k)).collect();
+        let pairs: Vec<(i64, i64)> = rows.iter().map(|(k, v)| (*k, *v)).collect();
+        assert_eq!(table.insert(&pairs).await, Ok(500));
+        let added = addresses(2);
+        for (number, address) in [3, 4].into_iter().zip(&added) {
+            let process = ProcessId::storage(number);
+            apart.start_added(number, address).await;
+            let joined = |config: &Config| config.standbys().any(|standby| standby == process);
+            client.config_when(joined).await.expect("it joins");
+            // The second one receives rows of the first one, too.
+            client.expand(Some(process), None).await.expect("it takes a place on the ring");
+            client.settled().await.expect("it has its rows");
+            assert_eq!(table.read().await, rows);
+        }
+        // Who comes later finds them, and they come back where they were.
+        let second = apart.client(2).await;
+        apart.kill(ProcessId::storage(3)).await;
+        apart.start_added(3, &added[0]).await;
+        second.catalog_at(client.frontier()).await.expect("it follows");
+        assert_eq!(Table::find(&second, "t").read().await, rows);
     };
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }

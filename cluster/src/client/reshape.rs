@@ -1,0 +1,133 @@
+//! Changes of the ring on behalf of users and super processes (paper, sections 6.4 and 6.5).
+
+use carousel_engine::{SqlError, SqlState, Ts, position::Position};
+use tokio::sync::oneshot;
+
+use super::{Client, Failure, Part, Request};
+use crate::{
+    config::{Change, Config, Configuration, Keyspace, Membership},
+    message::{Body, ProcessId},
+};
+
+/// How often a change is planned again because the config has changed meanwhile.
+const ATTEMPTS: usize = 16;
+
+impl Client {
+    /// Orders a message that names no table and no key, and waits for its end.
+    ///
+    /// # Errors
+    /// Why it had no effect.
+    pub async fn order(&self, body: Body) -> Result<Ts, SqlError> {
+        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
+        match self.submit(request).await?.finish().await {
+            Ok(Part::Done { ts, .. }) => Ok(ts),
+            Err(Failure::Sql(error)) => Err(error),
+            other => Err(SqlError::internal(format!("such a message was answered by {other:?}"))),
+        }
+    }
+
+    /// Orders a membership message.
+    ///
+    /// # Errors
+    /// Why it had no effect.
+    pub(crate) async fn configure(&self, membership: Membership) -> Result<Ts, SqlError> {
+        self.order(Body::Configuration(Configuration::Membership(membership))).await
+    }
+
+    /// Changes the ring by the best keyspace message for a change (paper, section 6.5). When the config changes before
+    /// the message is ordered, the change is planned again. Rows move on afterwards.
+    ///
+    /// # Errors
+    /// When the change is impossible, or the config never holds still.
+    pub async fn reshape(&self, change: Change) -> Result<Ts, SqlError> {
+        self.reshape_by(|_| Ok(change)).await
+    }
+
+    async fn reshape_by(&self, change: impl Fn(&Config) -> Result<Change, SqlError>) -> Result<Ts, SqlError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let config = self.config();
+            let keyspace: Keyspace = config.plan(change(&config)?)?;
+            let planned = keyspace.version;
+            match self.order(Body::Configuration(Configuration::Keyspace(keyspace))).await {
+                // This client has followed the m-seq to its own message: it knows the config that was in force.
+                Err(_) if self.config().version() != planned && attempt < ATTEMPTS => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Gives a standby a place on the ring: this one, or the lowest one, or a new process where one can be started; at an
+    /// identifier, or in the middle of the widest primary range. Returns it and the `Ts` of the change.
+    ///
+    /// # Errors
+    /// When there is no standby, or the change is impossible.
+    pub async fn expand(
+        &self,
+        process: Option<ProcessId>,
+        identifier: Option<Position>,
+    ) -> Result<(ProcessId, Ts), SqlError> {
+        let process = self.standby(process).await?;
+        let change = |config: &Config| {
+            let identifier = identifier.unwrap_or_else(|| config.widest_gap());
+            Ok(Change::Expand { process, identifier })
+        };
+        Ok((process, self.reshape_by(change).await?))
+    }
+
+    /// Lets a standby take the place of a process; see [`Client::expand`] for which.
+    ///
+    /// # Errors
+    /// As [`Client::expand`].
+    pub async fn replace(
+        &self,
+        process: ProcessId,
+        by: Option<ProcessId>,
+    ) -> Result<(ProcessId, Ts), SqlError> {
+        let by = self.standby(by).await?;
+        Ok((by, self.reshape(Change::Replace { process, by }).await?))
+    }
+
+    /// Moves a process to an identifier, or into the middle of the widest primary range.
+    ///
+    /// # Errors
+    /// When the change is impossible.
+    pub async fn rebalance(&self, process: ProcessId, identifier: Option<Position>) -> Result<Ts, SqlError> {
+        let change = |config: &Config| {
+            let identifier = identifier.unwrap_or_else(|| config.widest_gap());
+            Ok(Change::Rebalance { process, identifier })
+        };
+        self.reshape_by(change).await
+    }
+
+    /// Lets a standby leave the system.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub async fn remove(&self, process: ProcessId) -> Result<Ts, SqlError> {
+        self.configure(Membership::Part { process }).await
+    }
+
+    /// The config once everything that keyspace messages have asked for has been received.
+    ///
+    /// # Errors
+    /// 57P01 when the client process has been stopped.
+    pub async fn settled(&self) -> Result<(), SqlError> {
+        self.config_when(|config| config.migrations().is_empty()).await.map(|_| ())
+    }
+
+    async fn standby(&self, wanted: Option<ProcessId>) -> Result<ProcessId, SqlError> {
+        if let Some(standby) = wanted.or_else(|| self.config().standbys().next()) {
+            return Ok(standby);
+        }
+        let none = || {
+            SqlError::new(SqlState(*b"55000"), "there is no standby storage process")
+                .with_hint("Start one with `carousel storage --join`.")
+        };
+        let founder = self.shared.network.founder().ok_or_else(none)?;
+        let (answer, founded) = oneshot::channel();
+        founder.send(answer).await.map_err(|_| self.stopped())?;
+        founded.await.map_err(|_| self.stopped())?
+    }
+}

@@ -1,0 +1,273 @@
+//! What happens to a storage process, and what it does.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use carousel_engine::{
+    TableId, TableSchema, Ts,
+    operation::{Decision, Effect as ShardEffect, OrderedOperation, PayloadId, RowBatch},
+    position::KeyRange,
+};
+
+use crate::{
+    catalog::Catalog,
+    config::{Config, Configuration},
+    message::{Incarnation, MessageId, ProcessId, StagedPayload},
+    storage::{
+        ballot::Ballot,
+        basic::BasicRead,
+        migration::{self, PartId},
+        scan::ShardCommand,
+    },
+    wire::{Answer, Delivery, Vote, Wire},
+};
+
+/// Content hash of the rows of a table in a primary range, see [`Wire::Durable`].
+pub type ContentHash = (TableId, KeyRange, u128);
+
+/// What the process is.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// Identity.
+    pub id: ProcessId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Where it listens, when nobody knows.
+    pub address: Option<String>,
+    /// The first config; what has been recovered may know a later one.
+    pub config: Arc<Config>,
+    /// Number of shards; the rows of every held primary range are divided among them.
+    pub shards: usize,
+    /// Operations that may run at a time; further ones wait.
+    pub running: usize,
+}
+
+/// What a checkpoint says of the process, apart from its rows.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// The checkpoint's `Ts`.
+    pub ts: Ts,
+    /// The catalog at that `Ts`.
+    pub catalog: Catalog,
+    /// Votes that others may still ask for.
+    pub ballots: Vec<(Ts, Ballot)>,
+    /// The last message of each submitter that has been executed.
+    pub passed: Vec<MessageId>,
+    /// Content hashes at that `Ts`.
+    pub hashes: Vec<ContentHash>,
+    /// The config that the messages behind it are routed by; none when nothing has been recovered.
+    pub config: Option<Arc<Config>>,
+    /// The ranges whose rows it has. Of one that is suspected the config does not tell.
+    pub held: Vec<KeyRange>,
+    /// Parts that are held no more and that others may still ask for, with those who may.
+    pub served: Vec<(ProcessId, PartId)>,
+}
+
+/// What happens to the process.
+#[derive(Debug)]
+pub enum Event {
+    /// Deliveries in `Ts` order; everything up to the frontier has been delivered.
+    Delivered {
+        /// In `Ts` order.
+        deliveries: Vec<Delivery>,
+        /// Everything for this process up to here is contained in them or in earlier ones.
+        frontier: Ts,
+    },
+    /// What a shard did.
+    Shard {
+        /// Which.
+        shard: usize,
+        /// Its effects.
+        effects: Vec<ShardEffect>,
+    },
+    /// A chunk that [`Effect::Load`] asked for.
+    Loaded {
+        /// The message that names its payload.
+        ts: Ts,
+        /// Which.
+        chunk: usize,
+        /// Its rows, or why the process cannot go on without them.
+        rows: Result<RowBatch, String>,
+    },
+    /// From another storage process.
+    Votes(Vec<Vote>),
+    /// From another storage process.
+    AskVotes {
+        /// Who asks.
+        from: ProcessId,
+        /// About which writes.
+        writes: Vec<Ts>,
+    },
+    /// Another storage process has a durable checkpoint.
+    PeerDurable {
+        /// Who.
+        from: ProcessId,
+        /// Its `Ts`.
+        ts: Ts,
+        /// Content hashes of its ranges at that `Ts`.
+        hashes: Vec<ContentHash>,
+        /// It wants to know about ours.
+        reply: bool,
+    },
+    /// The checkpoint that [`Effect::EndCheckpoint`] completed is durable.
+    CheckpointDone {
+        /// Its `Ts`.
+        ts: Ts,
+    },
+    /// The checkpoint could not be written.
+    CheckpointFailed {
+        /// Its `Ts`.
+        ts: Ts,
+    },
+    /// The config behind everything that has been received: told by the router when this life subscribes first.
+    Config {
+        /// It.
+        config: Arc<Config>,
+        /// The end of the m-seq then, and the config there.
+        present: (Ts, Arc<Config>),
+    },
+    /// Straight from a client.
+    BasicRead {
+        /// The read.
+        read: BasicRead,
+        /// The present time: with ticks alone, a pause of this process would go unnoticed.
+        now_ms: u64,
+    },
+    /// The lead router has granted the lease that was asked for at this time, in milliseconds.
+    Leased(u64),
+    /// This life has joined as a standby: it goes on from here, whatever it has recovered.
+    Begin {
+        /// The stream begins behind this.
+        ts: Ts,
+        /// The config that routes what comes.
+        config: Arc<Config>,
+        /// The catalog as of `ts`.
+        catalog: Arc<Catalog>,
+        /// As in [`Event::Config`].
+        present: (Ts, Arc<Config>),
+    },
+    /// About rows that move, from another storage process.
+    Moving(migration::Event),
+    /// From a client.
+    RenewPin(Ts),
+    /// From a client.
+    ReleasePin(Ts),
+    /// From a client.
+    Cancel(MessageId),
+    /// From a client: a reader has taken batches of the answer of a read.
+    Took {
+        /// The read.
+        id: MessageId,
+        /// How many.
+        batches: u32,
+    },
+    /// A client process is not there any more.
+    ClientGone(ProcessId),
+    /// Time passes: milliseconds since some beginning.
+    Tick(u64),
+}
+
+/// What the process does.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Give an operation to a shard.
+    Submit {
+        /// Which.
+        shard: usize,
+        /// The operation.
+        operation: OrderedOperation,
+    },
+    /// Tell a shard how an undecided write ended.
+    Decide {
+        /// Which.
+        shard: usize,
+        /// The write.
+        ts: Ts,
+        /// Its end.
+        decision: Decision,
+    },
+    /// Give a shard the next rows of a staged payload.
+    Supply {
+        /// Which.
+        shard: usize,
+        /// The write.
+        ts: Ts,
+        /// The rows.
+        rows: Arc<RowBatch>,
+        /// Whether there are no more.
+        last: bool,
+    },
+    /// Let a shard send more batches of the answer of a read.
+    Allow {
+        /// Which.
+        shard: usize,
+        /// The read.
+        ts: Ts,
+        /// How many.
+        batches: u32,
+    },
+    /// A shard need not go on with a read.
+    Cancel {
+        /// Which.
+        shard: usize,
+        /// The read.
+        ts: Ts,
+    },
+    /// A message that names this payload has been delivered: it does not expire any more.
+    Keep(PayloadId),
+    /// Get a chunk of a staged payload.
+    Load(ChunkWanted),
+    /// No replica needs this payload any more.
+    Forget(PayloadId),
+    /// Send to another storage process.
+    Send(ProcessId, Wire),
+    /// Send to a client.
+    Answer(ProcessId, Answer),
+    /// Begin to write a checkpoint: everything before its `Ts` has been executed and decided. Rows visible to a read
+    /// with this `Ts` belong to it, and those as of earlier ones that others may still ask for.
+    BeginCheckpoint(Box<Recovered>),
+    /// Rows of the checkpoint that has begun.
+    CheckpointRows {
+        /// Of this table.
+        table: Arc<TableSchema>,
+        /// For a range that is held no more: as of when.
+        until: Option<Ts>,
+        /// In this primary range.
+        range: KeyRange,
+        /// In the table's Arrow schema.
+        batch: RecordBatch,
+    },
+    /// The checkpoint has all its rows.
+    EndCheckpoint {
+        /// Its `Ts`.
+        ts: Ts,
+        /// Content hashes at that `Ts`.
+        hashes: Vec<ContentHash>,
+    },
+    /// Something else for a shard.
+    Shard {
+        /// Which.
+        shard: usize,
+        /// What.
+        command: ShardCommand,
+    },
+    /// Submit a message.
+    Announce(Configuration),
+    /// This process cannot go on without diverging from its peers.
+    Stop(String),
+}
+
+/// A chunk of a staged payload.
+#[derive(Clone, Debug)]
+pub struct ChunkWanted {
+    /// The message that names the payload.
+    pub ts: Ts,
+    /// The payload.
+    pub payload: Arc<StagedPayload>,
+    /// Which chunk of all that lie in ranges held here: its part and its number there.
+    pub chunk: usize,
+    /// The part.
+    pub part: usize,
+    /// The chunk's number in the part.
+    pub number: usize,
+}

@@ -1,0 +1,557 @@
+//! Following the config, and carrying out what keyspace messages instruct (paper, section 6.4): drives
+//! [`Migrations`] with what the core and its shards know.
+//!
+//! A keyspace message has its turn when everything before it has been given to the shards. They change their key
+//! ranges ([`Recut`]); then the process sends what others are to receive ([`super::serving`]), and takes what it is to
+//! receive itself. Until its parts are there it takes nothing that is ordered behind the message. As soon as they are,
+//! it makes a checkpoint of that very moment.
+//!
+//! What is received begins just before the keyspace message: a read at the message's `Ts` sees it, as it did where it
+//! came from.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use carousel_engine::{
+    TableId, Ts,
+    operation::{Decision, Effect as ShardEffect, OperationKind, Read, ReadOutput},
+    position::KeyRange,
+    recut::Recut,
+};
+
+use super::{
+    Arc, Catalog, Config, Core, CoreOptions, Delivery, Effect, MessageId, ProcessId, Recovered, Wire,
+    held_by, local, serving::Session,
+};
+use crate::{
+    config::{Configuration, Instruction, Keyspace, Membership, Transfer},
+    message::{Body, Message},
+    storage::{
+        migration::{self, Chunk, Event, Limits, Migrations, PartId},
+        scan::ShardCommand,
+    },
+};
+
+/// Chunks that may wait for the shards to take those before them: the windows of many parts.
+const ARRIVED: usize = 1024;
+
+/// A keyspace message whose turn it is, until the shards have changed their ranges.
+#[derive(Debug)]
+struct Changing {
+    ts: Ts,
+    executing: BTreeSet<usize>,
+    transfers: Vec<Transfer>,
+    deletes: Vec<KeyRange>,
+}
+
+/// A part that has been given to the shards, whose content is being compared with what its sender says.
+#[derive(Debug)]
+struct Checking {
+    part: PartId,
+    wanted: BTreeMap<TableId, u128>,
+    found: BTreeMap<TableId, u128>,
+    /// Reads of content hashes, by local time: of which table, and the shards that have not executed it.
+    reads: BTreeMap<Ts, (TableId, BTreeSet<usize>)>,
+}
+
+/// What the process knows about rows that move.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) migrations: Migrations,
+    /// The config behind everything that has been received.
+    heard: Arc<Config>,
+    changing: Option<Changing>,
+    /// For keyspace messages whose parts others may ask for: the catalog, and what is held no more.
+    pub(super) catalogs: BTreeMap<Ts, Arc<Catalog>>,
+    deleted: BTreeMap<Ts, Vec<KeyRange>>,
+    pub(super) sessions: BTreeMap<(ProcessId, PartId), Session>,
+    /// Reads for sessions, by local time.
+    pub(super) reads: BTreeMap<Ts, (ProcessId, PartId)>,
+    checking: Vec<Checking>,
+    /// Chunks that have come while the shards had not taken the one before.
+    arrived: VecDeque<Event>,
+    /// When the rows begin that the shards are taking, and how many of them have not taken them.
+    taking: Option<(Ts, usize)>,
+    /// The end of the m-seq when it subscribed: what is behind it is news.
+    present: Ts,
+    /// It has the only copy of something, and joins when it has caught up with its earlier life.
+    rejoins: bool,
+    /// It has asked to join, and with what it has recovered, if it has.
+    joining: Option<Option<Ts>>,
+    /// Ranges that are not its own any more and whose only copy it may have: its earlier life was suspected.
+    pub(super) retained: Vec<KeyRange>,
+}
+
+impl Moving {
+    pub(super) fn new(options: &CoreOptions, recovered: &Recovered) -> Moving {
+        let id = options.id;
+        let receives =
+            |instruction: &Instruction| matches!(instruction, Instruction::Copy { to, .. } if *to == id);
+        let migrations = options.config.migrations().iter();
+        let unannounced = migrations.filter(|(_, migration)| migration.copies.iter().any(receives));
+        let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
+        let mut migrations = Migrations::new(id, recovered.ts, unannounced, Limits::default());
+        migrations.resume_serving(recovered.served.iter().copied());
+        let mut catalogs = BTreeMap::new();
+        let mut deleted: BTreeMap<Ts, Vec<KeyRange>> = BTreeMap::new();
+        for (_, part) in &recovered.served {
+            catalogs.entry(part.keyspace).or_insert_with(|| Arc::new(recovered.catalog.clone()));
+            deleted.entry(part.keyspace).or_default().push(part.range);
+        }
+        Moving {
+            migrations,
+            heard: options.config.clone(),
+            changing: None,
+            catalogs,
+            deleted,
+            sessions: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            checking: Vec::new(),
+            arrived: VecDeque::new(),
+            taking: None,
+            present: recovered.ts,
+            rejoins: false,
+            joining: None,
+            retained: recovered.held.clone(),
+        }
+    }
+
+    /// Whether what is behind the last keyspace message must wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.changing.is_some() || self.migrations.is_waiting()
+    }
+
+    /// The oldest keyspace message at whose `Ts` rows may still have to be read.
+    pub(super) fn oldest_needed(&self) -> Option<Ts> {
+        let changing = self.changing.as_ref().map(|changing| changing.ts);
+        changing.into_iter().chain(self.migrations.oldest_served()).min()
+    }
+
+    /// The parts that others may still ask for and that are held no more: nothing but a checkpoint keeps them.
+    pub(super) fn served_and_not_held(&self) -> Vec<(ProcessId, PartId)> {
+        let is_deleted = |part: &PartId| {
+            let deleted = self.deleted.get(&part.keyspace);
+            deleted.is_some_and(|deleted| deleted.iter().any(|range| range.overlaps(&part.range)))
+        };
+        self.migrations.served().filter(|(_, part)| is_deleted(part)).collect()
+    }
+}
+
+impl Core {
+    /// Parts that have not been received: their keyspace message, range, and how many chunks have come.
+    pub fn receiving(&self) -> impl Iterator<Item = (PartId, u32)> {
+        self.moving.migrations.progress()
+    }
+
+    /// Whether it holds back what has been delivered until its parts have come.
+    pub fn is_receiving(&self) -> bool {
+        self.moving.is_waiting()
+    }
+
+    /// This life has joined as a standby and goes on behind `ts`. Of the rows that it has recovered those count that
+    /// nobody else has.
+    pub(super) fn begin(
+        &mut self,
+        ts: Ts,
+        config: Arc<Config>,
+        catalog: Arc<Catalog>,
+        present: (Ts, Arc<Config>),
+    ) {
+        self.pending.clear();
+        self.forget_moving(ts);
+        self.abandon();
+        (self.frontier, self.delivered, self.recovered) = (ts, ts, ts);
+        let time = Ts(local(ts).0.max(self.submitted.0 + 1));
+        self.take_time(time);
+        let before = std::mem::replace(&mut self.catalog, catalog);
+        let known: BTreeSet<TableId> = before.tables().map(|table| table.id).collect();
+        let tables: Vec<_> = self.catalog.tables().cloned().collect();
+        for schema in tables.iter().filter(|schema| !known.contains(&schema.id)) {
+            let time = self.next_local();
+            self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema.clone()), Vec::new());
+        }
+        self.drops.extend(known.into_iter().filter(|id| tables.iter().all(|table| table.id != *id)));
+        if !matches!(self.moving.joining.take(), Some(Some(_))) {
+            self.moving.retained.clear();
+        }
+        self.learn(config.clone(), present);
+        self.follow(config);
+        self.request_checkpoint(ts);
+    }
+
+    /// Forgets what is under way: nobody may be left to tell how writes ended, and none of the rows counts that others
+    /// hold.
+    fn abandon(&mut self) {
+        for (time, running) in std::mem::take(&mut self.running) {
+            if running.undecided {
+                self.tell_shards(|| ShardCommand::Decide(time, Decision::Abort));
+            }
+        }
+        self.returned_bytes = 0;
+        self.by_message.clear();
+        self.writes.clear();
+        self.stalled.clear();
+        self.supplying.clear();
+    }
+
+    /// Whether nothing here is part of the system's data.
+    fn is_empty(&self) -> bool {
+        let moving = &self.moving;
+        let has = !(self.held.is_empty() && moving.retained.is_empty());
+        !has && moving.migrations.served().next().is_none() && !moving.is_waiting()
+    }
+
+    /// Forgets what an earlier place in the system asked for.
+    fn forget_moving(&mut self, ts: Ts) {
+        let sessions: Vec<(ProcessId, PartId)> = self.moving.sessions.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.close_session(session));
+        let moving = &mut self.moving;
+        moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), Limits::default());
+        moving.changing = None;
+        moving.catalogs.clear();
+        moving.deleted.clear();
+        moving.checking.clear();
+        moving.arrived.clear();
+    }
+
+    /// Takes a configuration message as soon as it is delivered: who waits for others must not wait for its turn.
+    pub(super) fn hear(&mut self, delivery: &Delivery) {
+        let Body::Configuration(configuration) = &delivery.message.body else { return };
+        let Ok(Some(config)) = self.moving.heard.apply(&delivery.message, delivery.ts) else { return };
+        self.moving.heard = Arc::new(config);
+        match configuration {
+            Configuration::Received { keyspace, process } => {
+                self.migrate(Event::Received { keyspace: *keyspace, process: *process });
+            }
+            Configuration::Membership(
+                Membership::Suspect { process, .. } | Membership::Join { process, .. },
+            ) if self.moving.heard.is_suspected(*process) => {
+                self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
+            }
+            _ => {}
+        }
+        if delivery.ts > self.moving.present {
+            self.find_itself(&self.moving.heard.clone());
+        }
+    }
+
+    /// A subscription has begun: the config behind everything that has been received, and that at the end of the m-seq.
+    pub(super) fn learn(&mut self, config: Arc<Config>, (ts, present): (Ts, Arc<Config>)) {
+        self.moving.heard = config;
+        self.moving.present = ts;
+        self.find_itself(&present);
+    }
+
+    /// What the present config says about this process.
+    fn find_itself(&mut self, present: &Config) {
+        if self.is_fenced(present) {
+            // Nothing ordered since is delivered to it, so what it has is no replica of anything.
+            self.effects.push(Effect::Stop("it is suspected of having failed".into()));
+        } else if self.must_join(present) {
+            match present.keepers_of_log().contains(&self.options.id) {
+                true => self.moving.rejoins = true,
+                // Others have all that it has, and will not wait for it.
+                false => self.join(None),
+            }
+        }
+    }
+
+    /// A configuration message has its turn. An error is its outcome: its submitter finds the same one.
+    pub(super) fn configure(&mut self, message: &Message, configuration: &Configuration, ts: Ts) {
+        let before = self.options.config.clone();
+        let Ok(Some(config)) = before.apply(message, ts) else { return };
+        match configuration {
+            Configuration::Keyspace(keyspace) => self.change(ts, keyspace, &before, Arc::new(config)),
+            _ => self.follow(Arc::new(config)),
+        }
+        self.forget();
+    }
+
+    /// Whether this life is suspected.
+    fn is_fenced(&self, config: &Config) -> bool {
+        let (submitter, incarnation) = (self.options.id, self.options.incarnation);
+        config.is_fenced(MessageId { submitter, incarnation, sequence: 0 })
+    }
+
+    /// Another config is in force, with the same ranges.
+    pub(super) fn follow(&mut self, config: Arc<Config>) {
+        if self.is_fenced(&config) {
+            // It has stopped.
+            return;
+        }
+        let held = held_by(&config, self.options.id);
+        if held.is_empty() && !self.held.is_empty() {
+            self.moving.retained = self.held.clone();
+        }
+        (self.held, self.options.config) = (held, config);
+    }
+
+    /// Whether an earlier life was suspected, and this one has not come back yet.
+    fn must_join(&self, config: &Config) -> bool {
+        let (process, incarnation) = (self.options.id, self.options.incarnation);
+        config.is_suspected(process) && config.incarnation(process) != Some(incarnation)
+    }
+
+    /// A life that has the only copy of something comes back when it has caught up with the one that was suspected.
+    pub(super) fn rejoin(&mut self) {
+        if self.moving.rejoins
+            && self.frontier >= self.moving.present
+            && self.pending.is_empty()
+            && self.writes.is_empty()
+            && !self.moving.is_waiting()
+        {
+            self.moving.rejoins = false;
+            self.join(Some(self.frontier));
+        }
+    }
+
+    /// Comes back as a standby: what has been written since the suspicion is not here.
+    fn join(&mut self, recovered: Option<Ts>) {
+        if self.moving.joining.is_some() {
+            return;
+        }
+        self.moving.joining = Some(recovered);
+        let join = self.membership(recovered);
+        self.effects.push(Effect::Announce(Configuration::Membership(join)));
+    }
+
+    /// What this life says to become part of the system.
+    pub(crate) fn membership(&self, recovered: Option<Ts>) -> Membership {
+        let CoreOptions { id: process, incarnation, address, .. } = self.options.clone();
+        Membership::Join { process, incarnation, recovered, address }
+    }
+
+    /// The config behind everything that has been received.
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.moving.heard
+    }
+
+    /// A keyspace message that takes effect has its turn.
+    fn change(&mut self, ts: Ts, keyspace: &Keyspace, before: &Config, config: Arc<Config>) {
+        let id = self.options.id;
+        // It has been applied, so it is correct.
+        let transfers = before.transfers(keyspace).unwrap_or_default();
+        let held = held_by(&config, id);
+        let deletes = keyspace.instructions.iter().filter_map(|instruction| match instruction {
+            Instruction::Delete { process, ranges } if *process == id => Some(ranges.clone()),
+            _ => None,
+        });
+        let deletes: Vec<KeyRange> = deletes.flatten().collect();
+        if self.is_empty() && !held.is_empty() {
+            self.abandon();
+            // From here on the log is kept for it: a restart begins here again.
+            self.request_checkpoint(Ts(ts.0 - 1));
+            self.begin_checkpoint();
+        }
+        let ranges = |concerns: &dyn Fn(&Transfer) -> bool| -> Vec<KeyRange> {
+            let mut ranges: Vec<KeyRange> = transfers
+                .iter()
+                .filter(|transfer| concerns(transfer))
+                .map(|transfer| transfer.range)
+                .collect();
+            ranges.sort_unstable();
+            ranges.dedup();
+            ranges
+        };
+        let received = ranges(&|transfer: &Transfer| transfer.to == id);
+        let cuts = ranges(&|transfer: &Transfer| transfer.to == id || transfer.senders.contains(&id));
+        let recut = held != self.held || !cuts.is_empty();
+        (self.held, self.options.config) = (held.clone(), config);
+        self.moving.retained.clear();
+        if !recut {
+            return self.begin_moving(ts, transfers, deletes);
+        }
+        let executing = (0..self.options.shards).collect();
+        self.moving.changing = Some(Changing { ts, executing, transfers, deletes });
+        // Reads of a checkpoint may have been submitted behind the message already.
+        let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
+        assert_eq!(time, local(ts), "a keyspace message has a time of its own");
+        self.take_time(time);
+        let recut = Recut { ts: time, held, received, cuts };
+        self.tell_shards(|| ShardCommand::Recut(recut.clone()));
+    }
+
+    fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>, deletes: Vec<KeyRange>) {
+        let deleted = deletes.clone();
+        self.moving.catalogs.insert(ts, self.catalog.clone());
+        self.moving.deleted.insert(ts, deleted);
+        self.migrate(Event::Keyspace { ts, transfers, deletes });
+    }
+
+    /// Tells the state machine what has happened and does what it says.
+    pub(super) fn migrate(&mut self, event: Event) {
+        if matches!(event, Event::Chunk { .. }) && self.moving.taking.is_some() {
+            if self.moving.arrived.len() < ARRIVED {
+                self.moving.arrived.push_back(event);
+            }
+            return;
+        }
+        let quiet = matches!(event, Event::Tick(_) | Event::Chunk { .. } | Event::Asked { .. });
+        for effect in self.moving.migrations.handle(event) {
+            self.migration_effect(effect);
+        }
+        if !quiet {
+            self.forget_served();
+        }
+    }
+
+    fn migration_effect(&mut self, effect: migration::Effect) {
+        match effect {
+            migration::Effect::Ask { to, part, chunks } => {
+                self.effects.push(Effect::Send(to, Wire::AskRows { part, chunks }));
+            }
+            migration::Effect::Serve { to, part, chunks } => self.serve(to, part, chunks),
+            migration::Effect::Refuse { to, part } => {
+                self.effects.push(Effect::Send(to, Wire::RowsRefused { part, anew: false }));
+            }
+            migration::Effect::Keep { part, chunk } => self.install(part, &chunk),
+            migration::Effect::Discard(part) => {
+                self.moving.checking.retain(|checking| checking.part != part);
+                self.tell_shards(|| ShardCommand::Clear(part.range));
+            }
+            migration::Effect::Install { part, hashes, .. } => self.check(part, hashes),
+            // The shards have done so when they changed their ranges.
+            migration::Effect::Delete { .. } => {}
+            // Nothing behind the message has been taken yet.
+            migration::Effect::Checkpoint { keyspace } => self.request_checkpoint(keyspace),
+            migration::Effect::Announce { keyspace } => {
+                let process = self.options.id;
+                self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
+            }
+            migration::Effect::Release { .. } => {}
+            migration::Effect::Fail(reason) => self.effects.push(Effect::Stop(reason)),
+        }
+    }
+
+    /// Gives a chunk's rows to the shards.
+    fn install(&mut self, part: PartId, chunk: &Chunk) {
+        let Some(table) = chunk.table else { return };
+        let mut batches = match carousel_engine::ipc::decode(&chunk.rows) {
+            Ok(batches) => batches,
+            Err(error) => {
+                // The content hash will show that the rows are missing.
+                tracing::warn!(%error, range = %part.range, "received rows cannot be read");
+                return;
+            }
+        };
+        let Some(rows) = batches.pop().map(Arc::new) else { return };
+        let begin = Ts(local(part.keyspace).0 - 1);
+        self.moving.taking = Some((begin, self.options.shards));
+        self.tell_shards(|| ShardCommand::Install { table, range: part.range, rows: rows.clone(), begin });
+    }
+
+    /// Asks the shards for the content hashes of a part that they have been given.
+    fn check(&mut self, part: PartId, hashes: Vec<(TableId, u128)>) {
+        let wanted: BTreeMap<TableId, u128> = hashes.into_iter().collect();
+        let tables: Vec<TableId> = self.catalog.tables().map(|table| table.id).collect();
+        if let Some(missing) = tables.iter().find(|table| !wanted.contains_key(table)) {
+            let outcome = Err(format!("does not have table {}", missing.0));
+            return self.migrate(Event::Installed { part, outcome });
+        }
+        let mut reads = BTreeMap::new();
+        for table in tables {
+            let time = self.next_local();
+            reads.insert(time, (table, (0..self.options.shards).collect()));
+            let read = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
+            self.submit_to_all(time, local(part.keyspace), table, read, vec![part.range]);
+        }
+        let empty = reads.is_empty();
+        self.moving.checking.push(Checking { part, wanted, found: BTreeMap::new(), reads });
+        if empty {
+            self.checked();
+        }
+    }
+
+    /// Reports the parts whose content hashes are all known.
+    fn checked(&mut self) {
+        let moving = &mut self.moving;
+        let (done, open) =
+            std::mem::take(&mut moving.checking).into_iter().partition(|checking| checking.reads.is_empty());
+        moving.checking = open;
+        let done: Vec<Checking> = done;
+        for Checking { part, wanted, found, .. } in done {
+            let differs = found.iter().find(|(table, hash)| wanted.get(table) != Some(hash));
+            let outcome = match differs {
+                Some((table, _)) => Err(format!("sends other rows of table {} than it has", table.0)),
+                None => Ok(()),
+            };
+            self.migrate(Event::Installed { part, outcome });
+        }
+    }
+
+    /// Takes the effect of what was done about rows that move; gives back any other.
+    pub(super) fn moving_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
+        match effect {
+            ShardEffect::Executed { ts, .. } if self.is_changing(ts) => self.changed(shard),
+            ShardEffect::Took { ts } if self.moving.taking.is_some_and(|(begin, _)| begin == ts) => {
+                self.taken()
+            }
+            ShardEffect::ContentHash { ts, hash, .. } if self.check_of(ts).is_some() => {
+                if let Some(checking) = self.check_of(ts)
+                    && let Some((table, _)) = checking.reads.get(&ts)
+                {
+                    let sum = checking.found.entry(*table).or_default();
+                    *sum = sum.wrapping_add(hash);
+                }
+            }
+            ShardEffect::Executed { ts, .. } if self.check_of(ts).is_some() => {
+                if let Some(checking) = self.check_of(ts)
+                    && let Some((table, executing)) = checking.reads.get_mut(&ts)
+                {
+                    checking.found.entry(*table).or_default();
+                    executing.remove(&shard);
+                    if executing.is_empty() {
+                        checking.reads.remove(&ts);
+                    }
+                }
+                self.checked();
+            }
+            other => return self.serving_effect(shard, other),
+        }
+        None
+    }
+
+    fn is_changing(&self, time: Ts) -> bool {
+        self.moving.changing.as_ref().is_some_and(|changing| local(changing.ts) == time)
+    }
+
+    /// A shard has changed its ranges.
+    fn changed(&mut self, shard: usize) {
+        let done = self.moving.changing.take_if(|changing| {
+            changing.executing.remove(&shard);
+            changing.executing.is_empty()
+        });
+        if let Some(Changing { ts, transfers, deletes, .. }) = done {
+            self.begin_moving(ts, transfers, deletes);
+        }
+    }
+
+    /// A shard has taken the rows of a chunk.
+    fn taken(&mut self) {
+        let Some((_, shards)) = &mut self.moving.taking else { return };
+        *shards -= 1;
+        if *shards > 0 {
+            return;
+        }
+        self.moving.taking = None;
+        while self.moving.taking.is_none()
+            && let Some(chunk) = self.moving.arrived.pop_front()
+        {
+            self.migrate(chunk);
+        }
+    }
+
+    fn check_of(&mut self, time: Ts) -> Option<&mut Checking> {
+        self.moving.checking.iter_mut().find(|checking| checking.reads.contains_key(&time))
+    }
+
+    /// Forgets what was kept for receivers that need nothing any more.
+    fn forget_served(&mut self) {
+        let served: BTreeSet<(ProcessId, PartId)> = self.moving.migrations.served().collect();
+        let over: Vec<(ProcessId, PartId)> =
+            self.moving.sessions.keys().filter(|session| !served.contains(session)).copied().collect();
+        over.into_iter().for_each(|session| self.close_session(session));
+        let is_served = |keyspace: &Ts| served.iter().any(|(_, part)| part.keyspace == *keyspace);
+        self.moving.catalogs.retain(|keyspace, _| is_served(keyspace));
+        self.moving.deleted.retain(|keyspace, _| is_served(keyspace));
+    }
+}

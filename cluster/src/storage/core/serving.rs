@@ -1,0 +1,246 @@
+//! Sending rows to those who receive them: one session for each receiver and part, which reads the tables one after the
+//! other, all shards at a time. The reads see the prefix before the keyspace message, and their shards send as much as
+//! the receiver's window allows ([`carousel_engine::Shard::allow`]), so a session takes little memory. The last chunks are
+//! kept, in case they get lost.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ops::Range,
+};
+
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use carousel_engine::{
+    TableId, TableSchema, Ts,
+    operation::{Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
+};
+
+use super::{Arc, Core, Effect, ProcessId, Wire, checkpoints::all_columns, local};
+use crate::storage::migration::{Chunk, PartId};
+
+/// Batches of rows that a shard may have on their way to a receiver. Each is a chunk.
+const SHARD_WINDOW: u32 = 16;
+/// Chunks that are kept after they have been sent: more than a receiver's window.
+const KEPT: usize = 64;
+
+/// What is being sent to one receiver.
+#[derive(Debug)]
+pub(in crate::storage) struct Session {
+    /// Tables that have not been read.
+    tables: VecDeque<Arc<TableSchema>>,
+    reading: Option<Reading>,
+    hashes: Vec<(TableId, u128)>,
+    /// The number of the next chunk, and the last ones before it.
+    next: u32,
+    sent: VecDeque<Chunk>,
+    /// Chunks before this have been asked for.
+    wanted: u32,
+    /// The last chunk has been sent.
+    done: bool,
+}
+
+/// The table that is being read.
+#[derive(Debug)]
+struct Reading {
+    table: Arc<TableSchema>,
+    /// Local times of the read of its rows, and of that of its content hash.
+    rows: Ts,
+    hash: Ts,
+    sum: u128,
+    /// Rows that have not been sent, with their shard.
+    ready: VecDeque<(usize, Bytes)>,
+    /// For each shard, batches that have been sent since it was allowed more.
+    sent: Vec<u32>,
+    /// Shards that have not ended their reads.
+    reading: BTreeSet<usize>,
+    hashing: BTreeSet<usize>,
+}
+
+type Key = (ProcessId, PartId);
+
+impl Core {
+    /// A receiver asks for chunks of a part.
+    pub(super) fn serve(&mut self, to: ProcessId, part: PartId, chunks: Range<u32>) {
+        let key = (to, part);
+        let forgotten = self.moving.sessions.get(&key).map(|session| {
+            let first = session.next - session.sent.len() as u32;
+            chunks.start < first
+        });
+        if forgotten != Some(false) {
+            self.close_session(key);
+            if chunks.start > 0 {
+                return self.effects.push(Effect::Send(to, Wire::RowsRefused { part, anew: true }));
+            }
+            let Some(catalog) = self.moving.catalogs.get(&part.keyspace) else {
+                return self.effects.push(Effect::Send(to, Wire::RowsRefused { part, anew: false }));
+            };
+            let session = Session {
+                tables: catalog.tables().cloned().collect(),
+                reading: None,
+                hashes: Vec::new(),
+                next: 0,
+                sent: VecDeque::new(),
+                wanted: 0,
+                done: false,
+            };
+            self.moving.sessions.insert(key, session);
+        }
+        let Some(session) = self.moving.sessions.get_mut(&key) else { return };
+        session.wanted = session.wanted.max(chunks.end);
+        for chunk in session.sent.iter().filter(|chunk| chunks.contains(&chunk.number)) {
+            self.effects.push(Effect::Send(to, Wire::Rows { part, chunk: chunk.clone() }));
+        }
+        self.produce(key);
+    }
+
+    /// Sends the chunks of a session that are wanted, as far as their rows have come.
+    fn produce(&mut self, key: Key) {
+        loop {
+            let Some(session) = self.moving.sessions.get_mut(&key) else { return };
+            if session.done || session.next >= session.wanted {
+                return;
+            }
+            let Some(reading) = &mut session.reading else {
+                match session.tables.pop_front() {
+                    Some(table) => self.read(key, table),
+                    None => {
+                        session.done = true;
+                        let hashes = std::mem::take(&mut session.hashes);
+                        return self.chunk(key, None, Bytes::new(), Some(hashes));
+                    }
+                }
+                continue;
+            };
+            if let Some((shard, rows)) = reading.ready.pop_front() {
+                let (table, ts) = (reading.table.id, reading.rows);
+                reading.sent[shard] += 1;
+                if reading.sent[shard] * 2 >= SHARD_WINDOW {
+                    let batches = std::mem::take(&mut reading.sent[shard]);
+                    self.effects.push(Effect::Allow { shard, ts, batches });
+                }
+                self.chunk(key, Some(table), rows, None);
+                continue;
+            }
+            if !(reading.reading.is_empty() && reading.hashing.is_empty()) {
+                return;
+            }
+            let (rows, hash) = (reading.rows, reading.hash);
+            session.hashes.push((reading.table.id, reading.sum));
+            session.reading = None;
+            self.moving.reads.remove(&rows);
+            self.moving.reads.remove(&hash);
+        }
+    }
+
+    /// Begins to read a table for a session.
+    fn read(&mut self, key: Key, table: Arc<TableSchema>) {
+        let (_, part) = key;
+        let operation = |output| {
+            let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
+            Arc::new(Operation { table: table.id, context: Default::default(), kind })
+        };
+        let rows = operation(ReadOutput::Rows { projection: all_columns(&table), top: None });
+        let (read_ts, ranges, undecided) = (local(part.keyspace), vec![part.range], false);
+        let time = self.next_local();
+        let window = Some(SHARD_WINDOW);
+        self.submit(OrderedOperation {
+            ts: time,
+            read_ts,
+            operation: rows,
+            ranges: ranges.clone(),
+            undecided,
+            window,
+        });
+        let hash = self.next_local();
+        let operation = operation(ReadOutput::ContentHash);
+        self.submit(OrderedOperation { ts: hash, read_ts, operation, ranges, undecided, window: None });
+        self.moving.reads.insert(time, key);
+        self.moving.reads.insert(hash, key);
+        let shards: BTreeSet<usize> = (0..self.options.shards).collect();
+        let reading = Reading {
+            table,
+            rows: time,
+            hash,
+            sum: 0,
+            ready: VecDeque::new(),
+            sent: vec![0; self.options.shards],
+            reading: shards.clone(),
+            hashing: shards,
+        };
+        if let Some(session) = self.moving.sessions.get_mut(&key) {
+            session.reading = Some(reading);
+        }
+    }
+
+    /// Sends the next chunk of a session.
+    fn chunk(&mut self, key: Key, table: Option<TableId>, rows: Bytes, last: Option<Vec<(TableId, u128)>>) {
+        let Some(session) = self.moving.sessions.get_mut(&key) else { return };
+        let checksum = crc32fast::hash(&rows);
+        let chunk = Chunk { number: session.next, table, rows, checksum, last };
+        session.next += 1;
+        session.sent.push_back(chunk.clone());
+        if session.sent.len() > KEPT {
+            session.sent.pop_front();
+        }
+        let (to, part) = key;
+        self.effects.push(Effect::Send(to, Wire::Rows { part, chunk }));
+    }
+
+    /// Takes the effect of a session's read; gives back any other.
+    pub(super) fn serving_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
+        let (ShardEffect::Rows { ts, .. }
+        | ShardEffect::ContentHash { ts, .. }
+        | ShardEffect::Executed { ts, .. }) = &effect
+        else {
+            return Some(effect);
+        };
+        let ts = *ts;
+        let Some(key) = self.moving.reads.get(&ts).copied() else { return Some(effect) };
+        let reading = self.moving.sessions.get_mut(&key).and_then(|session| session.reading.as_mut())?;
+        match effect {
+            ShardEffect::Rows { batch, .. } => {
+                let table = reading.table.clone();
+                let rows = RecordBatch::try_new(table.arrow(), batch.columns().to_vec())
+                    .map_err(|error| error.to_string())
+                    .and_then(|rows| carousel_engine::ipc::encode(&[rows]).map_err(|e| e.to_string()));
+                match rows {
+                    Ok(rows) => reading.ready.push_back((shard, rows.into())),
+                    Err(error) => {
+                        let reason = format!("rows of table {} cannot be sent: {error}", table.name);
+                        self.effects.push(Effect::Stop(reason));
+                    }
+                }
+            }
+            ShardEffect::ContentHash { hash, .. } => reading.sum = reading.sum.wrapping_add(hash),
+            ShardEffect::Executed { outcomes, .. } => {
+                if let Some(error) = outcomes.into_iter().find_map(|(_, outcome)| outcome.err()) {
+                    // The receiver asks another holder.
+                    tracing::warn!(range = %key.1.range, %error, "rows cannot be read for their receiver");
+                    self.close_session(key);
+                    let refused = Wire::RowsRefused { part: key.1, anew: false };
+                    self.effects.push(Effect::Send(key.0, refused));
+                    return None;
+                }
+                if ts == reading.rows {
+                    reading.reading.remove(&shard);
+                } else {
+                    reading.hashing.remove(&shard);
+                }
+            }
+            _ => {}
+        }
+        self.produce(key);
+        None
+    }
+
+    /// Ends what is being sent to a receiver.
+    pub(super) fn close_session(&mut self, key: Key) {
+        if let Some(Session { reading: Some(reading), .. }) = self.moving.sessions.remove(&key) {
+            for ts in [reading.rows, reading.hash] {
+                self.moving.reads.remove(&ts);
+                let shards = 0..self.options.shards;
+                self.effects.extend(shards.map(|shard| Effect::Cancel { shard, ts }));
+            }
+        }
+    }
+}

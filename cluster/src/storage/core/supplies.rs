@@ -1,0 +1,105 @@
+//! Staged payloads that the shards are supplied with, chunk by chunk (DESIGN, decision 12).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use carousel_engine::{
+    Ts,
+    operation::{InsertRows, OperationKind, RowBatch},
+    position::KeyRange,
+};
+
+use super::{ChunkWanted, Core, Effect, local};
+use crate::{
+    message::{Body, StagedPayload},
+    wire::Delivery,
+};
+
+/// Chunks of a payload that are loaded while the shards work on those before them.
+const CHUNKS_AHEAD: usize = 2;
+
+/// A staged payload that the shards are supplied with, chunk by chunk.
+#[derive(Debug)]
+pub(super) struct Supplying {
+    pub(super) ts: Ts,
+    pub(super) payload: Arc<StagedPayload>,
+    /// The chunks in the ranges held here: the part's index, and the number in the part.
+    pub(super) chunks: Vec<(usize, usize)>,
+    /// How many have been asked for, and given to the shards.
+    pub(super) asked: usize,
+    pub(super) supplied: usize,
+    /// Those that came before their turn.
+    pub(super) early: BTreeMap<usize, RowBatch>,
+    /// How many each shard does not need any more.
+    pub(super) taken: Vec<usize>,
+}
+
+impl Core {
+    pub(super) fn loaded(&mut self, ts: Ts, chunk: usize, rows: Result<RowBatch, String>) {
+        let time = local(ts);
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(reason) => return self.effects.push(Effect::Stop(reason)),
+        };
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
+        supplying.early.insert(chunk, rows);
+        while let Some(rows) = supplying.early.remove(&supplying.supplied) {
+            supplying.supplied += 1;
+            let (rows, last) = (Arc::new(rows), supplying.supplied == supplying.chunks.len());
+            for shard in 0..self.options.shards {
+                let rows = rows.clone();
+                self.effects.push(Effect::Supply { shard, ts: time, rows, last });
+            }
+        }
+    }
+
+    /// A shard does not need a chunk any more.
+    pub(super) fn took(&mut self, shard: usize, time: Ts) {
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
+        supplying.taken[shard] += 1;
+        if supplying.taken.iter().all(|taken| *taken == supplying.chunks.len()) {
+            self.supplying.remove(&time);
+        } else {
+            self.ask_chunks(time);
+        }
+    }
+
+    /// Asks for the next chunks of a payload: few, so that they take little memory.
+    pub(super) fn ask_chunks(&mut self, time: Ts) {
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
+        let taken = supplying.taken.iter().copied().min().unwrap_or(0);
+        while supplying.asked < supplying.chunks.len().min(taken + CHUNKS_AHEAD) {
+            let (part, number) = supplying.chunks[supplying.asked];
+            self.effects.push(Effect::Load(ChunkWanted {
+                ts: supplying.ts,
+                payload: supplying.payload.clone(),
+                chunk: supplying.asked,
+                part,
+                number,
+            }));
+            supplying.asked += 1;
+        }
+    }
+}
+
+/// The chunks of a payload that lie in these ranges, by part and number.
+pub(super) fn chunks_in(staged: &StagedPayload, ranges: &[KeyRange]) -> Vec<(usize, usize)> {
+    let held = staged.parts.iter().enumerate().filter(|(_, part)| ranges.contains(&part.range));
+    held.flat_map(|(index, part)| (0..part.checksums.len()).map(move |number| (index, number))).collect()
+}
+
+/// The staged payload of a delivery that is an INSERT of one.
+pub(super) fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
+    match &delivery.message.body {
+        Body::Data(data) => data.staged.as_ref().filter(|_| match data.operation.open() {
+            Ok(operation) => matches!(&operation.kind, OperationKind::Insert(insert)
+                if matches!(insert.rows, InsertRows::Staged(_))),
+            Err(_) => false,
+        }),
+        _ => None,
+    }
+}
+
+/// Whether a staged payload lies where it is needed and the message came in time.
+pub(super) fn staged_in_time(delivery: &Delivery, staged: &StagedPayload) -> bool {
+    staged.config_version == delivery.config_version && delivery.ts <= staged.latest
+}

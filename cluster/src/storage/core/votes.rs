@@ -1,0 +1,90 @@
+//! Votes about undecided writes (DESIGN, decision 5), and how long they and payloads are kept.
+
+use std::collections::BTreeMap;
+
+use carousel_engine::{Ts, position::KeyRange};
+
+use super::{Core, Effect, global, local};
+use crate::{
+    message::ProcessId,
+    storage::ballot::Ballot,
+    wire::{Vote, Wire},
+};
+
+impl Core {
+    pub(super) fn cast(&mut self, vote: &Vote) {
+        match self.ballots.cast(vote) {
+            Ok(()) => self.decide(vote.ts),
+            Err(reason) => self.effects.push(Effect::Stop(reason)),
+        }
+    }
+
+    /// Ends an undecided write that has been executed here, if its votes allow.
+    pub(super) fn decide(&mut self, ts: Ts) {
+        let time = local(ts);
+        let executed = self.running.get(&time).is_some_and(|r| r.undecided && r.executing.is_empty());
+        if executed && let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) {
+            self.end(time, Some(decision));
+        }
+    }
+
+    /// Whether votes about a write are kept here.
+    pub(crate) fn keeps_votes(&self, ts: Ts) -> bool {
+        self.ballots.get(ts).is_some()
+    }
+
+    /// Whether a write has been begun here that others must vote about before it is decided.
+    pub(crate) fn needs_votes(&self, ts: Ts) -> bool {
+        let is_undecided = self.running.get(&local(ts)).is_some_and(|running| running.undecided);
+        let ballot = self.ballots.get(ts).filter(|ballot| is_undecided && ballot.decision().is_none());
+        ballot.is_some_and(|ballot| ballot.missing().any(|range| !self.held.contains(&range)))
+    }
+
+    /// The ranges whose votes are missing about writes that have been executed here.
+    pub(crate) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
+        let waiting = self.running.iter().filter(|(_, running)| running.undecided);
+        waiting.filter_map(|(time, _)| self.ballots.get(global(*time))).flat_map(Ballot::missing)
+    }
+
+    /// Asks for the votes that are missing about some writes.
+    pub(super) fn ask_votes(&mut self, writes: Vec<Ts>) {
+        let mut questions: BTreeMap<ProcessId, Vec<Ts>> = BTreeMap::new();
+        for ts in writes {
+            let Some(ballot) = self.ballots.get(ts).filter(|ballot| ballot.decision().is_none()) else {
+                continue;
+            };
+            // The ring may have changed since: those who held the ranges then have voted.
+            for holder in ballot.holders().iter().filter(|_| ballot.missing().next().is_some()) {
+                questions.entry(*holder).or_default().push(ts);
+            }
+        }
+        for (process, writes) in questions {
+            self.effects.push(Effect::Send(process, Wire::AskVotes(writes)));
+        }
+    }
+
+    /// Forgets votes and payloads that nobody will replay.
+    pub(super) fn forget(&mut self) {
+        // Those for whom the log is kept replay it.
+        let (peers, keepers) = (&self.peers, self.options.config.keepers_of_log());
+        let durable = |process: ProcessId| match keepers.binary_search(&process) {
+            Ok(_) => peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts),
+            Err(_) => Ts::INFINITY,
+        };
+        self.ballots.forget(self.durable, durable);
+        let own = self.options.id;
+        let passed: Vec<Ts> = self
+            .payloads
+            .range(..=self.durable)
+            .filter(|(ts, (_, holders))| {
+                holders.iter().all(|holder| *holder == own || durable(*holder) >= **ts)
+            })
+            .map(|(ts, _)| *ts)
+            .collect();
+        for ts in passed {
+            if let Some((payload, _)) = self.payloads.remove(&ts) {
+                self.effects.push(Effect::Forget(payload));
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A golden trace of an expansion, through the cores of storage processes and their shards: what they say to one
+//! another, and what is where in the end.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::Write as _,
+    sync::Arc,
+};
+
+use arrow::{
+    array::{ArrayRef, Int64Array},
+    record_batch::RecordBatch,
+};
+use carousel_engine::{
+    Shard, TableSchema, Ts,
+    expr::EvalContext,
+    operation::{Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch},
+    position::KeyRange,
+    schema::{Column, Partitioning, TableId},
+    shard::{Options, Progress},
+    types::Type,
+};
+
+use super::{
+    core::{Core, CoreOptions, Effect, Event, Recovered},
+    migration,
+    scan::Scan,
+};
+use crate::{
+    config::{Change, Config, Configuration, Membership},
+    message::{Body, Data, Ddl, Message, MessageId, ProcessId},
+    router::{
+        core::delivery,
+        mseq::{Batch, Command, Learned, MSeq},
+    },
+    wire::{AnswerPart, Wire},
+};
+
+const CLIENT: ProcessId = ProcessId::client(1);
+
+struct Process {
+    core: Core,
+    scan: Scan,
+}
+
+struct World {
+    first: Arc<Config>,
+    mseq: MSeq,
+    processes: BTreeMap<ProcessId, Process>,
+    wires: VecDeque<(ProcessId, ProcessId, Wire)>,
+    announced: VecDeque<(ProcessId, Configuration)>,
+    sequences: BTreeMap<ProcessId, u64>,
+    /// Rows by answered range, of the last message.
+    answers: BTreeMap<KeyRange, Vec<u64>>,
+    trace: String,
+}
+
+impl World {
+    fn new(size: u32, replication: u32) -> World {
+        let first = Arc::new(Config::evenly(size, replication).expect("a ring"));
+        let mut world = World {
+            mseq: MSeq::new(Config::clone(&first)),
+            first,
+            processes: BTreeMap::new(),
+            wires: VecDeque::new(),
+            announced: VecDeque::new(),
+            sequences: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            trace: String::new(),
+        };
+        for number in 1..=size {
+            let id = ProcessId::storage(number);
+            let held = world.first.held(id);
+            world.start(id, held);
+        }
+        world
+    }
+
+    fn start(&mut self, id: ProcessId, held: Vec<KeyRange>) {
+        let options = CoreOptions {
+            id,
+            incarnation: 1,
+            address: None,
+            config: self.first.clone(),
+            shards: 1,
+            running: 16,
+        };
+        let core = Core::new(options, Recovered::default());
+        let scan = Scan::new(Shard::new(0, 1, held, Options::default()));
+        self.processes.insert(id, Process { core, scan });
+    }
+
+    /// A standby joins and begins with what the routers have.
+    fn join(&mut self, number: u32) {
+        let process = ProcessId::storage(number);
+        let join = Membership::Join { process, incarnation: 1, recovered: None, address: None };
+        self.order(CLIENT, Body::Configuration(Configuration::Membership(join)), Vec::new());
+        self.start(process, Vec::new());
+        let (ts, config, catalog) = (self.mseq.ts(), self.mseq.config().clone(), self.mseq.catalog().clone());
+        let present = (ts, config.clone());
+        self.handle(process, Event::Begin { ts, config, catalog, present });
+    }
+
+    fn order(&mut self, submitter: ProcessId, body: Body, ranges: Vec<KeyRange>) -> Ts {
+        let sequence = self.sequences.entry(submitter).or_default();
+        *sequence += 1;
+        let id = MessageId { submitter, incarnation: 1, sequence: *sequence };
+        let message = Arc::new(Message { id, tables: Vec::new(), ranges, body });
+        let Learned::Message(routed) = self.mseq.learn(&Batch(vec![Command::Message(message)])).remove(0)
+        else {
+            panic!("it is new");
+        };
+        self.answers.clear();
+        for process in self.processes.keys().copied().collect::<Vec<_>>() {
+            let deliveries = delivery(&routed, process).into_iter().collect();
+            self.handle(process, Event::Delivered { deliveries, frontier: routed.ts });
+        }
+        routed.ts
+    }
+
+    fn handle(&mut self, id: ProcessId, event: Event) {
+        let process = self.processes.get_mut(&id).expect("it runs");
+        let mut shard_effects = Vec::new();
+        let mut done = Vec::new();
+        for effect in process.core.handle(event) {
+            match effect {
+                Effect::Submit { operation, .. } => {
+                    process.scan.tell(super::scan::ShardCommand::Submit(operation), &mut shard_effects);
+                }
+                Effect::Decide { ts, decision, .. } => {
+                    process.scan.tell(super::scan::ShardCommand::Decide(ts, decision), &mut shard_effects);
+                }
+                Effect::Shard { command, .. } => process.scan.tell(command, &mut shard_effects),
+                Effect::Send(to, wire) => {
+                    let line = match &wire {
+                        Wire::AskRows { part, chunks } => {
+                            Some(format!("{id} -> {to} asks for chunks {chunks:?} of {}", part.range))
+                        }
+                        Wire::Rows { part, chunk } => {
+                            let last = if chunk.last.is_some() { ", the last" } else { "" };
+                            Some(format!("{id} -> {to} chunk {}{last} of {}", chunk.number, part.range))
+                        }
+                        Wire::RowsRefused { part, .. } => {
+                            Some(format!("{id} -> {to} refuses {}", part.range))
+                        }
+                        _ => None,
+                    };
+                    if let Some(line) = line {
+                        writeln!(self.trace, "{line}").expect("text");
+                    }
+                    self.wires.push_back((id, to, wire));
+                }
+                Effect::Answer(_, answer) => match answer.part {
+                    AnswerPart::Done { outcomes } => {
+                        for (range, outcome) in outcomes {
+                            self.answers.entry(range).or_default().push(outcome.expect("it does not fail"));
+                        }
+                    }
+                    AnswerPart::Rows { .. } => {}
+                    other => panic!("{other:?}"),
+                },
+                Effect::EndCheckpoint { ts, .. } => done.push(ts),
+                Effect::Announce(configuration) => {
+                    writeln!(self.trace, "{id} announces {configuration:?}").expect("text");
+                    self.announced.push_back((id, configuration));
+                }
+                Effect::Stop(reason) => panic!("{id} stops: {reason}"),
+                Effect::BeginCheckpoint(checkpoint) => {
+                    writeln!(self.trace, "{id} makes checkpoint ts={}", checkpoint.ts).expect("text");
+                }
+                _ => {}
+            }
+        }
+        if !shard_effects.is_empty() {
+            self.handle(id, Event::Shard { shard: 0, effects: shard_effects });
+        }
+        for ts in done {
+            self.handle(id, Event::CheckpointDone { ts });
+        }
+    }
+
+    /// Lets everything happen that can.
+    fn settle(&mut self) {
+        loop {
+            let mut busy = false;
+            for id in self.processes.keys().copied().collect::<Vec<_>>() {
+                let mut effects = Vec::new();
+                let scan = &mut self.processes.get_mut(&id).expect("it runs").scan;
+                while scan.step(&mut effects) == Progress::Busy {}
+                if !effects.is_empty() {
+                    busy = true;
+                    self.handle(id, Event::Shard { shard: 0, effects });
+                }
+            }
+            if let Some((from, to, wire)) = self.wires.pop_front() {
+                busy = true;
+                self.deliver(from, to, wire);
+            } else if let Some((from, configuration)) = self.announced.pop_front() {
+                busy = true;
+                self.order(from, Body::Configuration(configuration), Vec::new());
+            }
+            if !busy {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
+        let event = match wire {
+            Wire::AskRows { part, chunks } => Event::Moving(migration::Event::Asked { from, part, chunks }),
+            Wire::Rows { part, chunk } => Event::Moving(migration::Event::Chunk { from, part, chunk }),
+            Wire::RowsRefused { part, anew } => Event::Moving(migration::Event::Refused { from, part, anew }),
+            Wire::Votes(votes) => Event::Votes(votes),
+            Wire::AskVotes(writes) => Event::AskVotes { from, writes },
+            Wire::Durable { ts, hashes, reply } => Event::PeerDurable { from, ts, hashes, reply },
+            other => panic!("{other:?}"),
+        };
+        self.handle(to, event);
+    }
+
+    fn table(&self) -> Arc<TableSchema> {
+        self.mseq.catalog().table("t").expect("it was created").clone()
+    }
+
+    fn data(&self, kind: OperationKind, replica_offset: u32) -> Body {
+        let operation = Arc::new(Operation { table: self.table().id, context: EvalContext::default(), kind });
+        Body::Data(Data {
+            operation: operation.into(),
+            read_ts: None,
+            replica_offset,
+            fallible: false,
+            staged: None,
+        })
+    }
+
+    fn insert(&mut self, keys: std::ops::Range<i64>) {
+        let schema = self.table();
+        let array: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
+        let rows = RecordBatch::try_new(schema.arrow(), vec![array]).expect("the column fits");
+        let positions = schema.partitioning.positions(&schema.columns, &rows);
+        let ordinals = (0..positions.len() as u64).collect();
+        let rows = InsertRows::Inline(RowBatch { rows, positions, ordinals });
+        let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
+        let body = self.data(OperationKind::Insert(insert), 0);
+        self.order(CLIENT, body, vec![KeyRange::FULL]);
+    }
+
+    /// How many rows the processes that a read is sent to find.
+    fn count(&mut self, replica_offset: u32) -> u64 {
+        let output = ReadOutput::Rows { projection: Vec::new(), top: None };
+        let body = self.data(OperationKind::Read(Read { predicate: Vec::new(), output }), replica_offset);
+        self.order(CLIENT, body, vec![KeyRange::FULL]);
+        self.settle();
+        self.answers.values().map(|replicas| replicas[0]).sum()
+    }
+}
+
+#[test]
+fn an_expansion_moves_rows_while_messages_go_on() {
+    let mut world = World::new(4, 3);
+    let schema = TableSchema {
+        id: TableId(0),
+        version: Ts::ZERO,
+        name: "t".into(),
+        columns: vec![Column { name: "k".into(), ty: Type::Int8, not_null: true, default: None }],
+        primary_key: vec![0],
+        primary_key_name: "t_pkey".into(),
+        partitioning: Partitioning::Hash { columns: vec![0] },
+    };
+    let create = Ddl::CreateTable { schema: Arc::new(schema), if_not_exists: false };
+    world.order(CLIENT, Body::Ddl(create), Vec::new());
+    world.insert(0..300);
+    world.settle();
+    assert_eq!(world.count(0), 300);
+    world.join(5);
+    world.settle();
+    world.trace.clear();
+    let process = ProcessId::storage(5);
+    let identifier = (1 << 62) + (1 << 61);
+    let keyspace = world.mseq.config().plan(Change::Expand { process, identifier }).expect("possible");
+    for instruction in &keyspace.instructions {
+        writeln!(world.trace, "instruction {instruction:?}").expect("text");
+    }
+    let ts = world.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
+    writeln!(world.trace, "ts={ts} {}", Change::Expand { process, identifier }).expect("text");
+    // Ordered behind the message before anything has moved.
+    world.insert(300..400);
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty());
+    for offset in 0..6 {
+        assert_eq!(world.count(offset), 400, "every replica has every row");
+    }
+    world.order(CLIENT, Body::Checkpoint, Vec::new());
+    // A replica with other contents would stop.
+    world.settle();
+    insta::assert_snapshot!(world.trace);
+}

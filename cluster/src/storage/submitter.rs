@@ -1,0 +1,68 @@
+//! The configuration messages that a storage process submits: that it joins, and what it has received. A send window of
+//! its own, as small as can be (Crescando/RB paper, section 5.4, algorithm 1).
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{
+    config::Configuration,
+    message::{Body, Incarnation, Message, MessageId, ProcessId},
+};
+
+/// When the oldest message has not been ordered for this long, all are sent again.
+const RESEND_AFTER_MS: u64 = 1_000;
+
+/// Messages that are not known to be ordered.
+#[derive(Debug)]
+pub(crate) struct Submitter {
+    id: ProcessId,
+    incarnation: Incarnation,
+    sequence: u64,
+    window: VecDeque<Arc<Message>>,
+    /// The last sequence number that has been sent, and when.
+    sent: u64,
+    sent_ms: u64,
+}
+
+impl Submitter {
+    pub(crate) fn new(id: ProcessId, incarnation: Incarnation) -> Submitter {
+        Submitter { id, incarnation, sequence: 0, window: VecDeque::new(), sent: 0, sent_ms: 0 }
+    }
+
+    /// Takes a message, unless the same is on its way.
+    pub(crate) fn submit(&mut self, configuration: Configuration) {
+        let same = |message: &Arc<Message>| matches!(&message.body, Body::Configuration(other) if *other == configuration);
+        if self.window.iter().any(same) {
+            return;
+        }
+        self.sequence += 1;
+        let id = MessageId { submitter: self.id, incarnation: self.incarnation, sequence: self.sequence };
+        let body = Body::Configuration(configuration);
+        self.window.push_back(Arc::new(Message { id, tables: Vec::new(), ranges: Vec::new(), body }));
+    }
+
+    /// Messages up to a sequence number have been ordered; returns them.
+    pub(crate) fn ordered(&mut self, sequence: u64) -> Vec<Arc<Message>> {
+        let count = self.window.iter().take_while(|message| message.id.sequence <= sequence).count();
+        self.window.drain(..count).collect()
+    }
+
+    /// Everything from a sequence number on has to be sent again.
+    pub(crate) fn resend(&mut self, expected: u64) {
+        self.sent = self.sent.min(expected.saturating_sub(1));
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        if now_ms >= self.sent_ms + RESEND_AFTER_MS {
+            self.sent_ms = now_ms;
+            self.sent = 0;
+        }
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn unsent(&mut self) -> Vec<Arc<Message>> {
+        let sent = self.sent;
+        self.sent = self.sequence;
+        self.window.iter().filter(|message| message.id.sequence > sent).cloned().collect()
+    }
+}
