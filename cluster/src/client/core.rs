@@ -19,6 +19,9 @@ use carousel_engine::{
 };
 
 mod lost;
+mod operations;
+
+pub use self::operations::{OpenOperation, OperationState};
 
 use super::{
     Failure, Heard, Memory, Part, Request,
@@ -139,6 +142,13 @@ impl Open {
             held: Held::default(),
             handed_out: false,
         }
+    }
+
+    /// The storage processes that owe an answer.
+    fn unanswered_by(&self) -> impl Iterator<Item = ProcessId> {
+        let is_open = |range: &KeyRange| !self.answered.contains_key(range);
+        let destinations = self.config.destset(&self.message).into_iter();
+        destinations.filter(move |(_, ranges)| ranges.iter().any(is_open)).map(|(process, _)| process)
     }
 }
 

@@ -30,10 +30,11 @@ use carousel_engine::{
     SqlError, SqlState, TableId, Ts, aggregate::Group, array::size_of_cells, operation::PayloadId,
     position::KeyRange, statistics::TableStatistics,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::admission::{Admission, Admitted};
 pub use self::{
+    core::{OpenOperation, OperationState},
     pin::Pin,
     process::ClientOptions,
     stage::{Stager, staged_ranges},
@@ -164,6 +165,8 @@ pub(crate) enum Command {
     Stage(stage::StageCommand),
     RenewPin(Ts),
     ReleasePin(Ts),
+    /// What is open?
+    Operations(oneshot::Sender<Vec<OpenOperation>>),
 }
 
 /// A place in the window, and the memory that the message may take; held until the message is done.
@@ -336,6 +339,16 @@ impl Client {
             sequence,
         };
         Stager::new(self.clone(), id)
+    }
+
+    /// What this client process has asked and is not answered in full, the oldest first.
+    ///
+    /// # Errors
+    /// 57P01 when the client process has been stopped.
+    pub async fn operations(&self) -> Result<Vec<OpenOperation>, SqlError> {
+        let (answer, operations) = oneshot::channel();
+        self.command(Command::Operations(answer))?;
+        operations.await.map_err(|_| self.stopped())
     }
 
     /// What this process sees: for the super process, which has a client process for its mouth and ears.

@@ -172,6 +172,10 @@ impl Process {
                 }
             }
             Command::RenewPin(ts) => self.tell_storage(|| Wire::RenewPin(ts)),
+            Command::Operations(answer) => {
+                // Whoever asked may have gone away.
+                let _ = answer.send(self.core.operations());
+            }
             Command::ReleasePin(ts) => self.tell_storage(|| Wire::ReleasePin(ts)),
         }
     }

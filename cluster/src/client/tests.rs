@@ -9,7 +9,7 @@ use arrow::{
 use carousel_engine::{SqlState, Ts, aggregate::Group, position::KeyRange};
 
 use super::{
-    Failure, Part, Request,
+    Failure, OperationState, Part, Request,
     core::{Core, CoreOptions, Effect, Event},
 };
 use crate::{
@@ -642,4 +642,33 @@ fn a_read_that_is_too_long_to_be_held_back_fails_when_a_process_is_lost() {
             if *submission == read && error.code == SqlState::SERIALIZATION_FAILURE),
         "{parts:?}"
     );
+}
+
+#[test]
+fn what_is_open_is_told_with_those_it_waits_for() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::subscribed(0);
+    scene.submit(write());
+    scene.pass(40);
+    scene.submit(write());
+    scene.submit(Body::Pin { lease_ms: 1 });
+    scene.pass(2);
+    let write = |sequence| MessageId { submitter: C1, incarnation: 1, sequence };
+    scene.ordered(1);
+    scene.answer(s1, write(1), 1);
+    let open = scene.core.operations();
+    let told: Vec<_> = open
+        .iter()
+        .map(|open| (open.id, open.kind, open.state, open.waits_for.clone(), open.age_ms))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (write(1), "TRUNCATE TABLE", OperationState::Ordered, vec![s2], 42),
+            (write(2), "TRUNCATE TABLE", OperationState::Submitted, vec![s1, s2], 2),
+            (write(3), "pin", OperationState::Submitted, vec![], 2),
+        ]
+    );
+    scene.answer(s2, write(1), 1);
+    assert_eq!(scene.core.operations().len(), 2);
 }

@@ -71,13 +71,8 @@ impl Core {
     /// Ends what is not a read and what a process that stayed up may have answered in vain: nobody will know.
     pub(super) fn end_unanswered(&mut self, process: ProcessId) {
         let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.is_write());
-        let concerns = |open: &&Open| {
-            let destinations = open.config.destset(&open.message);
-            !is_read(&open.message.body)
-                && destinations.iter().any(|(destination, ranges)| {
-                    *destination == process && ranges.iter().any(|range| !open.answered.contains_key(range))
-                })
-        };
+        let concerns =
+            |open: &&Open| !is_read(&open.message.body) && open.unanswered_by().any(|owing| owing == process);
         let mut unanswered: Vec<u64> =
             self.open.values().filter(concerns).map(|open| open.message.id.sequence).collect();
         unanswered.sort_unstable();
@@ -173,14 +168,8 @@ impl Core {
             if !is_read || open.submitted_ms + older_than_ms > self.now_ms {
                 continue;
             }
-            let processes: Vec<ProcessId> = open
-                .config
-                .destset(&open.message)
-                .into_iter()
-                .filter(|(_, ranges)| ranges.iter().any(|range| !open.answered.contains_key(range)))
-                .map(|(process, _)| process)
-                .filter(|process| concerns(*process))
-                .collect();
+            let processes: Vec<ProcessId> =
+                open.unanswered_by().filter(|process| concerns(*process)).collect();
             if !processes.is_empty() {
                 owed.push((*sequence, processes));
             }

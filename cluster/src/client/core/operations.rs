@@ -1,0 +1,90 @@
+//! What a client process has asked and is not answered in full.
+
+use carousel_engine::{TableId, Ts, operation::OperationKind};
+
+use super::{Core, Open};
+use crate::message::{Body, MessageId, ProcessId, ReadIsolation};
+
+/// How far an operation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationState {
+    /// It is not known to have a place in the m-seq.
+    Submitted,
+    /// It has its place in the m-seq, and not all answers.
+    Ordered,
+    /// It is a read that takes no place in the m-seq, and has not all answers.
+    Reading,
+}
+
+/// An operation that is not answered in full.
+#[derive(Clone, Debug)]
+pub struct OpenOperation {
+    /// Which message it is.
+    pub id: MessageId,
+    /// What it does, in a word or two of SQL.
+    pub kind: &'static str,
+    /// The tables it names.
+    pub tables: Vec<TableId>,
+    /// How it is ordered if it is a read of rows.
+    pub isolation: Option<ReadIsolation>,
+    /// The `Ts` it reads at if it reads under a pin.
+    pub read_ts: Option<Ts>,
+    /// How far it has come.
+    pub state: OperationState,
+    /// The storage processes that owe an answer, in ascending order.
+    pub waits_for: Vec<ProcessId>,
+    /// For how long it has been open, in milliseconds.
+    pub age_ms: u64,
+}
+
+impl Core {
+    /// What is open, the oldest first.
+    pub(crate) fn operations(&self) -> Vec<OpenOperation> {
+        let mut open: Vec<&Open> = self.open.values().collect();
+        open.sort_unstable_by_key(|open| (open.submitted_ms, open.message.id));
+        open.into_iter().map(|open| self.operation(open)).collect()
+    }
+
+    fn operation(&self, open: &Open) -> OpenOperation {
+        let message = &open.message;
+        let (kind, read_ts) = match &message.body {
+            Body::Data(data) => (data.operation.open().map_or("unreadable", |o| kind(&o.kind)), data.read_ts),
+            Body::Ddl(_) => ("DDL", None),
+            Body::Pin { .. } => ("pin", None),
+            Body::Checkpoint => ("checkpoint", None),
+            Body::Configuration(_) => ("ALTER CLUSTER", None),
+        };
+        let state = match () {
+            () if !message.id.is_ordered() => OperationState::Reading,
+            () if self.is_ordered(message.id.sequence) => OperationState::Ordered,
+            () => OperationState::Submitted,
+        };
+        let mut waits_for: Vec<ProcessId> = match &message.body {
+            Body::Data(_) => open.unanswered_by().collect(),
+            _ => Vec::new(),
+        };
+        waits_for.sort_unstable();
+        OpenOperation {
+            id: message.id,
+            kind,
+            tables: message.tables.iter().map(|(table, _)| *table).collect(),
+            isolation: (kind == "SELECT").then_some(open.isolation),
+            read_ts,
+            state,
+            waits_for,
+            age_ms: self.now_ms.saturating_sub(open.submitted_ms),
+        }
+    }
+}
+
+fn kind(kind: &OperationKind) -> &'static str {
+    match kind {
+        OperationKind::Read(_) => "SELECT",
+        OperationKind::Insert(_) => "INSERT",
+        OperationKind::Update(_) => "UPDATE",
+        OperationKind::Delete(_) => "DELETE",
+        OperationKind::Truncate => "TRUNCATE TABLE",
+        OperationKind::CreateTable(_) => "CREATE TABLE",
+        OperationKind::DropTable => "DROP TABLE",
+    }
+}
