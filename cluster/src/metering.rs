@@ -69,6 +69,7 @@ pub(crate) struct StorageMeter {
     pending: Gauge,
     failed_checkpoints: Counter,
     checkpoints: Counter,
+    moved: Counter,
     last_durable: Option<u64>,
 }
 
@@ -84,8 +85,14 @@ impl StorageMeter {
             pending: gauge!("carousel_storage_pending_operations", "process" => process()),
             failed_checkpoints: counter!("carousel_storage_failed_checkpoints_total", "process" => process()),
             checkpoints: counter!("carousel_storage_checkpoints_total", "process" => process()),
+            moved: counter!("carousel_storage_moved_bytes_total", "process" => process()),
             last_durable: None,
         }
+    }
+
+    /// Another storage process has sent so many bytes of rows.
+    pub(crate) fn moved(&self, bytes: usize) {
+        self.moved.increment(bytes as u64);
     }
 
     pub(crate) fn progress(&mut self, progress: &Progress, pending: usize) {

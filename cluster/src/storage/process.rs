@@ -257,6 +257,9 @@ impl Storage {
                     false => Input::Tick(started.elapsed().as_millis() as u64),
                 },
             };
+            if let Input::Received { wire: Wire::Rows { chunk, .. }, .. } = &input {
+                meter.moved(chunk.rows.len());
+            }
             let memory = self.scans.iter().map(ScanThread::memory).sum();
             self.node.clock(started.elapsed().as_millis() as u64);
             if let Input::Tick(_) = input {

@@ -6,6 +6,7 @@
 mod baselines;
 mod copy;
 mod draw;
+mod elastic;
 mod failover;
 mod memory;
 mod order;
@@ -25,6 +26,8 @@ use crate::cli::Failure;
 pub enum BenchCommand {
     /// COPY of ticket rows as csv, beside PostgreSQL with its defaults
     Copy(copy::CopyArgs),
+    /// Separate processes whose ring changes under load: how fast rows are copied, what statements notice
+    Elastic(elastic::ElasticArgs),
     /// Separate processes that are killed under load: how long writes stand still, which reads fail
     Failover(failover::FailoverArgs),
     /// Memory that ticket rows take in a replica
@@ -46,6 +49,7 @@ impl BenchCommand {
     pub async fn run(self) -> Result<(), Failure> {
         match self {
             BenchCommand::Copy(args) => args.run().await,
+            BenchCommand::Elastic(args) => args.run().await,
             BenchCommand::Failover(args) => args.run().await,
             BenchCommand::Memory(args) => args.run().await,
             BenchCommand::Order(args) => args.run().await,

@@ -22,6 +22,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use tokio_postgres::Config;
 
 use crate::cli::Failure;
 
@@ -98,7 +99,7 @@ impl Processes {
         let options = MemberOptions::new(description.clone(), id, directory.path().join(id.to_string()));
         let mut processes = BTreeMap::new();
         for id in description.members().into_keys() {
-            processes.insert(id, run(&shape, id, &file, &directory)?);
+            processes.insert(id, run(&shape, id, &file, &directory, &[])?);
         }
         let client = Member::start(options).await.map_err(failed)?;
         let cluster = Processes { shape, description, file, processes, client, directory };
@@ -118,6 +119,28 @@ impl Processes {
         self.description.members().into_keys().filter(move |id| id.kind == kind)
     }
 
+    /// Starts a storage process that the description does not name: it joins as a standby.
+    ///
+    /// # Errors
+    /// When it does not start; it has told why on stderr.
+    pub fn start_standby(&mut self, id: ProcessId) -> Result<(), Failure> {
+        let address = free_addresses(1)?.remove(0);
+        let process = run(&self.shape, id, &self.file, &self.directory, &["--bind", &address])?;
+        self.processes.insert(id, process);
+        Ok(())
+    }
+
+    /// Starts a front end; it is reached like this.
+    ///
+    /// # Errors
+    /// When it does not start; it has told why on stderr.
+    pub fn start_frontend(&mut self, number: u32) -> Result<Config, Failure> {
+        let (id, address) = (ProcessId::client(number), free_addresses(1)?.remove(0));
+        let process = run(&self.shape, id, &self.file, &self.directory, &["--listen", &address])?;
+        self.processes.insert(id, process);
+        format!("postgresql://carousel@{address}/carousel").parse().map_err(failed)
+    }
+
     /// Kills a process as `kill -9` does.
     pub fn kill(&mut self, id: ProcessId) {
         self.processes.remove(&id);
@@ -128,7 +151,7 @@ impl Processes {
     /// # Errors
     /// When it does not start; it has told why on stderr.
     pub fn restart(&mut self, id: ProcessId) -> Result<(), Failure> {
-        let process = run(&self.shape, id, &self.file, &self.directory)?;
+        let process = run(&self.shape, id, &self.file, &self.directory, &[])?;
         self.processes.insert(id, process);
         Ok(())
     }
@@ -150,8 +173,8 @@ impl Processes {
         labels: &[(&str, &str)],
     ) -> Result<f64, Failure> {
         let mut sum = 0.0;
-        for id in self.ids(kind) {
-            sum += self.metric_of(id, name, labels).await?;
+        for id in self.processes.keys().filter(|id| id.kind == kind) {
+            sum += self.metric_of(*id, name, labels).await?;
         }
         Ok(sum)
     }
@@ -206,8 +229,13 @@ fn run(
     id: ProcessId,
     file: &std::path::Path,
     directory: &TempDir,
+    options: &[&str],
 ) -> Result<Process, Failure> {
-    let kind = if id.kind == ProcessKind::Router { "router" } else { "storage" };
+    let kind = match id.kind {
+        ProcessKind::Router => "router",
+        ProcessKind::Storage => "storage",
+        ProcessKind::Client | ProcessKind::Super => "frontend",
+    };
     let metrics = free_addresses(1)?.remove(0);
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command
@@ -216,7 +244,8 @@ fn run(
         .args(["error,openraft=off", "--cluster"])
         .arg(file)
         .arg("--data-dir")
-        .arg(directory.path().join(id.to_string()));
+        .arg(directory.path().join(id.to_string()))
+        .args(options);
     match (id.kind, shape.suspect_after) {
         (ProcessKind::Router, Some(after)) => {
             command.arg("--suspect-after-ms").arg(after.as_millis().to_string());

@@ -1,0 +1,303 @@
+//! Elasticity: the ring changes under load (paper, section 7.9 and figures 11 to 15). How fast rows are copied, whether a
+//! statement fails, and what statements notice meanwhile.
+//!
+//! Routers, storage processes, standbys and the front end are processes of their own; the clients, which talk SQL over
+//! real connections, are in this one. To measure a slower network, run it in a network namespace of its own and shape
+//! that one's loopback device.
+
+mod load;
+mod trace;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use carousel_cluster::{
+    embedded::Durability,
+    message::{ProcessId, ProcessKind},
+};
+use clap::{Args, ValueEnum};
+use tokio_postgres::Client;
+
+use self::{
+    load::{Load, Plan, Seen, Statement},
+    trace::Phase,
+};
+use super::{
+    processes::{Processes, Shape},
+    report::{Latencies, Report, ReportArgs, milliseconds, ratio},
+};
+use crate::{
+    cli::{
+        Failure,
+        progress::{Progress, Unit, thousands},
+    },
+    load::{TicketArgs, connect, create_ticket, load_ticket, reason},
+    ticket::{MAX_ROWS, TABLE},
+};
+
+/// How long one waits before one asks again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long a change may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A change of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Change {
+    /// A standby takes a place on the ring
+    Expand,
+    /// A storage process moves on the ring
+    Rebalance,
+    /// A standby takes the place of a storage process
+    Replace,
+    /// A storage process leaves the ring
+    Contract,
+}
+
+impl Change {
+    fn name(self) -> &'static str {
+        match self {
+            Change::Expand => "expand",
+            Change::Rebalance => "rebalance",
+            Change::Replace => "replace",
+            Change::Contract => "contract",
+        }
+    }
+}
+
+/// Options of `carousel bench elastic`.
+#[derive(Args, Clone, Debug)]
+pub struct ElasticArgs {
+    /// Rows of the table
+    #[arg(long, value_name = "N", default_value_t = 6_500_000, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
+    rows: u64,
+
+    /// What is done to the ring, one after the other
+    #[arg(
+        long,
+        value_name = "CHANGE",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "expand,rebalance,replace,contract"
+    )]
+    changes: Vec<Change>,
+
+    /// Selective SELECTs that arrive in a second
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    reads: u32,
+
+    /// Selective UPDATEs that arrive in a second
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    writes: u32,
+
+    /// Connections for the SELECTs, and as many for the UPDATEs
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    clients: u32,
+
+    /// Seconds before the first change, between two, and after the last
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+
+    /// Router processes
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
+    routers: u32,
+
+    /// Storage processes on the ring at first
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    storage: u32,
+
+    /// How many storage processes hold each row
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    replication_factor: u32,
+
+    /// Seed of the rows and of the questions
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+
+    /// Also write the report (elastic.md, elastic.csv), the trace (trace.csv) and its plot (trace.svg) into this directory
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+impl ElasticArgs {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        if self.replication_factor > self.storage {
+            return Err(Failure::setup(
+                "--replication-factor is greater than the number of storage processes",
+            ));
+        }
+        if let Some(directory) = &self.output {
+            std::fs::create_dir_all(directory)
+                .map_err(|error| Failure::setup(format!("{}: {error}", directory.display())))?;
+        }
+        let mut cluster = Processes::start(Shape {
+            routers: self.routers,
+            storage: self.storage,
+            replication_factor: self.replication_factor,
+            durability: Durability::Disk,
+            suspect_after: None,
+        })
+        .await?;
+        let config = cluster.start_frontend(2)?;
+        let client = connect(&config).await?;
+        create_ticket(&client, true).await?;
+        let rows = TicketArgs { rows: self.rows, seed: self.seed };
+        let progress = Progress::new("loading ticket", Unit::Rows, Some(self.rows));
+        load_ticket(&client, &rows, progress).await?;
+        let plan = Plan { reads: self.reads, writes: self.writes, clients: self.clients, seed: self.seed };
+        let before = total_fare(&client).await?;
+        let load = Load::start(&config, plan, self.rows).await?;
+        let phases = self.change_all(&mut cluster, &client, &load).await?;
+        let seen = load.stop().await?;
+        check(&client, before, &seen).await?;
+        let report = self.report(&phases, &seen);
+        let file = |ending: &str| Some(self.output.as_ref()?.join(format!("elastic.{ending}")));
+        report.publish(&ReportArgs { markdown: file("md"), csv: file("csv") })?;
+        if let Some(directory) = &self.output {
+            trace::write(directory, &phases, &seen)?;
+        }
+        Ok(())
+    }
+
+    /// Does all changes, with time between them.
+    async fn change_all(
+        &self,
+        cluster: &mut Processes,
+        client: &Client,
+        load: &Load,
+    ) -> Result<Vec<Phase>, Failure> {
+        let pause = Duration::from_secs(self.seconds);
+        let mut phases = Vec::new();
+        // Those on the ring at first are changed in turn; a standby is another one for each change.
+        for (change, number) in self.changes.iter().zip(1..) {
+            let process = ProcessId::storage((number - 1) % self.storage + 1);
+            let standby = ProcessId::storage(self.storage + number);
+            let statement = match change {
+                Change::Expand => format!("EXPAND WITH {standby}"),
+                Change::Rebalance => format!("REBALANCE {process}"),
+                Change::Replace => format!("REPLACE {process} BY {standby}"),
+                Change::Contract => format!("CONTRACT BY {process}"),
+            };
+            if matches!(change, Change::Expand | Change::Replace) {
+                cluster.start_standby(standby)?;
+                let named = format!("storage = '{standby}' AND state = 'standby'");
+                until(client, &format!("SELECT count(*) = 1 FROM carousel.storage WHERE {named}")).await?;
+            }
+            tokio::time::sleep(pause).await;
+            let moved = moved_bytes(cluster).await?;
+            let begin = load.now();
+            client.batch_execute(&format!("ALTER CLUSTER {statement}")).await.map_err(failed)?;
+            until(client, "SELECT count(*) = 0 FROM carousel.migrations").await?;
+            let end = load.now();
+            let bytes = moved_bytes(cluster).await? - moved;
+            eprintln!("{statement}: {:.1} MB in {:.2} s", bytes / 1e6, (end - begin).as_secs_f64());
+            phases.push(Phase { name: change.name(), begin, end, bytes });
+        }
+        tokio::time::sleep(pause).await;
+        Ok(phases)
+    }
+
+    fn report(&self, phases: &[Phase], seen: &Seen) -> Report {
+        let columns =
+            ["phase", "seconds", "MB moved", "MB/s", "statements", "p50", "p99", "p99 to steady", "most"];
+        let mut report = Report::new("Elasticity: the ring changes under load", &columns);
+        report.fact(
+            "Carousel",
+            format!(
+                "{} routers with their log on disk, {} storage processes, replication factor {}, a front end and the \
+                 standbys, each a process",
+                self.routers, self.storage, self.replication_factor
+            ),
+        );
+        report.fact("rows", thousands(self.rows));
+        report.fact("selective SELECTs that arrive in a second", thousands(self.reads.into()));
+        report.fact("selective UPDATEs that arrive in a second", thousands(self.writes.into()));
+        for statement in [Statement::Read, Statement::Write] {
+            let mut steady = seen.latencies(statement, |at| !phases.iter().any(|phase| phase.has(at)));
+            let basis = steady.percentile(99);
+            report.row(row("steady", "", statement, &mut steady, basis));
+            for phase in phases {
+                let mut during = seen.latencies(statement, |at| phase.has(at));
+                let took = (phase.end - phase.begin).as_secs_f64();
+                let moved = format!("{took:.2}|{:.1}|{:.0}", phase.bytes / 1e6, phase.bytes / 1e6 / took);
+                report.row(row(phase.name, &moved, statement, &mut during, basis));
+            }
+        }
+        let failures = seen.failures();
+        report.remark(format!(
+            "{} statements, {} of them failed{}. The rows had the values that the UPDATEs that had ended gave them.",
+            thousands(seen.count() as u64),
+            failures.len(),
+            failures.first().map_or(String::new(), |first| format!(", such as: {first}"))
+        ));
+        report
+    }
+}
+
+/// A row of the report; `moved` are its second to fourth fields.
+fn row(
+    phase: &str,
+    moved: &str,
+    statement: Statement,
+    latencies: &mut Latencies,
+    basis: Duration,
+) -> Vec<String> {
+    let p99 = latencies.percentile(99);
+    let mut fields = vec![phase.to_owned()];
+    let mut moved = moved.split('|').map(str::to_owned);
+    fields.extend((0..3).map(|_| moved.next().unwrap_or_default()));
+    fields.push(statement.name().to_owned());
+    fields.push(milliseconds(latencies.percentile(50)));
+    fields.push(milliseconds(p99));
+    fields.push(ratio(p99.as_secs_f64(), basis.as_secs_f64()));
+    fields.push(milliseconds(latencies.percentile(100)));
+    fields
+}
+
+fn failed(error: tokio_postgres::Error) -> Failure {
+    Failure::job(reason(&error))
+}
+
+/// Bytes of rows that storage processes have received from others.
+async fn moved_bytes(cluster: &Processes) -> Result<f64, Failure> {
+    cluster.metric(ProcessKind::Storage, "carousel_storage_moved_bytes_total", &[]).await
+}
+
+/// Waits until a query answers true.
+async fn until(client: &Client, query: &str) -> Result<(), Failure> {
+    let begin = Instant::now();
+    loop {
+        if client.query_one(query, &[]).await.map_err(failed)?.get(0) {
+            return Ok(());
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::job(format!("not true after {} s: {query}", PATIENCE.as_secs())));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Rows, and the sum of their fares in cents.
+async fn total_fare(client: &Client) -> Result<(i64, i64), Failure> {
+    let query = format!("SELECT count(*), (sum(fare) * 100)::bigint FROM {TABLE}");
+    let row = client.query_one(&query, &[]).await.map_err(failed)?;
+    Ok((row.get(0), row.get(1)))
+}
+
+/// Every UPDATE has taken effect once on each of its rows.
+async fn check(client: &Client, before: (i64, i64), seen: &Seen) -> Result<(), Failure> {
+    let (rows, cents) = total_fare(client).await?;
+    if rows != before.0 {
+        return Err(Failure::job(format!("{rows} rows are left of {}", before.0)));
+    }
+    let (raised, unknown) = (cents - before.1, seen.failed_writes() > 0);
+    // Nobody knows of a write that failed whether it took effect.
+    if raised < seen.updated || raised > seen.updated && !unknown {
+        let updated = seen.updated;
+        return Err(Failure::job(format!(
+            "fares were raised {updated} times by a cent, and are {raised} higher"
+        )));
+    }
+    Ok(())
+}
