@@ -464,3 +464,45 @@ fn processes_are_killed_under_load_and_no_read_fails() {
         "{markdown}"
     );
 }
+
+/// The lines that `carousel ctl` prints for a running server.
+fn ctl(server: &Server, arguments: &[&str]) -> Vec<String> {
+    let url = server.url();
+    let output = run(&[&["ctl", "--url", &url], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_ring_of_a_running_server_is_changed_by_ctl() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let options = ["--storage", "2", "--threads", "2"];
+    let server = Server::start(&data, &options);
+    server.query("CREATE TABLE t (id bigint PRIMARY KEY, n integer)");
+    let values: Vec<String> = (0..2_000).map(|id| format!("({id}, {})", id % 7)).collect();
+    server.query(&format!("INSERT INTO t VALUES {}", values.join(", ")));
+    let rows = server.rows("SELECT id, n FROM t");
+    let on_the_ring = |server: &Server| {
+        let lines = ctl(server, &["ring"]);
+        lines[1..].iter().map(|line| line.split_whitespace().nth(1).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(on_the_ring(&server), ["s1", "s2"]);
+    // A process is started for it.
+    assert_eq!(ctl(&server, &["expand"]), [""; 0]);
+    assert!(on_the_ring(&server).contains(&"s3".to_owned()));
+    ctl(&server, &["contract", "s1"]);
+    assert!(!on_the_ring(&server).contains(&"s1".to_owned()));
+    assert_eq!(server.rows("SELECT id, n FROM t"), rows);
+    let moving = "SELECT count(*) FROM carousel.migrations";
+    while server.rows(moving) != ["0"] {}
+    assert_eq!(ctl(&server, &["storage"]).iter().filter(|line| line.contains("active")).count(), 2);
+    let refused = run(&["ctl", "--url", &server.url(), "contract", "s9"]);
+    assert_eq!((refused.status.code(), &refused.stdout[..]), (Some(1), &b""[..]));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("s9"));
+    server.kill();
+    let server = Server::start(&data, &options);
+    assert!(!on_the_ring(&server).contains(&"s1".to_owned()));
+    assert_eq!(server.rows("SELECT id, n FROM t"), rows);
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+}

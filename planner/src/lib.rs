@@ -14,6 +14,7 @@
 pub mod above;
 pub mod bind;
 pub mod budget;
+pub mod cluster;
 mod comparison;
 pub mod copy;
 mod ddl;
@@ -42,6 +43,7 @@ mod values;
 pub use above::{Above, Progress};
 pub use bind::{Execution, Request, bind};
 pub use budget::MemoryBudget;
+pub use cluster::AlterCluster;
 pub use explain::explain;
 pub use parse::{Statement, parse};
 pub use plan::{OutputColumn, Plan, Planned, plan};

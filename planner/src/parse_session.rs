@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use carousel_engine::{SqlError, error::Result};
+use carousel_cluster::message::ProcessId;
+use carousel_engine::{SqlError, error::Result, position::Position};
 use sqlparser::{
     parser::Parser,
     tokenizer::{Token, TokenWithSpan, Word},
 };
 
 use crate::{
+    cluster::{self, AlterCluster},
     parse::{Ast, CopyOption, CopySource, CopyStatement, CopyValue, Source, parse_one, position_of},
     plan::{Discard, IsolationLevel, Plan, SetPlan, TransactionModes},
 };
@@ -72,6 +74,10 @@ pub(crate) fn parse(source: &Arc<Source>, parser: &mut Parser<'_>) -> Result<Opt
             let _ = grammar.word("prepare");
             if grammar.word("all") { Plan::Deallocate(None) } else { Plan::Deallocate(Some(grammar.name()?)) }
         }
+        "alter" => match grammar.alter_cluster()? {
+            Some(plan) => plan,
+            None => return Ok(None),
+        },
         "execute" => grammar.execute()?,
         "prepare" => return grammar.prepare().map(Some),
         "explain" => return grammar.explain().map(Some),
@@ -354,6 +360,63 @@ impl Grammar<'_, '_> {
             comma = self.token(&Token::Comma);
         }
         Ok(modes)
+    }
+
+    /// ALTER CLUSTER; none for an ALTER of something else.
+    fn alter_cluster(&mut self) -> Result<Option<Plan>> {
+        let next = &self.parser.peek_nth_token_ref(1).token;
+        if !matches!(next, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("cluster"))
+        {
+            return Ok(None);
+        }
+        self.next();
+        self.next();
+        let alter = if self.word("expand") {
+            let process = if self.word("with") { Some(self.storage_process()?) } else { None };
+            AlterCluster::Expand { process, identifier: self.identifier("at")? }
+        } else if self.word("contract") {
+            self.expect_word("by")?;
+            AlterCluster::Contract(self.storage_process()?)
+        } else if self.word("replace") {
+            let process = self.storage_process()?;
+            let by = if self.word("by") { Some(self.storage_process()?) } else { None };
+            AlterCluster::Replace { process, by }
+        } else if self.word("rebalance") {
+            let process = self.storage_process()?;
+            AlterCluster::Rebalance { process, identifier: self.identifier("to")? }
+        } else if self.word("remove") {
+            if self.word("router") {
+                AlterCluster::RemoveRouter(cluster::router(&self.name()?)?)
+            } else {
+                AlterCluster::Remove(self.storage_process()?)
+            }
+        } else if self.word("add") {
+            self.expect_word("router")?;
+            let router = if self.is_word("at") { None } else { Some(cluster::router(&self.name()?)?) };
+            self.expect_word("at")?;
+            AlterCluster::AddRouter { router, address: self.string()? }
+        } else {
+            return Err(self.unexpected());
+        };
+        Ok(Some(Plan::AlterCluster(alter)))
+    }
+
+    fn storage_process(&mut self) -> Result<ProcessId> {
+        cluster::storage_process(&self.name()?)
+    }
+
+    /// An identifier on the ring behind a word.
+    fn identifier(&mut self, word: &str) -> Result<Option<Position>> {
+        if !self.word(word) {
+            return Ok(None);
+        }
+        match self.peek().clone() {
+            Token::Number(digits, _) => {
+                self.next();
+                cluster::identifier(&digits).map(Some)
+            }
+            _ => Err(self.unexpected()),
+        }
     }
 
     fn execute(&mut self) -> Result<Plan> {

@@ -14,6 +14,7 @@ use sqlparser::ast;
 
 use crate::{
     above::AbovePlan,
+    cluster::AlterCluster,
     ddl::drop_tables,
     expression::Shared,
     parse::{Ast, Statement, with_stack},
@@ -128,6 +129,8 @@ pub enum Plan {
     Deallocate(Option<String>),
     /// DISCARD.
     Discard(Discard),
+    /// ALTER CLUSTER.
+    AlterCluster(AlterCluster),
 }
 
 /// What DISCARD discards.
@@ -384,6 +387,7 @@ impl Plan {
             Plan::Discard(Discard::Plans) => "DISCARD PLANS".into(),
             Plan::Discard(Discard::Sequences) => "DISCARD SEQUENCES".into(),
             Plan::Discard(Discard::Temporary) => "DISCARD TEMP".into(),
+            Plan::AlterCluster(_) => "ALTER CLUSTER".into(),
         }
     }
 }

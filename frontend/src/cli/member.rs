@@ -142,7 +142,8 @@ pub struct MemberArgs {
 #[derive(Args, Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct BindArgs {
-    /// Listen here for other processes, if it is not the address that the description has for this one
+    /// Listen here for other processes, if it is not the address that the description has for this one. A storage process
+    /// that the description does not name is reached here
     #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_BIND", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind: Option<String>,
@@ -310,9 +311,16 @@ impl Role {
         let description = describe(&self.member().description, tls.as_ref()).await?;
         description.check().map_err(Failure::setup)?;
         let own_address = description.members().get(&id).cloned();
-        if own_address.is_none() && !matches!(self, Role::Frontend(_)) {
+        // A storage process that the description does not name joins as a standby.
+        let address =
+            layers.bind.clone().filter(|_| own_address.is_none() && matches!(self, Role::Storage(_)));
+        if own_address.is_none() && address.is_none() && !matches!(self, Role::Frontend(_)) {
+            let hint = match self {
+                Role::Storage(_) => "; with --bind HOST:PORT, where others reach it, it joins as a standby",
+                _ => "",
+            };
             return Err(Failure::setup(format!(
-                "--number {number}: {id} is not in the cluster's description"
+                "--number {number}: {id} is not in the cluster's description{hint}"
             )));
         }
         let listen = layers.bind.or(own_address).map(|address| resolve_bind(&address)).transpose()?;
@@ -325,6 +333,7 @@ impl Role {
         }
         let member = MemberOptions {
             listen,
+            address,
             tls,
             threads: layers.threads.unwrap_or(cores) as usize,
             binding: layers.first_core.map_or(Binding::Nowhere, |core| Binding::From(core as usize)),

@@ -1,6 +1,7 @@
-//! The command line: `carousel start`, `router`, `storage`, `frontend`, `load`, `generate`, `bench`, `sim`.
+//! The command line: `carousel start`, `router`, `storage`, `frontend`, `ctl`, `load`, `generate`, `bench`, `sim`.
 
 pub mod config;
+mod ctl;
 mod failure;
 mod member;
 mod memory;
@@ -60,6 +61,8 @@ enum Command {
     /// given the same description of the cluster, by a file, by flags, or by one of them that runs already. Each front
     /// end needs a number of its own, and keeps it.
     Frontend(member::FrontendArgs),
+    /// Look at the cluster of a running server, and change its ring
+    Ctl(ctl::CtlArgs),
     /// Fill a table of a running server
     #[command(subcommand)]
     Load(LoadCommand),
@@ -102,6 +105,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Router(args) => run_role(Role::Router(args)),
         Command::Storage(args) => run_role(Role::Storage(args)),
         Command::Frontend(args) => run_role(Role::Frontend(args)),
+        Command::Ctl(ctl) => {
+            log_to_stderr(None, LogFormat::Text)?;
+            runtime()?.block_on(ctl.run())
+        }
         Command::Load(load) => {
             log_to_stderr(None, LogFormat::Text)?;
             runtime()?.block_on(load.run())

@@ -9,7 +9,7 @@ mod ticket;
 use clap::Subcommand;
 
 pub use connection::{ConnectArgs, connect, reason};
-pub use copy::{Chunk, copy, quote_identifier};
+pub use copy::{Chunk, copy, quote_identifier, quote_literal};
 pub use ticket::{TicketArgs, create_ticket, load_ticket};
 
 use crate::cli::Failure;

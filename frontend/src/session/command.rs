@@ -117,6 +117,7 @@ impl Session<'_> {
                 done
             }
             Plan::Discard(what) => self.discard(*what).and(done),
+            Plan::AlterCluster(alter) => self.alter_cluster(alter).await.and(done),
             Plan::Explain(inner) => {
                 let lines = self.explain(inner, parameters)?;
                 text_rows(planned, &["QUERY PLAN"], vec![lines])

@@ -4,6 +4,7 @@
 //! the extended one, `execute` the way of a plan through the cluster, `command` the statements about the session
 //! itself, `relational` those that read several tables, `copy_in` COPY FROM STDIN, `startup` what a client says first.
 
+mod cluster;
 mod command;
 mod copy_in;
 mod execute;
@@ -11,6 +12,7 @@ mod extended;
 mod ids;
 mod relational;
 mod startup;
+mod system;
 mod transaction;
 
 use std::{collections::HashMap, sync::Arc, time::Instant};

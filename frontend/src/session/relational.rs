@@ -1,16 +1,16 @@
 //! Relational statements: reads of several tables at one `Ts`, and what runs above them, on threads of their own.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::{
     client::{Client, Failure, Part, Pin, Request, Submission},
     message::{Body, ReadIsolation},
 };
-use carousel_engine::{SqlError, Ts};
+use carousel_engine::{SqlError, Ts, Value};
 use carousel_planner::{
     MemoryBudget,
-    relational::{Answer, ReadRequest, Reader, Relational, RowStream, Runtime},
+    relational::{Answer, ReadRequest, Reader, Relational, RowStream, Runtime, SystemView},
 };
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::{
@@ -19,7 +19,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{Result, Session, transaction::State};
+use super::{Result, Session, system, transaction::State};
 
 /// Rows, or how a statement failed.
 type Rows = std::result::Result<RecordBatch, Failure>;
@@ -112,7 +112,11 @@ impl Session<'_> {
             read_ts = Some(own.ts());
             pin = Some(own);
         }
-        let reader = Arc::new(ClusterReader { client: self.client.clone(), read_ts, isolation });
+        let mut system = BTreeMap::new();
+        for view in statement.system_views() {
+            system.insert(view, system::rows(view, &self.client).await?);
+        }
+        let reader = Arc::new(ClusterReader { client: self.client.clone(), read_ts, isolation, system });
         let rows = statement.start(&self.relations.runtime, reader)?;
         let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
@@ -136,6 +140,8 @@ struct ClusterReader {
     read_ts: Option<Ts>,
     /// How a read that has no `Ts` yet is ordered.
     isolation: ReadIsolation,
+    /// The rows of the statement's system views.
+    system: BTreeMap<SystemView, Vec<Vec<Value>>>,
 }
 
 enum Step {
@@ -144,6 +150,10 @@ enum Step {
 }
 
 impl Reader for ClusterReader {
+    fn system(&self, view: SystemView) -> &[Vec<Value>] {
+        self.system.get(&view).map_or(&[], Vec::as_slice)
+    }
+
     fn read(&self, request: ReadRequest) -> BoxStream<'static, std::result::Result<Answer, Failure>> {
         let ReadRequest { tables, ranges, mut body } = request;
         if let Body::Data(data) = &mut body {

@@ -1,10 +1,10 @@
 //! Running a relational statement: physical planning, bounded memory, rows and errors.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::client::Failure;
-use carousel_engine::{SqlError, SqlState, TableSchema, error::Result, expr::EvalContext};
+use carousel_engine::{SqlError, SqlState, TableSchema, Value, error::Result, expr::EvalContext};
 use datafusion::{
     error::DataFusionError,
     execution::{
@@ -21,6 +21,7 @@ use futures::{StreamExt, executor::block_on, stream::BoxStream};
 use crate::budget::MemoryBudget;
 
 use super::{
+    SystemView,
     lower::lower,
     node::{Kind, Node},
     scan::{Answer, ReadRequest, Reader, RubberbandRead},
@@ -87,6 +88,19 @@ impl Relational {
             own + node.inputs().into_iter().map(count).sum::<usize>()
         }
         count(&self.node)
+    }
+
+    /// The system views that it shows, each once.
+    pub fn system_views(&self) -> BTreeSet<SystemView> {
+        fn collect(node: &Node, views: &mut BTreeSet<SystemView>) {
+            if let Kind::System(view) = node.kind {
+                views.insert(view);
+            }
+            node.inputs().into_iter().for_each(|input| collect(input, views));
+        }
+        let mut views = BTreeSet::new();
+        collect(&self.node, &mut views);
+        views
     }
 
     fn physical(&self, runtime: &Runtime, reader: Arc<dyn Reader>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -171,6 +185,10 @@ impl Reader for NoReader {
     fn read(&self, _request: ReadRequest) -> BoxStream<'static, Result<Answer, Failure>> {
         futures::stream::once(async { Err(Failure::Sql(SqlError::internal("EXPLAIN reads nothing"))) })
             .boxed()
+    }
+
+    fn system(&self, _view: SystemView) -> &[Vec<Value>] {
+        &[]
     }
 }
 

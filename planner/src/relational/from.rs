@@ -10,8 +10,10 @@ use carousel_engine::{
 use sqlparser::ast::{self, Spanned};
 
 use super::{
+    SystemView,
     node::{JoinKind, Node},
     subquery::{has_subquery, join_lateral},
+    system_view,
 };
 use crate::{
     expression::{Clause, Term},
@@ -88,6 +90,10 @@ impl Planner<'_> {
             ast::TableFactor::Table { name, alias, args: None, .. } => {
                 if let Some(found) = self.cte(name, alias.as_ref())? {
                     return Ok(Factor::plain(found));
+                }
+                if let Some(view) = system_view(name) {
+                    let view = SystemView::named(&view).map_err(|error| at(error, position))?;
+                    return Ok(Factor::plain(system(view, alias.as_ref())?));
                 }
                 let (table, scope) = self.table_factor(factor)?;
                 Ok(Factor::plain((Node::scan(&table), scope)))
@@ -277,6 +283,19 @@ impl Planner<'_> {
         scope.unqualified = Some(merged);
         Ok((node.extend(more), scope))
     }
+}
+
+/// A system view and its columns.
+fn system(view: SystemView, alias: Option<&ast::TableAlias>) -> Result<Input> {
+    let columns = view.columns().into_iter().enumerate();
+    let columns =
+        columns.map(|(index, (name, ty))| ScopeColumn { name: name.into(), index, ty, origin: None });
+    let mut relation =
+        Relation { name: view.name().into(), is_table_name: false, table: None, columns: columns.collect() };
+    if let Some(alias) = alias {
+        relation = relation.renamed(alias)?;
+    }
+    Ok((Node::system(view), Scope::of(vec![relation])))
 }
 
 /// The column of USING on one side.

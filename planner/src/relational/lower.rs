@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::{datatypes::DataType, record_batch::RecordBatch};
 use carousel_engine::{
     SqlError, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
@@ -142,21 +142,10 @@ impl Lowering<'_> {
                 let plan = build(Ok(LogicalPlanBuilder::empty(batch.num_rows() == 1)))?;
                 Ok(Lowered { plan, columns: Vec::new() })
             }
-            Kind::Batch(batch) => {
-                let name = TableReference::bare(self.name("values"));
-                let names: Vec<String> = node.fields.iter().map(|field| self.name(&field.name)).collect();
-                let fields = names.iter().zip(&node.fields);
-                let fields: Vec<arrow::datatypes::Field> =
-                    fields.map(|(n, f)| arrow::datatypes::Field::new(n, f.ty.arrow(), true)).collect();
-                let schema = Arc::new(arrow::datatypes::Schema::new(fields));
-                let batch =
-                    arrow::record_batch::RecordBatch::try_new(schema.clone(), batch.columns().to_vec())
-                        .map_err(|e| SqlError::internal(format!("rows of VALUES: {e}")))?;
-                let table = MemTable::try_new(schema, vec![vec![batch]]).map_err(failed)?;
-                let plan =
-                    build(LogicalPlanBuilder::scan(name.clone(), provider_as_source(Arc::new(table)), None))?;
-                let columns = names.into_iter().map(|n| Column::new(Some(name.clone()), n)).collect();
-                Ok(Lowered { plan, columns })
+            Kind::Batch(batch) => self.rows(batch, "values", &node.fields),
+            Kind::System(view) => {
+                let batch = view.batch(self.reader.system(*view))?;
+                self.rows(&batch, view.name(), &node.fields)
             }
             Kind::Filter { input, predicate } => {
                 let Lowered { plan, columns } = self.node(input)?;
@@ -179,6 +168,22 @@ impl Lowering<'_> {
             Kind::Union { inputs } => self.union(inputs, &node.fields),
             Kind::Sort { input, keys, limit, offset } => self.sort(input, keys, limit, offset),
         }
+    }
+
+    /// Rows that are known.
+    fn rows(&mut self, batch: &RecordBatch, name: &str, fields: &[Field]) -> Result<Lowered> {
+        let name = TableReference::bare(self.name(name));
+        let names: Vec<String> = fields.iter().map(|field| self.name(&field.name)).collect();
+        let named = names.iter().zip(fields);
+        let fields: Vec<arrow::datatypes::Field> =
+            named.map(|(n, f)| arrow::datatypes::Field::new(n, f.ty.arrow(), true)).collect();
+        let schema = Arc::new(arrow::datatypes::Schema::new(fields));
+        let batch = RecordBatch::try_new(schema.clone(), batch.columns().to_vec())
+            .map_err(|e| SqlError::internal(format!("rows that are known: {e}")))?;
+        let table = MemTable::try_new(schema, vec![vec![batch]]).map_err(failed)?;
+        let plan = build(LogicalPlanBuilder::scan(name.clone(), provider_as_source(Arc::new(table)), None))?;
+        let columns = names.into_iter().map(|n| Column::new(Some(name.clone()), n)).collect();
+        Ok(Lowered { plan, columns })
     }
 
     /// An expression over columns with these names and types.

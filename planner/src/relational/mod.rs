@@ -24,6 +24,7 @@ mod push_down;
 mod query;
 mod scan;
 mod subquery;
+mod system;
 mod window;
 
 use std::{ops::ControlFlow, sync::Arc};
@@ -34,6 +35,7 @@ use sqlparser::ast::{self, Visit, Visitor};
 
 use crate::{
     expression::TermKind,
+    names::parts,
     plan::{OutputColumn, SessionValue},
     select::Planner,
 };
@@ -45,6 +47,7 @@ pub(crate) use self::{
 pub use self::{
     execute::{Relational, RowStream, Runtime},
     scan::{Answer, ReadRequest, Reader},
+    system::SystemView,
 };
 use self::{node::Node, subquery::Subquery};
 
@@ -109,6 +112,7 @@ pub(crate) fn is_relational(query: &ast::Query) -> bool {
     }
     let plain_table = |from: &ast::TableWithJoins| {
         from.joins.is_empty()
+            && !matches!(&from.relation, ast::TableFactor::Table { name, .. } if system_view(name).is_some())
             && !matches!(
                 from.relation,
                 ast::TableFactor::Derived { .. } | ast::TableFactor::NestedJoin { .. }
@@ -141,6 +145,14 @@ pub(crate) fn is_relational(query: &ast::Query) -> bool {
         }
         ast::SetExpr::Values(_) => query.visit(&mut Search).is_break(),
         _ => false,
+    }
+}
+
+/// The name of a table in the schema of the system views.
+pub(crate) fn system_view(name: &ast::ObjectName) -> Option<String> {
+    match parts(name).ok()?.as_slice() {
+        [schema, view] if schema == system::SCHEMA => Some(view.clone()),
+        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@ use carousel_engine::{
     operation::{Predicate, SortKey},
 };
 
-use super::window::WindowCall;
+use super::{system::SystemView, window::WindowCall};
 use crate::{
     names::{outer_column, outer_level},
     rewrite::rewrite,
@@ -104,6 +104,8 @@ pub(crate) enum Kind {
     Rows(Vec<Vec<Expr>>),
     /// Rows that are known.
     Batch(RecordBatch),
+    /// What the front end knows of its cluster.
+    System(SystemView),
     Filter {
         input: Box<Node>,
         predicate: Predicate,
@@ -270,7 +272,9 @@ impl Node {
     /// The inputs.
     pub(crate) fn inputs(&self) -> Vec<&Node> {
         match &self.kind {
-            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) => Vec::new(),
+            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
+                Vec::new()
+            }
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
             | Kind::Aggregate { input, .. }
@@ -285,7 +289,9 @@ impl Node {
     /// The inputs, to be changed.
     pub(crate) fn inputs_mut(&mut self) -> Vec<&mut Node> {
         match &mut self.kind {
-            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) => Vec::new(),
+            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
+                Vec::new()
+            }
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
             | Kind::Aggregate { input, .. }
@@ -300,7 +306,11 @@ impl Node {
     /// The operator's own expressions.
     pub(crate) fn exprs_mut(&mut self) -> Vec<&mut Expr> {
         match &mut self.kind {
-            Kind::Batch(_) | Kind::Groups { .. } | Kind::Distinct { .. } | Kind::Union { .. } => Vec::new(),
+            Kind::Batch(_)
+            | Kind::System(_)
+            | Kind::Groups { .. }
+            | Kind::Distinct { .. }
+            | Kind::Union { .. } => Vec::new(),
             Kind::Scan { predicate, .. } | Kind::Filter { predicate, .. } => predicate.iter_mut().collect(),
             Kind::Join { condition, .. } => condition.iter_mut().collect(),
             Kind::Rows(rows) => rows.iter_mut().flatten().collect(),

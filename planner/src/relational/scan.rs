@@ -37,7 +37,7 @@ use datafusion::{
 };
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 
-use super::{execute::ScanFailed, function::external};
+use super::{SystemView, execute::ScanFailed, function::external};
 use crate::{bind::ranges, display::Printer, expression::literal};
 
 /// Groups in a batch.
@@ -58,6 +58,9 @@ pub struct ReadRequest {
 pub trait Reader: fmt::Debug + Send + Sync {
     /// The parts of a read's answer. Nothing is asked before the stream is polled; dropping it cancels the read.
     fn read(&self, request: ReadRequest) -> BoxStream<'static, Result<Answer, Failure>>;
+
+    /// The rows of one of the statement's system views, of the types of its columns: all its mentions show the same.
+    fn system(&self, view: SystemView) -> &[Vec<Value>];
 }
 
 /// A part of a read's answer.

@@ -782,7 +782,7 @@ impl Dependence {
                 }
                 Ok(numbered.filter(predicate).select(0..width + added))
             }
-            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) => {
+            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
                 Err(SqlError::unsupported("VALUES that refer to an outer query"))
             }
         }

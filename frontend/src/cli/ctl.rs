@@ -1,0 +1,197 @@
+//! `carousel ctl`: the cluster's own statements and tables, for those who have no SQL client at hand.
+
+use std::io::Write;
+
+use clap::{Args, Subcommand};
+use tokio_postgres::SimpleQueryMessage;
+
+use super::failure::Failure;
+use crate::load::{ConnectArgs, connect, quote_identifier as quoted, quote_literal, reason};
+
+/// Options of `carousel ctl`.
+#[derive(Args, Clone, Debug)]
+pub struct CtlArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+/// What is asked of the cluster. Every command is one statement.
+#[derive(Subcommand, Clone, Debug)]
+enum CtlCommand {
+    /// Show the routers
+    Routers,
+    /// Show the storage processes
+    Storage,
+    /// Show who stands where on the ring, and who holds what
+    Ring,
+    /// Show the rows that are being moved
+    Migrations,
+    /// Show what the front end has asked of the storage processes and is not answered in full
+    Operations,
+    /// Give a standby a place on the ring
+    Expand {
+        /// The standby, such as s5 [default: any, or a new process of `carousel start`]
+        #[arg(long, value_name = "STORAGE")]
+        with: Option<String>,
+        /// Its identifier, from 0 to 18446744073709551615 [default: the middle of the widest range]
+        #[arg(long, value_name = "IDENTIFIER")]
+        at: Option<u64>,
+    },
+    /// Take a storage process from the ring
+    Contract {
+        /// The process, such as s2
+        storage: String,
+    },
+    /// Let a standby take the place of a storage process
+    Replace {
+        /// The process, such as s2
+        storage: String,
+        /// The standby, such as s5 [default: any, or a new process of `carousel start`]
+        #[arg(long, value_name = "STORAGE")]
+        by: Option<String>,
+    },
+    /// Give a storage process another place on the ring
+    Rebalance {
+        /// The process, such as s2
+        storage: String,
+        /// Its identifier, from 0 to 18446744073709551615 [default: the middle of the widest range]
+        #[arg(long, value_name = "IDENTIFIER")]
+        to: Option<u64>,
+    },
+    /// Let a standby leave the cluster
+    Remove {
+        /// The standby, such as s5
+        storage: String,
+    },
+    /// Let a router take part in consensus
+    AddRouter {
+        /// Where it listens
+        #[arg(value_name = "HOST:PORT")]
+        address: String,
+        /// Its name, such as r4 [default: the next that is free]
+        #[arg(long, value_name = "ROUTER")]
+        name: Option<String>,
+    },
+    /// Let a router take part in consensus no longer
+    RemoveRouter {
+        /// The router, such as r4
+        router: String,
+    },
+}
+
+impl CtlCommand {
+    /// The statement that it is.
+    fn statement(&self) -> String {
+        let with = |word: &str, value: Option<String>| {
+            value.map(|value| format!(" {word} {value}")).unwrap_or_default()
+        };
+        let name = |name: &Option<String>| name.as_deref().map(quoted);
+        let number = |number: &Option<u64>| number.map(|number| number.to_string());
+        match self {
+            CtlCommand::Routers => "SELECT * FROM carousel.routers".into(),
+            CtlCommand::Storage => "SELECT * FROM carousel.storage".into(),
+            CtlCommand::Ring => "SELECT * FROM carousel.ring".into(),
+            CtlCommand::Migrations => "SELECT * FROM carousel.migrations".into(),
+            CtlCommand::Operations => "SELECT * FROM carousel.operations".into(),
+            CtlCommand::Expand { with: process, at } => {
+                format!("ALTER CLUSTER EXPAND{}{}", with("WITH", name(process)), with("AT", number(at)))
+            }
+            CtlCommand::Contract { storage } => format!("ALTER CLUSTER CONTRACT BY {}", quoted(storage)),
+            CtlCommand::Replace { storage, by } => {
+                format!("ALTER CLUSTER REPLACE {}{}", quoted(storage), with("BY", name(by)))
+            }
+            CtlCommand::Rebalance { storage, to } => {
+                format!("ALTER CLUSTER REBALANCE {}{}", quoted(storage), with("TO", number(to)))
+            }
+            CtlCommand::Remove { storage } => format!("ALTER CLUSTER REMOVE {}", quoted(storage)),
+            CtlCommand::AddRouter { address, name: router } => {
+                let router = with("", name(router));
+                format!("ALTER CLUSTER ADD ROUTER{router} AT {}", quote_literal(address))
+            }
+            CtlCommand::RemoveRouter { router } => format!("ALTER CLUSTER REMOVE ROUTER {}", quoted(router)),
+        }
+    }
+}
+
+impl CtlArgs {
+    /// Runs the statement and prints its rows.
+    ///
+    /// # Errors
+    /// A setup failure when there is no server, a job's with the server's error.
+    pub async fn run(&self) -> Result<(), Failure> {
+        let client = connect(&self.connect.config()?).await?;
+        let answer = client.simple_query(&self.command.statement()).await;
+        let messages = answer.map_err(|error| Failure::job(reason(&error)))?;
+        let mut out = std::io::stdout().lock();
+        out.write_all(table(&messages).as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
+    }
+}
+
+/// The rows of an answer, under the names of their columns.
+fn table(messages: &[SimpleQueryMessage]) -> String {
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    for message in messages {
+        match message {
+            SimpleQueryMessage::RowDescription(columns) => {
+                lines.push(columns.iter().map(|column| column.name().to_owned()).collect());
+            }
+            SimpleQueryMessage::Row(row) => {
+                lines.push((0..row.len()).map(|i| row.get(i).unwrap_or_default().to_owned()).collect());
+            }
+            _ => {}
+        }
+    }
+    columns(&lines)
+}
+
+/// Lines whose cells stand below one another.
+fn columns(lines: &[Vec<String>]) -> String {
+    let count = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let cells: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_a_statement() {
+        let expand = CtlCommand::Expand { with: Some("s5".into()), at: Some(7) };
+        assert_eq!(expand.statement(), "ALTER CLUSTER EXPAND WITH \"s5\" AT 7");
+        let replace = CtlCommand::Replace { storage: "s\"2".into(), by: None };
+        assert_eq!(replace.statement(), "ALTER CLUSTER REPLACE \"s\"\"2\"");
+        let commands = [
+            CtlCommand::Ring,
+            expand,
+            CtlCommand::Contract { storage: "s2".into() },
+            CtlCommand::Rebalance { storage: "s2".into(), to: None },
+            CtlCommand::Remove { storage: "s2".into() },
+            CtlCommand::AddRouter { address: "it's:1".into(), name: Some("r4".into()) },
+            CtlCommand::AddRouter { address: "host:1".into(), name: None },
+            CtlCommand::RemoveRouter { router: "r4".into() },
+        ];
+        for command in commands {
+            carousel_planner::parse(&command.statement()).expect("a statement");
+        }
+    }
+
+    #[test]
+    fn cells_stand_below_one_another() {
+        let lines = [vec!["storage".to_owned(), "state".to_owned()], vec!["s1".to_owned(), String::new()]];
+        assert_eq!(columns(&lines), "storage  state\ns1\n");
+        assert_eq!(columns(&[]), "");
+    }
+}

@@ -1,0 +1,144 @@
+//! The rows of the tables in the schema `carousel`: what this front end's client process knows of the cluster.
+
+use carousel_cluster::{
+    catalog::Catalog,
+    client::{Client, OpenOperation, OperationState},
+    config::{Config, Instruction},
+    message::{ProcessId, ReadIsolation},
+};
+use carousel_engine::{TableId, Value, error::Result, numeric::Numeric, position::Position};
+use carousel_planner::relational::SystemView;
+
+/// The rows of a view.
+///
+/// # Errors
+/// 57P01 when the client process has been stopped.
+pub(super) async fn rows(view: SystemView, client: &Client) -> Result<Vec<Vec<Value>>> {
+    Ok(match view {
+        SystemView::Routers => routers(client),
+        SystemView::Storage => storage(client),
+        SystemView::Ring => ring(&client.config()),
+        SystemView::Migrations => migrations(client),
+        SystemView::Operations => {
+            let catalog = client.catalog();
+            client.operations().await?.iter().map(|open| operation(open, &catalog)).collect()
+        }
+    })
+}
+
+fn operation(open: &OpenOperation, catalog: &Catalog) -> Vec<Value> {
+    let isolation = open.isolation.map(|isolation| match isolation {
+        ReadIsolation::Sequential => "sequential",
+        ReadIsolation::Snapshot => "snapshot",
+        ReadIsolation::Basic => "basic",
+    });
+    let state = match open.state {
+        OperationState::Submitted => "submitted",
+        OperationState::Ordered => "ordered",
+        OperationState::Reading => "reading",
+    };
+    // A table may have been dropped since.
+    let table = |id: &TableId| catalog.table_by_id(*id).map(|table| table.name.clone());
+    let tables: Vec<String> = open.tables.iter().filter_map(table).collect();
+    let waits_for: Vec<String> = open.waits_for.iter().map(ToString::to_string).collect();
+    vec![
+        text(open.id.submitter),
+        if open.id.is_ordered() { count(open.id.sequence) } else { Value::Null },
+        text(open.kind),
+        text(tables.join(", ")),
+        isolation.map_or(Value::Null, text),
+        open.read_ts.map_or(Value::Null, |ts| count(ts.0)),
+        text(state),
+        text(waits_for.join(", ")),
+        count(open.age_ms),
+    ]
+}
+
+fn text(text: impl ToString) -> Value {
+    Value::Text(text.to_string().into())
+}
+
+fn count(number: u64) -> Value {
+    Value::Int8(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn position(position: Position) -> Value {
+    Value::Numeric(Numeric::from(i128::from(position)))
+}
+
+fn routers(client: &Client) -> Vec<Vec<Value>> {
+    let leader = client.leader();
+    client.routers().iter().map(|router| vec![text(router), Value::Bool(leader == Some(*router))]).collect()
+}
+
+fn storage(client: &Client) -> Vec<Vec<Value>> {
+    let (config, heard) = (client.config(), client.heard());
+    let mut processes: Vec<ProcessId> = config.storage_processes().chain(config.standbys()).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let row = |process: ProcessId| {
+        let state = match process {
+            _ if config.is_suspected(process) => "suspected",
+            _ if config.is_active(process) => "active",
+            _ => "standby",
+        };
+        let heard = heard.get(&process);
+        let known = |value: Option<u64>| value.map_or(Value::Null, count);
+        vec![
+            text(process),
+            text(state),
+            Value::Bool(config.is_busy(process)),
+            known(heard.map(|heard| heard.incarnation)),
+            known(heard.map(|heard| heard.used)),
+            known(heard.and_then(|heard| heard.limit)),
+        ]
+    };
+    processes.into_iter().map(row).collect()
+}
+
+fn ring(config: &Config) -> Vec<Vec<Value>> {
+    let row = |(identifier, process): (Position, ProcessId)| {
+        // The last one goes on from 0.
+        let ranges = config.primary_ranges().filter(|range| range.contains(identifier));
+        let next = config.ring().map(|(next, _)| next).find(|next| *next > identifier);
+        let next = next.or_else(|| config.ring().map(|(next, _)| next).next()).unwrap_or(identifier);
+        let holders: Vec<String> =
+            ranges.flat_map(|range| config.holders(range)).map(|holder| holder.to_string()).collect();
+        vec![position(identifier), text(process), position(next.wrapping_sub(1)), text(holders.join(", "))]
+    };
+    config.ring().map(row).collect()
+}
+
+fn migrations(client: &Client) -> Vec<Vec<Value>> {
+    let (config, heard) = (client.config(), client.heard());
+    let mut rows = Vec::new();
+    for (keyspace, migration) in config.migrations() {
+        for copy in &migration.copies {
+            let Instruction::Copy { from, to, ranges } = copy else { continue };
+            for range in ranges {
+                let receiving = heard.get(to).map(|heard| &heard.receiving[..]).unwrap_or_default();
+                let parts = || {
+                    receiving
+                        .iter()
+                        .filter(|(part, _)| part.keyspace == *keyspace && part.range.overlaps(range))
+                };
+                let state = match (heard.get(to), parts().next()) {
+                    (_, Some(_)) => "receiving",
+                    // It may not have come to the message, or have everything and be writing it.
+                    _ => "waiting",
+                };
+                rows.push(vec![
+                    count(keyspace.0),
+                    text(migration.change),
+                    text(from),
+                    text(to),
+                    position(range.first),
+                    position(range.last),
+                    count(parts().map(|(_, chunks)| u64::from(*chunks)).sum()),
+                    text(state),
+                ]);
+            }
+        }
+    }
+    rows
+}
