@@ -506,3 +506,22 @@ fn the_ring_of_a_running_server_is_changed_by_ctl() {
     assert_eq!(server.rows("SELECT id, n FROM t"), rows);
     assert_eq!(server.stop(libc::SIGTERM), Some(0));
 }
+
+#[test]
+fn the_ring_changes_under_load_and_no_statement_fails() {
+    let directory = scratch();
+    let output = carousel(&["bench", "elastic", "--rows", "20000", "--seconds", "1", "--reads", "50"])
+        .args(["--writes", "20", "--clients", "4", "--routers", "1", "--storage", "3"])
+        .args(["--output", path(directory.path())])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let markdown = std::fs::read_to_string(directory.path().join("elastic.md")).unwrap();
+    assert!(markdown.contains(" statements, 0 of them failed."), "{markdown}");
+    let csv = std::fs::read_to_string(directory.path().join("elastic.csv")).unwrap();
+    for change in ["expand", "rebalance", "replace", "contract"] {
+        assert_eq!(csv.lines().filter(|line| line.starts_with(change)).count(), 2, "{csv}");
+    }
+    let trace = std::fs::read_to_string(directory.path().join("trace.svg")).unwrap();
+    assert!(trace.contains("contract"), "{trace}");
+}

@@ -334,6 +334,13 @@ impl Migrations {
         self.serving.keys().next().copied()
     }
 
+    /// The oldest keyspace message whose parts are not all installed: what is received is told apart from what was there
+    /// by its `Ts`.
+    pub fn oldest_receiving(&self) -> Option<Ts> {
+        let receiving = self.receiving.iter().find(|(_, receiving)| !receiving.is_installed());
+        receiving.map(|(keyspace, _)| *keyspace)
+    }
+
     /// Parts that are not installed: their keyspace message, range, and how many chunks have come.
     pub fn progress(&self) -> impl Iterator<Item = (PartId, u32)> {
         self.receiving.iter().flat_map(|(keyspace, receiving)| {

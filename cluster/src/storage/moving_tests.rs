@@ -22,7 +22,7 @@ use carousel_engine::{
 };
 
 use super::{
-    core::{Core, CoreOptions, Effect, Event, Recovered},
+    core::{Core, CoreOptions, Effect, Event, Recovered, local},
     migration,
     scan::Scan,
 };
@@ -122,7 +122,11 @@ impl World {
         let process = self.processes.get_mut(&id).expect("it runs");
         let mut shard_effects = Vec::new();
         let mut done = Vec::new();
-        for effect in process.core.handle(event) {
+        let effects = process.core.handle(event);
+        if let Some(keyspace) = process.core.receiving().map(|(part, _)| part.keyspace).min() {
+            assert!(process.core.horizon() <= local(keyspace), "its pieces could be joined with others");
+        }
+        for effect in effects {
             match effect {
                 Effect::Submit { operation, .. } => {
                     process.scan.tell(super::scan::ShardCommand::Submit(operation), &mut shard_effects);

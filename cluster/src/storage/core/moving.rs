@@ -120,10 +120,12 @@ impl Moving {
         self.changing.is_some() || self.migrations.is_waiting()
     }
 
-    /// The oldest keyspace message at whose `Ts` rows may still have to be read.
+    /// The oldest keyspace message at whose `Ts` rows may still have to be read, or to be received: up to then no shard
+    /// joins the pieces that it has been cut into.
     pub(super) fn oldest_needed(&self) -> Option<Ts> {
         let changing = self.changing.as_ref().map(|changing| changing.ts);
-        changing.into_iter().chain(self.migrations.oldest_served()).min()
+        let migrations = [self.migrations.oldest_served(), self.migrations.oldest_receiving()];
+        changing.into_iter().chain(migrations.into_iter().flatten()).min()
     }
 
     /// The parts that others may still ask for and that are held no more: nothing but a checkpoint keeps them.
