@@ -247,8 +247,9 @@ fn run(
         .arg(directory.path().join(id.to_string()))
         .args(options);
     match (id.kind, shape.suspect_after) {
-        (ProcessKind::Router, Some(after)) => {
-            command.arg("--suspect-after-ms").arg(after.as_millis().to_string());
+        (ProcessKind::Router, after) => {
+            let after = after.unwrap_or_default().as_millis();
+            command.arg("--suspect-after-ms").arg(after.to_string());
         }
         // There are more processes than cores already.
         (ProcessKind::Storage, _) => drop(command.args(["--threads", "1"])),

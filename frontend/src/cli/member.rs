@@ -30,6 +30,16 @@ use super::{
     size::MemorySize,
 };
 
+/// Silence after which a storage process is suspected, unless routers are told otherwise.
+const DEFAULT_SUSPECT_AFTER: Duration = Duration::from_secs(10);
+/// After this long a suspected process that nobody replaces leaves the ring, unless routers are told otherwise.
+const DEFAULT_CONTRACT_AFTER: Duration = Duration::from_secs(300);
+
+/// A number of milliseconds, of which 0 means never.
+fn unless_never(milliseconds: Option<u64>, default: Duration) -> Option<Duration> {
+    Some(milliseconds.map_or(default, Duration::from_millis)).filter(|duration| !duration.is_zero())
+}
+
 /// What the cluster consists of.
 #[derive(Args, Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -160,10 +170,17 @@ pub struct RouterArgs {
     #[serde(flatten)]
     pub bind: BindArgs,
 
-    /// Suspect a storage process that is silent for so many milliseconds; 0 for never [default: 0]
+    /// Suspect a storage process that is silent for so many milliseconds: others answer for it, and a standby takes its
+    /// place; 0 for never. The same for all routers [default: 10000]
     #[arg(long, value_name = "MS", env = "CAROUSEL_SUSPECT_AFTER_MS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect_after_ms: Option<u64>,
+
+    /// Take a storage process from the ring that has been suspected for so many milliseconds and that no standby has
+    /// replaced, so that every row has as many holders as before; 0 for never. The same for all routers [default: 300000]
+    #[arg(long, value_name = "MS", env = "CAROUSEL_CONTRACT_AFTER_MS", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contract_after_ms: Option<u64>,
 }
 
 /// Options of `carousel storage`.
@@ -222,6 +239,7 @@ struct Layers {
     log_format: Option<LogFormat>,
     bind: Option<String>,
     suspect_after_ms: Option<u64>,
+    contract_after_ms: Option<u64>,
     threads: Option<u32>,
     first_core: Option<u32>,
     memory_limit: Option<MemorySize>,
@@ -338,7 +356,8 @@ impl Role {
             threads: layers.threads.unwrap_or(cores) as usize,
             binding: layers.first_core.map_or(Binding::Nowhere, |core| Binding::From(core as usize)),
             memory_limit: layers.memory_limit.unwrap_or(MemorySize::Percent(60)).bytes(),
-            suspect_after: layers.suspect_after_ms.filter(|ms| *ms > 0).map(Duration::from_millis),
+            suspect_after: unless_never(layers.suspect_after_ms, DEFAULT_SUSPECT_AFTER),
+            contract_after: unless_never(layers.contract_after_ms, DEFAULT_CONTRACT_AFTER),
             ..MemberOptions::new(description, id, data_dir)
         };
         let listen = match self {

@@ -143,6 +143,8 @@ struct Cluster {
     certificates: Certificates,
     metrics: BTreeMap<String, String>,
     processes: BTreeMap<String, Process>,
+    /// 0 for never.
+    suspect_after_ms: u64,
 }
 
 fn addresses(count: usize) -> Vec<String> {
@@ -202,7 +204,7 @@ impl Cluster {
         let description = describe(directory.path().join("cluster.toml"), addresses);
         let certificates = Certificates::make(directory.path(), "ours");
         let (views, metrics, processes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Cluster { directory, description, views, certificates, metrics, processes }
+        Cluster { directory, description, views, certificates, metrics, processes, suspect_after_ms: 0 }
     }
 
     fn run_all(&mut self) {
@@ -218,6 +220,9 @@ impl Cluster {
         command.arg("--data-dir").arg(data);
         if kind == "frontend" {
             command.args(["--listen", "127.0.0.1:0"]);
+        }
+        if kind == "router" {
+            command.args(["--suspect-after-ms", &self.suspect_after_ms.to_string()]);
         }
         command
     }
@@ -246,6 +251,21 @@ impl Cluster {
             command.args(["--metrics-listen", &address, "--log-format", "json"]);
             self.metrics.insert(name.to_owned(), address);
         }
+        let process = self.spawn(command);
+        process.output.expect(&["Carousel", name]);
+        self.processes.insert(name.to_owned(), process);
+    }
+
+    /// Starts a process that asks a router for the description, and waits until it runs.
+    fn join(&mut self, name: &str) {
+        let description = std::fs::read_to_string(&self.description).unwrap();
+        let router = description.split('"').nth(3).expect("the first router's address").to_owned();
+        let mut command = self.command(name);
+        command.args(["--join", &router]);
+        if name.starts_with('s') {
+            command.args(["--bind", &addresses(1)[0]]);
+        }
+        self.secured(&mut command, &self.certificates);
         let process = self.spawn(command);
         process.output.expect(&["Carousel", name]);
         self.processes.insert(name.to_owned(), process);
@@ -331,7 +351,8 @@ async fn progress(written: &AtomicI64, more: i64) {
     }
 }
 
-async fn killed_under_load(cluster: &mut Cluster) {
+/// Lets something happen to a cluster while clients write and read, and checks that nothing is lost and no read fails.
+async fn under_load(cluster: &mut Cluster, happens: impl AsyncFnOnce(&mut Cluster, &AtomicI64, &Client)) {
     let urls = [cluster.url("c1"), cluster.url("c2")];
     let clients = [connect(&urls[0]).await, connect(&urls[1]).await];
     for sql in [
@@ -355,13 +376,7 @@ async fn killed_under_load(cluster: &mut Cluster) {
     let readers =
         [0, 1].map(|number| tokio::spawn(read(urls[number].clone(), stop.clone(), history.clone())));
     progress(&written, 20).await;
-    // One of the routers leads.
-    for name in ["r1", "s2", "r2", "s3", "r3"] {
-        cluster.kill(name);
-        progress(&written, 10).await;
-        cluster.run(name);
-        progress(&written, 10).await;
-    }
+    happens(cluster, &written, &clients[0]).await;
     stop.store(true, Ordering::Relaxed);
     for reader in readers {
         assert!(reader.await.expect("no read fails") > 0);
@@ -384,6 +399,55 @@ async fn killed_under_load(cluster: &mut Cluster) {
     }
     let row = clients[1].query_one("SELECT count(*) FROM keyless", &[]).await.expect("they are counted");
     assert_eq!(row.get::<_, i64>(0), 6);
+}
+
+async fn killed(cluster: &mut Cluster, written: &AtomicI64, _: &Client) {
+    // One of the routers leads.
+    for name in ["r1", "s2", "r2", "s3", "r3"] {
+        cluster.kill(name);
+        progress(written, 10).await;
+        cluster.run(name);
+        progress(written, 10).await;
+    }
+}
+
+/// Waits until a query answers true.
+async fn until(client: &Client, query: &str) {
+    loop {
+        let row = client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}"));
+        if row.get(0) {
+            return;
+        }
+    }
+}
+
+/// A storage process dies, a standby takes its place by itself, and what comes back is a standby.
+async fn healed(cluster: &mut Cluster, written: &AtomicI64, client: &Client) {
+    cluster.join("s5");
+    until(client, "SELECT count(*) = 1 FROM carousel.storage WHERE storage = 's5' AND state = 'standby'")
+        .await;
+    cluster.kill("s2");
+    until(client, "SELECT count(*) = 1 FROM carousel.ring WHERE storage = 's5'").await;
+    until(client, "SELECT count(*) = 0 FROM carousel.migrations").await;
+    progress(written, 10).await;
+    cluster.run("s2");
+    until(client, "SELECT count(*) = 1 FROM carousel.storage WHERE storage = 's2' AND state = 'standby'")
+        .await;
+    client.execute("ALTER CLUSTER EXPAND WITH s2", &[]).await.expect("it is a standby");
+    until(client, "SELECT count(*) = 0 FROM carousel.migrations").await;
+    progress(written, 10).await;
+}
+
+#[test]
+fn a_standby_replaces_a_dead_storage_process() {
+    let mut cluster = Cluster::lay_out(&Cluster::addresses());
+    cluster.suspect_after_ms = 1_000;
+    cluster.run_all();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let test = under_load(&mut cluster, healed);
+        tokio::time::timeout(PATIENCE, test).await.expect("the cluster heals");
+    });
 }
 
 fn strangers_are_refused(cluster: &Cluster) {
@@ -417,27 +481,16 @@ fn strangers_are_refused(cluster: &Cluster) {
     assert!(line.contains("in use by another process"), "{line}");
 }
 
-fn a_process_joins_by_another(cluster: &mut Cluster) {
-    let description = std::fs::read_to_string(&cluster.description).unwrap();
-    let router = description.split('"').nth(3).expect("the first router's address").to_owned();
-    let mut command = cluster.command("c6");
-    command.args(["--join", &router]);
-    cluster.secured(&mut command, &cluster.certificates);
-    let process = cluster.spawn(command);
-    process.output.expect(&["psql -h"]);
-    cluster.processes.insert("c6".into(), process);
-}
-
 #[test]
 fn separate_processes_lose_nothing_and_keep_strangers_out() {
     let mut cluster = Cluster::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let test = killed_under_load(&mut cluster);
+        let test = under_load(&mut cluster, killed);
         tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
     });
     strangers_are_refused(&cluster);
-    a_process_joins_by_another(&mut cluster);
+    cluster.join("c6");
     let url = cluster.url("c6");
     runtime.block_on(async {
         let rows = connect(&url).await.query("SELECT id FROM counters", &[]).await.expect("they can be read");
