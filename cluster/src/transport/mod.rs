@@ -24,6 +24,7 @@ mod dial;
 mod frame;
 mod hello;
 mod lane;
+mod ports;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -42,7 +43,7 @@ use tokio::{
 };
 
 use self::{dial::Dialler, hello::dials, lane::End, tls::Tls};
-pub use self::{hello::PROTOCOL, tls::TlsFiles};
+pub use self::{hello::PROTOCOL, ports::free_addresses, tls::TlsFiles};
 use crate::{
     message::{Incarnation, ProcessId},
     network::Network,

@@ -1,6 +1,6 @@
 //! The processes of a cluster apart from one another, over sockets.
 
-use std::{collections::BTreeMap, net::TcpListener, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use carousel_cluster::{
     client::Client,
@@ -20,9 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Addresses at which nobody listens at the moment.
 fn addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("it listens").to_string()).collect()
+    carousel_cluster::transport::free_addresses(count).expect("ports are free")
 }
 
 struct Apart {

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -71,10 +70,7 @@ fn failed(reason: impl std::fmt::Display) -> Failure {
 
 /// Addresses at which nobody listens at the moment.
 pub fn free_addresses(count: u32) -> Result<Vec<String>, Failure> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0");
-    let listeners: Vec<TcpListener> = (0..count).map(bind).collect::<Result<_, _>>().map_err(failed)?;
-    let address = |listener: &TcpListener| listener.local_addr().map(|address| address.to_string());
-    listeners.iter().map(address).collect::<Result<_, _>>().map_err(failed)
+    carousel_cluster::transport::free_addresses(count as usize).map_err(failed)
 }
 
 impl Processes {

@@ -148,8 +148,7 @@ struct Cluster {
 }
 
 fn addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+    carousel_cluster::transport::free_addresses(count).expect("ports are free")
 }
 
 /// `r1` as the command and the number.

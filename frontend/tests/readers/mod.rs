@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::Path,
     time::Duration,
 };
@@ -23,7 +23,7 @@ struct Scene {
 
 impl Scene {
     fn start(directory: &Path) -> Scene {
-        let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let metrics = carousel_cluster::transport::free_addresses(1).unwrap().remove(0);
         let rows = format!("--demo-rows={ROWS}");
         let options = [
             "--demo",
