@@ -8,6 +8,7 @@ use crate::{
     config::Config,
     embedded::{Durability, StartError},
     message::ProcessId,
+    routers::Routers,
 };
 
 /// A cluster description. The processes of a kind are numbered from 1 in the order of their addresses (host:port).
@@ -20,10 +21,14 @@ pub struct Description {
     pub replication_factor: u32,
     /// Whether acknowledged means on disk.
     pub durability: Durability,
-    /// Addresses of the routers.
+    /// With TLS, whether a certificate that names no process is good for any router or storage process.
+    pub unnamed_certificates: bool,
+    /// Addresses of the first routers.
     pub routers: Vec<String>,
     /// Addresses of the storage processes.
     pub storage: Vec<String>,
+    /// The routers that the cluster has now, as a running process tells it; empty when they are the first ones.
+    pub current: Routers,
 }
 
 impl Description {
@@ -63,14 +68,22 @@ impl Description {
             .map_err(|error| StartError::Options(error.to_string()))
     }
 
-    /// The routers and storage processes with their addresses.
+    /// The first routers and the storage processes with their addresses.
     pub fn members(&self) -> BTreeMap<ProcessId, String> {
         let routers = (1..).map(ProcessId::router).zip(&self.routers);
         let storage = (1..).map(ProcessId::storage).zip(&self.storage);
         routers.chain(storage).map(|(process, address)| (process, address.clone())).collect()
     }
 
-    /// As a TOML file.
+    /// Who the routers are, as far as the description tells.
+    pub fn known_routers(&self) -> Routers {
+        match self.current.is_empty() {
+            true => Routers::first(self.routers.len() as u32),
+            false => self.current.clone(),
+        }
+    }
+
+    /// As a TOML file, without the part that changes.
     pub fn to_toml(&self) -> String {
         let list = |addresses: &[String]| {
             let lines: Vec<String> = addresses.iter().map(|address| format!("  {address:?},\n")).collect();
@@ -81,9 +94,11 @@ impl Description {
             Durability::Memory => "memory",
         };
         format!(
-            "name = {:?}\nreplication-factor = {}\ndurability = \"{durability}\"\nrouters = {}\nstorage = {}\n",
+            "name = {:?}\nreplication-factor = {}\ndurability = \"{durability}\"\nunnamed-certificates = {}\nrouters = \
+             {}\nstorage = {}\n",
             self.name,
             self.replication_factor,
+            self.unnamed_certificates,
             list(&self.routers),
             list(&self.storage),
         )
@@ -102,6 +117,7 @@ mod tests {
             durability: Durability::Disk,
             routers: addresses(1..4),
             storage: addresses(11..15),
+            ..Description::default()
         }
     }
 

@@ -3,7 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
+    fs::{self, File},
+    io,
     path::PathBuf,
     sync::{
         Arc,
@@ -27,6 +28,10 @@ use crate::{
     message::{Body, Incarnation, ProcessId},
     network::Network,
     router::{self, Router, RouterHandle, State},
+    routers::{
+        Routers,
+        store::{self, Keeper},
+    },
     storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
     super_process::{CheckpointPolicy, Patience, SuperOptions, SuperProcess},
     transport::{MOST_CLIENTS, TransportError},
@@ -35,8 +40,9 @@ use crate::{
 
 const CLIENTS: &str = "clients";
 const SUPERS: &str = "supers";
-/// The one super process.
-const SUPER_PROCESS: ProcessId = ProcessId::super_process(1);
+const ROUTERS: &str = "routers";
+/// The one super process. It stands beside no router.
+const SUPER_PROCESS: ProcessId = ProcessId::super_process(0);
 /// Silence after which a storage process counts as absent where nobody is suspected.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a clean end waits for its checkpoint.
@@ -205,6 +211,7 @@ pub struct Cluster {
     storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
     client: Client,
     clients: AtomicU32,
+    _keeper: Option<Keeper>,
     /// These are held as long as the cluster lives.
     _super_process: SuperProcess,
     _lock: File,
@@ -232,9 +239,14 @@ impl Cluster {
         let forget = options.durability == Durability::Memory;
         let lock = lay_out(&options.data_dir, &shape(&options), forget)?;
         let network = Network::new();
+        let is_kept = options.durability == Durability::Disk;
+        let known = if is_kept { store::load(&options.data_dir)? } else { None };
+        network.learn_routers(&Arc::new(known.unwrap_or_else(|| Routers::first(options.routers))));
+        let keeper = is_kept.then(|| store::keep(&options.data_dir, &network));
         let mut routers = BTreeMap::new();
-        for number in 1..=options.routers {
-            routers.insert(number, start_router(&options, &config, &network, number).await?);
+        for number in router_numbers(&options, &network)? {
+            let router = start_router(&options, &config, &network, number, &BTreeMap::new()).await?;
+            routers.insert(number, router);
         }
         let mut storage = BTreeMap::new();
         for number in storage_numbers(&options)? {
@@ -261,6 +273,7 @@ impl Cluster {
             storage,
             client,
             clients: AtomicU32::new(1),
+            _keeper: keeper,
             _super_process: super_process,
             _lock: lock,
         })
@@ -423,11 +436,39 @@ impl Cluster {
     /// # Errors
     /// When it runs, or cannot start.
     pub async fn restart_router(&self, number: u32) -> Result<(), StartError> {
-        if number == 0 || number > self.options.routers || self.routers.lock().contains_key(&number) {
+        let known = self.client.routers().entry(number).is_some();
+        if !known || self.routers.lock().contains_key(&number) {
             return Err(StartError::Process(format!("router {number} cannot be restarted")));
         }
-        let router = start_router(&self.options, &self.config, &self.network, number).await?;
+        let router =
+            start_router(&self.options, &self.config, &self.network, number, &BTreeMap::new()).await?;
         self.routers.lock().insert(number, router);
+        Ok(())
+    }
+
+    /// Starts a further router, and waits until it votes.
+    ///
+    /// # Errors
+    /// When it cannot start, or the cluster is stopped meanwhile.
+    pub async fn add_router(&self) -> Result<ProcessId, SqlError> {
+        let number = self.client.routers().next_number();
+        let started =
+            start_router(&self.options, &self.config, &self.network, number, &BTreeMap::new()).await;
+        let failed = |error: StartError| SqlError::new(SqlState::UNAVAILABLE, error.to_string());
+        self.routers.lock().insert(number, started.map_err(failed)?);
+        self.client.add_router(Some(number), &format!("embedded:{number}")).await
+    }
+
+    /// Removes a router, and waits until it has stopped.
+    ///
+    /// # Errors
+    /// See [`Client::remove_router`].
+    pub async fn remove_router(&self, number: u32) -> Result<(), SqlError> {
+        self.client.remove_router(ProcessId::router(number)).await?;
+        let router = self.routers.lock().remove(&number);
+        if let Some(router) = router {
+            router.wait_for(|_| false).await;
+        }
         Ok(())
     }
 
@@ -499,22 +540,50 @@ impl Drop for Cluster {
     }
 }
 
+/// The routers that are known, and those that have a directory and may have become routers without its being known.
+fn router_numbers(options: &EmbeddedOptions, network: &Network) -> Result<BTreeSet<u32>, StartError> {
+    let known = network.known_routers().borrow().clone();
+    let mut numbers: BTreeSet<u32> = known.entries().iter().map(|entry| entry.number).collect();
+    let path = options.data_dir.join(ROUTERS);
+    match fs::read_dir(&path) {
+        Ok(entries) => {
+            for entry in entries {
+                let entry = entry.map_err(|source| StartError::DataDir { path: path.clone(), source })?;
+                let name = entry.file_name();
+                numbers.extend(name.to_str().and_then(|name| name.strip_prefix('r')?.parse::<u32>().ok()));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(StartError::DataDir { path, source }),
+    }
+    numbers.retain(|number| !known.is_removed(ProcessId::router(*number)));
+    Ok(numbers)
+}
+
 pub(crate) async fn start_router(
     options: &EmbeddedOptions,
     config: &Config,
     network: &Network,
     number: u32,
+    addresses: &BTreeMap<ProcessId, String>,
 ) -> Result<RouterHandle, StartError> {
     let id = ProcessId::router(number);
     let members: BTreeSet<ProcessId> = (1..=options.routers).map(ProcessId::router).collect();
     let durability = match options.durability {
         Durability::Disk => wal::Durability::Disk {
-            directory: options.data_dir.join("routers").join(id.to_string()),
+            directory: options.data_dir.join(ROUTERS).join(id.to_string()),
             limits: wal::Limits::default(),
         },
         Durability::Memory => wal::Durability::Memory,
     };
-    let options = router::Options::member(id, members, config.clone(), durability);
+    // A router that has lost its disk must not begin the log anew: the others have gone on without it.
+    let has_changed =
+        options.durability == Durability::Disk && network.known_routers().borrow().version() > 1;
+    let options = router::Options {
+        added: !members.contains(&id) || has_changed,
+        addresses: addresses.clone(),
+        ..router::Options::member(id, members, config.clone(), durability)
+    };
     let started = Router::start(options, network).await;
     started.map_err(|error| StartError::Router { id, reason: error.to_string() })
 }
@@ -539,7 +608,7 @@ pub(crate) async fn start_storage(
         dir: options.data_dir.join("storage").join(id.to_string()),
         address,
         config: Arc::new(config.clone()),
-        routers: (1..=options.routers).map(ProcessId::router).collect(),
+        routers: network.known_routers().borrow().voters().collect(),
         threads: options.threads,
         first_core,
         memory_limit: options.memory_limit.map(|limit| limit / u64::from(options.storage.max(1))),
@@ -561,7 +630,7 @@ pub(crate) fn start_client(
     let client = ClientOptions {
         id: ProcessId::client(number),
         incarnation,
-        routers: (1..=options.routers).map(ProcessId::router).collect(),
+        routers: network.known_routers().borrow().voters().collect(),
         config: Arc::new(config.clone()),
     };
     Ok(Client::start(client, network))
@@ -579,7 +648,7 @@ pub(crate) fn start_super_process(
     let client = ClientOptions {
         id: ProcessId::super_process(number),
         incarnation,
-        routers: (1..=options.routers).map(ProcessId::router).collect(),
+        routers: network.known_routers().borrow().voters().collect(),
         config: Arc::new(config.clone()),
     };
     let ms = |duration: Duration| duration.as_millis() as u64;

@@ -23,6 +23,7 @@ pub mod payload;
 mod planted;
 mod raft;
 pub mod router;
+pub mod routers;
 pub mod sim;
 pub mod storage;
 pub mod super_process;

@@ -9,7 +9,7 @@
 
 use carousel_engine::Ts;
 
-use crate::message::ProcessId;
+use crate::{message::ProcessId, routers::Routers};
 
 /// When a stream brings nothing for this long, the subscription is renewed.
 const SILENCE_MS: u64 = 1_000;
@@ -29,7 +29,11 @@ pub fn log_lost(last: Ts, frontier: Ts) -> String {
 /// The choice of a router.
 #[derive(Debug)]
 pub struct RouterLink {
+    /// Those that vote, and perhaps one that has been removed and is still in use.
     routers: Vec<ProcessId>,
+    version: u64,
+    /// The current router has been removed: whoever leaves it forgets it.
+    leaving: bool,
     current: usize,
     /// The current router has answered the subscription.
     open: bool,
@@ -44,7 +48,35 @@ impl RouterLink {
     /// A link that begins with the first router.
     pub fn new(routers: Vec<ProcessId>) -> RouterLink {
         assert!(!routers.is_empty(), "a cluster has a router");
-        RouterLink { routers, current: 0, open: false, asking: true, since_ms: 0, hints: 0, now_ms: 0 }
+        RouterLink {
+            routers,
+            version: 0,
+            leaving: false,
+            current: 0,
+            open: false,
+            asking: true,
+            since_ms: 0,
+            hints: 0,
+            now_ms: 0,
+        }
+    }
+
+    /// Other routers than before. One that has been removed stays in use until it says that it does not lead, or falls
+    /// silent: it may lead until another does.
+    pub fn learn(&mut self, routers: &Routers) {
+        let voters: Vec<ProcessId> = routers.voters().collect();
+        if routers.version() <= self.version || voters.is_empty() {
+            return;
+        }
+        let current = self.router();
+        self.version = routers.version();
+        self.routers = voters;
+        let place = self.routers.iter().position(|router| *router == current);
+        self.leaving = place.is_none();
+        self.current = place.unwrap_or_else(|| {
+            self.routers.push(current);
+            self.routers.len() - 1
+        });
     }
 
     /// The router in use.
@@ -97,6 +129,8 @@ impl RouterLink {
                 self.hints += 1;
                 self.go_to(leader);
             }
+            // It will never lead again.
+            _ if self.leaving => self.go_to(0),
             // There is no leader at the moment. Time will choose.
             _ => {}
         }
@@ -125,6 +159,11 @@ impl RouterLink {
 
     fn go_to(&mut self, router: usize) {
         self.current = router;
+        if std::mem::take(&mut self.leaving) {
+            // It stands last.
+            self.routers.pop();
+            self.current %= self.routers.len();
+        }
         self.open = false;
         self.asking = true;
         self.since_ms = self.now_ms;
@@ -134,6 +173,7 @@ impl RouterLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routers::RouterEntry;
 
     fn routers() -> Vec<ProcessId> {
         (1..=3).map(ProcessId::router).collect()
@@ -151,6 +191,36 @@ mod tests {
         assert!(link.is_open(ProcessId::router(3)) && !link.is_open(ProcessId::router(1)));
         link.not_leader(ProcessId::router(1), Some(ProcessId::router(2)));
         assert!(link.is_open(ProcessId::router(3)), "what another router says does not matter");
+    }
+
+    #[test]
+    fn added_routers_are_followed_and_removed_ones_are_left() {
+        let list = |version: u64, numbers: &[u32]| {
+            let entry = |number: &u32| RouterEntry { number: *number, address: String::new(), votes: true };
+            Routers::first(3).changed(version, numbers.iter().map(entry).collect())
+        };
+        let mut link = RouterLink::new(routers());
+        link.must_subscribe();
+        link.accepted(ProcessId::router(1));
+        link.learn(&list(5, &[2, 3, 4]));
+        assert!(link.is_open(ProcessId::router(1)), "it may lead until another does");
+        link.not_leader(ProcessId::router(1), Some(ProcessId::router(4)));
+        assert_eq!(link.router(), ProcessId::router(4));
+        link.learn(&list(4, &[1, 2]));
+        link.accepted(ProcessId::router(4));
+        link.learn(&list(7, &[2, 3, 4, 5]));
+        assert!(
+            link.is_open(ProcessId::router(4)),
+            "an older list counts for nothing, a newer one keeps the router"
+        );
+        for next in [5, 2, 3, 4] {
+            link.unreachable(link.router());
+            link.tick(0, true);
+            assert_eq!(link.router(), ProcessId::router(next));
+        }
+        link.learn(&list(8, &[5]));
+        link.unreachable(ProcessId::router(4));
+        assert_eq!(link.router(), ProcessId::router(5), "the only one that is left");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! process, or the client process of a front end. They are started by the functions that start them in
 //! [`crate::embedded`]; only the network reaches further, by a [`crate::transport`].
 
-use std::{collections::BTreeSet, fs::File, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs::File, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use tokio::sync::watch;
@@ -12,12 +12,16 @@ use crate::{
     data_dir::lay_out,
     description::Description,
     embedded::{
-        self, Binding, EmbeddedOptions, StartError, start_client, start_router, start_storage,
+        self, Binding, Durability, EmbeddedOptions, StartError, start_client, start_router, start_storage,
         start_super_process,
     },
     message::{ProcessId, ProcessKind},
     network::Network,
     router::{RouterHandle, State},
+    routers::{
+        Routers, removed,
+        store::{self, Keeper},
+    },
     storage::{Progress, StorageHandle, next_incarnation},
     super_process::SuperProcess,
     transport::{TlsFiles, Transport, TransportOptions},
@@ -102,7 +106,19 @@ pub struct Member {
     part: Part,
     network: Network,
     transport: Transport,
+    _keeper: Option<Keeper>,
     _lock: File,
+}
+
+/// Whether a router of this number is part of the cluster.
+fn may_run(id: ProcessId, routers: &Routers) -> Result<(), StartError> {
+    if routers.is_removed(id) {
+        return Err(StartError::Options(removed(id)));
+    }
+    match routers.contains(id) {
+        true => Ok(()),
+        false => Err(StartError::Options(format!("{id} is not in the cluster's description"))),
+    }
 }
 
 impl Member {
@@ -121,7 +137,7 @@ impl Member {
             }
             // It joins as a standby.
             ProcessKind::Storage if options.address.is_some() => {}
-            ProcessKind::Router | ProcessKind::Storage if !members.contains_key(&id) => {
+            ProcessKind::Storage if !members.contains_key(&id) => {
                 return Err(StartError::Options(format!("{id} is not in the cluster's description")));
             }
             ProcessKind::Client if !(1..=crate::transport::MOST_CLIENTS).contains(&id.number) => {
@@ -141,6 +157,12 @@ impl Member {
         let path = options.data_dir.join(INCARNATION);
         let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
         let network = Network::new();
+        let is_kept = options.description.durability == Durability::Disk;
+        let known = if is_kept { store::load(&options.data_dir)? } else { None };
+        let told = options.description.known_routers();
+        network
+            .learn_routers(&Arc::new(known.filter(|known| known.version() > told.version()).unwrap_or(told)));
+        let keeper = is_kept.then(|| store::keep(&options.data_dir, &network));
         let mut locals = BTreeSet::from([id]);
         let beside = ProcessId::super_process(id.number);
         if id.kind == ProcessKind::Router {
@@ -150,16 +172,22 @@ impl Member {
             cluster: name.clone(),
             shape,
             description: options.description.to_toml(),
-            members,
+            members: members.clone(),
             locals,
             listen: options.listen,
             incarnation,
             tls: options.tls.clone(),
+            unnamed_certificates: options.description.unnamed_certificates,
         };
         let transport = Transport::start(transport, &network).await?;
+        if id.kind == ProcessKind::Router {
+            // It may have been removed while it was away, and the first routers must not begin anew without the others.
+            transport.ask_for_routers().await;
+            may_run(id, &network.known_routers().borrow())?;
+        }
         let part = match id.kind {
             ProcessKind::Router => Part::Router {
-                router: start_router(&parts, &config, &network, id.number).await?,
+                router: start_router(&parts, &config, &network, id.number, &members).await?,
                 _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
             },
             ProcessKind::Storage => {
@@ -171,7 +199,7 @@ impl Member {
             }
         };
         tracing::info!(process = %id, cluster = %name, incarnation, "started");
-        Ok(Member { id, part, network, transport, _lock: lock })
+        Ok(Member { id, part, network, transport, _keeper: keeper, _lock: lock })
     }
 
     /// Which process.
@@ -213,6 +241,7 @@ impl Member {
         match &self.part {
             Part::Router { router, .. } => match router.wait_for(|_| false).await {
                 State::Failed(reason) => format!("router {} has stopped: {reason}", self.id),
+                State::Removed => removed(self.id),
                 _ => std::future::pending().await,
             },
             Part::Storage(storage) => {

@@ -32,6 +32,7 @@ use crate::{
     founder::Founding,
     message::{ProcessId, ProcessKind},
     raft,
+    routers::Routers,
     wire::Wire,
 };
 
@@ -57,6 +58,9 @@ impl Wire {
             | Wire::Ordered { .. }
             | Wire::Resend { .. }
             | Wire::NotLeader { .. }
+            | Wire::Routers(_)
+            | Wire::ChangeRouters { .. }
+            | Wire::RoutersChanged { .. }
             | Wire::SubscribeRefused { .. }
             | Wire::LogLost { .. }
             | Wire::Votes(_)
@@ -162,6 +166,8 @@ pub struct Network {
     founder: Arc<RwLock<Option<Founding>>>,
     /// The newest config that a process here has heard of: where others listen.
     config: Arc<watch::Sender<Option<Arc<Config>>>>,
+    /// The newest list of routers that a process here has heard of.
+    known: Arc<watch::Sender<Arc<Routers>>>,
 }
 
 impl std::fmt::Debug for Network {
@@ -201,6 +207,22 @@ impl Network {
         self.founder.read().clone()
     }
 
+    /// A process here has heard who the routers are.
+    pub(crate) fn learn_routers(&self, routers: &Arc<Routers>) {
+        self.known.send_if_modified(|known| {
+            let is_news = known.is_empty() || routers.version() > known.version();
+            if is_news {
+                *known = routers.clone();
+            }
+            is_news
+        });
+    }
+
+    /// Who the routers are, as far as any process here knows; empty before anything is known.
+    pub(crate) fn known_routers(&self) -> watch::Receiver<Arc<Routers>> {
+        self.known.subscribe()
+    }
+
     /// Joins as `id`. An older endpoint of the same id is replaced: its `recv` ends and its senders fail.
     pub fn join(&self, id: ProcessId) -> Endpoint {
         let mut registry = self.registry.write();
@@ -226,6 +248,12 @@ impl Network {
     /// Whether `id` has joined.
     pub fn contains(&self, id: ProcessId) -> bool {
         self.registry.read().mailboxes.contains_key(&id)
+    }
+
+    /// Whether what `from` sends to `to` has a way there.
+    pub(crate) fn reaches(&self, from: ProcessId, to: ProcessId) -> bool {
+        let registry = self.registry.read();
+        registry.mailboxes.contains_key(&to) || registry.remote.contains_key(&(from, to))
     }
 
     fn leave_life(&self, id: ProcessId, life: u64) {

@@ -23,6 +23,7 @@ use crate::{
     config::Config,
     message::{Incarnation, Message, MessageId, ProcessId},
     raft::Packet,
+    routers::{Routers, change::RouterChange},
     storage::migration::{Chunk, PartId},
 };
 
@@ -282,6 +283,26 @@ pub enum Wire {
     ReadsMissed,
     /// Router to router, between operating system processes: what the consensus has to say.
     Consensus(Packet),
+    /// Router to everybody: who the routers are now.
+    Routers(Arc<Routers>),
+    /// Client or super process to router: other routers, please. Sent again until it is answered.
+    ChangeRouters {
+        /// The asker's incarnation.
+        incarnation: Incarnation,
+        /// The asker's number for it.
+        request: u64,
+        /// What is to become of them.
+        change: RouterChange,
+    },
+    /// The answer to `ChangeRouters`.
+    RoutersChanged {
+        /// The asker's incarnation.
+        incarnation: Incarnation,
+        /// The asker's number for it.
+        request: u64,
+        /// It is so: the router's number. Or why it cannot be.
+        outcome: Result<u32, Box<SqlError>>,
+    },
 }
 
 /// Three watermarks of a storage process (DESIGN, decision 13), and its memory.

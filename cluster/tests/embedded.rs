@@ -3,6 +3,7 @@
 mod members;
 #[path = "moving/mod.rs"]
 mod moving;
+mod routers;
 
 use std::{
     collections::BTreeMap,

@@ -26,12 +26,14 @@ pub use self::operations::{OpenOperation, OperationState};
 use super::{
     Failure, Heard, Memory, Part, Request,
     held::{Held, Holding},
+    routers::Changes,
 };
 use crate::{
     catalog::Catalog,
     config::Config,
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
+    routers::{Routers, change::RouterChange},
     super_process::Heartbeat,
     wire::{Answer, AnswerPart, Delivery, Routed, Wire},
 };
@@ -77,6 +79,8 @@ pub(crate) enum Event {
         wire: Wire,
     },
     Unreachable(ProcessId),
+    /// Who the routers are.
+    Routers(Arc<Routers>),
     Tick(u64),
 }
 
@@ -92,6 +96,8 @@ pub(crate) enum Effect {
     Release(u64),
     /// Catalog, config, frontier or memory have changed.
     ViewChanged,
+    /// A request for other routers has been answered: with the router's number, or why not.
+    RoutersChanged(u64, Result<u32, SqlError>),
     /// The process cannot go on; whoever waits, or comes later, gets this error.
     Stop(SqlError),
 }
@@ -157,6 +163,7 @@ impl Open {
 pub(crate) struct Core {
     options: CoreOptions,
     link: RouterLink,
+    changes: Changes,
     config: Arc<Config>,
     catalog: Arc<Catalog>,
     /// The catalog is that of this `Ts`.
@@ -211,6 +218,7 @@ impl Core {
     pub(crate) fn new(options: CoreOptions) -> Core {
         Core {
             link: RouterLink::new(options.routers.clone()),
+            changes: Changes::default(),
             config: options.config.clone(),
             catalog: Arc::default(),
             frontier: Ts::ZERO,
@@ -279,6 +287,7 @@ impl Core {
             Event::Took { submission, from, batches } => self.took(submission, from, batches),
             Event::Received { from, wire } => self.received(from, wire),
             Event::Unreachable(process) => self.unreachable(process),
+            Event::Routers(routers) => self.link.learn(&routers),
             Event::Tick(now_ms) => self.tick(now_ms),
         }
     }
@@ -287,11 +296,15 @@ impl Core {
     pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         if self.link.must_subscribe() {
             self.sent = 0;
+            self.changes.forget_sent();
             let after = self.follows.then_some(self.frontier);
             let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, after };
             self.effects.push(Effect::Send(self.link.router(), subscribe));
         }
         if self.link.is_open(self.link.router()) {
+            for change in self.changes.due(self.options.incarnation, self.now_ms) {
+                self.effects.push(Effect::Send(self.link.router(), change));
+            }
             // The sequence numbers in the window have no gap.
             let first = self.window.front().map_or(0, |message| message.id.sequence);
             let mut next = (self.sent + 1).saturating_sub(first) as usize;
@@ -316,6 +329,16 @@ impl Core {
             }
         }
         std::mem::take(&mut self.effects)
+    }
+
+    /// Asks for other routers; returns the number of the request.
+    pub(crate) fn change_routers(&mut self, change: RouterChange) -> u64 {
+        self.changes.ask(change)
+    }
+
+    /// Nobody waits for the answer to a request for other routers any more.
+    pub(crate) fn forget_change(&mut self, request: u64) {
+        self.changes.end(request);
     }
 
     fn submit(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
@@ -466,6 +489,12 @@ impl Core {
                 }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::Routers(routers) => self.link.learn(&routers),
+            Wire::RoutersChanged { incarnation, request, outcome } if incarnation == own => {
+                self.changes.end(request);
+                let outcome = outcome.map_err(|error| *error);
+                self.effects.push(Effect::RoutersChanged(request, outcome));
+            }
             Wire::ReadsLost(reads) => {
                 let own_reads = reads.into_iter().filter(|id| id.incarnation == own && !id.is_ordered());
                 for id in own_reads.collect::<Vec<_>>() {

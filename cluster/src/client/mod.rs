@@ -11,6 +11,7 @@ mod parts;
 mod pin;
 mod process;
 mod reshape;
+mod routers;
 mod stage;
 mod staging;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use crate::{
     config::Config,
     message::{Body, Incarnation, ProcessId, ReadIsolation},
     network::Network,
+    routers::change::RouterChange,
     storage::migration::PartId,
     super_process::Heartbeat,
 };
@@ -163,6 +165,11 @@ pub(crate) enum Command {
         submission: u64,
     },
     Stage(stage::StageCommand),
+    /// The lead router is to be asked for other routers.
+    ChangeRouters {
+        change: RouterChange,
+        done: routers::Changed,
+    },
     RenewPin(Ts),
     ReleasePin(Ts),
     /// What is open?
@@ -203,7 +210,6 @@ pub struct Client {
 struct Shared {
     id: ProcessId,
     incarnation: Incarnation,
-    routers: Vec<ProcessId>,
     network: Network,
     window: Arc<Semaphore>,
     admission: Arc<Admission>,
@@ -227,7 +233,6 @@ impl Client {
             shared: Arc::new(Shared {
                 id: options.id,
                 incarnation: options.incarnation,
-                routers: options.routers,
                 network,
                 window: Arc::new(Semaphore::new(window)),
                 admission,
@@ -373,11 +378,6 @@ impl Client {
     /// What this client has heard of storage processes.
     pub fn heard(&self) -> Arc<BTreeMap<ProcessId, Heard>> {
         self.shared.view.borrow().heard.clone()
-    }
-
-    /// All routers.
-    pub fn routers(&self) -> &[ProcessId] {
-        &self.shared.routers
     }
 
     /// The router that leads, as far as this client knows.

@@ -13,6 +13,7 @@ use super::{
     Answers, Client, Command, Failure, Part, Place, View,
     admission::Admission,
     core::{Core, CoreOptions, Effect, Event},
+    routers::Changed,
     stage::StageCommand,
     staging::Staging,
 };
@@ -63,6 +64,7 @@ impl Client {
         let process = Process {
             core,
             network: network.clone(),
+            changes: HashMap::new(),
             outbox,
             view,
             submissions: HashMap::new(),
@@ -78,6 +80,8 @@ impl Client {
 struct Process {
     core: Core,
     network: Network,
+    /// Who waits for other routers, by the number of the request.
+    changes: HashMap<u64, Changed>,
     outbox: Outbox,
     view: watch::Sender<View>,
     submissions: HashMap<u64, (Answers, Place)>,
@@ -94,6 +98,8 @@ impl Process {
         mut unreachable: mpsc::UnboundedReceiver<ProcessId>,
     ) {
         let started = Instant::now();
+        let mut known = self.network.known_routers();
+        known.mark_changed();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut batch = Vec::with_capacity(BATCH);
@@ -113,11 +119,16 @@ impl Process {
                         self.command(command);
                     }
                 }
+                Ok(()) = known.changed() => {
+                    let routers = known.borrow_and_update().clone();
+                    self.core.handle(Event::Routers(routers));
+                }
                 Some(process) = unreachable.recv() => self.core.handle(Event::Unreachable(process)),
                 _ = ticks.tick() => {
                     let now_ms = started.elapsed().as_millis() as u64;
                     self.core.handle(Event::Tick(now_ms));
                     self.admission.tick();
+                    self.forget_changes();
                     for (to, wire) in self.staging.tick(now_ms) {
                         self.outbox.send(to, wire);
                     }
@@ -145,6 +156,7 @@ impl Process {
                     let _ = done.send(outcome);
                 }
             }
+            Wire::Routers(routers) => self.network.learn_routers(&routers),
             wire => self.core.handle(Event::Received { from, wire }),
         }
     }
@@ -171,6 +183,10 @@ impl Process {
                     self.outbox.send(holder, Wire::Abandon(payload));
                 }
             }
+            Command::ChangeRouters { change, done } => {
+                let request = self.core.change_routers(change);
+                self.changes.insert(request, done);
+            }
             Command::RenewPin(ts) => self.tell_storage(|| Wire::RenewPin(ts)),
             Command::Operations(answer) => {
                 // Whoever asked may have gone away.
@@ -178,6 +194,16 @@ impl Process {
             }
             Command::ReleasePin(ts) => self.tell_storage(|| Wire::ReleasePin(ts)),
         }
+    }
+
+    /// Forgets the requests for other routers that nobody waits for any more.
+    fn forget_changes(&mut self) {
+        self.changes.retain(|request, done| {
+            if done.is_closed() {
+                self.core.forget_change(*request);
+            }
+            !done.is_closed()
+        });
     }
 
     fn tell_storage(&mut self, wire: impl Fn() -> Wire) {
@@ -209,6 +235,12 @@ impl Process {
                         self.network.learn(&view.config);
                     }
                     self.view.send_replace(view);
+                }
+                Effect::RoutersChanged(request, outcome) => {
+                    if let Some(done) = self.changes.remove(&request) {
+                        // Whoever asked may have gone away.
+                        let _ = done.send(outcome);
+                    }
                 }
                 Effect::Stop(reason) => return Some(reason),
             }

@@ -4,13 +4,13 @@
 //! middle of the log needs the state there. Marks are denser where the log is short: when there are too many, every
 //! second one is dropped and the distance doubles.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use carousel_engine::Ts;
 use parking_lot::Mutex;
 
 use super::{LogId, StoredMembership};
-use crate::router::mseq::MSeq;
+use crate::{router::mseq::MSeq, routers::Routers};
 
 const MOST: usize = 256;
 
@@ -89,6 +89,12 @@ impl Marks {
     /// Index after the last entry that was applied.
     pub(super) fn applied(&self) -> u64 {
         self.0.lock().now.next()
+    }
+
+    /// Who the routers are, and by which membership of the log.
+    pub(super) fn routers(&self) -> (Arc<Routers>, StoredMembership) {
+        let inner = self.0.lock();
+        (inner.now.mseq.routers().clone(), inner.now.membership.clone())
     }
 
     /// The last mark at or before a `Ts`: the next index of the log and the state there.

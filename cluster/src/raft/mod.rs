@@ -11,6 +11,7 @@
 mod log_store;
 mod marks;
 mod network;
+mod registrar;
 mod state_machine;
 
 use std::{
@@ -31,11 +32,14 @@ use crate::{
     message::ProcessId,
     network::Network,
     router::mseq::{Batch, Learned, MSeq},
+    routers::{RouterEntry, Routers},
     wal::{Durability, WalError},
+    wire::Wire,
 };
 use log_store::LogStore;
 pub use network::Packet;
 pub(crate) use network::Registry;
+pub(crate) use registrar::{Registrar, RouterRequest};
 use state_machine::{StateMachine, Stored};
 
 openraft::declare_raft_types!(
@@ -44,7 +48,7 @@ openraft::declare_raft_types!(
         D = Arc<Batch>,
         R = (),
         NodeId = u64,
-        Node = openraft::EmptyNode,
+        Node = Node,
         AsyncRuntime = openraft::TokioRuntime,
 );
 
@@ -52,10 +56,35 @@ type Entry = <TypeConfig as openraft::RaftTypeConfig>::Entry;
 type LeaderId = openraft::impls::leader_id_adv::LeaderId<u64, u64>;
 type LogId = openraft::LogId<LeaderId>;
 type Vote = openraft::Vote<LeaderId>;
-type StoredMembership = openraft::StoredMembership<LeaderId, u64, openraft::EmptyNode>;
-type SnapshotMeta = openraft::SnapshotMeta<LeaderId, u64, openraft::EmptyNode>;
-type Snapshot = openraft::Snapshot<LeaderId, u64, openraft::EmptyNode, bytes::Bytes>;
+type Membership = openraft::Membership<u64, Node>;
+type StoredMembership = openraft::StoredMembership<LeaderId, u64, Node>;
+type SnapshotMeta = openraft::SnapshotMeta<LeaderId, u64, Node>;
+type Snapshot = openraft::Snapshot<LeaderId, u64, Node, bytes::Bytes>;
 type RouterRaft = Raft<TypeConfig, StateMachine>;
+
+/// What the log says of a router.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Node {
+    /// Where it listens (host:port). Of the first routers that is in the description, which every process may have in
+    /// its own words.
+    address: String,
+}
+
+/// The list of routers after a membership at an index of the log.
+fn changed(before: &Routers, index: u64, membership: &Membership) -> Routers {
+    let voters: BTreeSet<u64> = membership.voter_ids().collect();
+    let entries = membership.nodes().map(|(id, node)| RouterEntry {
+        number: number(*id),
+        address: node.address.clone(),
+        votes: voters.contains(id),
+    });
+    before.changed(index + 1, entries.collect())
+}
+
+/// The router of a number of openraft's.
+fn number(id: u64) -> u32 {
+    u32::try_from(id).unwrap_or(u32::MAX)
+}
 
 /// What the router hears of the consensus.
 #[derive(Debug)]
@@ -131,7 +160,8 @@ pub(crate) struct Consensus {
 }
 
 impl Consensus {
-    /// Starts or restarts. `members` is the first membership; a router that has a log goes on from there.
+    /// Starts or restarts. `members` is the first membership; a router that has a log goes on from there, and one that is
+    /// not among them is added by others.
     pub(crate) async fn start(
         id: ProcessId,
         members: &BTreeSet<ProcessId>,
@@ -161,6 +191,9 @@ impl Consensus {
             max_in_snapshot_log_to_keep: 0,
             install_snapshot_timeout: 2_000,
             enable_pre_vote: Some(true),
+            // A leader that was killed may have lost the end of its log, which others have: in the same term it would give
+            // other batches the same places.
+            enable_leader_restore: Some(false),
             ..Config::default()
         };
         let raft_config = raft_config.validate().map_err(|error| ConsensusError::Raft(error.to_string()))?;
@@ -168,15 +201,16 @@ impl Consensus {
             .await
             .map_err(|error| ConsensusError::Raft(error.to_string()))?;
         let life = registry.insert(id, raft.clone());
-        let nodes: BTreeMap<u64, openraft::EmptyNode> =
-            members.iter().map(|member| (u64::from(member.number), openraft::EmptyNode {})).collect();
+        let nodes: BTreeMap<u64, Node> =
+            members.iter().map(|member| (u64::from(member.number), Node::default())).collect();
         match raft.is_initialized().await {
             // Nobody to wait for.
-            Ok(true) if members.len() == 1 => {
+            Ok(true) if is_alone(&raft, id).await => {
                 let elected = raft.trigger().elect(false).await;
                 elected.map_err(|error| ConsensusError::Raft(error.to_string()))?;
             }
             Ok(true) => {}
+            Ok(false) if !nodes.contains_key(&id) => {}
             // Every member may do this with the same membership: the entries are equal.
             Ok(false) => {
                 if let Err(error) = raft.initialize(nodes).await
@@ -223,6 +257,16 @@ impl Consensus {
         MSeqReader { log: self.log.clone(), marks: self.marks.clone() }
     }
 
+    /// Starts to change who the routers are, when this router leads and is asked to. `first` has the addresses of the
+    /// first routers; what comes of a request goes to `answer`.
+    pub(crate) fn registrar(
+        &self,
+        first: BTreeMap<ProcessId, String>,
+        answer: impl Fn(ProcessId, Wire) + Send + Sync + 'static,
+    ) -> Registrar {
+        Registrar::start(self.id, self.raft.clone(), self.marks.clone(), first, answer)
+    }
+
     /// Stops. With `abandon`, what was not yet written to the log never will be, as in a crash.
     pub(crate) async fn stop(self, abandon: bool) {
         self.registry.remove_life(self.id, self.life);
@@ -237,6 +281,12 @@ impl Consensus {
         self.stored.close().await;
         self.log.close().await;
     }
+}
+
+/// Whether it is the only one that votes, as far as its log tells.
+async fn is_alone(raft: &RouterRaft, id: u64) -> bool {
+    let alone = raft.with_raft_state(move |state| state.membership_state.effective().voter_ids().eq([id]));
+    alone.await.unwrap_or(false)
 }
 
 async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
@@ -269,7 +319,7 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
             let leader = leader.filter(|leader| *leader != id);
             if reported != Some(leader) {
                 reported = Some(leader);
-                let leader = leader.and_then(|number| u32::try_from(number).ok()).map(ProcessId::router);
+                let leader = leader.map(|leader| ProcessId::router(number(leader)));
                 if events.send(Event::Follower(leader)).await.is_err() {
                     return;
                 }

@@ -17,15 +17,15 @@ use openraft::{
     errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::RPCOption,
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, VoteRequest,
-        VoteResponse,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::{RouterRaft, Snapshot, SnapshotMeta, TypeConfig, Vote};
+use super::{Node, RouterRaft, Snapshot, SnapshotMeta, TypeConfig, Vote};
 use crate::{
     message::{ProcessId, ProcessKind},
     network::{Lane, Network},
@@ -48,9 +48,13 @@ impl Packet {
     pub(crate) fn lane(&self) -> Lane {
         match &*self.what {
             What::Append(_) | What::EndOfAppends | What::Install(..) => Lane::Data,
-            What::Vote(_) | What::PreVote(_) | What::Voted(_) | What::Appended(_) | What::Installed(_) => {
-                Lane::Control
-            }
+            What::Vote(_)
+            | What::PreVote(_)
+            | What::Voted(_)
+            | What::Appended(_)
+            | What::Installed(_)
+            | What::HandOver(_)
+            | What::HandedOver(_) => Lane::Control,
         }
     }
 }
@@ -66,6 +70,9 @@ enum What {
     Appended(Answer<StreamAppendResult<TypeConfig>>),
     Install(Vote, SnapshotMeta, Vec<u8>),
     Installed(Answer<SnapshotResponse<TypeConfig>>),
+    /// The leader wants the receiver to lead.
+    HandOver(TransferLeaderRequest<TypeConfig>),
+    HandedOver(Answer<TransferLeaderResponse<TypeConfig>>),
     /// No append of the call follows.
     EndOfAppends,
 }
@@ -200,6 +207,9 @@ impl Registry {
                 let snapshot = Snapshot { meta, snapshot: state.into() };
                 What::Installed(text(raft.install_full_snapshot(vote, snapshot).await))
             }),
+            What::HandOver(request) => {
+                reply.spawn(async move { What::HandedOver(text(raft.handle_transfer_leader(request).await)) })
+            }
             answer => {
                 if let Some((_, answers)) = self.calls.waiting.lock().get(&call) {
                     // Whoever asked may have given up.
@@ -308,7 +318,7 @@ impl Factory {
 impl RaftNetworkFactory<TypeConfig> for Factory {
     type Network = Connection;
 
-    async fn new_client(&mut self, target: u64, _node: &openraft::EmptyNode) -> Connection {
+    async fn new_client(&mut self, target: u64, _node: &Node) -> Connection {
         Connection { id: self.id, network: self.network.clone(), target }
     }
 }
@@ -485,6 +495,23 @@ impl RaftNetworkV2<TypeConfig> for Connection {
             Some(raft) => answer(&option, async { raft.pre_vote(rpc).await.map_err(failed) }).await,
             None => answer(&option, self.ask_vote(What::PreVote(rpc))).await,
         }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let asked = async {
+            match self.here() {
+                Some(raft) => raft.handle_transfer_leader(request).await.map_err(failed),
+                None => match self.ask(What::HandOver(request)).await? {
+                    What::HandedOver(answer) => answer.map_err(failed),
+                    other => Err(unexpected(&other)),
+                },
+            }
+        };
+        answer(&option, asked).await
     }
 
     async fn full_snapshot(

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::{
-    ConsensusError, Event, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig,
+    ConsensusError, Event, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig, changed,
     marks::{Mark, Marks},
 };
 use crate::{
@@ -127,6 +127,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(batch) => learned = self.now.mseq.learn(&batch),
                 EntryPayload::Membership(membership) => {
+                    let routers = changed(self.now.mseq.routers(), entry.log_id.index, &membership);
+                    learned.push(self.now.mseq.learn_routers(routers));
                     self.now.membership = StoredMembership::new(Some(entry.log_id), membership);
                 }
             }

@@ -31,6 +31,7 @@ use super::{
 use crate::{
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
+    routers::change::RouterChange,
     wire::{Delivery, Watermarks, Wire},
 };
 
@@ -186,6 +187,17 @@ pub enum Effect {
     },
     /// The log up to here is not needed any more.
     Truncate(Ts),
+    /// Somebody wants other routers; the consensus answers when it is so or cannot be.
+    ChangeRouters {
+        /// Who.
+        from: ProcessId,
+        /// The asker's incarnation.
+        incarnation: Incarnation,
+        /// The asker's number for it.
+        request: u64,
+        /// What is to become of them.
+        change: RouterChange,
+    },
 }
 
 /// The newest messages of the m-seq.
@@ -461,14 +473,26 @@ impl Core {
             (Role::Leading(_), _) => self.receive_leading(from, wire),
             (
                 Role::Following(Some(leader)),
-                Wire::Route(_) | Wire::Read { .. } | Wire::Subscribe { .. } | Wire::Leave { .. },
+                Wire::Route(_)
+                | Wire::Read { .. }
+                | Wire::Subscribe { .. }
+                | Wire::Leave { .. }
+                | Wire::ChangeRouters { .. },
             ) => {
                 let leader = Some(*leader);
+                if let Wire::Subscribe { .. } = wire {
+                    // The leader may be one that it has never heard of.
+                    self.greet(from);
+                }
                 self.send(from, Wire::NotLeader { leader });
             }
             (
                 Role::Following(None),
-                Wire::Route(_) | Wire::Read { .. } | Wire::Subscribe { .. } | Wire::Leave { .. },
+                Wire::Route(_)
+                | Wire::Read { .. }
+                | Wire::Subscribe { .. }
+                | Wire::Leave { .. }
+                | Wire::ChangeRouters { .. },
             ) => {
                 // An election is short; answering would make everybody ask again and again.
                 if self.waiting.len() < self.limits.waiting {
@@ -504,8 +528,37 @@ impl Core {
                     self.send(from, Wire::Lease { asked_ms });
                 }
             }
+            Wire::ChangeRouters { incarnation, request, change } => {
+                self.effects.push(Effect::ChangeRouters { from, incarnation, request, change });
+            }
             other => tracing::debug!(router = %self.id, %from, ?other, "not for a router"),
         }
+    }
+
+    /// Tells a process who the routers are.
+    fn greet(&mut self, to: ProcessId) {
+        // Before it has learned that, everybody knows as much.
+        if self.mseq.routers().version() > 0 {
+            self.send(to, Wire::Routers(self.mseq.routers().clone()));
+        }
+    }
+
+    /// The leader tells everybody who the routers are now, those that have been removed included; the super process
+    /// beside one of those is no part of the system any more.
+    fn tell_routers(&mut self) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let routers = self.mseq.routers().clone();
+        let supers = self.mseq.config().supers().filter(|client| routers.is_removed(*client));
+        for process in supers.collect::<Vec<_>>() {
+            if let Some((incarnation, _)) = self.mseq.joined(process) {
+                leading.enqueue(Command::Leave(process, incarnation));
+            }
+        }
+        let subscribers = leading.streams.keys().chain(leading.joining.keys()).copied();
+        let mut told: BTreeSet<ProcessId> = subscribers.collect();
+        told.extend(routers.known_numbers().map(ProcessId::router));
+        told.remove(&self.id);
+        told.into_iter().for_each(|to| self.send(to, Wire::Routers(routers.clone())));
     }
 
     fn route(&mut self, from: ProcessId, messages: Vec<Arc<Message>>) {
@@ -681,6 +734,7 @@ impl Core {
             sending: Vec::new(),
         };
         leading.streams.insert(to, stream);
+        self.greet(to);
         self.pump(to);
     }
 
@@ -838,6 +892,7 @@ impl Core {
                     }
                 }
                 Learned::Truncate(ts) => self.effects.push(Effect::Truncate(ts)),
+                Learned::Routers => self.tell_routers(),
                 Learned::Nothing => {}
             }
         }
@@ -866,6 +921,10 @@ impl Core {
         let leases = Leases::new(self.now_ms);
         let leading = Leading { leadership, leases, ..Leading::default() };
         self.role = Role::Leading(Box::new(leading));
+        if self.mseq.routers().version() > 0 {
+            // An earlier leader may not have come to it.
+            self.tell_routers();
+        }
         for (from, wire) in std::mem::take(&mut self.waiting) {
             self.receive_leading(from, wire);
         }

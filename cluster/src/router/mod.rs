@@ -17,7 +17,7 @@ mod tests;
 mod trace;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::Arc,
     time::{Duration, Instant},
@@ -36,7 +36,8 @@ use crate::{
     message::ProcessId,
     metering::RouterMeter,
     network::{Endpoint, Network, Sender, TrySendError},
-    raft::{Consensus, Event, ProposeError},
+    raft::{Consensus, Event, ProposeError, Registrar, RouterRequest},
+    routers::removed,
     wal::Durability,
     wire::Wire,
 };
@@ -57,8 +58,12 @@ const TICK: Duration = Duration::from_millis(50);
 pub struct Options {
     /// Which router.
     pub id: ProcessId,
-    /// All routers of the system, this one included.
+    /// The first routers of the system.
     pub members: BTreeSet<ProcessId>,
+    /// Where they listen, as far as that matters.
+    pub addresses: BTreeMap<ProcessId, String>,
+    /// Whether it was added later, and is not among them.
+    pub added: bool,
     /// The first config; a router that has a log goes on with the config found there.
     pub config: Config,
     /// Where the m-seq is kept.
@@ -83,7 +88,16 @@ impl Options {
         config: Config,
         durability: Durability,
     ) -> Self {
-        Options { id, members, config, durability, timing: Timing::default(), limits: Limits::default() }
+        Options {
+            id,
+            members,
+            addresses: BTreeMap::new(),
+            added: false,
+            config,
+            durability,
+            timing: Timing::default(),
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -107,6 +121,8 @@ pub enum State {
     Leading,
     /// It was stopped or killed.
     Stopped,
+    /// It has stopped because it is no router of the system any more.
+    Removed,
     /// It has stopped because of an error, such as a full disk. What it acknowledged is in its log.
     Failed(Arc<str>),
 }
@@ -138,7 +154,7 @@ impl RouterHandle {
     /// Waits until it does something that `wanted` accepts, or has ended.
     pub async fn wait_for(&self, mut wanted: impl FnMut(&State) -> bool) -> State {
         let mut state = self.state.clone();
-        let ended = |state: &State| matches!(state, State::Stopped | State::Failed(_));
+        let ended = |state: &State| matches!(state, State::Stopped | State::Removed | State::Failed(_));
         match state.wait_for(|state| wanted(state) || ended(state)).await {
             Ok(state) => state.clone(),
             Err(_) => self.state(),
@@ -174,6 +190,7 @@ pub struct Router {
     streams: HashMap<ProcessId, StreamHandle>,
     reports: mpsc::UnboundedSender<Report>,
     state: watch::Sender<State>,
+    registrar: Registrar,
     meter: RouterMeter,
 }
 
@@ -189,14 +206,15 @@ enum End {
     Stopped(Stop),
     Failed(String),
     Replaced,
+    Removed,
 }
 
 impl Router {
     /// Starts a router, or restarts it from its directory. It answers messages when this returns; when it is alone it
     /// leads shortly after.
     pub async fn start(options: Options, network: &Network) -> Result<RouterHandle, Error> {
-        let Options { id, members, config, durability, timing, limits } = options;
-        if !members.contains(&id) {
+        let Options { id, members, addresses, added, config, durability, timing, limits } = options;
+        if !added && !members.contains(&id) {
             return Err(Error::NotAMember(id));
         }
         let (event_sender, events) = mpsc::channel(EVENTS);
@@ -206,15 +224,23 @@ impl Router {
         let endpoint = network.join(id);
         let core = Core::new(id, consensus.first().clone(), limits);
         let (reports, reported) = mpsc::unbounded_channel();
-        let (state_sender, state) = watch::channel(State::Following(None));
+        let (state_sender, watched) = watch::channel(State::Following(None));
         let (stop, stops) = mpsc::channel(1);
         let sender = endpoint.sender();
         let streams = HashMap::new();
         let meter = RouterMeter::new(id);
-        let router =
-            Router { core, endpoint, sender, consensus, streams, reports, state: state_sender, meter };
+        let answering = sender.clone();
+        let answer = move |to, wire| {
+            if let Err(error) = answering.try_send(to, wire) {
+                // Whoever asks asks again.
+                tracing::debug!(%error, "not sent");
+            }
+        };
+        let registrar = consensus.registrar(addresses, answer);
+        let state = state_sender;
+        let router = Router { core, endpoint, sender, consensus, streams, reports, state, registrar, meter };
         tokio::spawn(router.run(network.clone(), events, reported, stops));
-        Ok(RouterHandle { id, stop, state })
+        Ok(RouterHandle { id, stop, state: watched })
     }
 
     async fn run(
@@ -228,6 +254,9 @@ impl Router {
         // A router that leads alone leads again in the same term after a restart.
         let life = RandomState::new().build_hasher().finish();
         let started = Instant::now();
+        network.learn_routers(self.consensus.first().routers());
+        let mut known = network.known_routers();
+        known.mark_changed();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
@@ -241,9 +270,13 @@ impl Router {
                 event = events.recv() => match event {
                     Some(Event::Learned { mseq, learned }) => {
                         self.meter.learned(&mseq, &learned);
+                        network.learn_routers(mseq.routers());
                         Input::Learned { mseq, learned }
                     }
-                    Some(Event::Installed(mseq)) => Input::Installed(mseq),
+                    Some(Event::Installed(mseq)) => {
+                        network.learn_routers(mseq.routers());
+                        Input::Installed(mseq)
+                    }
                     Some(Event::Leader(term)) => {
                         self.meter.leads();
                         self.state.send_replace(State::Leading);
@@ -262,7 +295,15 @@ impl Router {
                     Ok(None) => continue,
                     Err(reason) => break End::Failed(reason),
                 },
+                _ = known.changed() => match known.borrow_and_update().is_removed(id) {
+                    true => break End::Removed,
+                    false => continue,
+                },
                 received = receive(&mut self.endpoint, full) => match received {
+                    Some((_, Wire::Routers(routers))) => {
+                        network.learn_routers(&routers);
+                        continue;
+                    }
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,
                 },
@@ -277,16 +318,21 @@ impl Router {
             }
             End::Stopped(Stop::Killed(done)) => (true, Some(done), State::Stopped),
             End::Replaced => (true, None, State::Stopped),
+            End::Removed => {
+                tracing::warn!(router = %id, "{}", removed(id));
+                self.execute(Input::Follower(None));
+                (false, None, State::Removed)
+            }
             End::Failed(reason) => {
                 tracing::error!(router = %id, %reason, "the router stops");
                 (true, None, State::Failed(reason.into()))
             }
         };
-        let Router { endpoint, consensus, streams, state: state_sender, .. } = self;
+        let Router { endpoint, consensus, streams, registrar, state: state_sender, .. } = self;
         // Leaves the network, unless a new life of this router has already joined it.
         drop(endpoint);
         drop(network);
-        drop(streams);
+        drop((streams, registrar));
         // The consensus may be waiting for room.
         drop(events);
         consensus.stop(abandon).await;
@@ -349,6 +395,9 @@ impl Router {
                     }
                 }
                 Effect::Truncate(ts) => self.consensus.truncate(ts),
+                Effect::ChangeRouters { from, incarnation, request, change } => {
+                    self.registrar.ask(RouterRequest { from, incarnation, request, change });
+                }
             }
         }
     }

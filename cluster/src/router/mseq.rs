@@ -18,6 +18,7 @@ use crate::{
     config::{Config, Configuration, History, Membership},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
+    routers::Routers,
 };
 
 /// What routers agree on the order of.
@@ -74,6 +75,8 @@ pub enum Learned {
     Joined(ProcessId, Incarnation),
     /// The log up to here is not needed any more.
     Truncate(Ts),
+    /// The routers are others than before.
+    Routers,
     /// The command was out of date.
     Nothing,
 }
@@ -102,6 +105,8 @@ pub struct MSeq {
     /// The catalogs as of when storage processes joined: what is ordered later concerns them.
     catalogs: BTreeMap<ProcessId, Arc<Catalog>>,
     truncated: Ts,
+    /// Learned from the same log.
+    routers: Arc<Routers>,
 }
 
 impl MSeq {
@@ -115,7 +120,19 @@ impl MSeq {
             joined: BTreeMap::new(),
             catalogs: BTreeMap::new(),
             truncated: Ts::ZERO,
+            routers: Arc::default(),
         }
+    }
+
+    /// Who the routers are; empty before that is learned.
+    pub fn routers(&self) -> &Arc<Routers> {
+        &self.routers
+    }
+
+    /// Learns that the routers are others.
+    pub(crate) fn learn_routers(&mut self, routers: Routers) -> Learned {
+        self.routers = Arc::new(routers);
+        Learned::Routers
     }
 
     /// `Ts` of the last message.

@@ -158,6 +158,9 @@ impl Scenario {
             }
             Effect::Close { to, .. } => writeln!(self.trace, "{at} closes the stream of {to}").expect("text"),
             Effect::Truncate(ts) => writeln!(self.trace, "{at} lets go of its log up to {ts}").expect("text"),
+            Effect::ChangeRouters { change, .. } => {
+                writeln!(self.trace, "{at} is to {change:?}").expect("text")
+            }
         }
     }
 

@@ -278,7 +278,7 @@ impl World {
                             host.core.handle(Event::Took { submission, from, batches: 1 });
                         }
                     }
-                    Effect::Release(_) | Effect::ViewChanged => {}
+                    Effect::Release(_) | Effect::ViewChanged | Effect::RoutersChanged(..) => {}
                     Effect::Stop(error) => return Err(format!("{id} stops: {error}")),
                 }
             }

@@ -225,7 +225,10 @@ impl Scene {
                     self.learn();
                     self.router(id, RouterInput::Proposed { proposal, accepted: true });
                 }
-                RouterEffect::Read { .. } | RouterEffect::Close { .. } | RouterEffect::Truncate(_) => {}
+                RouterEffect::Read { .. }
+                | RouterEffect::Close { .. }
+                | RouterEffect::Truncate(_)
+                | RouterEffect::ChangeRouters { .. } => {}
             }
         }
     }
@@ -303,7 +306,10 @@ impl Scene {
                     };
                     writeln!(self.trace, "=> {line}").expect("text");
                 }
-                Effect::Part(_, Ok(_)) | Effect::Release(_) | Effect::ViewChanged => {}
+                Effect::Part(_, Ok(_))
+                | Effect::Release(_)
+                | Effect::ViewChanged
+                | Effect::RoutersChanged(..) => {}
                 Effect::Part(_, Err(failure)) => {
                     writeln!(self.trace, "=> {id} fails: {failure:?}").expect("text");
                 }

@@ -144,7 +144,7 @@ impl World {
                     };
                     self.schedule(delay_us, Item::Router { to: id, input });
                 }
-                Effect::Close { .. } => {}
+                Effect::Close { .. } | Effect::ChangeRouters { .. } => {}
                 Effect::Truncate(ts) => {
                     if let Some(host) = self.routers.get_mut(&id) {
                         host.consensus.truncate(ts);

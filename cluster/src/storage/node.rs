@@ -32,6 +32,7 @@ use crate::{
     config::{Config, Configuration, Membership},
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, ProcessId, ProcessKind},
+    routers::Routers,
     storage::migration,
     wire::{Answer, Delivery, Watermarks, Wire},
 };
@@ -55,6 +56,8 @@ pub(crate) enum Input {
     Checkpoint(CheckpointOutcome),
     /// What was sent there last has not arrived.
     Unreachable(ProcessId),
+    /// Who the routers are.
+    Routers(Arc<Routers>),
     /// Time passes: milliseconds since the process has started.
     Tick(u64),
     /// It cannot go on, for a reason outside.
@@ -193,6 +196,7 @@ impl Node {
             Input::Payload(event) => self.payload_event(event),
             Input::Checkpoint((ts, outcome)) => self.checkpoint_ended(ts, outcome),
             Input::Unreachable(process) => self.unreachable(process),
+            Input::Routers(routers) => self.link.learn(&routers),
             Input::Tick(now_ms) => self.tick(now_ms),
             Input::Stop(reason) => self.stopped = Some(reason),
         }
@@ -367,6 +371,7 @@ impl Node {
                 self.link.not_leader(from, leader);
                 self.submitter.resend(1);
             }
+            Wire::Routers(routers) => self.link.learn(&routers),
             Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
                 self.submitter.resend(1);

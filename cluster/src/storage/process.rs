@@ -238,6 +238,8 @@ impl Storage {
         let mut meter = StorageMeter::new(self.outbox.id());
         let mut config = self.node.config().clone();
         self.network.learn(&config);
+        let mut known = self.network.known_routers();
+        known.mark_changed();
         let first = self.node.begin();
         self.execute(first);
         while self.node.stopped().is_none() {
@@ -245,9 +247,14 @@ impl Storage {
                 biased;
                 _ = &mut *stopping => break,
                 received = receive(&mut inputs.endpoint, self.node.is_full()) => match received {
+                    Some((_, Wire::Routers(routers))) => {
+                        self.network.learn_routers(&routers);
+                        continue;
+                    }
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break,
                 },
+                Ok(()) = known.changed() => Input::Routers(known.borrow_and_update().clone()),
                 Some(effects) = inputs.effects.recv() => Input::Shard(effects),
                 Some(event) = inputs.payload_events.recv() => Input::Payload(event),
                 Some(outcome) = inputs.outcomes.recv() => Input::Checkpoint(outcome),

@@ -7,16 +7,19 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::{timeout, timeout_at},
 };
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::{
     Shared,
     frame::{FrameReader, FrameWriter},
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
+    identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
 };
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},
     network::{Envelope, Lane},
+    routers::removed,
     wire::Wire,
 };
 
@@ -51,6 +54,11 @@ struct Session {
 }
 
 impl Sessions {
+    /// Ends the sessions with some processes.
+    pub(super) fn end(&mut self, mut ends: impl FnMut(ProcessId) -> bool) {
+        self.open.retain(|(_, remote), _| !ends(*remote));
+    }
+
     fn known(&self, process: ProcessId) -> Option<Known> {
         let (incarnation, life) = *self.lives.get(&process)?;
         let connected =
@@ -94,6 +102,7 @@ pub(super) async fn listen(shared: Arc<Shared>, listener: TcpListener) {
 async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -> Result<(), String> {
     // Only a delay is at stake.
     let _ = stream.set_nodelay(true);
+    let mut shown = None;
     let (mut reading, mut writing): (Reading, Writing) = match &shared.tls {
         None => {
             let (reading, writing) = stream.into_split();
@@ -102,14 +111,21 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
         Some(tls) => {
             let stream =
                 tls.acceptor.accept(stream).await.map_err(|error| format!("its TLS handshake: {error}"))?;
+            shown = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
             let (reading, writing) = tokio::io::split(stream);
             (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
         }
     };
     let frame = reading.next().await.map_err(|error| format!("it does not greet: {error}"))?;
     let (reply, outcome) = match decode(&frame) {
-        Ok(Greeting::Describe) => (Reply::Description(shared.description.clone()), Ok(())),
-        Ok(Greeting::Hello(hello)) => match refusal(shared, &hello) {
+        Ok(Greeting::Describe) => (Reply::Description(shared.describe()), Ok(())),
+        Ok(Greeting::Routers { cluster, shape }) => match stranger(shared, &cluster, &shape) {
+            Some(reason) => (Reply::Refused(reason.clone()), Err(reason)),
+            None => (Reply::Routers(shared.network.known_routers().borrow().as_ref().clone()), Ok(())),
+        },
+        // A router that this process will hear of.
+        Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady, Ok(())),
+        Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
             Some(reason) => {
                 let line = format!("{} at {address} wants to talk to {}: {reason}", hello.from, hello.to);
                 (Reply::Refused(reason), Err(line))
@@ -133,32 +149,57 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
     outcome
 }
 
-/// Why this process does not talk to that one at all.
-fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
-    let Hello { cluster, shape, from, to, .. } = hello;
+/// Why whoever belongs to that cluster has no business here.
+fn stranger(shared: &Shared, cluster: &str, shape: &str) -> Option<String> {
     if *cluster != shared.cluster {
         return Some(format!(
             "it belongs to the cluster '{cluster}', this process to the cluster '{}'",
             shared.cluster
         ));
     }
-    if *shape != shared.shape {
-        return Some(format!("its cluster consists of {shape}, that of this process of {}", shared.shape));
+    (*shape != shared.shape)
+        .then(|| format!("its cluster consists of {shape}, that of this process of {}", shared.shape))
+}
+
+/// Whether a router speaks that this process does not know, as it has an older list than that one.
+fn is_news(shared: &Shared, hello: &Hello) -> bool {
+    let routers = shared.network.known_routers().borrow().clone();
+    matches!(hello.from.kind, ProcessKind::Router | ProcessKind::Super)
+        && stranger(shared, &hello.cluster, &hello.shape).is_none()
+        && hello.routers > routers.version()
+        && !routers.contains(hello.from)
+        && !routers.is_removed(hello.from)
+}
+
+/// Why this process does not talk to that one at all, which has shown these certificates.
+fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<String> {
+    let Hello { cluster, shape, from, to, .. } = hello;
+    if let Some(reason) = stranger(shared, cluster, shape) {
+        return Some(reason);
     }
     if !shared.locals.contains(to) {
         return Some(format!("this is not {to}"));
     }
+    let routers = shared.network.known_routers().borrow().clone();
+    if routers.is_removed(*from) {
+        return Some(removed(ProcessId::router(from.number)));
+    }
     let is_member = match from.kind {
-        ProcessKind::Router => shared.members.contains_key(from),
-        // Who is not described may be on its way to join.
-        ProcessKind::Storage => (1..=super::MOST_STORAGE).contains(&from.number),
-        ProcessKind::Super => shared.members.contains_key(&ProcessId::router(from.number)),
+        ProcessKind::Storage => shared.members.contains_key(from),
+        // Before anything is known, those of the description.
+        ProcessKind::Router | ProcessKind::Super if routers.is_empty() => {
+            shared.members.contains_key(&ProcessId::router(from.number))
+        }
+        ProcessKind::Router | ProcessKind::Super => routers.contains(*from),
         ProcessKind::Client => (1..=super::MOST_CLIENTS).contains(&from.number),
     };
     if !is_member {
         return Some(format!("{from} is not a member of the cluster"));
     }
-    (!dials(*from, *to)).then(|| format!("{to} connects to {from}, not the other way round"))
+    if !dials(*from, *to) {
+        return Some(format!("{to} connects to {from}, not the other way round"));
+    }
+    shared.tls.as_ref().and_then(|_| identity::refusal(shown, cluster, *from, shared.unnamed_certificates))
 }
 
 /// Hands a connection to the session that it belongs to, which may begin with it.

@@ -12,12 +12,14 @@ use super::{
     Shared,
     frame::{FrameReader, FrameWriter},
     hello::{Greeting, Hello, Reply, Welcome, decode, encode},
+    identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
     tls::server_name,
 };
 use crate::{
     message::ProcessId,
     network::{Envelope, Lane},
+    routers::Routers,
     wire::Wire,
 };
 
@@ -57,8 +59,12 @@ pub(super) struct Connected {
     welcome: Welcome,
 }
 
-/// Connects, secures the connection and hands it out in halves.
-async fn connect(shared: &Shared, address: &str) -> Result<(Reading, Writing), DialError> {
+/// Connects, secures the connection and hands it out in halves. With TLS, `to` must be whom the certificate names.
+async fn connect(
+    shared: &Shared,
+    address: &str,
+    to: Option<ProcessId>,
+) -> Result<(Reading, Writing), DialError> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => DialError::NotListening,
         _ => DialError::Failed(error.to_string()),
@@ -76,6 +82,11 @@ async fn connect(shared: &Shared, address: &str) -> Result<(Reading, Writing), D
                 io::ErrorKind::InvalidData => DialError::Refused(format!("TLS: {error}")),
                 _ => DialError::Failed(format!("TLS: {error}")),
             })?;
+            if let Some(to) = to {
+                let shown = stream.get_ref().1.peer_certificates();
+                let refused = identity::refusal(shown, &shared.cluster, to, shared.unnamed_certificates);
+                refused.map_or(Ok(()), |reason| Err(DialError::Refused(reason)))?;
+            }
             let (reading, writing) = tokio::io::split(stream);
             Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing))))
         }
@@ -89,7 +100,11 @@ async fn greet(
     greeting: &Greeting,
 ) -> Result<(Reading, Writing, Reply), DialError> {
     let greeted = async {
-        let (mut reading, mut writing) = connect(shared, address).await?;
+        let to = match greeting {
+            Greeting::Hello(hello) => Some(hello.to),
+            Greeting::Describe | Greeting::Routers { .. } => None,
+        };
+        let (mut reading, mut writing) = connect(shared, address, to).await?;
         let failed = |error: &dyn std::fmt::Display| DialError::Failed(error.to_string());
         writing.write(&encode(greeting), 0).await.map_err(|error| failed(&error))?;
         writing.flush().await.map_err(|error| failed(&error))?;
@@ -113,6 +128,16 @@ async fn greet(
 pub(super) async fn describe(shared: &Shared, address: &str) -> Result<String, DialError> {
     match greet(shared, address, &Greeting::Describe).await? {
         (_, _, Reply::Description(description)) => Ok(description),
+        (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
+        _ => Err(DialError::Failed("an answer to another question".into())),
+    }
+}
+
+/// Asks a running process of the same cluster who the routers are.
+pub(super) async fn ask_routers(shared: &Shared, address: &str) -> Result<Routers, DialError> {
+    let greeting = Greeting::Routers { cluster: shared.cluster.clone(), shape: shared.shape.clone() };
+    match greet(shared, address, &greeting).await? {
+        (_, _, Reply::Routers(routers)) => Ok(routers),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
         _ => Err(DialError::Failed("an answer to another question".into())),
     }
@@ -193,6 +218,7 @@ impl Dialler {
             session,
             begins,
             taken,
+            routers: shared.network.known_routers().borrow().version(),
         };
         let (reading, writing, reply) = greet(shared, &self.address, &Greeting::Hello(hello)).await?;
         match reply {
@@ -200,7 +226,9 @@ impl Dialler {
             Reply::Unknown => Err(DialError::Unknown),
             Reply::NotReady => Err(DialError::NotReady),
             Reply::Refused(reason) => Err(DialError::Refused(format!("refused: {reason}"))),
-            Reply::Description(_) => Err(DialError::Failed("an answer to another question".into())),
+            Reply::Description(_) | Reply::Routers(_) => {
+                Err(DialError::Failed("an answer to another question".into()))
+            }
         }
     }
 

@@ -6,10 +6,11 @@ use super::frame::{Content, Frame, Kind};
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},
     network::Lane,
+    routers::Routers,
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.
@@ -19,6 +20,13 @@ pub(super) enum Greeting {
     Hello(Hello),
     /// What does the cluster consist of?
     Describe,
+    /// Who are the routers now?
+    Routers {
+        /// The cluster that the speaker belongs to.
+        cluster: String,
+        /// What that was made as.
+        shape: String,
+    },
 }
 
 /// One process wants to talk to another over one lane.
@@ -44,6 +52,8 @@ pub(super) struct Hello {
     pub(super) begins: bool,
     /// The speaker has taken all messages of the lane up to here.
     pub(super) taken: u64,
+    /// Version of the speaker's list of routers.
+    pub(super) routers: u64,
 }
 
 /// The answer to a greeting.
@@ -59,6 +69,8 @@ pub(super) enum Reply {
     Refused(String),
     /// The cluster's description.
     Description(String),
+    /// The routers, as far as this process knows.
+    Routers(Routers),
 }
 
 /// The answerer's side of a session.

@@ -21,8 +21,10 @@
 
 mod accept;
 mod dial;
+mod follow;
 mod frame;
 mod hello;
+mod identity;
 mod lane;
 mod ports;
 #[cfg(test)]
@@ -42,8 +44,8 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use self::{dial::Dialler, hello::dials, lane::End, tls::Tls};
 pub use self::{hello::PROTOCOL, ports::free_addresses, tls::TlsFiles};
+use self::{lane::End, tls::Tls};
 use crate::{
     message::{Incarnation, ProcessId},
     network::Network,
@@ -63,7 +65,7 @@ pub struct TransportOptions {
     pub shape: String,
     /// What is told to processes that ask what the cluster consists of.
     pub description: String,
-    /// Addresses (host:port) of the routers and of the first storage processes. Those of others are in the config.
+    /// Addresses (host:port) of the first routers and storage processes. Where others listen, the network knows.
     pub members: BTreeMap<ProcessId, String>,
     /// The processes here.
     pub locals: BTreeSet<ProcessId>,
@@ -73,6 +75,8 @@ pub struct TransportOptions {
     pub incarnation: Incarnation,
     /// Mutual TLS, if it is wanted.
     pub tls: Option<TlsFiles>,
+    /// Whether certificates that name no process are good for any.
+    pub unnamed_certificates: bool,
 }
 
 /// Why the transport did not start: one line for the user.
@@ -117,6 +121,7 @@ struct Shared {
     incarnation: Incarnation,
     life: u64,
     tls: Option<Tls>,
+    unnamed_certificates: bool,
     network: Network,
     sessions: Mutex<accept::Sessions>,
     /// Whatever runs until the transport is dropped.
@@ -129,18 +134,6 @@ impl Shared {
         // Those that have ended are forgotten.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task)
-    }
-
-    /// Begins to connect to a process.
-    fn dial(self: &Arc<Self>, remote: ProcessId, address: &str) -> Vec<AbortHandle> {
-        let locals =
-            self.locals.iter().filter(|local| dials(**local, remote) && !self.locals.contains(&remote));
-        let dialler = |local: &ProcessId| {
-            let address = address.to_owned();
-            let dialler = Dialler { shared: self.clone(), local: *local, remote, address };
-            self.spawn(dialler.run())
-        };
-        locals.map(dialler).collect()
     }
 
     /// A line for what should never happen: somebody does not keep to the protocol, or a network damages frames.
@@ -170,8 +163,17 @@ impl Transport {
     /// # Errors
     /// See [`TransportError`].
     pub async fn start(options: TransportOptions, network: &Network) -> Result<Transport, TransportError> {
-        let TransportOptions { cluster, shape, description, members, locals, listen, incarnation, tls } =
-            options;
+        let TransportOptions {
+            cluster,
+            shape,
+            description,
+            members,
+            locals,
+            listen,
+            incarnation,
+            tls,
+            unnamed_certificates,
+        } = options;
         let tls = tls.as_ref().map(Tls::load).transpose()?;
         let listener = match listen {
             None => None,
@@ -192,6 +194,7 @@ impl Transport {
             incarnation,
             life: rand::random(),
             tls,
+            unnamed_certificates,
             network: network.clone(),
             sessions: Mutex::default(),
             tasks: Mutex::default(),
@@ -199,16 +202,19 @@ impl Transport {
         if let Some(listener) = listener {
             shared.spawn(accept::listen(shared.clone(), listener));
         }
-        for (remote, address) in &shared.members {
-            shared.dial(*remote, address);
-        }
-        shared.spawn(follow(shared.clone()));
+        shared.spawn(follow::follow(shared.clone()));
         Ok(Transport { shared, address })
     }
 
     /// Where it listens.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Asks all processes that are known who the routers are. Ends when all have answered or cannot be reached, after a
+    /// second at most.
+    pub(crate) async fn ask_for_routers(&self) {
+        self.shared.ask_all().await;
     }
 
     /// Ends all connections; the port is free when this returns.
@@ -231,6 +237,7 @@ impl Transport {
             incarnation: 0,
             life: 0,
             tls: tls.map(Tls::load).transpose()?,
+            unnamed_certificates: true,
             network: Network::new(),
             sessions: Mutex::default(),
             tasks: Mutex::default(),
@@ -240,33 +247,6 @@ impl Transport {
             reason: error.to_string(),
         };
         dial::describe(&shared, address).await.map_err(failed)
-    }
-}
-
-/// Connects to those who have joined with an address, as long as they are part of the system.
-async fn follow(shared: Arc<Shared>) {
-    let mut configs = shared.network.configs();
-    let mut dialled: BTreeMap<ProcessId, (String, Vec<AbortHandle>)> = BTreeMap::new();
-    loop {
-        let config = configs.borrow_and_update().clone();
-        let mut wanted = config.map_or_else(BTreeMap::new, |config| config.addresses().clone());
-        wanted.retain(|process, _| !shared.members.contains_key(process));
-        dialled.retain(|process, (address, tasks)| {
-            let stays = wanted.get(process) == Some(address);
-            if !stays {
-                tasks.iter().for_each(AbortHandle::abort);
-            }
-            stays
-        });
-        for (process, address) in wanted {
-            dialled.entry(process).or_insert_with(|| {
-                let tasks = shared.dial(process, &address);
-                (address, tasks)
-            });
-        }
-        if configs.changed().await.is_err() {
-            return;
-        }
     }
 }
 

@@ -1,16 +1,17 @@
-use std::{collections::VecDeque, path::Path};
+use std::collections::VecDeque;
 
 use carousel_engine::Ts;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::watch,
 };
 
-use super::*;
+use super::{dial::Dialler, *};
 use crate::{
     network::{Endpoint, Lane, TrySendError},
+    routers::{RouterEntry, Routers},
     wire::Wire,
 };
 
@@ -34,6 +35,7 @@ fn options(local: ProcessId, router: &str) -> TransportOptions {
         listen: (local == R1).then(|| "127.0.0.1:0".parse().expect("an address")),
         incarnation: 5,
         tls: None,
+        unnamed_certificates: false,
     }
 }
 
@@ -255,7 +257,7 @@ async fn another_version_of_the_protocol_and_noise_are_refused() {
     writer.write(&greeting, 0).await.expect("it is in memory");
     writer.flush().await.expect("it is in memory");
     let answer = String::from_utf8_lossy(&speak(bytes).await).into_owned();
-    assert!(answer.contains("version 99") && answer.contains("version 1"), "{answer}");
+    assert!(answer.contains("version 99") && answer.contains(&format!("version {PROTOCOL}")), "{answer}");
     speak(b"GET / HTTP/1.1\r\n\r\n".to_vec()).await;
     speak(vec![0; 100]).await;
     speak([0, 0, 0, 40].into_iter().chain([0x55; 40]).collect()).await;
@@ -404,43 +406,110 @@ async fn a_half_open_connection_ends_and_both_sides_hear_that_something_may_be_l
     exchange(&router, S1, &mut storage, R1, 0, 10).await;
 }
 
-/// Writes an authority's certificate, and one that it has signed with its key.
-fn certify(directory: &Path, name: &str) -> TlsFiles {
-    let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority_key = KeyPair::generate().expect("a key");
-    let authority_certificate = authority.self_signed(&authority_key).expect("a certificate");
-    let issuer = Issuer::new(authority, authority_key);
-    let key = KeyPair::generate().expect("a key");
-    let certificate = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into()])
-        .expect("parameters")
-        .signed_by(&key, &issuer)
-        .expect("a certificate");
-    let write = |file: &str, text: String| {
-        let path = directory.join(format!("{name}-{file}.pem"));
+/// Who signs certificates.
+struct Authority {
+    name: &'static str,
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+    directory: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new(name: &'static str) -> Authority {
+        let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let pem = authority.self_signed(&key).expect("a certificate").pem();
+        let directory = tempfile::tempdir().expect("a directory");
+        Authority { name, issuer: Issuer::new(authority, key), pem, directory }
+    }
+
+    fn write(&self, file: &str, text: &str) -> PathBuf {
+        let path = self.directory.path().join(format!("{}-{file}.pem", self.name));
         std::fs::write(&path, text).expect("there is room");
         path
-    };
-    TlsFiles {
-        authority: write("authority", authority_certificate.pem()),
-        certificate: write("certificate", certificate.pem()),
-        key: write("key", key.serialize_pem()),
     }
+
+    /// Writes a certificate for this host and with a URI, if one is given.
+    fn certify(&self, uri: Option<&str>) -> TlsFiles {
+        let key = KeyPair::generate().expect("a key");
+        let hosts = vec!["127.0.0.1".into(), "localhost".into()];
+        let mut parameters = CertificateParams::new(hosts).expect("parameters");
+        let names = uri.map(|uri| SanType::URI(uri.try_into().expect("a URI")));
+        parameters.subject_alt_names.extend(names);
+        let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
+        let file = uri.unwrap_or("unnamed").replace('/', "-");
+        TlsFiles {
+            authority: self.write("authority", &self.pem),
+            certificate: self.write(&format!("{file}-certificate"), &certificate.pem()),
+            key: self.write(&format!("{file}-key"), &key.serialize_pem()),
+        }
+    }
+}
+
+/// The options with TLS.
+fn secured(local: ProcessId, router: &str, tls: &TlsFiles) -> TransportOptions {
+    let mut options = options(local, router);
+    options.tls = Some(tls.clone());
+    options
+}
+
+#[tokio::test]
+async fn a_certificate_speaks_for_the_process_that_it_names() {
+    let authority = Authority::new("ours");
+    let [r1, s1, c7, other] = ["router/1", "storage/1", "frontend/7", "storage/2"]
+        .map(|name| authority.certify(Some(&format!("carousel://test/{name}"))));
+    let elsewhere = authority.certify(Some("carousel://other/storage/1"));
+    let unnamed = authority.certify(None);
+    let mut router = Side::start(R1, secured(R1, "127.0.0.1:1", &r1)).await;
+    let address = router.address();
+    let storage = Side::start(S1, secured(S1, &address, &s1)).await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    let client = Side::start(C7, secured(C7, &address, &c7)).await;
+    client.send(R1, data(0)).await;
+    let nameless = Side::start(ProcessId::client(8), secured(ProcessId::client(8), &address, &unnamed)).await;
+    nameless.send(R1, data(0)).await;
+
+    for (from, shown, part) in [
+        (
+            ProcessId::storage(3),
+            &other,
+            "is that of carousel://test/storage/2, not of carousel://test/storage/3",
+        ),
+        (ProcessId::storage(2), &elsewhere, "is that of carousel://other/storage/1"),
+        (ProcessId::storage(2), &unnamed, "has to have the name carousel://test/storage/2"),
+        (ProcessId::super_process(1), &s1, "not of carousel://test/router/1"),
+        (ProcessId::client(9), &c7, "not of carousel://test/frontend/9"),
+    ] {
+        let refusal = router.refusal(from, |options| options.tls = Some(shown.clone())).await;
+        assert!(refusal.contains(part), "{from}: {refusal}");
+    }
+    // Nor does anybody take a storage process for a router because it listens at its address.
+    let impostor = Side::start(R1, secured(R1, "127.0.0.1:1", &s1)).await;
+    let refusal = impostor.refusal(S1, |options| options.tls = Some(s1.clone())).await;
+    assert!(
+        refusal.contains("is that of carousel://test/storage/1, not of carousel://test/router/1"),
+        "{refusal}"
+    );
+    // Where the description says so, names do not matter.
+    let lenient = |mut options: TransportOptions| {
+        options.unnamed_certificates = true;
+        options
+    };
+    let mut router = Side::start(R1, lenient(secured(R1, "127.0.0.1:1", &unnamed))).await;
+    let storage = Side::start(S1, lenient(secured(S1, &router.address(), &unnamed))).await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
 }
 
 #[tokio::test]
 async fn with_tls_only_those_with_a_certificate_of_the_authority_are_heard() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let ours = certify(directory.path(), "ours");
-    let theirs = certify(directory.path(), "theirs");
-    let secured = |local, router: &str, tls: Option<TlsFiles>| {
-        let mut options = options(local, router);
-        options.tls = tls;
-        options
-    };
-    let mut router = Side::start(R1, secured(R1, "127.0.0.1:1", Some(ours.clone()))).await;
+    let (authority, another) = (Authority::new("ours"), Authority::new("theirs"));
+    let router_files = authority.certify(Some("carousel://test/router/1"));
+    let ours = authority.certify(Some("carousel://test/storage/1"));
+    let theirs = another.certify(Some("carousel://test/storage/1"));
+    let mut router = Side::start(R1, secured(R1, "127.0.0.1:1", &router_files)).await;
     let address = router.address();
-    let mut storage = Side::start(S1, secured(S1, &address, Some(ours.clone()))).await;
+    let mut storage = Side::start(S1, secured(S1, &address, &ours)).await;
     exchange(&storage, R1, &mut router, S1, 0, 500).await;
     exchange(&router, S1, &mut storage, R1, 0, 500).await;
 
@@ -456,7 +525,67 @@ async fn with_tls_only_those_with_a_certificate_of_the_authority_are_heard() {
     assert!(error.to_string().contains("TLS"), "{error}");
     exchange(&storage, R1, &mut router, S1, 500, 10).await;
 
-    let missing = TlsFiles { key: directory.path().join("nothing.pem"), ..ours };
-    let error = Transport::start(secured(R1, "127.0.0.1:1", Some(missing)), &Network::new()).await;
+    let missing = TlsFiles { key: "nothing.pem".into(), ..ours };
+    let error = Transport::start(secured(R1, "127.0.0.1:1", &missing), &Network::new()).await;
     assert!(error.err().is_some_and(|error| error.to_string().contains("nothing.pem")));
+}
+
+fn routers(version: u64, entries: &[(u32, &str)]) -> Arc<Routers> {
+    let entry = |(number, address): &(u32, &str)| RouterEntry {
+        number: *number,
+        address: (*address).to_owned(),
+        votes: true,
+    };
+    Arc::new(Routers::first(3).changed(version, entries.iter().map(entry).collect()))
+}
+
+#[tokio::test]
+async fn added_routers_are_dialled_and_removed_ones_are_refused() {
+    let (r4, r5) = (ProcessId::router(4), ProcessId::router(5));
+    let mut added = options(r4, "127.0.0.1:1");
+    added.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let mut added = Side::start(r4, added).await;
+    let address = added.address();
+    let storage = Side::start(S1, options(S1, "127.0.0.1:1")).await;
+    let now = routers(7, &[(3, ""), (4, &address)]);
+    added.transport.shared.network.learn_routers(&now);
+    storage.transport.shared.network.learn_routers(&now);
+    exchange(&storage, r4, &mut added, S1, 0, 10).await;
+
+    let dial = async |from: ProcessId, knows: &Arc<Routers>| {
+        let mut options = options(from, "");
+        options.members.clear();
+        let side = Side::start(from, options).await;
+        side.transport.shared.network.learn_routers(knows);
+        let shared = side.transport.shared.clone();
+        let dialler = Dialler { shared, local: from, remote: r4, address: address.clone() };
+        dialler.connect(1, Lane::Control, true, 0).await.map(drop).expect_err("it is refused").to_string()
+    };
+    let removed = dial(ProcessId::router(2), &routers(3, &[(2, "")])).await;
+    assert!(removed.contains("router r2 has been removed from the cluster"), "{removed}");
+    let removed = dial(ProcessId::super_process(2), &routers(3, &[(2, "")])).await;
+    assert!(removed.contains("router r2 has been removed from the cluster"), "{removed}");
+    let unknown = dial(r5, &routers(7, &[(4, &address)])).await;
+    assert!(unknown.contains("r5 is not a member"), "{unknown}");
+    // It has heard of more than this one.
+    let early = dial(r5, &routers(9, &[(4, &address), (5, "127.0.0.1:1")])).await;
+    assert!(early.contains("not ready"), "{early}");
+}
+
+#[tokio::test]
+async fn who_knows_none_of_the_routers_any_more_asks_somebody_who_does() {
+    let mut informed = options(S1, "127.0.0.1:1");
+    informed.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let informed = Side::start(S1, informed).await;
+    informed.transport.shared.network.learn_routers(&routers(7, &[(4, "h:4")]));
+    let mut uninformed = options(C7, "127.0.0.1:1");
+    uninformed.members.insert(S1, informed.address());
+    let uninformed = Side::start(C7, uninformed).await;
+    let network = &uninformed.transport.shared.network;
+    network.learn_routers(&Arc::new(Routers::first(3)));
+    let mut known = network.known_routers();
+    let known = known.wait_for(|routers| routers.version() == 7).await.expect("it hears of it");
+    assert_eq!(known.voters().collect::<Vec<_>>(), [ProcessId::router(4)]);
+    let described = Transport::describe(&informed.address(), None).await.expect("it tells");
+    assert!(described.contains("[[current.entries]]\nnumber = 4\naddress = \"h:4\""), "{described}");
 }

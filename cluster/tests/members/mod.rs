@@ -10,6 +10,7 @@ use carousel_cluster::{
     member::{Member, MemberOptions},
     message::{ProcessId, ProcessKind},
     router::State,
+    routers::{RouterEntry, Routers},
 };
 use carousel_engine::SqlState;
 
@@ -27,6 +28,7 @@ struct Apart {
     description: Description,
     directory: tempfile::TempDir,
     members: BTreeMap<ProcessId, Member>,
+    added: Vec<RouterEntry>,
 }
 
 impl Apart {
@@ -38,9 +40,10 @@ impl Apart {
             durability: Durability::Disk,
             storage: addresses.split_off(routers),
             routers: addresses,
+            ..Description::default()
         };
         let directory = tempfile::tempdir().expect("a temporary directory");
-        Apart { description, directory, members: BTreeMap::new() }
+        Apart { description, directory, members: BTreeMap::new(), added: Vec::new() }
     }
 
     fn options(&self, id: ProcessId) -> MemberOptions {
@@ -66,6 +69,27 @@ impl Apart {
         self.members.insert(id, member);
     }
 
+    /// Adds a router that listens at a new address: asks for it, and starts it when it is listed.
+    async fn add_router(&mut self, client: &Client) -> ProcessId {
+        let address = addresses(1).remove(0);
+        let listed = |routers: &Routers| routers.entries().iter().any(|entry| entry.address == address);
+        let start = async {
+            let routers = client.routers_when(listed).await.expect("it is listed");
+            let entry = routers.entries().iter().find(|entry| entry.address == address);
+            let id = ProcessId::router(entry.expect("it is listed").number);
+            // As a running process describes the cluster.
+            self.description.current = routers.resolved(&self.description.members());
+            let mut options = self.options(id);
+            options.listen = Some(address.parse().expect("an address"));
+            (id, Member::start(options).await.unwrap_or_else(|error| panic!("{id}: {error}")))
+        };
+        let (added, (id, member)) = tokio::join!(client.add_router(None, &address), start);
+        assert_eq!(added, Ok(id));
+        self.members.insert(id, member);
+        self.added.push(RouterEntry { number: id.number, address, votes: true });
+        id
+    }
+
     async fn start_all(routers: usize, storage: usize, replication_factor: u32) -> Apart {
         let mut apart = Apart::new(routers, storage, replication_factor);
         for id in apart.description.members().into_keys() {
@@ -78,6 +102,16 @@ impl Apart {
         let id = ProcessId::client(number);
         self.start(id).await;
         self.members[&id].client().expect("it is a client")
+    }
+
+    /// Starts a process again at the address that it had.
+    async fn restart(&mut self, id: ProcessId) {
+        let mut options = self.options(id);
+        if let Some(entry) = self.added.iter().find(|entry| ProcessId::router(entry.number) == id) {
+            options.listen = Some(entry.address.parse().expect("an address"));
+        }
+        let member = Member::start(options).await.unwrap_or_else(|error| panic!("{id}: {error}"));
+        self.members.insert(id, member);
     }
 
     async fn kill(&mut self, id: ProcessId) {
@@ -172,6 +206,60 @@ async fn a_process_that_the_description_does_not_name_joins_and_takes_rows() {
         apart.start_added(3, &added[0]).await;
         second.catalog_at(client.frontier()).await.expect("it follows");
         assert_eq!(Table::find(&second, "t").read().await, rows);
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_routers_are_replaced_and_everybody_finds_the_new_ones() {
+    let test = async {
+        let mut apart = Apart::start_all(3, 2, 2).await;
+        let (first, second) = (apart.client(1).await, apart.client(2).await);
+        let table = Table::create(&first, "t").await;
+        second.catalog_at(first.frontier()).await.expect("it follows");
+        let tables = [table, Table::find(&second, "t")];
+        let mut known = BTreeMap::new();
+        let described = apart.description.clone();
+        for old in 1..=3 {
+            let old = ProcessId::router(old);
+            if old.number == 2 {
+                apart.kill(old).await;
+            }
+            let added = apart.add_router(&first).await;
+            insert(&tables, i64::from(old.number) * 100..i64::from(old.number) * 100 + 20, &mut known).await;
+            first.remove_router(old).await.expect("the others suffice");
+            if let Some(removed) = apart.members.remove(&old) {
+                let reason = removed.failure().await;
+                assert!(reason.contains(&format!("router {old} has been removed")), "{reason}");
+                removed.kill().await;
+            }
+            insert(&tables, i64::from(old.number) * 100 + 20..i64::from(old.number) * 100 + 40, &mut known)
+                .await;
+            assert!(first.routers().contains(added));
+        }
+        // Whoever was away finds none of the routers that it knows, but others who know better; a removed router learns
+        // from them, too, that it is none.
+        apart.description = described;
+        let error = Member::start(apart.options(ProcessId::router(2))).await.err().expect("it is refused");
+        assert!(error.to_string().contains("router r2 has been removed"), "{error}");
+        apart.kill(ProcessId::client(2)).await;
+        std::fs::remove_file(apart.directory.path().join("c2/known-routers"))
+            .expect("it has heard of routers");
+        let second = apart.client(2).await;
+        second.catalog_at(first.frontier()).await.expect("it follows");
+        assert_eq!(second.routers().voters().collect::<Vec<_>>(), [4, 5, 6].map(ProcessId::router));
+        // All at once, and everybody knows from before who the routers are.
+        let ids: Vec<ProcessId> = apart.members.keys().copied().collect();
+        for id in &ids {
+            apart.kill(*id).await;
+        }
+        for id in ids.iter().filter(|id| id.kind != ProcessKind::Client) {
+            apart.restart(*id).await;
+        }
+        let client = apart.client(1).await;
+        client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
+        let found = Table::find(&client, "t").read().await;
+        assert!(known.keys().all(|key| found.contains_key(key)), "acknowledged, but lost");
     };
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }

@@ -88,6 +88,7 @@ impl Processes {
             durability: shape.durability,
             routers,
             storage,
+            ..Description::default()
         };
         let file = directory.path().join("cluster.toml");
         std::fs::write(&file, description.to_toml()).map_err(failed)?;

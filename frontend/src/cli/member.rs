@@ -12,10 +12,11 @@ use carousel_cluster::{
     description::Description,
     embedded::{Binding, Durability as ClusterDurability},
     member::MemberOptions,
-    message::ProcessId,
+    message::{ProcessId, ProcessKind},
+    routers::removed,
     transport::{TlsFiles, Transport},
 };
-use clap::Args;
+use clap::{Args, builder::BoolishValueParser};
 use figment::{
     Figment,
     providers::{Format, Serialized, Toml},
@@ -30,6 +31,10 @@ use super::{
     size::MemorySize,
 };
 
+/// What a process that has joined remembers of the cluster.
+const REMEMBERED: &str = "cluster.toml";
+/// How often a router that joins looks whether it has been added.
+const ADDED: Duration = Duration::from_millis(500);
 /// Silence after which a storage process is suspected, unless routers are told otherwise.
 const DEFAULT_SUSPECT_AFTER: Duration = Duration::from_secs(10);
 /// After this long a suspected process that nobody replaces leaves the ring, unless routers are told otherwise.
@@ -55,7 +60,8 @@ pub struct DescriptionArgs {
     #[serde(skip)]
     pub cluster: Option<PathBuf>,
 
-    /// Ask a running router or storage process for the cluster's description
+    /// Ask a running router or storage process for the cluster's description. A router that it does not name waits until
+    /// it is added to the cluster (ALTER CLUSTER ADD ROUTER)
     #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_JOIN", hide_env_values = true)]
     #[serde(skip)]
     pub join: Option<String>,
@@ -102,6 +108,12 @@ pub struct DescriptionArgs {
     )]
     #[serde(rename = "storage", skip_serializing_if = "Option::is_none")]
     pub storage_addresses: Option<Vec<String>>,
+
+    /// With TLS, talk to routers and storage processes whose certificates name no process, too
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new(), env = "CAROUSEL_UNNAMED_CERTIFICATES", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unnamed_certificates: Option<bool>,
 }
 
 /// What every process needs.
@@ -112,7 +124,8 @@ pub struct MemberArgs {
     #[serde(skip)]
     pub description: DescriptionArgs,
 
-    /// Number of this process among its kind, counted from 1 [default: 1]
+    /// Number of this process among its kind, counted from 1 [default: 1; of a router that joins, the one that it has been
+    /// given with the address in --bind]
     #[arg(long, value_name = "N", env = "CAROUSEL_NUMBER", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
@@ -127,7 +140,8 @@ pub struct MemberArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_authority: Option<PathBuf>,
 
-    /// PEM file of this process's certificate, for the host in its address
+    /// PEM file of this process's certificate, for the host in its address and for the process, by a URI such as
+    /// carousel://CLUSTER/router/1, storage/1 or frontend/1
     #[arg(long, value_name = "FILE", env = "CAROUSEL_TLS_CERTIFICATE", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_certificate: Option<PathBuf>,
@@ -152,8 +166,8 @@ pub struct MemberArgs {
 #[derive(Args, Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct BindArgs {
-    /// Listen here for other processes, if it is not the address that the description has for this one. A storage process
-    /// that the description does not name is reached here
+    /// Listen here for other processes, if it is not the address that the description has for this one. A process that the
+    /// description does not name is reached here; a router that joins without a number is added by this address
     #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_BIND", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind: Option<String>,
@@ -319,16 +333,33 @@ impl Role {
     /// A setup failure that names the option and what is wrong with it.
     pub async fn resolve(&self, cores: u32) -> Result<MemberSettings, Failure> {
         let layers = self.layers()?;
-        let number = layers.number.unwrap_or(1);
+        let tls = tls_files(&layers)?;
+        let args = &self.member().description;
+        let description = match describe(args, tls.as_ref()).await {
+            // Whoever has joined once knows enough to go on without the process that it was told to ask.
+            Err(failure) if args.join.is_some() => match remembered(layers.data_dir.as_deref(), args)? {
+                Some(description) => {
+                    tracing::warn!("{failure}: going on with what is known from before");
+                    description
+                }
+                None => return Err(failure),
+            },
+            described => described?,
+        };
+        let (description, number) = match self {
+            Role::Router(_) if args.join.is_some() => {
+                wait_to_be_added(description, args, tls.as_ref(), layers.number, layers.bind.as_deref())
+                    .await?
+            }
+            _ => (description, layers.number.unwrap_or(1)),
+        };
         let id = match self {
             Role::Router(_) => ProcessId::router(number),
             Role::Storage(_) => ProcessId::storage(number),
             Role::Frontend(_) => ProcessId::client(number),
         };
-        let tls = tls_files(&layers)?;
-        let description = describe(&self.member().description, tls.as_ref()).await?;
         description.check().map_err(Failure::setup)?;
-        let own_address = description.members().get(&id).cloned();
+        let own_address = address_of(&description, id);
         // A storage process that the description does not name joins as a standby.
         let address =
             layers.bind.clone().filter(|_| own_address.is_none() && matches!(self, Role::Storage(_)));
@@ -401,6 +432,80 @@ async fn describe(args: &DescriptionArgs, tls: Option<&TlsFiles>) -> Result<Desc
         figment = figment.merge(Toml::string(&told));
     }
     figment.merge(Serialized::defaults(args)).extract().map_err(Failure::setup)
+}
+
+/// Where a process listens.
+fn address_of(description: &Description, id: ProcessId) -> Option<String> {
+    let members = description.members();
+    let routers = description.known_routers().resolved(&members);
+    match id.kind {
+        ProcessKind::Router => routers.entry(id.number).map(|entry| entry.address.clone()),
+        _ => members.get(&id).cloned(),
+    }
+}
+
+/// The description of a router that is to join, as soon as it has this one, with its number: the one that it asks for, or
+/// the one that belongs to its address.
+async fn wait_to_be_added(
+    mut description: Description,
+    args: &DescriptionArgs,
+    tls: Option<&TlsFiles>,
+    number: Option<u32>,
+    bind: Option<&str>,
+) -> Result<(Description, u32), Failure> {
+    let mut told = false;
+    loop {
+        let routers = description.known_routers().resolved(&description.members());
+        let own = match (number, bind) {
+            (Some(number), _) => routers.entry(number),
+            (None, Some(bind)) => routers.entries().iter().find(|entry| entry.address == bind),
+            (None, None) => return Ok((description, 1)),
+        };
+        if let Some(number) = own.map(|entry| entry.number) {
+            return Ok((description, number));
+        }
+        if let Some(number) = number.filter(|number| routers.is_removed(ProcessId::router(*number))) {
+            return Err(Failure::setup(removed(ProcessId::router(number))));
+        }
+        if !std::mem::replace(&mut told, true) {
+            let address = bind.unwrap_or("HOST:PORT");
+            tracing::warn!("waiting to be added to the cluster: ALTER CLUSTER ADD ROUTER '{address}'");
+        }
+        tokio::time::sleep(ADDED).await;
+        match describe(args, tls).await {
+            Ok(described) => description = described,
+            // It may be restarting.
+            Err(failure) => tracing::debug!("{failure}"),
+        }
+    }
+}
+
+/// What an earlier start was told of the cluster.
+fn remembered(directory: Option<&Path>, args: &DescriptionArgs) -> Result<Option<Description>, Failure> {
+    let Some(path) = directory.map(|directory| directory.join(REMEMBERED)).filter(|path| path.exists())
+    else {
+        return Ok(None);
+    };
+    let figment = Figment::from(Serialized::defaults(Description::default()));
+    let figment = figment.merge(checked(&path, Description::default())?);
+    figment.merge(Serialized::defaults(args)).extract().map(Some).map_err(Failure::setup)
+}
+
+/// Writes down what the cluster consists of, for a start at which nobody can be asked.
+///
+/// # Errors
+/// A setup failure when the directory cannot be written.
+pub fn remember(member: &MemberOptions) -> Result<(), Failure> {
+    let path = member.data_dir.join(REMEMBERED);
+    let description = &member.description;
+    let mut text = description.to_toml();
+    if description.current.version() > 0 {
+        text.push_str(&description.current.to_toml());
+    }
+    let new = path.with_extension("new");
+    std::fs::write(&new, text)
+        .and_then(|()| std::fs::rename(&new, &path))
+        .map_err(|error| Failure::setup(format!("cannot write {}: {error}", path.display())))
 }
 
 fn tls_files(layers: &Layers) -> Result<Option<TlsFiles>, Failure> {

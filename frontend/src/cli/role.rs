@@ -6,7 +6,7 @@ use carousel_cluster::{member::Member, message::Body};
 
 use super::{
     failure::Failure,
-    member::{MemberSettings, Role},
+    member::{MemberSettings, Role, remember},
     memory::Tidying,
     observe::serve_metrics,
     open_files,
@@ -25,7 +25,11 @@ const TIDY: Duration = Duration::from_secs(1);
 /// A setup failure when it cannot start, a job's when it has to stop itself.
 pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
     let mut signals = StopSignals::new()?;
-    let settings = role.resolve(cores).await?;
+    let settings = tokio::select! {
+        settings = role.resolve(cores) => settings?,
+        // A router may have to wait until it is added.
+        () = signals.next() => return Ok(()),
+    };
     if let Some(address) = settings.metrics_listen {
         serve_metrics(address)?;
     }
@@ -54,6 +58,7 @@ pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
 
 async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Failure> {
     let member = Member::start(settings.member.clone()).await.map_err(Failure::setup)?;
+    remember(&settings.member)?;
     let (Some(listen), Some(client)) = (settings.listen, member.client()) else { return Ok((member, None)) };
     open_files::allow(settings.max_connections, &format!("--max-connections {}", settings.max_connections))?;
     let mut options = Options::new(listen);

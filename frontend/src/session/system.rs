@@ -68,7 +68,9 @@ fn position(position: Position) -> Value {
 
 fn routers(client: &Client) -> Vec<Vec<Value>> {
     let leader = client.leader();
-    client.routers().iter().map(|router| vec![text(router), Value::Bool(leader == Some(*router))]).collect()
+    let routers = client.routers();
+    let numbers = routers.entries().iter().map(|entry| ProcessId::router(entry.number));
+    numbers.map(|router| vec![text(router), Value::Bool(leader == Some(router))]).collect()
 }
 
 fn storage(client: &Client) -> Vec<Vec<Value>> {

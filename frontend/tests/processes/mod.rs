@@ -165,7 +165,7 @@ fn role(name: &str) -> (&'static str, &str) {
 fn describe(path: PathBuf, addresses: &BTreeMap<String, String>) -> PathBuf {
     let of = |names: &[&str]| names.iter().map(|name| addresses[*name].clone()).collect::<Vec<_>>();
     let text = format!(
-        "name = \"test\"\nreplication-factor = 2\nrouters = {:?}\nstorage = {:?}\n",
+        "name = \"test\"\nreplication-factor = 2\nunnamed-certificates = true\nrouters = {:?}\nstorage = {:?}\n",
         of(&ROUTERS),
         of(&STORAGE)
     );

@@ -1,0 +1,205 @@
+//! Changes who the routers are, by openraft's membership: a task beside every router that acts while that one leads.
+//! What to do is decided by [`crate::routers::change`]; here is what it takes to see how things stand, and to do it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use carousel_engine::SqlError;
+use openraft::{ChangeMembers, Instant as _, RaftMetrics, ServerState, async_runtime::WatchReceiver};
+use tokio::{sync::mpsc, task::AbortHandle};
+
+use super::{Node, RouterRaft, TypeConfig, marks::Marks, number};
+use crate::{
+    message::{Incarnation, ProcessId},
+    routers::change::{Decision, RouterChange, Standing, Step, decide, upkeep},
+    wire::Wire,
+};
+
+/// Requests that wait to be looked at; more are lost, and sent again.
+const REQUESTS: usize = 64;
+/// How often it looks how things stand.
+const TICK: Duration = Duration::from_millis(50);
+/// Whoever asks sends a request again more often than this; one that is not is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(5);
+/// Who has answered within this time is live.
+const LIVE: Duration = Duration::from_secs(1);
+/// Who lacks no more entries than this is near the end of the log.
+const NEAR: u64 = 256;
+/// How long a step of the consensus is waited for. It may end later all the same, and is then seen in the log.
+const STEP: Duration = Duration::from_secs(5);
+/// How long another router may take to lead after it was asked to.
+const HANDING_OVER: Duration = Duration::from_secs(1);
+
+/// What somebody wants of the routers.
+#[derive(Clone, Debug)]
+pub(crate) struct RouterRequest {
+    /// Who.
+    pub(crate) from: ProcessId,
+    /// The asker's incarnation.
+    pub(crate) incarnation: Incarnation,
+    /// The asker's number for it.
+    pub(crate) request: u64,
+    /// What is to become of them.
+    pub(crate) change: RouterChange,
+}
+
+/// A running registrar. Dropping it ends it.
+pub(crate) struct Registrar {
+    requests: mpsc::Sender<RouterRequest>,
+    task: AbortHandle,
+}
+
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Registrar {
+    pub(super) fn start(
+        id: u64,
+        raft: RouterRaft,
+        marks: Arc<Marks>,
+        first: BTreeMap<ProcessId, String>,
+        answer: impl Fn(ProcessId, Wire) + Send + Sync + 'static,
+    ) -> Registrar {
+        let (requests, received) = mpsc::channel(REQUESTS);
+        let work = Work { id, raft, marks, first, pending: BTreeMap::new(), answer };
+        Registrar { requests, task: tokio::spawn(work.run(received)).abort_handle() }
+    }
+
+    /// Takes a request, if there is room; whoever asks sends it again.
+    pub(crate) fn ask(&self, request: RouterRequest) {
+        let _ = self.requests.try_send(request);
+    }
+}
+
+struct Work<A> {
+    id: u64,
+    raft: RouterRaft,
+    marks: Arc<Marks>,
+    first: BTreeMap<ProcessId, String>,
+    /// By who asks and the asker's number, with when it was heard last.
+    pending: BTreeMap<(ProcessId, u64), (RouterRequest, Instant)>,
+    answer: A,
+}
+
+impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
+    async fn run(mut self, mut requests: mpsc::Receiver<RouterRequest>) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                request = requests.recv() => match request {
+                    Some(request) => {
+                        let key = (request.from, request.request);
+                        self.pending.insert(key, (request, Instant::now()));
+                    }
+                    None => return,
+                },
+                _ = ticks.tick() => {}
+            }
+            let Some(standing) = self.standing() else {
+                // Whoever leads is asked again.
+                self.pending.clear();
+                continue;
+            };
+            self.pending.retain(|_, (_, heard)| heard.elapsed() < FORGOTTEN);
+            if let Some(step) = self.look(&standing) {
+                self.take(step).await;
+            }
+        }
+    }
+
+    /// Answers what can be answered, and chooses the next step.
+    fn look(&mut self, standing: &Standing) -> Option<Step> {
+        let mut next = upkeep(standing);
+        let mut answered = Vec::new();
+        for (key, (request, _)) in &self.pending {
+            match decide(&request.change, standing) {
+                Decision::Done(number) => answered.push((*key, Ok(number))),
+                Decision::Refused(refused) => answered.push((*key, Err(Box::new(SqlError::from(refused))))),
+                Decision::Step(step) => next = next.or(Some(step)),
+                Decision::Wait => {}
+            }
+        }
+        for (key, outcome) in answered {
+            if let Some((RouterRequest { from, incarnation, request, .. }, _)) = self.pending.remove(&key) {
+                (self.answer)(from, Wire::RoutersChanged { incarnation, request, outcome });
+            }
+        }
+        next
+    }
+
+    /// How things stand; nothing when this router does not lead.
+    fn standing(&self) -> Option<Standing> {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        if metrics.state != ServerState::Leader || metrics.current_leader != Some(self.id) {
+            return None;
+        }
+        let (routers, learned) = self.marks.routers();
+        let unfinished = match &learned.membership().get_joint_config()[..] {
+            [_, .., last] => Some(last.iter().map(|id| number(*id)).collect()),
+            _ => None,
+        };
+        Some(Standing {
+            routers: routers.resolved(&self.first),
+            leader: number(self.id),
+            unfinished,
+            changing: learned.log_id() != metrics.membership_config.log_id(),
+            live: self.live(&metrics),
+            near: self.near(&metrics),
+        })
+    }
+
+    fn live(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<u32> {
+        let heard = metrics.heartbeat.iter().flatten();
+        let live = heard.filter(|(_, heard)| heard.as_ref().is_some_and(|heard| heard.elapsed() < LIVE));
+        live.map(|(id, _)| number(*id)).chain([number(self.id)]).collect()
+    }
+
+    fn near(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<u32> {
+        let last = metrics.last_log_index.unwrap_or(0);
+        let matched = metrics.replication.iter().flatten();
+        let near = matched.filter(|(_, matched)| matched.is_some_and(|id| id.index + NEAR >= last));
+        near.map(|(id, _)| number(*id)).chain([number(self.id)]).collect()
+    }
+
+    /// Takes a step. What does not succeed is tried again, as long as it is wanted.
+    async fn take(&self, step: Step) {
+        let router = ProcessId::router(number(self.id));
+        tracing::info!(%router, ?step, "the routers change");
+        let one = |router: u32| BTreeSet::from([u64::from(router)]);
+        let changes = match step.clone() {
+            Step::Teach(router, address) => {
+                ChangeMembers::AddNodes([(u64::from(router), Node { address })].into())
+            }
+            Step::Vote(router) => ChangeMembers::AddVoterIds(one(router)),
+            Step::Remove(router) => ChangeMembers::RemoveVoters(one(router)),
+            Step::Forget(router) => ChangeMembers::RemoveNodes(one(router)),
+            Step::Finish(voters) => {
+                ChangeMembers::ReplaceAllVoters(voters.into_iter().map(u64::from).collect())
+            }
+            Step::HandOver(router) => return self.hand_over(u64::from(router)).await,
+        };
+        match tokio::time::timeout(STEP, self.raft.change_membership(changes, false)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::info!(%router, ?step, %error, "the routers do not change yet"),
+            Err(_) => tracing::warn!(%router, ?step, "the routers have not agreed on their change yet"),
+        }
+    }
+
+    async fn hand_over(&self, to: u64) {
+        let mut metrics = self.raft.metrics();
+        if self.raft.trigger().transfer_leader(to).await.is_err() {
+            return;
+        }
+        let handed_over = async {
+            while metrics.borrow_watched().state == ServerState::Leader && metrics.changed().await.is_ok() {}
+        };
+        let _ = tokio::time::timeout(HANDING_OVER, handed_over).await;
+    }
+}
