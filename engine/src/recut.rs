@@ -264,6 +264,7 @@ impl Shard {
             self.add_piece(Piece::new(range, recut.ts));
         }
         self.held = held;
+        self.recut_at = recut.ts;
     }
 
     /// Cuts a piece in two or more.
@@ -290,7 +291,8 @@ impl Shard {
     /// there was anything to do.
     pub(crate) fn drop_pieces(&mut self) -> bool {
         let horizon = self.horizon;
-        if self.riders.is_empty() {
+        // Whoever reads an earlier prefix names the ranges of then.
+        if self.riders.is_empty() && self.recut_at < horizon {
             self.join_pieces();
         }
         let mut dropped = false;

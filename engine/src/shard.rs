@@ -107,6 +107,8 @@ pub struct Shard {
     pub(crate) inbox: VecDeque<OrderedOperation>,
     /// Changes of the pieces that wait for the operations before them.
     pub(crate) recuts: VecDeque<Recut>,
+    /// When the last of them was made.
+    pub(crate) recut_at: Ts,
     submitted: Ts,
     /// Nobody asks for a prefix before this.
     pub(crate) horizon: Ts,
@@ -142,6 +144,7 @@ impl Shard {
             riders: Riders::default(),
             inbox: VecDeque::new(),
             recuts: VecDeque::new(),
+            recut_at: Ts::ZERO,
             horizon: Ts::ZERO,
             submitted: Ts::ZERO,
             filling: None,

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    Shard, TableSchema, Ts,
+    Shard, TableId, TableSchema, Ts,
     expr::Expr,
     operation::{Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
     position::KeyRange,
     recut::Recut,
+    shard::{Options, Progress},
 };
 
-use crate::{Step, generate::Random, oracle::context};
+use crate::{Step, generate::Random, oracle::context, sharing::Scan};
 
 /// The ring, cut at random.
 pub fn random_ranges(random: &mut Random) -> Vec<KeyRange> {
@@ -168,4 +169,34 @@ impl Moving {
         });
         self.state = State::Reading { ts, range, window, unread: 0 };
     }
+}
+
+/// Whoever reads a prefix before a change names the ranges of then, and garbage collection does not join them.
+#[test]
+fn ranges_that_are_joined_can_be_read_as_they_were() {
+    let halves = [KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX)];
+    let mut scan = Scan::with(1_000, Options::default());
+    let recut = |ts: u64, held: &[KeyRange]| Recut { ts: Ts(ts), held: held.to_vec(), ..Recut::default() };
+    let mut effects = Vec::new();
+    for (ts, held) in [(10, &halves[..]), (20, &[KeyRange::FULL][..])] {
+        scan.shard.recut(recut(ts, held));
+        while scan.shard.step(&mut effects) == Progress::Busy {}
+    }
+    let rows = |shard: &mut Shard, ts: u64, read_ts: u64, ranges: &[KeyRange]| {
+        while shard.collect_garbage(Ts(read_ts)) == Progress::Busy {}
+        let kind = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
+        let operation = Arc::new(Operation { table: TableId(1), context: context(), kind });
+        let (ts, read_ts, ranges) = (Ts(ts), Ts(read_ts), ranges.to_vec());
+        shard.submit(OrderedOperation { ts, read_ts, operation, ranges, undecided: false, window: None });
+        let mut effects = Vec::new();
+        while shard.step(&mut effects) == Progress::Busy {}
+        let outcomes = effects.into_iter().find_map(|effect| match effect {
+            Effect::Executed { outcomes, .. } => Some(outcomes),
+            _ => None,
+        });
+        outcomes.is_some_and(|outcomes| outcomes.iter().all(|(_, outcome)| outcome.is_ok()))
+    };
+    assert!(rows(&mut scan.shard, 21, 15, &halves), "as of a checkpoint that waited");
+    assert!(rows(&mut scan.shard, 22, 22, &[KeyRange::FULL]));
+    assert!(!rows(&mut scan.shard, 23, 23, &halves), "they are one range now");
 }
