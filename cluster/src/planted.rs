@@ -28,6 +28,10 @@ pub(crate) enum Bug {
     VotesForgottenTooEarly,
     /// A router leads before it has learned what earlier leaders agreed on.
     LeaderBeforeItsLog,
+    /// A process answers and writes in ranges that it has not received yet.
+    AheadOfTheCopy,
+    /// Receivers get the rows of the present instead of those before the keyspace message.
+    CopyOfThePresent,
 }
 
 #[cfg(not(test))]

@@ -262,6 +262,11 @@ impl Config {
         self.copies().any(|(from, to, _)| process == from || process == to)
     }
 
+    /// Whether a storage process receives a copy that is not complete.
+    pub fn is_receiving(&self, process: ProcessId) -> bool {
+        self.copies().any(|(_, to, _)| process == to)
+    }
+
     /// The primary ranges, ascending; together the whole ring.
     pub fn primary_ranges(&self) -> impl ExactSizeIterator<Item = KeyRange> {
         self.placement.primary().iter().map(|(range, _)| *range)

@@ -689,8 +689,12 @@ impl Core {
         // A client that is suspected finds that in the config; otherwise it would wait for ever.
         if !(config.contains(from) || is_fenced && from.kind.joins_by_subscribing()) {
             tracing::warn!(router = %self.id, %from, "a process that is not part of the system subscribes");
-            // What a storage process has is of no use then; it joins without.
-            return self.send(from, Wire::SubscribeRefused { incarnation, purged: Ts::INFINITY });
+            if from.kind == ProcessKind::Storage {
+                // What it has is of no use then; it joins without.
+                let purged = self.mseq.ts();
+                self.send(from, Wire::SubscribeRefused { incarnation, purged });
+            }
+            return;
         }
         self.open(from, incarnation, after);
     }

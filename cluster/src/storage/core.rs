@@ -733,6 +733,7 @@ impl Core {
         let waiting = waiting.map(|(time, _)| global(*time)).collect();
         self.ask_votes(waiting);
         self.migrate(migration::Event::Tick(now_ms));
+        self.leave();
         if self.executed() == self.frontier && self.frontier > self.recovered {
             self.catching_up = false;
         }

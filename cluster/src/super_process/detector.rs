@@ -59,7 +59,7 @@ impl FailureDetector {
     ///
     /// When more than half the patience has passed since the last look, this process itself was not running, and
     /// whatever was not heard meanwhile means nothing. The last live holder of a range is never suspected: nobody
-    /// could take its place, and what waits for it would only fail.
+    /// could take its place, and what waits for it would only fail. Who is still receiving counts for nothing.
     pub fn look(
         &mut self,
         now_ms: u64,
@@ -101,6 +101,7 @@ impl FailureDetector {
             let gone = |holder: &ProcessId| {
                 *holder == process
                     || config.is_suspected(*holder)
+                    || config.is_receiving(*holder)
                     || suspected.iter().any(|(other, _)| other == holder)
             };
             let is_last = config.held(process).iter().any(|range| config.holders(*range).iter().all(gone));

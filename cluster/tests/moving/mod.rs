@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, sync::atomic::Ordering, 
 
 use carousel_cluster::{
     client::Client,
-    config::{Change, Configuration, Instruction, Membership},
-    embedded::Cluster,
+    config::{Change, Config, Configuration, Instruction, Membership},
+    embedded::{Cluster, EmbeddedOptions},
     message::{Body, ProcessId, ReadIsolation},
 };
 use carousel_engine::SqlState;
@@ -191,8 +191,7 @@ async fn who_was_suspected_comes_back_as_a_standby() {
     cluster.client().order(Body::Configuration(suspicion)).await.expect("it is suspected");
     cluster.kill_storage(2).await;
     cluster.restart_storage(2).await.expect("it starts again");
-    let standby =
-        |config: &carousel_cluster::config::Config| config.standbys().any(|standby| standby == process);
+    let standby = |config: &Config| config.standbys().any(|standby| standby == process);
     cluster.client().config_when(standby).await.expect("it joins");
     cluster.client().reshape(Change::Replace { process, by: process }).await.expect("it comes back");
     cluster.client().settled().await.expect("it settles");
@@ -224,4 +223,83 @@ async fn impossible_changes_are_refused_and_old_pins_are_lost() {
     assert_eq!(outcome, Err(SqlState::SERIALIZATION_FAILURE), "the only holder has it since later");
     drop(pin);
     check(cluster, table, expected([]), dir.path(), (2, 1)).await;
+}
+
+/// A cluster that heals itself, with a table of rows.
+async fn start_healing(dir: &Path, contract_after: Option<Duration>) -> (Cluster, Table) {
+    let healing = EmbeddedOptions {
+        suspect_after: Some(Duration::from_millis(800)),
+        contract_after,
+        ..options(dir, 1, 3, 2, 2)
+    };
+    let cluster = Cluster::start(healing).await.expect("it starts");
+    let table = Table::create(&cluster.client(), "t").await;
+    let rows: Vec<(i64, i64)> = (0..ROWS).map(|key| (key, key * 2)).collect();
+    assert_eq!(table.insert(&rows).await, Ok(ROWS as u64));
+    (cluster, table)
+}
+
+/// Waits until the config is as wanted.
+async fn until(cluster: &Cluster, wanted: impl Fn(&Config) -> bool) {
+    let client = cluster.client();
+    if tokio::time::timeout(Duration::from_secs(60), client.config_when(wanted)).await.is_err() {
+        let progress = (1..=4).filter_map(|number| Some((number, cluster.storage_progress(number)?)));
+        let progress: Vec<_> =
+            progress.map(|(number, progress)| (number, progress.borrow().clone())).collect();
+        panic!("{:?} {:?} {progress:#?}", client.config(), client.heard());
+    }
+}
+
+fn is_whole(config: &Config, gone: ProcessId) -> bool {
+    let nobody = config.storage_processes().all(|process| process != gone && !config.is_suspected(process));
+    nobody && config.migrations().is_empty()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_takes_the_place_of_who_has_failed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (cluster, table) = start_healing(dir.path(), None).await;
+    let standby = cluster.add_storage().await.expect("a standby");
+    let load = Load::start(&cluster, 1_000_000);
+    let failed = ProcessId::storage(2);
+    cluster.kill_storage(failed.number).await;
+    let client = cluster.client();
+    until(&cluster, |config| is_whole(config, failed)).await;
+    assert!(ring(&client).contains(&standby.number));
+    let model = load.end().await;
+    assert_eq!(table.read().await, expected([model]));
+    // Who was replaced is the next standby.
+    cluster.restart_storage(failed.number).await.expect("it starts again");
+    let back = |config: &Config| config.standbys().any(|standby| standby == failed);
+    until(&cluster, back).await;
+    cluster.shutdown().await.expect("it ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_standby_who_has_failed_comes_back_or_leaves_the_ring() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (cluster, table) = start_healing(dir.path(), None).await;
+    let load = Load::start(&cluster, 1_000_000);
+    let failed = ProcessId::storage(2);
+    let client = cluster.client();
+    cluster.kill_storage(failed.number).await;
+    until(&cluster, |config| config.is_suspected(failed)).await;
+    cluster.restart_storage(failed.number).await.expect("it starts again");
+    let back = |config: &Config| !config.is_suspected(failed) && config.migrations().is_empty();
+    until(&cluster, back).await;
+    assert_eq!(ring(&client), [1, 2, 3]);
+    let model = load.end().await;
+    assert_eq!(table.read().await, expected([model]));
+    cluster.shutdown().await.expect("it ends");
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let (cluster, table) = start_healing(dir.path(), Some(Duration::from_millis(100))).await;
+    let load = Load::start(&cluster, 1_000_000);
+    cluster.kill_storage(failed.number).await;
+    let client = cluster.client();
+    until(&cluster, |config| is_whole(config, failed)).await;
+    assert_eq!(ring(&client), [1, 3]);
+    let model = load.end().await;
+    assert_eq!(table.read().await, expected([model]));
+    cluster.shutdown().await.expect("it ends");
 }

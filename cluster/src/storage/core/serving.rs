@@ -16,7 +16,10 @@ use carousel_engine::{
 };
 
 use super::{Arc, Core, Effect, ProcessId, Wire, checkpoints::all_columns, local};
-use crate::storage::migration::{Chunk, PartId};
+use crate::{
+    planted::{Bug, planted},
+    storage::migration::{Chunk, PartId},
+};
 
 /// Batches of rows that a shard may have on their way to a receiver. Each is a chunk.
 const SHARD_WINDOW: u32 = 16;
@@ -140,8 +143,9 @@ impl Core {
             Arc::new(Operation { table: table.id, context: Default::default(), kind })
         };
         let rows = operation(ReadOutput::Rows { projection: all_columns(&table), top: None });
-        let (read_ts, ranges, undecided) = (local(part.keyspace), vec![part.range], false);
         let time = self.next_local();
+        let read_ts = if planted(Bug::CopyOfThePresent) { time } else { local(part.keyspace) };
+        let (ranges, undecided) = (vec![part.range], false);
         let window = Some(SHARD_WINDOW);
         self.submit(OrderedOperation {
             ts: time,

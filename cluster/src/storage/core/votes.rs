@@ -65,11 +65,16 @@ impl Core {
 
     /// Forgets votes and payloads that nobody will replay.
     pub(super) fn forget(&mut self) {
-        // Those for whom the log is kept replay it.
-        let (peers, keepers) = (&self.peers, self.options.config.keepers_of_log());
-        let durable = |process: ProcessId| match keepers.binary_search(&process) {
-            Ok(_) => peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts),
-            Err(_) => Ts::INFINITY,
+        // Those for whom the log is kept replay it; who has left the ring may still have to end what it has begun.
+        let (peers, config) = (&self.peers, &self.options.config);
+        let (keepers, standbys): (Vec<ProcessId>, Vec<ProcessId>) =
+            (config.keepers_of_log(), config.standbys().collect());
+        let needs = |process: &ProcessId| {
+            keepers.contains(process) || standbys.contains(process) && !config.is_suspected(*process)
+        };
+        let durable = |process: ProcessId| match needs(&process) {
+            true => peers.get(&process).map_or(Ts::ZERO, |(ts, _)| *ts),
+            false => Ts::INFINITY,
         };
         self.ballots.forget(self.durable, durable);
         let own = self.options.id;
