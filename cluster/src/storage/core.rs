@@ -263,8 +263,9 @@ impl Core {
             return local(next);
         }
         let running = self.running.values().map(|running| running.read_ts);
-        let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(|writing| writing.ts);
-        let checkpoints = writing.into_iter().chain(self.requested.as_ref().map(|requested| requested.ts));
+        let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(Writing::oldest_needed);
+        let requested = self.requested.as_ref().map(Requested::oldest_needed);
+        let checkpoints = writing.into_iter().chain(requested);
         let needed = checkpoints.chain(self.pins.keys().next().copied()).chain(self.moving.oldest_needed());
         let oldest = running.chain(needed).fold(next, Ts::min);
         local(oldest)

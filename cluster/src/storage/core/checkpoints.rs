@@ -47,6 +47,20 @@ pub(super) struct Writing {
     pub(super) complete: bool,
 }
 
+impl Requested {
+    /// The oldest `Ts` as of which it will read: also when the receivers of what it keeps need nothing any more.
+    pub(super) fn oldest_needed(&self) -> Ts {
+        self.served.iter().map(|(_, part)| part.keyspace).fold(self.ts, Ts::min)
+    }
+}
+
+impl Writing {
+    /// The same.
+    pub(super) fn oldest_needed(&self) -> Ts {
+        self.served.iter().map(|part| part.keyspace).fold(self.ts, Ts::min)
+    }
+}
+
 /// A read of a checkpoint.
 #[derive(Debug)]
 struct CheckpointRead {
