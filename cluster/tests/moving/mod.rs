@@ -228,7 +228,8 @@ async fn impossible_changes_are_refused_and_old_pins_are_lost() {
 /// A cluster that heals itself, with a table of rows.
 async fn start_healing(dir: &Path, contract_after: Option<Duration>) -> (Cluster, Table) {
     let healing = EmbeddedOptions {
-        suspect_after: Some(Duration::from_millis(800)),
+        // Who is suspected although it lives stops for good.
+        suspect_after: Some(Duration::from_secs(4)),
         contract_after,
         ..options(dir, 1, 3, 2, 2)
     };
