@@ -185,7 +185,8 @@ fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>)
         return Some(removed(ProcessId::router(from.number)));
     }
     let is_member = match from.kind {
-        ProcessKind::Storage => shared.members.contains_key(from),
+        // Who is not described may be on its way to join.
+        ProcessKind::Storage => (1..=super::MOST_STORAGE).contains(&from.number),
         // Before anything is known, those of the description.
         ProcessKind::Router | ProcessKind::Super if routers.is_empty() => {
             shared.members.contains_key(&ProcessId::router(from.number))
