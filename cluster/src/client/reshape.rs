@@ -117,6 +117,11 @@ impl Client {
         self.config_when(|config| config.migrations().is_empty()).await.map(|_| ())
     }
 
+    /// Whether the whole cluster runs in this operating system process.
+    pub fn is_embedded(&self) -> bool {
+        self.shared.network.founder().is_some()
+    }
+
     async fn standby(&self, wanted: Option<ProcessId>) -> Result<ProcessId, SqlError> {
         if let Some(standby) = wanted.or_else(|| self.config().standbys().next()) {
             return Ok(standby);

@@ -1,4 +1,5 @@
-//! ALTER CLUSTER. The statement ends when the ring has changed; rows move on afterwards, as `carousel.migrations` shows.
+//! ALTER CLUSTER. The statement ends when the ring has changed; rows move on afterwards, as `carousel.migrations` shows. What
+//! is about routers ends when a majority of them has agreed, and the new one votes.
 
 use carousel_cluster::config::Change;
 use carousel_engine::{SqlError, SqlState};
@@ -8,7 +9,7 @@ use super::{Result, Session, execute::outcome_unknown, transaction::State};
 use crate::connection::Failed;
 
 impl Session<'_> {
-    /// Changes the ring.
+    /// Changes the ring, or the routers.
     ///
     /// # Errors
     /// 25001 in a transaction block, 42704, 42710 or 55000 when the change is impossible.
@@ -21,23 +22,32 @@ impl Session<'_> {
         let changed = async {
             match alter {
                 AlterCluster::Expand { process, identifier } => {
-                    client.expand(process, identifier).await.map(|(_, ts)| ts)
+                    client.expand(process, identifier).await.map(drop)
                 }
-                AlterCluster::Contract(process) => client.reshape(Change::Contract { process }).await,
-                AlterCluster::Replace { process, by } => client.replace(process, by).await.map(|(_, ts)| ts),
+                AlterCluster::Contract(process) => {
+                    client.reshape(Change::Contract { process }).await.map(drop)
+                }
+                AlterCluster::Replace { process, by } => client.replace(process, by).await.map(drop),
                 AlterCluster::Rebalance { process, identifier } => {
-                    client.rebalance(process, identifier).await
+                    client.rebalance(process, identifier).await.map(drop)
                 }
-                AlterCluster::Remove(process) => client.remove(process).await,
-                AlterCluster::AddRouter { .. } | AlterCluster::RemoveRouter(_) => {
-                    Err(SqlError::unsupported("changing the routers of a running cluster"))
+                AlterCluster::Remove(process) => client.remove(process).await.map(drop),
+                AlterCluster::AddRouter { .. } if client.is_embedded() => {
+                    Err(SqlError::unsupported("adding a router to a cluster in one process").with_hint(
+                        "Clusters of separate processes take further routers; see `carousel router --help`.",
+                    ))
                 }
+                AlterCluster::AddRouter { router, address } => {
+                    let number = router.map(|router| router.number);
+                    client.add_router(number, &address).await.map(drop)
+                }
+                AlterCluster::RemoveRouter(router) => client.remove_router(router).await,
             }
         };
         match self.connection.interrupts.guard(changed).await {
             // It cannot be taken back.
             Err(Failed::Statement(stopped)) => Err(outcome_unknown(*stopped).into()),
-            outcome => Ok(outcome?.map(drop)?),
+            outcome => Ok(outcome??),
         }
     }
 }

@@ -5,6 +5,7 @@ use carousel_cluster::{
     client::{Client, OpenOperation, OperationState},
     config::{Config, Instruction},
     message::{ProcessId, ReadIsolation},
+    routers::RouterEntry,
 };
 use carousel_engine::{TableId, Value, error::Result, numeric::Numeric, position::Position};
 use carousel_planner::relational::SystemView;
@@ -67,10 +68,14 @@ fn position(position: Position) -> Value {
 }
 
 fn routers(client: &Client) -> Vec<Vec<Value>> {
-    let leader = client.leader();
-    let routers = client.routers();
-    let numbers = routers.entries().iter().map(|entry| ProcessId::router(entry.number));
-    numbers.map(|router| vec![text(router), Value::Bool(leader == Some(router))]).collect()
+    let (leader, routers) = (client.leader(), client.routers());
+    let row = |entry: &RouterEntry| {
+        let router = ProcessId::router(entry.number);
+        // Where the first ones listen is told by the description.
+        let address = if entry.address.is_empty() { Value::Null } else { text(&entry.address) };
+        vec![text(router), address, Value::Bool(entry.votes), Value::Bool(leader == Some(router))]
+    };
+    routers.entries().iter().map(row).collect()
 }
 
 fn storage(client: &Client) -> Vec<Vec<Value>> {

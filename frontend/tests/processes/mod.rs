@@ -257,16 +257,22 @@ impl Cluster {
 
     /// Starts a process that asks a router for the description, and waits until it runs.
     fn join(&mut self, name: &str) {
+        self.join_at(name, &addresses(1)[0], true);
+    }
+
+    fn join_at(&mut self, name: &str, address: &str, waits: bool) {
         let description = std::fs::read_to_string(&self.description).unwrap();
         let router = description.split('"').nth(3).expect("the first router's address").to_owned();
         let mut command = self.command(name);
         command.args(["--join", &router]);
-        if name.starts_with('s') {
-            command.args(["--bind", &addresses(1)[0]]);
+        if !name.starts_with('c') {
+            command.args(["--bind", address]);
         }
         self.secured(&mut command, &self.certificates);
         let process = self.spawn(command);
-        process.output.expect(&["Carousel", name]);
+        if waits {
+            process.output.expect(&["Carousel", name]);
+        }
         self.processes.insert(name.to_owned(), process);
     }
 
@@ -435,6 +441,39 @@ async fn healed(cluster: &mut Cluster, written: &AtomicI64, client: &Client) {
     client.execute("ALTER CLUSTER EXPAND WITH s2", &[]).await.expect("it is a standby");
     until(client, "SELECT count(*) = 0 FROM carousel.migrations").await;
     progress(written, 10).await;
+}
+
+/// A router is added, one that is dead and the one that leads are removed; the cluster goes on with those that stay.
+async fn rerouted(cluster: &mut Cluster, written: &AtomicI64, client: &Client) {
+    let address = addresses(1).remove(0);
+    cluster.join_at("r4", &address, false);
+    let add = format!("ALTER CLUSTER ADD ROUTER r4 AT '{address}'");
+    client.batch_execute(&add).await.expect("it is added");
+    cluster.processes["r4"].output.expect(&["Carousel", "r4"]);
+    until(client, "SELECT count(*) = 4 FROM carousel.routers WHERE votes").await;
+    progress(written, 10).await;
+    cluster.kill("r2");
+    client.batch_execute("ALTER CLUSTER REMOVE ROUTER r2").await.expect("the others agree");
+    progress(written, 10).await;
+    until(client, "SELECT count(*) = 1 FROM carousel.routers WHERE leads").await;
+    let row = client.query_one("SELECT router FROM carousel.routers WHERE leads", &[]).await;
+    let leader: String = row.expect("one leads").get(0);
+    let remove = format!("ALTER CLUSTER REMOVE ROUTER {leader}");
+    client.batch_execute(&remove).await.expect("the others agree");
+    cluster.processes[&leader].log.expect(&["has been removed from the cluster"]);
+    progress(written, 10).await;
+    let refused = client.batch_execute("ALTER CLUSTER REMOVE ROUTER r9").await.expect_err("there is none");
+    assert_eq!(refused.code().map(|code| code.code()), Some("42704"));
+}
+
+#[test]
+fn routers_come_and_go_under_load() {
+    let mut cluster = Cluster::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let test = under_load(&mut cluster, rerouted);
+        tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+    });
 }
 
 #[test]

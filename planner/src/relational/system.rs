@@ -16,7 +16,7 @@ pub(crate) const SCHEMA: &str = "carousel";
 /// A table of the schema `carousel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SystemView {
-    /// Routers, and which of them leads.
+    /// Routers, where those that were added listen, which vote and which one leads.
     Routers,
     /// Storage processes.
     Storage,
@@ -62,7 +62,12 @@ impl SystemView {
     pub fn columns(self) -> Vec<(&'static str, Type)> {
         let position = || Type::Numeric(Some((20, 0)));
         match self {
-            SystemView::Routers => vec![("router", Type::Text), ("leads", Type::Bool)],
+            SystemView::Routers => vec![
+                ("router", Type::Text),
+                ("address", Type::Text),
+                ("votes", Type::Bool),
+                ("leads", Type::Bool),
+            ],
             SystemView::Storage => vec![
                 ("storage", Type::Text),
                 ("state", Type::Text),
