@@ -428,7 +428,6 @@ fn the_whole_stack_is_measured_beside_others() {
 }
 
 #[test]
-#[ignore = "a leader of routers without disks may stop: a follower denies what it has acknowledged"]
 fn ordering_is_measured_over_separate_processes() {
     let directory = scratch();
     let output = carousel(&["bench", "order", "--no-etcd", "--clients", "64", "--keys", "500"])
