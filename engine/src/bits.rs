@@ -41,6 +41,12 @@ impl Bits {
         self.words[row / 64] >> (row % 64) & 1 == 1
     }
 
+    /// Begins to fetch the bit of a row into the cache.
+    #[inline]
+    pub(crate) fn fetch(&self, row: usize) {
+        crate::ahead::fetch_at(&self.words, row / 64);
+    }
+
     #[inline]
     pub(crate) fn set(&mut self, row: usize) {
         self.words[row / 64] |= 1 << (row % 64);

@@ -7,6 +7,7 @@
 
 mod admission;
 pub mod aggregate;
+mod ahead;
 pub mod array;
 mod bits;
 mod column;

@@ -13,6 +13,7 @@ use crate::{
     position::KeyRange,
     rider::{Projection, Rider, Work},
     riders::Riders,
+    shard::RIDERS_AHEAD,
     table::Table,
 };
 
@@ -28,11 +29,19 @@ struct Share {
 
 impl Table {
     /// Sends what reads that have just ended their revolution have found and not sent yet.
-    pub(crate) fn send_together(&self, arrived: &[Ts], riders: &mut Riders, effects: &mut Vec<Effect>) {
+    pub(crate) fn send_together(
+        &self,
+        arrived: &[(Ts, u32)],
+        riders: &mut Riders,
+        effects: &mut Vec<Effect>,
+    ) {
         let mut groups: Vec<(Arc<Projection>, Vec<Share>, usize)> = Vec::new();
         let mut by_projection: HashMap<*const Projection, usize> = HashMap::new();
-        for ts in arrived {
-            let Some(rider) = riders.get_mut(*ts) else { continue };
+        for (at, (_, place)) in arrived.iter().enumerate() {
+            if let Some((_, place)) = arrived.get(at + RIDERS_AHEAD) {
+                riders.fetch(*place);
+            }
+            let Some(rider) = riders.at(*place) else { continue };
             let Some((projection, share)) = share_of(rider, self.options.batch_rows) else { continue };
             let group = *by_projection.entry(Arc::as_ptr(&projection)).or_insert_with(|| {
                 groups.push((projection, Vec::new(), 0));

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::{operation::Ts, predicate_index::TestId, rider::Rider, sharing::Class};
+use crate::{ahead::fetch_all, operation::Ts, predicate_index::TestId, rider::Rider, sharing::Class};
 
 /// The operations that have been admitted and are not finished. Each has a place, which it keeps while it is taken
 /// out to act.
@@ -64,6 +64,13 @@ impl Riders {
     /// The operation at a place.
     pub(crate) fn at(&mut self, place: u32) -> Option<&mut Rider> {
         self.places[place as usize].as_deref_mut()
+    }
+
+    /// Begins to fetch the operation at a place into the cache.
+    pub(crate) fn fetch(&self, place: u32) {
+        if let Some(rider) = &self.places[place as usize] {
+            fetch_all(&raw const **rider);
+        }
     }
 
     /// Takes an operation out for a while.

@@ -42,7 +42,7 @@ use crate::{
     primary_key::Address,
     recut::Recut,
     rider::{Rider, Work},
-    riders::{Riders, bit},
+    riders::{Ride, Riders, bit},
     schema::{TableId, TableSchema},
     segment::Deferred,
     statistics::TableStatistics,
@@ -82,6 +82,9 @@ impl Default for Options {
         }
     }
 }
+
+/// Operations ahead of the one that ends for which memory is fetched.
+pub(crate) const RIDERS_AHEAD: usize = 4;
 
 /// Whether there is more to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -540,16 +543,18 @@ impl Shard {
                     table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
                 }
             }
-            rides.retain(|ride| {
-                if ride.left == 0 {
-                    arrived.push(ride.ts);
-                    table.leave(ride);
-                    if let Some(rider) = self.riders.at(ride.place) {
-                        rider.rides = false;
-                    }
+            let done: Vec<Ride> = rides.extract_if(.., |ride| ride.left == 0).collect();
+            for (at, ride) in done.iter().enumerate() {
+                if let Some(ride) = done.get(at + RIDERS_AHEAD) {
+                    table.tests.fetch_all(&ride.tests);
+                    self.riders.fetch(ride.place);
                 }
-                ride.left > 0
-            });
+                arrived.push((ride.ts, ride.place));
+                table.leave(ride);
+                if let Some(rider) = self.riders.at(ride.place) {
+                    rider.rides = false;
+                }
+            }
             if visited || rides.is_empty() {
                 break;
             }
@@ -557,8 +562,11 @@ impl Shard {
         table.riding = rides;
         table.send_together(&arrived, &mut self.riders, effects);
         self.tables.insert(id, table);
-        for ts in arrived {
-            self.finish(ts, effects);
+        for (at, (ts, _)) in arrived.iter().enumerate() {
+            if let Some((_, place)) = arrived.get(at + RIDERS_AHEAD) {
+                self.riders.fetch(*place);
+            }
+            self.finish(*ts, effects);
         }
     }
 

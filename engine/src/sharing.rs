@@ -105,7 +105,8 @@ struct SharedPredicate {
     /// Ascending.
     tests: Box<[TestId]>,
     residual: Vec<Expr>,
-    operation: Arc<Operation>,
+    /// Whose residual it is, if there is any.
+    operation: Option<Arc<Operation>>,
 }
 
 #[derive(Debug)]
@@ -134,13 +135,18 @@ impl Classes {
         let (operation, residual) = (&rider.operation, &rider.split.residual);
         let hash = tests.iter().fold(hash_of(residual), |hash, test| mix(hash, u64::from(*test)));
         let is_same = |other: &SharedPredicate| {
-            other.tests == tests
-                && are_all_same(&other.residual, &other.operation.context, residual, &operation.context)
+            let is_same_residual = match &other.operation {
+                Some(other_operation) => {
+                    are_all_same(&other.residual, &other_operation.context, residual, &operation.context)
+                }
+                None => residual.is_empty(),
+            };
+            other.tests == tests && is_same_residual
         };
         let make = || SharedPredicate {
             tests: tests.clone(),
             residual: residual.clone(),
-            operation: operation.clone(),
+            operation: (!residual.is_empty()).then(|| operation.clone()),
         };
         let predicate = self.predicates.join(hash, is_same, make);
         let Work::Groups { groups, .. } = &mut rider.work else {
@@ -163,7 +169,7 @@ impl Classes {
     }
 
     /// Whether there are several reads of a class.
-    fn is_shared(&self, class: Class) -> bool {
+    pub(crate) fn is_shared(&self, class: Class) -> bool {
         self.predicates.get(class.predicate).is_some_and(|entry| entry.riders > 1)
     }
 

@@ -1,5 +1,7 @@
 //! Which values may occur in a column of a segment: spares most constants the search in its dictionary.
 
+use crate::ahead::fetch_at;
+
 /// A set of hashes that may say yes wrongly, about once in fifteen times, but never no. Each hash has two bits of one
 /// word, so that asking is a single access to memory.
 #[derive(Debug)]
@@ -32,6 +34,12 @@ impl ValueFilter {
     pub(crate) fn may_have(&self, hash: u64) -> bool {
         let (word, bits) = self.place(hash);
         self.words[word] & bits == bits
+    }
+
+    /// Begins to fetch what [`may_have`](ValueFilter::may_have) looks at.
+    #[inline]
+    pub(crate) fn fetch(&self, hash: u64) {
+        fetch_at(&self.words, self.place(hash).0);
     }
 
     pub(crate) fn size(&self) -> usize {

@@ -7,13 +7,19 @@ use crate::{
     column::EncodedColumn,
     error::Result,
     operation::Effect,
-    predicate_index::{Found, Plan, Scene, plain_rows},
+    predicate_index::{Found, Plan, Scene, TestId, plain_rows},
     primary_key::Address,
     rider::{Rider, Work},
     riders::{Ride, Riders, bit},
     table::Table,
     types::Type,
 };
+
+/// Riders ahead of the one whose constant is looked for for which memory is fetched.
+const FILTERS_AHEAD: usize = 16;
+
+/// Riders whose rows are found side by side.
+const SIDE_BY_SIDE: usize = 32;
 
 impl Table {
     /// Applies riders, which are in `Ts` order, to a segment.
@@ -47,12 +53,18 @@ impl Table {
         // The columns that updates have assigned in this visit.
         let mut assigned = 0;
         let mut pauses = false;
-        for (index, plan) in visitors.iter().zip(plans) {
+        let mut ahead = Vec::new();
+        for (at, (index, plan)) in visitors.iter().zip(&plans).enumerate() {
+            if at % SIDE_BY_SIDE == 0 {
+                let until = visitors.len().min(at + SIDE_BY_SIDE);
+                let (some, plans) = (&visitors[at..until], &plans[at..until]);
+                ahead = self.find_ahead(slot, rides, some, plans, encoded, riders);
+            }
             let ride = &mut rides[*index as usize];
             let segment = &self.segments[slot as usize];
             let meets_new =
                 segment.rows > rows_before && (ride.columns & assigned != 0 || ride.tests.is_empty());
-            if plan == Plan::Nothing && !has_plain && !meets_new && segment.queues.is_empty() {
+            if *plan == Plan::Nothing && !has_plain && !meets_new && segment.queues.is_empty() {
                 continue;
             }
             let together = self.together(slot, ride, riders);
@@ -64,7 +76,10 @@ impl Table {
                 continue;
             }
             self.searches += 1;
-            let found = self.meeting(slot, ride, plan, encoded, rows_before, meets_new);
+            let found = ahead[at % SIDE_BY_SIDE].take();
+            let found = found.unwrap_or_else(|| self.find_encoded(slot, ride, *plan, encoded));
+            let found =
+                found.and_then(|found| self.meeting(slot, ride, found, encoded, rows_before, meets_new));
             let found = match found {
                 Ok(Found::Rows(rows))
                     if rows.is_empty() && self.segments[slot as usize].queues.is_empty() =>
@@ -131,34 +146,49 @@ impl Table {
             options: self.options,
         };
         self.prober.begin(&self.tests);
-        for index in visitors {
-            let ride = &mut rides[*index as usize];
-            if !ride.ordered {
-                self.prober.order(&scene, &mut ride.tests);
-                ride.ordered = true;
-                ride.point = ride.tests.first().and_then(|id| {
-                    let column = self.tests.column(*id) as u32;
-                    self.tests.point(*id).map(|hash| (column, hash))
-                });
-            }
+        let mut next = visitors.iter().peekable();
+        let mut visits = |index: usize| next.next_if(|next| **next as usize == index).is_some();
+        let new = rides.iter_mut().enumerate().filter(|(index, ride)| visits(*index) && !ride.ordered);
+        let mut new: Vec<&mut Ride> = new.map(|(_, ride)| ride).collect();
+        let mut tests: Vec<&mut [TestId]> = new.iter_mut().map(|ride| &mut *ride.tests).collect();
+        self.prober.order_all(&scene, &mut tests);
+        for ride in new {
+            ride.ordered = true;
+            ride.point = ride.tests.first().and_then(|id| {
+                let column = self.tests.column(*id) as u32;
+                self.tests.point(*id).map(|hash| (column, hash))
+            });
         }
         // A loop of its own, so that one rider's wait for memory is not the next one's.
         let bases: Vec<Option<&EncodedColumn>> =
             segment.columns.iter().map(|column| column.base.as_ref()).collect();
         let is_hopeless =
             |(column, hash): (u32, u64)| bases[column as usize].is_some_and(|base| !base.may_have(hash));
+        let fetch = |index: &u32| {
+            if let Some((column, hash)) = rides[*index as usize].point
+                && let Some(base) = bases[column as usize]
+            {
+                base.fetch_filter(hash);
+            }
+        };
         let mut plans: Vec<Plan> = visitors
             .iter()
-            .map(|index| match rides[*index as usize].point.is_some_and(is_hopeless) {
-                true => Plan::Nothing,
-                false => Plan::All,
+            .enumerate()
+            .map(|(at, index)| {
+                visitors.get(at + FILTERS_AHEAD).into_iter().for_each(fetch);
+                match rides[*index as usize].point.is_some_and(is_hopeless) {
+                    true => Plan::Nothing,
+                    false => Plan::All,
+                }
             })
             .collect();
-        for (index, plan) in visitors.iter().zip(&mut plans) {
-            if *plan != Plan::Nothing {
-                *plan = self.prober.plan(&scene, &rides[*index as usize].tests);
-            }
-        }
+        let (places, open): (Vec<usize>, Vec<&[TestId]>) = visitors
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| plans[*place] != Plan::Nothing)
+            .map(|(place, index)| (place, &*rides[*index as usize].tests))
+            .unzip();
+        self.prober.plan_all(&scene, &open, |place, plan| plans[places[place]] = plan);
         self.prober.probe(&scene);
         self.hold_by_code(slot);
         plans
@@ -188,12 +218,60 @@ impl Table {
         }
     }
 
-    /// The rows that meet a rider's tests, in whatever version.
-    fn meeting(
+    /// Finds the encoded rows of some riders side by side, as far as that is possible and nobody else finds the same.
+    fn find_ahead(
         &mut self,
         slot: u32,
+        rides: &[Ride],
+        visitors: &[u32],
+        plans: &[Plan],
+        encoded: usize,
+        riders: &Riders,
+    ) -> Vec<Option<Result<Found>>> {
+        let asked: Vec<(&[TestId], Plan)> = visitors
+            .iter()
+            .zip(plans)
+            .map(|(index, plan)| {
+                let ride = &rides[*index as usize];
+                let alone = !ride.class.is_some_and(|class| self.classes.is_shared(class));
+                (&*ride.tests, if alone { *plan } else { Plan::Nothing })
+            })
+            .collect();
+        let segment = &self.segments[slot as usize];
+        let scene = Scene {
+            tests: &self.tests,
+            columns: &segment.columns,
+            types: &self.schema.columns,
+            rows: encoded,
+            options: self.options,
+        };
+        let found = self.prober.find_all(&scene, &asked);
+        for (found, index) in found.iter().zip(visitors) {
+            if matches!(found, Some(Ok(Found::Rows(rows))) if !rows.is_empty()) {
+                riders.fetch(rides[*index as usize].place);
+            }
+        }
+        found
+    }
+
+    /// The encoded rows that meet a rider's tests.
+    fn find_encoded(&mut self, slot: u32, ride: &Ride, plan: Plan, encoded: usize) -> Result<Found> {
+        let scene = Scene {
+            tests: &self.tests,
+            columns: &self.segments[slot as usize].columns,
+            types: &self.schema.columns,
+            rows: encoded,
+            options: self.options,
+        };
+        self.prober.find(&scene, &ride.tests, plan)
+    }
+
+    /// The rows that meet a rider's tests, in whatever version, from those that are encoded.
+    fn meeting(
+        &self,
+        slot: u32,
         ride: &Ride,
-        plan: Plan,
+        mut found: Found,
         encoded: usize,
         rows_before: usize,
         meets_new: bool,
@@ -206,7 +284,6 @@ impl Table {
             rows: encoded,
             options: self.options,
         };
-        let mut found = self.prober.find(&scene, &ride.tests, plan)?;
         if encoded < rows_before {
             let plain = plain_rows(&scene, &ride.tests, rows_before - encoded)?;
             found.extend(plain.iter().map(|row| row + encoded as u32), rows_before);

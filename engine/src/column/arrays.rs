@@ -24,46 +24,71 @@ pub(super) trait Cells {
 }
 
 /// Rows of several columns of one type, one after the other.
-struct Runs<'a>(&'a [(&'a SegmentColumn, &'a [u32])]);
+struct Runs<'a> {
+    runs: &'a [(&'a SegmentColumn, &'a [u32])],
+    rows: usize,
+}
 
 /// The cells of rows of several segments' columns as one Arrow array.
 pub(crate) fn gather_runs(ty: &Type, runs: &[(&SegmentColumn, &[u32])]) -> ArrayRef {
-    build(ty, &Runs(runs))
+    build(ty, &Runs { runs, rows: runs.iter().map(|(_, rows)| rows.len()).sum() })
+}
+
+impl<'a> Runs<'a> {
+    /// Calls `f` with each cell. Rows that were found here and there lie apart from one another: their codes, and what
+    /// the codes stand for, are fetched before it is their turn.
+    fn for_each(&self, mut f: impl FnMut(&'a SegmentColumn, usize)) {
+        /// Cells between one step and the next.
+        const APART: usize = 8;
+        let cells = || {
+            self.runs.iter().flat_map(|(column, rows)| rows.iter().map(move |row| (*column, *row as usize)))
+        };
+        if self.rows < APART {
+            return cells().for_each(|(column, row)| f(column, row));
+        }
+        let cells: Vec<(&SegmentColumn, usize)> = cells().collect();
+        for at in 0..cells.len() + 3 * APART {
+            if let Some((column, row)) = cells.get(at) {
+                column.fetch_code(*row);
+            }
+            let behind = |steps: usize| cells.get(at.checked_sub(steps * APART)?);
+            if let Some((column, row)) = behind(1) {
+                column.fetch_value(*row);
+            }
+            if let Some((column, row)) = behind(2) {
+                column.fetch_bytes(*row);
+            }
+            if let Some((column, row)) = behind(3) {
+                f(column, *row);
+            }
+        }
+    }
 }
 
 impl Cells for Runs<'_> {
     fn rows(&self) -> usize {
-        self.0.iter().map(|(_, rows)| rows.len()).sum()
+        self.rows
     }
 
     fn nulls(&self) -> Option<NullBuffer> {
-        if !self.0.iter().any(|(column, _)| column.has_nulls()) {
+        if !self.runs.iter().any(|(column, _)| column.has_nulls()) {
             return None;
         }
-        let valid: Vec<bool> = self
-            .0
-            .iter()
-            .flat_map(|(column, rows)| rows.iter().map(|row| !column.is_null(*row as usize)))
-            .collect();
+        let mut valid = Vec::with_capacity(self.rows);
+        self.for_each(|column, row| valid.push(!column.is_null(row)));
         valid.contains(&false).then(|| NullBuffer::from(valid))
     }
 
     fn ints(&self, mut f: impl FnMut(i64)) {
-        for (column, rows) in self.0 {
-            rows.iter().for_each(|row| f(column.int(*row as usize)));
-        }
+        self.for_each(|column, row| f(column.int(row)));
     }
 
     fn wides(&self, mut f: impl FnMut(i128)) {
-        for (column, rows) in self.0 {
-            rows.iter().for_each(|row| f(column.wide(*row as usize)));
-        }
+        self.for_each(|column, row| f(column.wide(row)));
     }
 
     fn bytes(&self, mut f: impl FnMut(&[u8])) {
-        for (column, rows) in self.0 {
-            rows.iter().for_each(|row| f(column.bytes(*row as usize)));
-        }
+        self.for_each(|column, row| f(column.bytes(row)));
     }
 }
 

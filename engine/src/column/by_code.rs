@@ -1,7 +1,10 @@
 //! The rows of an encoded column by their codes: which rows have a value is read off instead of being looked for.
 
 use super::{Codes, EncodedColumn};
-use crate::bits::Bits;
+use crate::{
+    ahead::{fetch, fetch_at},
+    bits::Bits,
+};
 
 /// The rows of the codes of a column. It says nothing about rows that were added after it was made, which are few:
 /// codes are never changed, only added.
@@ -25,6 +28,8 @@ impl RowsByCode {
     const MOST_ROWS: usize = 1 << 16;
     /// Buckets are so few that where they start takes less memory than the rows.
     const BUCKETS: u32 = 1 << 13;
+    /// Rows up to which the code of each is looked at.
+    const COUNTED: usize = 32;
 
     /// Of the first rows of a column that has so many.
     fn new(column: &EncodedColumn, rows: usize) -> RowsByCode {
@@ -72,16 +77,53 @@ impl RowsByCode {
     /// The covered rows with codes from `low` to `high`.
     #[inline]
     pub(crate) fn rows(&self, codes: &Codes, low: u64, high: u64) -> &[u16] {
-        let buckets = self.starts.len() - 1;
-        let first = (low >> self.shift).min(buckets as u64) as usize;
-        let after = ((high >> self.shift).saturating_add(1)).clamp(first as u64, buckets as u64) as usize;
-        let rows = &self.rows[self.starts[first] as usize..self.starts[after] as usize];
+        let rows = self.bucket_rows(low, high);
         if self.shift == 0 {
             return rows;
         }
         let code = |row: &u16| codes.get(usize::from(*row));
+        if rows.len() <= RowsByCode::COUNTED {
+            // No search, in which each step waits for the memory of the one before.
+            let (mut below, mut inside) = (0, 0);
+            for row in rows {
+                let code = code(row);
+                below += usize::from(code < low);
+                inside += usize::from(low <= code && code <= high);
+            }
+            return &rows[below..below + inside];
+        }
         let rows = &rows[rows.partition_point(|row| code(row) < low)..];
         &rows[..rows.partition_point(|row| code(row) <= high)]
+    }
+
+    /// The covered rows of the buckets that codes from `low` to `high` fall into.
+    #[inline]
+    fn bucket_rows(&self, low: u64, high: u64) -> &[u16] {
+        let buckets = self.starts.len() - 1;
+        let first = (low >> self.shift).min(buckets as u64) as usize;
+        let after = ((high >> self.shift).saturating_add(1)).clamp(first as u64, buckets as u64) as usize;
+        &self.rows[self.starts[first] as usize..self.starts[after] as usize]
+    }
+
+    /// Begins to fetch what tells where the rows of a code are.
+    #[inline]
+    pub(crate) fn fetch_start(&self, low: u64) {
+        fetch_at(&self.starts, (low >> self.shift) as usize);
+    }
+
+    /// Begins to fetch the first rows of codes from `low` to `high`.
+    #[inline]
+    pub(crate) fn fetch_rows(&self, low: u64, high: u64) {
+        fetch(self.bucket_rows(low, high).as_ptr());
+    }
+
+    /// Begins to fetch the codes that tell which rows of a bucket are those of one code.
+    #[inline]
+    pub(crate) fn fetch_codes(&self, codes: &Codes, low: u64, high: u64) {
+        if self.shift > 0 {
+            let rows = self.bucket_rows(low, high).iter().take(RowsByCode::COUNTED);
+            rows.for_each(|row| codes.fetch(usize::from(*row)));
+        }
     }
 
     /// The rows from here on are not covered.

@@ -1,6 +1,6 @@
 //! Codes as narrow as they can be.
 
-use crate::bits::Bits;
+use crate::{ahead::fetch_at, bits::Bits};
 
 /// Codes of an encoded column.
 #[derive(Debug)]
@@ -39,6 +39,19 @@ impl Codes {
             Codes::U16(codes) => u64::from(codes[row]),
             Codes::U32(codes) => u64::from(codes[row]),
             Codes::U64(codes) => codes[row],
+        }
+    }
+
+    /// Begins to fetch the code of a row into the cache.
+    #[inline]
+    pub(super) fn fetch(&self, row: usize) {
+        match self {
+            Codes::Constant => {}
+            Codes::Bit(bits) => bits.fetch(row),
+            Codes::U8(codes) => fetch_at(codes, row),
+            Codes::U16(codes) => fetch_at(codes, row),
+            Codes::U32(codes) => fetch_at(codes, row),
+            Codes::U64(codes) => fetch_at(codes, row),
         }
     }
 

@@ -8,6 +8,7 @@ use super::{
     plain::PlainData,
 };
 use crate::{
+    ahead::fetch_at,
     bits::Bits,
     types::Type,
     value_filter::{ValueFilter, hash_bytes, hash_int},
@@ -69,6 +70,26 @@ impl EncodedColumn {
         self.all_null || self.nulls.as_ref().is_some_and(|nulls| nulls.get(row))
     }
 
+    /// Begins to fetch the code of a row into the cache.
+    #[inline]
+    pub(crate) fn fetch_code(&self, row: usize) {
+        self.codes.fetch(row);
+        if let Some(nulls) = &self.nulls {
+            nulls.fetch(row);
+        }
+    }
+
+    /// Begins to fetch the domain's entry for a code into the cache.
+    #[inline]
+    pub(super) fn fetch_value(&self, code: u64) {
+        match &self.domain {
+            Domain::Linear { .. } => {}
+            Domain::Ints(values) => fetch_at(values, code as usize),
+            Domain::Wides(values) => fetch_at(values, code as usize),
+            Domain::Bytes { offsets, .. } => fetch_at(offsets, code as usize),
+        }
+    }
+
     #[inline]
     pub(crate) fn int_of(&self, code: u64) -> i64 {
         if code >= self.sorted {
@@ -115,6 +136,14 @@ impl EncodedColumn {
     #[inline]
     pub(crate) fn may_have(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_have(hash))
+    }
+
+    /// Begins to fetch what tells whether a value with this hash may be in some row.
+    #[inline]
+    pub(crate) fn fetch_filter(&self, hash: u64) {
+        if let Some(filter) = &self.filter {
+            filter.fetch(hash);
+        }
     }
 
     pub(super) fn make_filter(&self, rows: usize) -> Option<ValueFilter> {

@@ -31,7 +31,7 @@ pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
 pub(crate) use plain::{PlainColumn, PlainData, Take};
 
-use crate::{bits::Bits, types::Type};
+use crate::{ahead::fetch, bits::Bits, types::Type};
 
 /// The physical domain of a SQL type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,35 @@ impl SegmentColumn {
         match &self.base {
             Some(base) if row < self.base_rows => base.bytes_of(base.codes.get(row)),
             _ => self.delta.bytes(row - self.base_rows),
+        }
+    }
+
+    /// Begins to fetch the code of a cell into the cache.
+    #[inline]
+    fn fetch_code(&self, row: usize) {
+        if let Some(base) = &self.base {
+            base.fetch_code(row);
+        }
+    }
+
+    /// Begins to fetch where the value of a cell is, whose code has been fetched.
+    #[inline]
+    fn fetch_value(&self, row: usize) {
+        if let Some(base) = &self.base
+            && row < self.base_rows
+        {
+            base.fetch_value(base.codes.get(row));
+        }
+    }
+
+    /// Begins to fetch the bytes of a cell whose code, and where they are, have been fetched.
+    #[inline]
+    fn fetch_bytes(&self, row: usize) {
+        if let Some(base) = &self.base
+            && let Domain::Bytes { .. } = base.domain
+            && row < self.base_rows
+        {
+            fetch(base.bytes_of(base.codes.get(row)).as_ptr());
         }
     }
 

@@ -70,7 +70,7 @@ impl CodeTest {
             Test::Null => CodeSet::None,
             Test::NotNull => CodeSet::All,
             Test::Ints(intervals) => match &column.domain {
-                Domain::Ints(values) => dictionary_ranges(intervals, values),
+                Domain::Ints(values) => int_ranges(intervals, values),
                 Domain::Linear { base, scale } => linear_ranges(intervals, *base, *scale, column.sorted - 1),
                 _ => CodeSet::None,
             },
@@ -103,13 +103,16 @@ impl CodeTest {
         Ok(CodeTest { codes, accept_null })
     }
 
-    /// The test for whole numbers from `low` to `high`, if the codes are numbers of a line.
+    /// The test for whole numbers from `low` to `high`, if it says everything and no value is beyond the domain.
     pub(super) fn of_interval(low: i64, high: i64, column: &EncodedColumn) -> Option<CodeTest> {
-        let Domain::Linear { base, scale } = &column.domain else { return None };
         if column.all_null || column.extra.len() > 0 {
             return None;
         }
-        let mut codes = linear_ranges(&[(low, high)], *base, *scale, column.sorted - 1);
+        let mut codes = match &column.domain {
+            Domain::Linear { base, scale } => linear_ranges(&[(low, high)], *base, *scale, column.sorted - 1),
+            Domain::Ints(values) => int_ranges(&[(low, high)], values),
+            _ => return None,
+        };
         codes.simplify(column.max_code);
         Some(CodeTest { codes, accept_null: false })
     }
@@ -161,6 +164,15 @@ impl CodeTest {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// The one interval of codes that meet it, if no NULL does.
+    #[inline]
+    pub(super) fn interval(&self) -> Option<(u64, u64)> {
+        match &self.codes {
+            CodeSet::Range(low, high) if !self.accept_null => Some((*low, *high)),
+            _ => None,
         }
     }
 
@@ -364,6 +376,52 @@ fn dictionary_ranges<K: Ord>(intervals: &[(K, K)], dictionary: &[K]) -> CodeSet 
     codes
 }
 
+fn int_ranges(intervals: &[(i64, i64)], dictionary: &[i64]) -> CodeSet {
+    let mut codes = CodeSet::None;
+    for (low, high) in intervals {
+        let first = below(dictionary, *low);
+        let after = match high.checked_add(1) {
+            _ if dictionary.get(first).is_none_or(|value| value > high) => first,
+            Some(next) if low < high => below(dictionary, next),
+            None => dictionary.len(),
+            Some(_) => first + 1,
+        };
+        if first < after {
+            codes.push(first as u64, after as u64 - 1);
+        }
+    }
+    codes
+}
+
+/// How many of some ascending numbers are below a bound. Begins where the bound would be if they lay evenly: most of a
+/// search by halves are steps that wait for memory.
+fn below(values: &[i64], bound: i64) -> usize {
+    let (Some(first), Some(last)) = (values.first(), values.last()) else { return 0 };
+    if bound <= *first {
+        return 0;
+    }
+    if bound > *last {
+        return values.len();
+    }
+    let share = bound.abs_diff(*first) as f64 / last.abs_diff(*first) as f64;
+    let guess = ((share * (values.len() - 1) as f64) as usize).min(values.len() - 1);
+    let mut step = 8;
+    let (mut low, mut high) = (guess, guess);
+    if values[guess] < bound {
+        while high < values.len() && values[high] < bound {
+            (low, high) = (high, high + step);
+            step *= 4;
+        }
+        high = high.min(values.len());
+    } else {
+        while low > 0 && values[low] >= bound {
+            (low, high) = (low.saturating_sub(step), low);
+            step *= 4;
+        }
+    }
+    low + values[low..high].partition_point(|value| *value < bound)
+}
+
 fn bytes_ranges(intervals: &[BytesInterval], column: &EncodedColumn) -> CodeSet {
     let entries = column.sorted as usize;
     let mut codes = CodeSet::None;
@@ -383,4 +441,34 @@ fn bytes_ranges(intervals: &[BytesInterval], column: &EncodedColumn) -> CodeSet 
         }
     }
     codes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_below_a_bound_are_counted() {
+        let even: Vec<i64> = (0..1000).map(|value| value * 7 - 300).collect();
+        let skewed: Vec<i64> = (0..60).map(|bits| 1 << bits).chain([i64::MAX - 1, i64::MAX]).collect();
+        let far: Vec<i64> = [i64::MIN, i64::MIN + 1, -5, 0, 3, i64::MAX].to_vec();
+        for values in [even, skewed, far, vec![4], Vec::new()] {
+            let near =
+                values.iter().flat_map(|value| [value.saturating_sub(1), *value, value.saturating_add(1)]);
+            for bound in near.chain([i64::MIN, 0, i64::MAX]) {
+                assert_eq!(below(&values, bound), values.partition_point(|value| *value < bound));
+                for high in [bound, bound.saturating_add(9), i64::MAX] {
+                    let expected = match (
+                        values.partition_point(|value| *value < bound) as u64,
+                        values.partition_point(|value| *value <= high) as u64,
+                    ) {
+                        (first, after) if first < after => Some((first, after - 1)),
+                        _ => None,
+                    };
+                    let codes = int_ranges(&[(bound, high)], &values);
+                    assert_eq!(CodeTest { codes, accept_null: false }.interval(), expected);
+                }
+            }
+        }
+    }
 }

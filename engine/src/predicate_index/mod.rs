@@ -12,6 +12,7 @@ mod order_test;
 mod plain;
 mod probe;
 mod shared;
+mod side_by_side;
 
 use std::sync::Arc;
 

@@ -66,7 +66,7 @@ impl<'a> Scene<'a> {
         row_holds(self.tests.get(id), self.columns, self.types, self.tests.context(id), row)
     }
 
-    fn encoded(&self, id: TestId) -> Option<&'a EncodedColumn> {
+    pub(super) fn encoded(&self, id: TestId) -> Option<&'a EncodedColumn> {
         self.columns[self.tests.column(id)].base.as_ref()
     }
 }
@@ -119,7 +119,7 @@ impl Found {
 
 /// What a test comes to at a segment.
 #[derive(Debug, Default)]
-enum Standing {
+pub(super) enum Standing {
     /// No row meets it.
     #[default]
     Hopeless,
@@ -129,21 +129,27 @@ enum Standing {
     Wrong(Box<SqlError>),
 }
 
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 const UNKNOWN: usize = usize::MAX;
 
 /// A test during a visit.
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     /// The visit that the rest is about.
     visit: u64,
-    standing: Standing,
-    code: CodeTest,
+    pub(super) standing: Standing,
+    pub(super) code: CodeTest,
     /// About how many rows meet it; [`UNKNOWN`] until somebody asks.
     rows: usize,
     list: u32,
-    mask: u32,
+    pub(super) mask: u32,
 }
+
+/// Rows up to which looking at their values is cheaper than translating a test.
+pub(super) const SINGLE: usize = 6;
+
+/// Lists of rows that are kept for the next riders.
+const SPARE_ROWS: usize = 64;
 
 /// An interval of codes that somebody wants, and where the rows go.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +197,7 @@ impl<T> Pool<T> {
 #[derive(Debug, Default)]
 pub(crate) struct Prober {
     visit: u64,
-    states: Vec<State>,
+    pub(super) states: Vec<State>,
     lists: Pool<u32>,
     masks: Pool<u64>,
     /// Tests whose lists are to be made, with their columns.
@@ -206,7 +212,7 @@ pub(crate) struct Prober {
     /// Which buckets somebody wants, and behind which interval to look for those that overlap a bucket.
     buckets: Vec<u64>,
     behind: Vec<u32>,
-    spare_rows: Vec<u32>,
+    pub(super) spare_rows: Vec<Vec<u32>>,
     spare_words: Vec<u64>,
     scratch: Vec<u64>,
 }
@@ -230,11 +236,11 @@ impl Prober {
         });
     }
 
-    fn is_translated(&self, id: TestId) -> bool {
+    pub(super) fn is_translated(&self, id: TestId) -> bool {
         self.states[id as usize].visit == self.visit
     }
 
-    fn translate(&mut self, scene: &Scene, id: TestId) -> &State {
+    pub(super) fn translate(&mut self, scene: &Scene, id: TestId) -> &State {
         let state = &mut self.states[id as usize];
         if state.visit != self.visit {
             state.visit = self.visit;
@@ -508,8 +514,7 @@ impl Prober {
 
     /// The encoded rows that meet all of a rider's tests.
     pub(crate) fn find(&mut self, scene: &Scene, tests: &[TestId], plan: Plan) -> Result<Found> {
-        let mut rows = std::mem::take(&mut self.spare_rows);
-        rows.clear();
+        let mut rows = self.spare_rows.pop().unwrap_or_default();
         match plan {
             Plan::Nothing => Ok(Found::Rows(rows)),
             Plan::Wrong(id) => match &self.states[id as usize].standing {
@@ -517,21 +522,8 @@ impl Prober {
                 _ => Ok(Found::Rows(rows)),
             },
             Plan::All => Ok(Found::Mask(Bits::ones(scene.rows))),
-            Plan::List(first) => {
-                let list = self.states[first as usize].list;
-                rows.extend_from_slice(&self.lists.vectors[list as usize]);
-                for id in tests.iter().filter(|id| **id != first) {
-                    self.retain(scene, *id, &mut rows)?;
-                }
-                Ok(Found::Rows(rows))
-            }
-            Plan::LookUp(first) => {
-                let state = &self.states[first as usize];
-                if let Some(column) = scene.encoded(first)
-                    && let Some(by_code) = column.by_code.get()
-                {
-                    state.code.look_up(column, by_code, scene.rows, &mut self.scratch, &mut rows);
-                }
+            Plan::List(first) | Plan::LookUp(first) => {
+                self.begin_find(scene, plan, &mut rows);
                 for id in tests.iter().filter(|id| **id != first) {
                     self.retain(scene, *id, &mut rows)?;
                 }
@@ -541,10 +533,27 @@ impl Prober {
         }
     }
 
+    /// Adds the rows of the test that a plan begins with.
+    pub(super) fn begin_find(&mut self, scene: &Scene, plan: Plan, rows: &mut Vec<u32>) {
+        match plan {
+            Plan::List(first) => {
+                let list = self.states[first as usize].list;
+                rows.extend_from_slice(&self.lists.vectors[list as usize]);
+            }
+            Plan::LookUp(first) => {
+                let state = &self.states[first as usize];
+                if let Some(column) = scene.encoded(first)
+                    && let Some(by_code) = column.by_code.get()
+                {
+                    state.code.look_up(column, by_code, scene.rows, &mut self.scratch, rows);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Keeps those of some rows that meet a test.
-    fn retain(&mut self, scene: &Scene, id: TestId, rows: &mut Vec<u32>) -> Result<()> {
-        /// Rows up to which looking at their values is cheaper than translating a test.
-        const SINGLE: usize = 6;
+    pub(super) fn retain(&mut self, scene: &Scene, id: TestId, rows: &mut Vec<u32>) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -617,14 +626,19 @@ impl Prober {
             self.spare_words = words;
             return Ok(Found::Rows(rows));
         }
-        self.spare_rows = rows;
+        self.spare_rows.push(rows);
         Ok(Found::Mask(Bits::from_words(words, scene.rows)))
     }
 
     /// Takes memory back for the next rider.
     pub(crate) fn recycle(&mut self, found: Found) {
         match found {
-            Found::Rows(rows) => self.spare_rows = rows,
+            Found::Rows(mut rows) => {
+                rows.clear();
+                if self.spare_rows.len() < SPARE_ROWS {
+                    self.spare_rows.push(rows);
+                }
+            }
             Found::Mask(mask) => self.spare_words = mask.into_words(),
         }
     }

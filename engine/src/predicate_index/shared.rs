@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{ColumnTest, Test};
 use crate::{
+    ahead::fetch_all,
     expr::{
         EvalContext,
         identity::{self, are_same},
@@ -18,12 +19,26 @@ use crate::{
 pub(crate) type TestId = u32;
 
 /// The tests of a table's riders.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SharedTests {
     entries: Vec<Entry>,
     free: Vec<TestId>,
     index: HashTable<TestId>,
     any_context: EvalContext,
+    /// Stands for the tests that nobody rides with.
+    nothing: Arc<ColumnTest>,
+}
+
+impl Default for SharedTests {
+    fn default() -> SharedTests {
+        SharedTests {
+            entries: Vec::new(),
+            free: Vec::new(),
+            index: HashTable::new(),
+            any_context: EvalContext::default(),
+            nothing: Arc::new(ColumnTest { column: 0, test: Test::Null }),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -101,10 +116,34 @@ impl SharedTests {
         let entry = &mut self.entries[id as usize];
         entry.riders -= 1;
         if entry.riders == 0 {
+            // Now that the rider lets go of it, too: later its memory would have to be fetched once more.
+            entry.test = self.nothing.clone();
+            entry.context = None;
             if let Ok(found) = self.index.find_entry(entry.hash, |other| *other == id) {
                 found.remove();
             }
             self.free.push(id);
+        }
+    }
+
+    /// Begins to fetch what most questions about a test are answered from.
+    #[inline]
+    pub(crate) fn fetch(&self, id: TestId) {
+        fetch_all(self.entries.as_ptr().wrapping_add(id as usize));
+    }
+
+    /// As [`fetch`](SharedTests::fetch), of several tests.
+    #[inline]
+    pub(crate) fn fetch_all(&self, ids: &[TestId]) {
+        ids.iter().for_each(|id| self.fetch(*id));
+    }
+
+    /// Begins to fetch the test itself, if what has been fetched of it does not say everything.
+    #[inline]
+    pub(crate) fn fetch_whole(&self, id: TestId) {
+        let entry = &self.entries[id as usize];
+        if !matches!(entry.gist, Gist::Interval(..)) {
+            fetch_all(Arc::as_ptr(&entry.test));
         }
     }
 
