@@ -31,6 +31,9 @@ pub struct Patience {
 
 #[derive(Clone, Copy, Debug)]
 struct Sight {
+    /// The life that the config knows.
+    life: Option<Incarnation>,
+    /// Of that life, or a later one.
     heartbeat: Option<Heartbeat>,
     at_ms: u64,
 }
@@ -78,14 +81,16 @@ impl FailureDetector {
         self.sights.retain(|process, _| members.contains(process));
         let mut silent = Vec::new();
         for process in members {
-            let heartbeat = heard.get(&process).copied();
-            let fresh = Sight { heartbeat, at_ms: now_ms };
+            // The silence of an earlier life says nothing about one that has joined since.
+            let life = config.incarnation(process);
+            let heartbeat = heard.get(&process).copied().filter(|heard| Some(heard.incarnation) >= life);
+            let fresh = Sight { life, heartbeat, at_ms: now_ms };
             let sight = self.sights.entry(process).or_insert(fresh);
             let is_new = |known: Option<Heartbeat>| {
                 let key = |heartbeat: Heartbeat| (heartbeat.incarnation, heartbeat.beats);
                 known.map(key) != heartbeat.map(key)
             };
-            if is_new(sight.heartbeat) {
+            if sight.life != life || is_new(sight.heartbeat) {
                 *sight = fresh;
             }
             let patience = match sight.heartbeat {
@@ -123,7 +128,13 @@ impl FailureDetector {
 
 #[cfg(test)]
 mod tests {
+    use carousel_engine::Ts;
+
     use super::*;
+    use crate::{
+        config::{Configuration, Membership},
+        router::testing::configuration,
+    };
 
     const PATIENCE: Patience = Patience { silent_ms: 1_000, starting_ms: 30_000 };
 
@@ -184,6 +195,24 @@ mod tests {
         let mut scene = Scene::new(2, 1);
         scene.pass(1_000, &[1, 2]);
         assert_eq!(scene.pass(60_000, &[1]), []);
+    }
+
+    #[test]
+    fn the_silence_of_a_life_says_nothing_about_the_next() {
+        let process = ProcessId::storage(3);
+        let mut scene = Scene::new(3, 2);
+        scene.pass(1_000, &[1, 2, 3]);
+        assert_eq!(scene.pass(1_300, &[1, 2]), [(process, 7)]);
+        // It comes back before anybody has looked again.
+        for membership in [
+            Membership::Suspect { process, incarnation: 7 },
+            Membership::Join { process, incarnation: 8, recovered: None, address: None },
+        ] {
+            let message = configuration(ProcessId::client(1), 1, 1, Configuration::Membership(membership));
+            let next = scene.config.apply(&message, Ts(5)).expect("a possible request");
+            scene.config = next.expect("it changes the config");
+        }
+        assert_eq!(scene.pass(5_000, &[1, 2]), []);
     }
 
     #[test]
