@@ -16,15 +16,14 @@ use carousel_engine::{
     expr::EvalContext,
     operation::{Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch},
     position::KeyRange,
-    schema::{Column, Partitioning, TableId},
     shard::{Options, Progress},
-    types::Type,
 };
 
 use super::{
     core::{Core, CoreOptions, Effect, Event, Recovered, local},
     migration,
     scan::Scan,
+    tests::schema,
 };
 use crate::{
     config::{Change, Config, Configuration, Membership},
@@ -262,16 +261,7 @@ impl World {
 #[test]
 fn an_expansion_moves_rows_while_messages_go_on() {
     let mut world = World::new(4, 3);
-    let schema = TableSchema {
-        id: TableId(0),
-        version: Ts::ZERO,
-        name: "t".into(),
-        columns: vec![Column { name: "k".into(), ty: Type::Int8, not_null: true, default: None }],
-        primary_key: vec![0],
-        primary_key_name: "t_pkey".into(),
-        partitioning: Partitioning::Hash { columns: vec![0] },
-    };
-    let create = Ddl::CreateTable { schema: Arc::new(schema), if_not_exists: false };
+    let create = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
     world.order(CLIENT, Body::Ddl(create), Vec::new());
     world.insert(0..300);
     world.settle();

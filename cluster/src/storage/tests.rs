@@ -31,7 +31,8 @@ use crate::{
     wire::{AnswerPart, Delivery, Wire},
 };
 
-fn schema() -> TableSchema {
+/// A table of one column, its key.
+pub(super) fn schema() -> TableSchema {
     TableSchema {
         id: TableId(0),
         version: Ts::ZERO,
