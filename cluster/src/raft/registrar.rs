@@ -128,6 +128,8 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
         }
         for (key, outcome) in answered {
             if let Some((RouterRequest { from, incarnation, request, .. }, _)) = self.pending.remove(&key) {
+                // Whoever hears that it is so also sees it: the news itself may still be on its way.
+                (self.answer)(from, Wire::Routers(self.marks.routers().0));
                 (self.answer)(from, Wire::RoutersChanged { incarnation, request, outcome });
             }
         }
