@@ -34,6 +34,8 @@ use crate::{
 
 /// Chunks that may wait for the shards to take those before them: the windows of many parts.
 const ARRIVED: usize = 1024;
+/// Chunks that the shards are given before they have taken the first of them.
+const TAKING: usize = 32;
 
 /// A keyspace message whose turn it is, until the shards have changed their ranges.
 #[derive(Debug)]
@@ -68,10 +70,10 @@ pub(super) struct Moving {
     /// Reads for sessions, by local time.
     pub(super) reads: BTreeMap<Ts, (ProcessId, PartId)>,
     checking: Vec<Checking>,
-    /// Chunks that have come while the shards had not taken the one before.
+    /// Chunks that have come while the shards had not taken those before.
     arrived: VecDeque<Event>,
-    /// When the rows begin that the shards are taking, and how many of them have not taken them.
-    taking: Option<(Ts, usize)>,
+    /// When the rows begin that the shards are taking, and how often they have still to say that they have taken some.
+    taking: (Ts, usize),
     /// The end of the m-seq when it subscribed: what is behind it is news.
     present: Ts,
     /// It has the only copy of something, and joins when it has caught up with its earlier life.
@@ -110,7 +112,7 @@ impl Moving {
             reads: BTreeMap::new(),
             checking: Vec::new(),
             arrived: VecDeque::new(),
-            taking: None,
+            taking: (Ts::ZERO, 0),
             present: recovered.ts,
             rejoins: false,
             joining: None,
@@ -405,7 +407,7 @@ impl Core {
 
     /// Tells the state machine what has happened and does what it says.
     pub(super) fn migrate(&mut self, event: Event) {
-        if matches!(event, Event::Chunk { .. }) && self.moving.taking.is_some() {
+        if matches!(event, Event::Chunk { .. }) && self.takes_enough() {
             if self.moving.arrived.len() < ARRIVED {
                 self.moving.arrived.push_back(event);
             }
@@ -461,7 +463,10 @@ impl Core {
         };
         let Some(rows) = batches.pop().map(Arc::new) else { return };
         let begin = Ts(local(part.keyspace).0 - 1);
-        self.moving.taking = Some((begin, self.options.shards));
+        // What shards were given for an earlier change is not counted any more.
+        let (known, waiting) = self.moving.taking;
+        let waiting = if known == begin { waiting } else { 0 };
+        self.moving.taking = (begin, waiting + self.options.shards);
         self.tell_shards(|| ShardCommand::Install { table, range: part.range, rows: rows.clone(), begin });
     }
 
@@ -508,9 +513,7 @@ impl Core {
     pub(super) fn moving_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
         match effect {
             ShardEffect::Executed { ts, .. } if self.is_changing(ts) => self.changed(shard),
-            ShardEffect::Took { ts } if self.moving.taking.is_some_and(|(begin, _)| begin == ts) => {
-                self.taken()
-            }
+            ShardEffect::Took { ts } if self.moving.taking.0 == ts => self.taken(),
             ShardEffect::ContentHash { ts, hash, .. } if self.check_of(ts).is_some() => {
                 if let Some(checking) = self.check_of(ts)
                     && let Some((table, _)) = checking.reads.get(&ts)
@@ -551,15 +554,15 @@ impl Core {
         }
     }
 
+    /// Whether the shards have as many chunks to take as they are given.
+    fn takes_enough(&self) -> bool {
+        self.moving.taking.1 >= TAKING * self.options.shards
+    }
+
     /// A shard has taken the rows of a chunk.
     fn taken(&mut self) {
-        let Some((_, shards)) = &mut self.moving.taking else { return };
-        *shards -= 1;
-        if *shards > 0 {
-            return;
-        }
-        self.moving.taking = None;
-        while self.moving.taking.is_none()
+        self.moving.taking.1 = self.moving.taking.1.saturating_sub(1);
+        while !self.takes_enough()
             && let Some(chunk) = self.moving.arrived.pop_front()
         {
             self.migrate(chunk);

@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// Batches of rows that a shard may have on their way to a receiver. Each is a chunk.
-const SHARD_WINDOW: u32 = 16;
+const SHARD_WINDOW: u32 = 32;
 /// Chunks that are kept after they have been sent: more than a receiver's window.
-const KEPT: usize = 64;
+const KEPT: usize = 160;
 
 /// What is being sent to one receiver.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Core {
             if let Some((shard, rows)) = reading.ready.pop_front() {
                 let (table, ts) = (reading.table.id, reading.rows);
                 reading.sent[shard] += 1;
-                if reading.sent[shard] * 2 >= SHARD_WINDOW {
+                if reading.sent[shard] * 4 >= SHARD_WINDOW {
                     let batches = std::mem::take(&mut reading.sent[shard]);
                     self.effects.push(Effect::Allow { shard, ts, batches });
                 }
