@@ -84,6 +84,7 @@ fn ordered(ts: u64, kind: OperationKind) -> OrderedOperation {
         ranges: vec![KeyRange::FULL],
         undecided: false,
         window: None,
+        blocks: false,
     }
 }
 

@@ -1,8 +1,13 @@
 //! Bitmaps over the rows of a segment, in words of 64.
 
+use serde::{Deserialize, Serialize};
+
+use crate::block::numbers;
+
 /// A growable bitmap.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bits {
+    #[serde(with = "numbers")]
     words: Vec<u64>,
     len: usize,
 }
@@ -27,6 +32,14 @@ impl Bits {
         {
             *last &= (1 << (self.len % 64)) - 1;
         }
+    }
+
+    /// Whether it has so many bits; those beyond must be clear.
+    pub(crate) fn is_of(&self, len: usize) -> bool {
+        let rest = len % 64;
+        self.len == len
+            && self.words.len() == len.div_ceil(64)
+            && (rest == 0 || self.words.last().is_none_or(|last| last >> rest == 0))
     }
 
     /// Grows with zeros or cuts.

@@ -3,6 +3,7 @@
 use arrow::array::ArrayRef;
 
 use crate::{
+    block::{BLOCK_BYTES, Block},
     column::{SegmentColumn, gather_runs},
     error::{Result, SqlError},
     expr::{EvalContext, Expr, Input},
@@ -186,6 +187,13 @@ impl Table {
                 }
             }
         }
+        if let Work::Rows { found, credit, blocks: Some(_), .. } = &mut rider.work {
+            found.push(slot, rows);
+            if credit.is_none_or(|credit| credit > 0) {
+                self.send(rider, true, effects)?;
+            }
+            return Ok(rows.len() as u64);
+        }
         for rows in rows.chunks(batch_rows) {
             let Work::Rows { found, credit, .. } = &mut rider.work else { break };
             found.push(slot, rows);
@@ -220,16 +228,21 @@ impl Table {
     /// range in batches of their own. Returns whether nothing is left.
     fn send(&self, rider: &mut Rider, all: bool, effects: &mut Vec<Effect>) -> Result<bool> {
         let batch_rows = self.options.batch_rows.max(1);
-        let Work::Rows { projection, found, credit, .. } = &mut rider.work else { return Ok(true) };
-        let (projection, mut credit) = (projection.clone(), *credit);
+        let Work::Rows { projection, found, credit, blocks, .. } = &mut rider.work else { return Ok(true) };
+        let (projection, mut credit, blocks) = (projection.clone(), *credit, *blocks);
         let mut rest = FoundRows::default();
-        for part in std::mem::take(found).parts(batch_rows) {
+        let found = std::mem::take(found);
+        let parts = if blocks.is_some() { self.blocks_of(&found) } else { found.parts(batch_rows) };
+        for part in parts {
             let waits = credit.is_some_and(|credit| credit <= 0) || rest.len() > 0;
-            if waits || (part.len() < batch_rows && !all) {
+            if waits || (part.len() < batch_rows && !all && blocks.is_none()) {
                 part.runs().for_each(|(slot, rows)| rest.push(slot, rows));
                 continue;
             }
-            let sent = self.send_part(rider, &projection, &part, effects)?;
+            let sent = match blocks {
+                Some(shard) => self.send_block(rider, shard, &part, effects)?,
+                None => self.send_part(rider, &projection, &part, effects)?,
+            };
             credit = credit.map(|credit| credit - sent);
         }
         let is_done = rest.len() == 0;
@@ -237,6 +250,40 @@ impl Table {
             (*found, *left) = (rest, credit);
         }
         Ok(is_done)
+    }
+
+    /// Parts that lie in one segment each, and are not too large for a block.
+    fn blocks_of(&self, found: &FoundRows) -> Vec<FoundRows> {
+        let mut parts = Vec::new();
+        for (slot, rows) in found.runs() {
+            let segment = &self.segments[slot as usize];
+            let row_bytes = segment.size() / segment.rows.max(1) + 1;
+            for rows in rows.chunks((BLOCK_BYTES / row_bytes).max(1)) {
+                let mut part = FoundRows::default();
+                part.push(slot, rows);
+                parts.push(part);
+            }
+        }
+        parts
+    }
+
+    /// Sends what has been found in one segment.
+    fn send_block(
+        &self,
+        rider: &Rider,
+        shard: (u32, u32),
+        part: &FoundRows,
+        effects: &mut Vec<Effect>,
+    ) -> Result<i64> {
+        let mut sent = 0;
+        for (slot, rows) in part.runs() {
+            let segment = &self.segments[slot as usize];
+            let Some(place) = rider.place_of_range[segment.range] else { continue };
+            let block = Block::new(shard, segment, &self.schema.columns, rows).to_bytes()?;
+            effects.push(Effect::Block { ts: rider.ts, range: rider.ranges[place].range, block });
+            sent += 1;
+        }
+        Ok(sent)
     }
 
     /// Returns how many batches it was.

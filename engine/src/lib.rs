@@ -10,6 +10,7 @@ pub mod aggregate;
 mod ahead;
 pub mod array;
 mod bits;
+mod block;
 mod column;
 mod content_hash;
 pub mod datetime;

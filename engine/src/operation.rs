@@ -228,6 +228,8 @@ pub struct OrderedOperation {
     /// Of a read of rows: the batches of its answer that come out before [`crate::Shard::allow`] asks for more;
     /// `None` for all of them.
     pub window: Option<u32>,
+    /// Of a read of rows: they come as [`Effect::Block`], with all columns of the table whatever the projection is.
+    pub blocks: bool,
 }
 
 /// What comes out of a shard.
@@ -242,6 +244,15 @@ pub enum Effect {
         range: KeyRange,
         /// Output columns.
         batch: RecordBatch,
+    },
+    /// Rows of a read that asked for blocks, for [`crate::Shard::install`].
+    Block {
+        /// The operation.
+        ts: Ts,
+        /// The range the rows are in.
+        range: KeyRange,
+        /// The rows, as segments hold them.
+        block: Vec<u8>,
     },
     /// Groups of a read, all ranges of the operation together; at most one for each operation.
     Groups {

@@ -1,6 +1,6 @@
 //! Positions on the ring (Crescando/RB paper, section 6.2).
 
-use arrow::record_batch::RecordBatch;
+use arrow::{array::ArrayRef, record_batch::RecordBatch};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -10,6 +10,7 @@ use crate::{
     key::{Blanks, float_bits, prefix_bits, write_cell, write_value},
     numeric::Numeric,
     schema::{Column, Partitioning},
+    types::Type,
     value::{Value, compare},
 };
 
@@ -129,23 +130,34 @@ impl Partitioning {
 
     /// The ring position of each row of a batch of whole rows with these column types.
     pub fn positions(&self, columns: &[Column], rows: &RecordBatch) -> Vec<Position> {
+        self.positions_of(columns, rows.num_rows(), |column| rows.column(column).clone())
+    }
+
+    /// As [`positions`](Partitioning::positions), of rows whose columns are fetched as they are needed.
+    pub(crate) fn positions_of(
+        &self,
+        columns: &[Column],
+        rows: usize,
+        fetch: impl Fn(usize) -> ArrayRef,
+    ) -> Vec<Position> {
         match self {
             Partitioning::Hash { columns: key } => {
+                let key: Vec<(ArrayRef, &Type)> =
+                    key.iter().map(|index| (fetch(*index), &columns[*index].ty)).collect();
                 let mut bytes = Vec::with_capacity(64);
-                (0..rows.num_rows())
+                (0..rows)
                     .map(|row| {
                         bytes.clear();
-                        for &index in key {
-                            let array = rows.column(index).as_ref();
-                            write_cell(&mut bytes, array, row, &columns[index].ty, Blanks::Trimmed);
+                        for (array, ty) in &key {
+                            write_cell(&mut bytes, array.as_ref(), row, ty, Blanks::Trimmed);
                         }
                         xxh3_64_with_seed(&bytes, RING_SEED)
                     })
                     .collect()
             }
             Partitioning::Range { column, splits } => {
-                let array = rows.column(*column);
-                (0..rows.num_rows())
+                let array = fetch(*column);
+                (0..rows)
                     .map(|row| {
                         range_position(
                             &arrow_cell_to_value(array.as_ref(), row, &columns[*column].ty),

@@ -65,20 +65,23 @@ impl KeyIndex {
         }
     }
 
+    /// Puts every entry where `to` says, and forgets those of which it says nothing: in one pass over all keys.
+    pub(crate) fn readdress(&mut self, to: impl Fn(Address) -> Option<Address>) {
+        self.entries.retain(|entry| match to(entry.address) {
+            Some(address) => {
+                entry.address = address;
+                true
+            }
+            None => false,
+        });
+    }
+
     /// Gives the rows of a segment the numbers that `new_row` says, and forgets those that get none: in one pass over all
     /// keys.
     pub(crate) fn renumber(&mut self, slot: u32, new_row: impl Fn(u32) -> Option<u32>) {
-        self.entries.retain(|entry| {
-            if entry.address.slot != slot {
-                return true;
-            }
-            match new_row(entry.address.row) {
-                Some(row) => {
-                    entry.address.row = row;
-                    true
-                }
-                None => false,
-            }
+        self.readdress(|address| match address.slot == slot {
+            true => new_row(address.row).map(|row| Address { slot, row }),
+            false => Some(address),
         });
     }
 

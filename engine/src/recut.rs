@@ -18,23 +18,26 @@
 //! of its rows before the next change, and sends them later from where they are then. A piece that is held no more goes
 //! when garbage collection passes the change.
 
-use arrow::record_batch::RecordBatch;
+use std::collections::BTreeMap;
+
+use arrow::{array::ArrayRef, record_batch::RecordBatch};
 use hashbrown::HashMap;
 
 use crate::{
-    column::Take,
+    block::Block,
+    column::SegmentColumn,
     error::{Result, SqlError},
     found::FoundRows,
     operation::{Effect, OrderedOperation, Ts},
-    pieces::Piece,
+    pieces::{Piece, held_at},
     position::{KeyRange, Position},
     primary_key::Address,
     rider::{Change, Work},
     riders::Riders,
-    schema::TableId,
+    schema::{Column, TableId},
     segment::Segment,
     shard::{Shard, check_layout},
-    table::Table,
+    table::{Table, shard_of},
 };
 
 /// The range of a segment that belongs to no piece.
@@ -152,21 +155,63 @@ impl Shard {
                 .is_some_and(|recut| self.inbox.front().is_none_or(|next| next.ts > recut.ts))
     }
 
-    /// Takes rows that have been received, in the table's Arrow schema: those of the range that belong to this shard. They
-    /// begin at `begin`. The range has been cut out by a [`Recut`] that has been executed.
+    /// Takes a block of rows that have been received: those of the range that belong to this shard. They begin at `begin`.
+    /// The range has been cut out by a [`Recut`] that has been executed.
     ///
     /// # Errors
-    /// When the rows do not fit the table or the range.
-    pub fn install(&mut self, table: TableId, range: KeyRange, rows: &RecordBatch, begin: Ts) -> Result<()> {
-        let Some(schema) = self.tables.get(&table).map(|table| table.schema.clone()) else {
+    /// When the block cannot be read, or has rows that do not belong to the table or the range.
+    pub fn install(&mut self, table: TableId, range: KeyRange, block: &[u8], begin: Ts) -> Result<()> {
+        let Some(mut table) = self.tables.remove(&table) else {
             return Err(SqlError::internal("rows of a table that does not exist"));
         };
-        check_layout(&schema, rows)?;
-        let positions = schema.partitioning.positions(&schema.columns, rows);
-        if !positions.iter().all(|position| range.contains(*position)) {
-            return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
+        let outcome = self.install_into(&mut table, range, block, begin);
+        table.measure_changed();
+        self.tables.insert(table.schema.id, table);
+        outcome
+    }
+
+    fn install_into(&mut self, table: &mut Table, range: KeyRange, block: &[u8], begin: Ts) -> Result<()> {
+        let (shard, shards) = Block::shard_of(block)?;
+        if shards == self.shards && shard != self.index {
+            return Ok(());
         }
-        self.restore(table, rows, begin)
+        let schema = table.schema.clone();
+        let block = Block::from_bytes(block, &schema.columns)?;
+        let rows = block.rows;
+        let segment = Segment::of(NO_PIECE, block.into_columns(&schema.columns), rows, begin);
+        let own: Vec<u32> = match self.shards {
+            1 => (0..rows as u32).collect(),
+            shards => {
+                let identity = Table::identity(&schema);
+                let mut key = Vec::new();
+                let mut is_own = |row: u32| {
+                    segment.write_identity(&schema.columns, &identity, row, &mut key);
+                    shard_of(Table::hash(&key), shards) == self.index
+                };
+                (0..rows as u32).filter(|row| is_own(*row)).collect()
+            }
+        };
+        let mut of_piece: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        let mut last = 0;
+        for (row, position) in own.iter().zip(segment.positions(&schema, &own)) {
+            let piece = held_at(&self.pieces, position, last).filter(|_| range.contains(position));
+            let Some(piece) = piece else {
+                return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
+            };
+            last = piece;
+            of_piece.entry(piece).or_default().push(*row);
+        }
+        let mut segment = Some(segment);
+        for (piece, rows_of_piece) in of_piece {
+            let part = match &segment {
+                Some(whole) if rows_of_piece.len() < rows => {
+                    whole.extract(&schema.columns, &rows_of_piece, piece)
+                }
+                _ => segment.take().unwrap_or_else(|| Segment::new(piece, &schema.columns)),
+            };
+            table.adopt(part, piece, begin);
+        }
+        Ok(())
     }
 
     /// Forgets the rows of a range that has been received in part.
@@ -337,6 +382,38 @@ impl Shard {
 type Moves = HashMap<u32, Vec<Address>>;
 
 impl Table {
+    /// Takes a segment whose rows, which begin at `begin`, are known to be new.
+    fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts) {
+        let rows = segment.rows;
+        let addresses = if rows * 2 < self.options.segment_rows {
+            // Too small to be one of its own.
+            let all: Vec<u32> = (0..rows as u32).collect();
+            let gather =
+                |(column, definition): (&SegmentColumn, &Column)| column.gather(&definition.ty, &all);
+            let arrays: Vec<ArrayRef> =
+                segment.columns.iter().zip(&self.schema.columns).map(gather).collect();
+            self.append(piece, &arrays, &all, begin)
+        } else {
+            segment.range = piece;
+            let vacant = self.segments.iter().position(|segment| segment.range == NO_PIECE);
+            let slot = vacant.unwrap_or(self.segments.len()) as u32;
+            match vacant {
+                Some(vacant) => self.segments[vacant] = segment,
+                None => self.segments.push(segment),
+            }
+            self.measure(slot);
+            (0..rows as u32).map(|row| Address { slot, row }).collect()
+        };
+        if self.has_keys() {
+            let mut key = Vec::new();
+            self.keys.reserve(rows);
+            for address in addresses {
+                self.stored_key(address, &mut key);
+                self.keys.insert(Table::hash(&key), address);
+            }
+        }
+    }
+
     /// Divides the rows of a piece among its parts, whose indices are given, and tells where they have gone.
     fn split(&mut self, piece: usize, parts: &[KeyRange], indices: &[usize]) -> Moves {
         let mut moves = Moves::new();
@@ -346,7 +423,9 @@ impl Table {
                 continue;
             }
             let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
-            for (row, position) in self.positions(slot).into_iter().enumerate() {
+            let all: Vec<u32> = (0..self.segments[slot].rows as u32).collect();
+            let positions = self.segments[slot].positions(&self.schema, &all);
+            for (row, position) in positions.into_iter().enumerate() {
                 let part = parts.partition_point(|part| part.last < position);
                 rows[part].push(row as u32);
             }
@@ -382,36 +461,13 @@ impl Table {
         moves
     }
 
-    /// Ring positions of the rows of a segment.
-    fn positions(&self, slot: usize) -> Vec<Position> {
-        let segment = &self.segments[slot];
-        let rows: Vec<u32> = (0..segment.rows as u32).collect();
-        let key = self.schema.partitioning.columns();
-        let arrays =
-            self.schema.columns.iter().enumerate().map(|(index, column)| match key.contains(&index) {
-                true => segment.columns[index].gather(&column.ty, &rows),
-                false => arrow::array::new_null_array(&column.ty.arrow(), rows.len()),
-            });
-        let fields = arrow::datatypes::Schema::new(
-            self.schema
-                .columns
-                .iter()
-                .map(|column| arrow::datatypes::Field::new(&column.name, column.ty.arrow(), true))
-                .collect::<Vec<_>>(),
-        );
-        let batch = RecordBatch::try_new(fields.into(), arrays.collect()).expect("columns of one length");
-        self.schema.partitioning.positions(&self.schema.columns, &batch)
-    }
-
     /// Puts right everything that refers to rows which have moved.
     fn readdress(&mut self, moves: &Moves, riders: &mut Riders) {
         let to = |address: Address| match moves.get(&address.slot) {
             Some(addresses) => addresses[address.row as usize],
             None => address,
         };
-        if self.has_keys() {
-            self.readdress_keys(moves);
-        }
+        self.keys.readdress(|address| Some(to(address)));
         let mut previous = Vec::new();
         for (slot, segment) in self.segments.iter_mut().enumerate() {
             let at = |row: u32| Address { slot: slot as u32, row };
@@ -447,36 +503,13 @@ impl Table {
         }
     }
 
-    fn readdress_keys(&mut self, moves: &Moves) {
-        // The columns are where they go to already. Within a segment rows only move up, and in ascending order, so no
-        // entry is taken for another's new place.
-        let mut slots: Vec<u32> = moves.keys().copied().collect();
-        slots.sort_unstable();
-        let mut key = Vec::new();
-        for slot in slots {
-            for (row, new) in moves[&slot].iter().enumerate() {
-                self.stored_key(*new, &mut key);
-                let old = Address { slot, row: row as u32 };
-                self.keys.replace(Table::hash(&key), old, *new);
-            }
-        }
-    }
-
     /// Takes the keys of a piece's rows out of the index.
     fn forget_keys(&mut self, piece: usize) {
-        if !self.has_keys() {
-            return;
-        }
-        for slot in 0..self.segments.len() as u32 {
-            let segment = &self.segments[slot as usize];
-            if segment.range == piece {
-                for row in 0..segment.rows as u32 {
-                    let address = Address { slot, row };
-                    let hash = self.hash_of_stored(address);
-                    self.keys.remove(hash, address);
-                }
-            }
-        }
+        let segments = &self.segments;
+        self.keys.readdress(|address| {
+            let stays = segments[address.slot as usize].range != piece;
+            stays.then_some(address)
+        });
     }
 
     /// Forgets the rows of a piece. No index entry and no operation refers to them.
@@ -492,24 +525,6 @@ impl Table {
                 self.measure(slot as u32);
             }
         }
-    }
-}
-
-impl Segment {
-    /// Some of its rows, with their versions, as a segment of another piece.
-    fn extract(&self, columns: &[crate::schema::Column], rows: &[u32], piece: usize) -> Segment {
-        let mut segment = Segment::new(piece, columns);
-        let arrays: Vec<_> = self
-            .columns
-            .iter()
-            .zip(columns)
-            .map(|(column, definition)| column.gather(&definition.ty, rows))
-            .collect();
-        segment.append(columns, &arrays, Take::All(rows.len()), Ts::ZERO);
-        segment.encode(columns);
-        segment.versions = self.versions.clone();
-        segment.versions.compact(rows, Ts::ZERO);
-        segment
     }
 }
 

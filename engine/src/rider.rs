@@ -197,6 +197,8 @@ pub(crate) enum Work {
         found: FoundRows,
         /// How many more batches may be sent now, if not all.
         credit: Option<i64>,
+        /// They are sent as blocks of this shard.
+        blocks: Option<(u32, u32)>,
     },
     Groups {
         /// Shared with reads that have added up the same.
@@ -313,6 +315,7 @@ impl Rider {
                         projection: projections.get(projection, row)?,
                         found: FoundRows::default(),
                         credit: ordered.window.map(i64::from),
+                        blocks: None,
                     },
                     ReadOutput::Groups { group_by, aggregates, top } => {
                         let mut exprs = group_by.clone();
@@ -456,9 +459,16 @@ impl Rider {
 
     /// Whether it has found a batch of rows that it may not send yet.
     pub(crate) fn is_blocked(&self, batch_rows: usize) -> bool {
-        matches!(&self.work, Work::Rows { wanted, found, credit: Some(credit), .. }
-            if *credit <= 0 && wanted.are_sent_when_found() && found.len() >= batch_rows.max(1))
-            && !self.has_failed()
+        let Work::Rows { wanted, found, credit: Some(credit), blocks, .. } = &self.work else { return false };
+        let enough = if blocks.is_some() { 1 } else { batch_rows.max(1) };
+        *credit <= 0 && wanted.are_sent_when_found() && found.len() >= enough && !self.has_failed()
+    }
+
+    /// What it finds is sent as blocks of this shard.
+    pub(crate) fn send_blocks(&mut self, shard: (u32, u32)) {
+        if let Work::Rows { blocks, .. } = &mut self.work {
+            *blocks = Some(shard);
+        }
     }
 
     pub(crate) fn outcomes(&self) -> Vec<(KeyRange, Result<u64>)> {

@@ -7,10 +7,12 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::{
     column::{SegmentColumn, Take},
+    key::write_stored,
     operation::Ts,
+    position::Position,
     predicate_index::Found,
     primary_key::Address,
-    schema::Column,
+    schema::{Column, TableSchema},
     versions::Versions,
 };
 
@@ -79,6 +81,39 @@ impl Segment {
             visits: 0,
             collected: Ts::ZERO,
         }
+    }
+
+    /// Columns that are encoded, whose rows begin at `begin`.
+    pub(crate) fn of(range: usize, columns: Vec<SegmentColumn>, rows: usize, begin: Ts) -> Segment {
+        let mut segment = Segment { columns, rows, encoded: rows, ..Segment::new(range, &[]) };
+        segment.versions.append(rows, begin);
+        segment
+    }
+
+    /// Some of its rows, with their versions, as a segment of another piece.
+    pub(crate) fn extract(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
+        let extract = |(column, definition): (&SegmentColumn, &Column)| {
+            SegmentColumn::of(column.extract(&definition.ty, rows), rows.len(), &definition.ty)
+        };
+        let columns = self.columns.iter().zip(columns).map(extract).collect();
+        let mut segment = Segment::of(piece, columns, rows.len(), Ts::ZERO);
+        segment.versions = self.versions.clone();
+        segment.versions.compact(rows, Ts::ZERO);
+        segment
+    }
+
+    /// Writes the canonical form of what identifies a row: these columns.
+    pub(crate) fn write_identity(&self, columns: &[Column], identity: &[usize], row: u32, key: &mut Vec<u8>) {
+        key.clear();
+        for index in identity {
+            write_stored(key, &self.columns[*index], row as usize, &columns[*index].ty);
+        }
+    }
+
+    /// Ring positions of some rows.
+    pub(crate) fn positions(&self, schema: &TableSchema, rows: &[u32]) -> Vec<Position> {
+        let fetch = |column: usize| self.columns[column].gather(&schema.columns[column].ty, rows);
+        schema.partitioning.positions_of(&schema.columns, rows.len(), fetch)
     }
 
     /// Appends rows that begin at `begin`; returns the first one's index.

@@ -484,6 +484,9 @@ impl Shard {
         if early == Some(Decision::Commit) {
             rider.awaits_decision = false;
         }
+        if ordered.blocks {
+            rider.send_blocks((self.index, self.shards));
+        }
         table.active += 1;
         match self.point_keys(&table, &rider) {
             _ if matches!(rider.work, Work::Insert { .. }) => {

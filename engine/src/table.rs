@@ -11,7 +11,7 @@ use crate::{
     column::Take,
     content_hash,
     error::{Result, SqlError, SqlState},
-    key::{Blanks, write_cell, write_stored},
+    key::{Blanks, write_cell},
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, TestId, row_holds},
     primary_key::{Address, KeyIndex},
@@ -243,16 +243,8 @@ impl Table {
 
     /// The canonical key of a stored row.
     pub(crate) fn stored_key(&self, address: Address, key: &mut Vec<u8>) {
-        key.clear();
         let segment = &self.segments[address.slot as usize];
-        for index in &self.schema.primary_key {
-            write_stored(
-                key,
-                &segment.columns[*index],
-                address.row as usize,
-                &self.schema.columns[*index].ty,
-            );
-        }
+        segment.write_identity(&self.schema.columns, &self.schema.primary_key, address.row, key);
     }
 
     /// The newest version of the row with this key.

@@ -440,6 +440,7 @@ impl Core {
             ranges,
             undecided: false,
             window: None,
+            blocks: false,
         });
     }
 
@@ -583,7 +584,8 @@ impl Core {
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
         let undecided = undecided && !planted(Bug::ReadBeforeDecision);
         let window = (!is_write).then_some(READ_WINDOW);
-        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided, window });
+        let blocks = false;
+        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided, window, blocks });
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());
             let taken = vec![0; self.options.shards];
@@ -625,7 +627,8 @@ impl Core {
             // Changes of the catalog are not among the running operations: they cannot fail.
             ShardEffect::Executed { ts: time, outcomes } => self.executed_by(shard, time, outcomes),
             ShardEffect::Took { ts: time } => self.took(shard, time),
-            ShardEffect::ContentHash { .. } => {}
+            // Only what the process reads for itself has these.
+            ShardEffect::ContentHash { .. } | ShardEffect::Block { .. } => {}
         }
     }
 

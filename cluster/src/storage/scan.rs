@@ -9,7 +9,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use carousel_engine::{
     TableId, Ts,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
@@ -40,8 +40,8 @@ pub enum ShardCommand {
     Cancel(Ts),
     /// The key ranges change.
     Recut(Recut),
-    /// Rows of a range that is being received, and when they begin.
-    Install { table: TableId, range: KeyRange, rows: Arc<RecordBatch>, begin: Ts },
+    /// A block of rows of a range that is being received, and when they begin.
+    Install { table: TableId, range: KeyRange, block: Bytes, begin: Ts },
     /// What has been received of a range is of no use.
     Clear(KeyRange),
     /// Versions that ended before this can be collected.
@@ -161,8 +161,8 @@ impl Scan {
             ShardCommand::Allow(ts, batches) => self.shard.allow(ts, batches, effects),
             ShardCommand::Cancel(ts) => self.shard.cancel(ts, effects),
             ShardCommand::Recut(recut) => self.shard.recut(recut),
-            ShardCommand::Install { table, range, rows, begin } => {
-                if let Err(error) = self.shard.install(table, range, &rows, begin) {
+            ShardCommand::Install { table, range, block, begin } => {
+                if let Err(error) = self.shard.install(table, range, &block, begin) {
                     // The content hash will show that they are missing.
                     tracing::warn!(%range, %error, "received rows cannot be taken");
                 }

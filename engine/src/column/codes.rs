@@ -1,17 +1,19 @@
 //! Codes as narrow as they can be.
 
-use crate::{ahead::fetch_at, bits::Bits};
+use serde::{Deserialize, Serialize};
+
+use crate::{ahead::fetch_at, bits::Bits, block::numbers};
 
 /// Codes of an encoded column.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Codes {
     /// Every code is 0.
     Constant,
     Bit(Bits),
-    U8(Vec<u8>),
-    U16(Vec<u16>),
-    U32(Vec<u32>),
-    U64(Vec<u64>),
+    U8(#[serde(with = "numbers")] Vec<u8>),
+    U16(#[serde(with = "numbers")] Vec<u16>),
+    U32(#[serde(with = "numbers")] Vec<u32>),
+    U64(#[serde(with = "numbers")] Vec<u64>),
 }
 
 impl Codes {
@@ -103,6 +105,18 @@ impl Codes {
             Codes::U16(codes) => Codes::U16(take(codes, rows)),
             Codes::U32(codes) => Codes::U32(take(codes, rows)),
             Codes::U64(codes) => Codes::U64(take(codes, rows)),
+        }
+    }
+
+    /// Whether there is a code for each of so many rows, no more and no less.
+    pub(super) fn is_of(&self, rows: usize) -> bool {
+        match self {
+            Codes::Constant => true,
+            Codes::Bit(bits) => bits.is_of(rows),
+            Codes::U8(codes) => codes.len() == rows,
+            Codes::U16(codes) => codes.len() == rows,
+            Codes::U32(codes) => codes.len() == rows,
+            Codes::U64(codes) => codes.len() == rows,
         }
     }
 

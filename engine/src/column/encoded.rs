@@ -1,35 +1,43 @@
 //! Columns of codes and what the codes stand for.
 
 use arrow::array::ArrayRef;
+use serde::{Deserialize, Serialize};
 
 use super::{
-    ByCode, Codes, Frequency, PlainColumn,
+    ByCode, Codes, Frequency, Physical, PlainColumn,
     arrays::{Entries, build},
-    plain::PlainData,
+    physical,
+    plain::{PlainData, are_values},
 };
 use crate::{
     ahead::fetch_at,
     bits::Bits,
+    block::numbers,
     types::Type,
     value_filter::{ValueFilter, hash_bytes, hash_int},
 };
 
 /// What codes stand for.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Domain {
     /// `base + scale * code`
     Linear { base: i64, scale: u64 },
     /// Sorted.
-    Ints(Vec<i64>),
+    Ints(#[serde(with = "numbers")] Vec<i64>),
     /// Sorted.
-    Wides(Vec<i128>),
+    Wides(#[serde(with = "numbers")] Vec<i128>),
     /// Sorted.
-    Bytes { offsets: Vec<u32>, bytes: Vec<u8> },
+    Bytes {
+        #[serde(with = "numbers")]
+        offsets: Vec<u32>,
+        #[serde(with = "numbers")]
+        bytes: Vec<u8>,
+    },
 }
 
 /// A column of codes. The domain is made once; values that are added later and are not in it get codes of their own
 /// above it, in no order, until there are so many that the column is encoded again.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EncodedColumn {
     pub(crate) codes: Codes,
     pub(crate) domain: Domain,
@@ -42,10 +50,13 @@ pub(crate) struct EncodedColumn {
     /// Rows when the domain was made.
     pub(super) made_of: usize,
     /// How often codes occur.
+    #[serde(skip)]
     pub(crate) frequency: Frequency,
     /// The values, unless they are so few that a search is as cheap.
+    #[serde(skip)]
     pub(super) filter: Option<ValueFilter>,
     /// Which rows have a code, for columns that are asked for it often.
+    #[serde(skip)]
     pub(crate) by_code: ByCode,
     pub(crate) nulls: Option<Bits>,
     /// Whether every row is NULL: the domain is then meaningless.
@@ -245,6 +256,129 @@ impl EncodedColumn {
         self.by_code = self.by_code.anew();
         self.nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
         self.frequency = Frequency::new(&self.codes, self.max_code, rows.len(), self.nulls.as_ref());
+    }
+
+    /// Some of its rows as a column of their own, whose dictionary has only what they need.
+    pub(super) fn extract(&self, rows: &[u32]) -> EncodedColumn {
+        let nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
+        let (codes, domain, sorted) = self.needed(rows, nulls.as_ref());
+        let extra = self.extra.clone();
+        let mut column = EncodedColumn {
+            codes,
+            domain,
+            sorted,
+            extra,
+            max_code: 0,
+            made_of: rows.len(),
+            frequency: Frequency::default(),
+            filter: None,
+            by_code: ByCode::default(),
+            nulls,
+            all_null: self.all_null,
+        };
+        column.derive(rows.len());
+        column
+    }
+
+    /// The codes of some rows, and the domain that they need.
+    fn needed(&self, rows: &[u32], nulls: Option<&Bits>) -> (Codes, Domain, u64) {
+        let entries = self.sorted as usize;
+        let is_line = matches!(self.domain, Domain::Linear { .. });
+        if is_line || self.all_null || entries * 4 <= rows.len() {
+            return (self.codes.gather(rows), self.domain.clone(), self.sorted);
+        }
+        let mut place = vec![0u32; entries + 1];
+        for (at, row) in rows.iter().enumerate() {
+            let code = self.codes.get(*row as usize) as usize;
+            if code < entries && !nulls.is_some_and(|nulls| nulls.get(at)) {
+                place[code] = 1;
+            }
+        }
+        let used: Vec<u32> = (0..entries as u32).filter(|code| place[*code as usize] == 1).collect();
+        let mut before = 0;
+        for place in &mut place {
+            (*place, before) = (before, before + *place);
+        }
+        let sorted = used.len() as u64;
+        let max = sorted + self.extra.len as u64;
+        let code_of = |row: &u32| match self.codes.get(*row as usize) {
+            code if code < self.sorted => u64::from(place[code as usize]),
+            code => code - self.sorted + sorted,
+        };
+        let codes: Vec<u64> = rows.iter().map(code_of).collect();
+        let domain = match &self.domain {
+            Domain::Linear { base, scale } => Domain::Linear { base: *base, scale: *scale },
+            Domain::Ints(values) => Domain::Ints(used.iter().map(|code| values[*code as usize]).collect()),
+            Domain::Wides(values) => Domain::Wides(used.iter().map(|code| values[*code as usize]).collect()),
+            Domain::Bytes { .. } => {
+                let mut offsets = Vec::with_capacity(used.len() + 1);
+                let mut bytes = Vec::new();
+                offsets.push(0);
+                for code in &used {
+                    bytes.extend_from_slice(self.bytes_of(u64::from(*code)));
+                    offsets.push(bytes.len() as u32);
+                }
+                Domain::Bytes { offsets, bytes }
+            }
+        };
+        (Codes::narrow(&codes, max), domain, sorted)
+    }
+
+    /// Computes what follows from the codes and what they stand for.
+    fn derive(&mut self, rows: usize) {
+        let is_null = |row: &usize| self.nulls.as_ref().is_some_and(|nulls| nulls.get(*row));
+        let present = (0..rows).filter(|row| !is_null(row));
+        let largest = present.map(|row| self.codes.get(row)).max().unwrap_or(0);
+        if self.extra.len == 0
+            && let Domain::Linear { .. } = self.domain
+        {
+            // A line ends where the rows do.
+            self.sorted = largest + 1;
+        }
+        self.max_code = largest.max((self.sorted + self.extra.len as u64).saturating_sub(1));
+        self.frequency = Frequency::new(&self.codes, self.max_code, rows, self.nulls.as_ref());
+        self.filter = self.make_filter(rows);
+        if let Some(filter) = &mut self.filter {
+            for place in 0..self.extra.len {
+                filter.insert(match &self.extra.data {
+                    PlainData::Int(values) => hash_int(values[place]),
+                    PlainData::Wide(_) => 0,
+                    PlainData::Bytes { .. } => hash_bytes(self.extra.bytes(place)),
+                });
+            }
+        }
+    }
+
+    /// Takes a column that comes from elsewhere, if it is one of this type with so many rows.
+    pub(crate) fn admit(mut self, ty: &Type, rows: usize) -> Option<EncodedColumn> {
+        let entries = match (&self.domain, physical(ty)) {
+            (Domain::Linear { .. }, Physical::Int) if self.sorted > 0 => None,
+            (Domain::Ints(values), Physical::Int) if values.is_sorted() => Some(values.len()),
+            (Domain::Wides(values), Physical::Wide) if values.is_sorted() => Some(values.len()),
+            (Domain::Bytes { offsets, bytes }, Physical::Bytes) if are_values(ty, offsets, bytes) => {
+                Some(offsets.len() - 1)
+            }
+            _ => return None,
+        };
+        let fits = self.codes.is_of(rows)
+            && self.nulls.as_ref().is_none_or(|nulls| nulls.is_of(rows))
+            && self.extra.is_of(ty)
+            && entries.is_none_or(|entries| entries as u64 == self.sorted);
+        if !fits {
+            return None;
+        }
+        let ends = self.sorted.checked_add(self.extra.len as u64)?;
+        // A NULL has the first code, whatever that stands for.
+        let is_known = |row: usize| {
+            let code = self.codes.get(row);
+            if self.is_null(row) { code == 0 } else { code < ends }
+        };
+        if !(0..rows).all(is_known) {
+            return None;
+        }
+        self.made_of = rows;
+        self.derive(rows);
+        Some(self)
     }
 
     /// How many entries of a dictionary of byte strings are below a bound, when the first `from` are.

@@ -224,8 +224,28 @@ impl SegmentColumn {
         }
     }
 
+    /// Some of its rows as a column of their own, all of them encoded.
+    pub(crate) fn extract(&self, ty: &Type, rows: &[u32]) -> EncodedColumn {
+        match &self.base {
+            Some(base) if rows.iter().all(|row| (*row as usize) < self.base_rows) => base.extract(rows),
+            _ => self.encoded(ty, rows),
+        }
+    }
+
+    /// A column that is encoded.
+    pub(crate) fn of(base: EncodedColumn, rows: usize, ty: &Type) -> SegmentColumn {
+        SegmentColumn { base: Some(base), base_rows: rows, delta: PlainColumn::new(ty) }
+    }
+
     /// Keeps only these rows, encoded from scratch.
     pub(crate) fn encode(&mut self, ty: &Type, keep: &[u32]) {
+        let mut base = self.encoded(ty, keep);
+        base.by_code = self.base.as_ref().map_or_else(ByCode::default, |base| base.by_code.anew());
+        *self = SegmentColumn::of(base, keep.len(), ty);
+    }
+
+    /// These rows, encoded from scratch.
+    fn encoded(&self, ty: &Type, keep: &[u32]) -> EncodedColumn {
         let is_null = |i: usize| self.is_null(keep[i] as usize);
         let rows = keep.len();
         let (codes, domain, max_code) = match physical(ty) {
@@ -257,13 +277,11 @@ impl SegmentColumn {
             made_of: rows,
             frequency,
             filter: None,
-            by_code: self.base.as_ref().map_or_else(ByCode::default, |base| base.by_code.anew()),
+            by_code: ByCode::default(),
             nulls,
             all_null,
         };
         base.filter = base.make_filter(rows);
-        self.base = Some(base);
-        self.base_rows = rows;
-        self.delta = PlainColumn::new(ty);
+        base
     }
 }

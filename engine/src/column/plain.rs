@@ -8,22 +8,29 @@ use arrow::{
     },
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{Physical, float_to_int, physical};
-use crate::{array::DECIMAL_NAN, bits::Bits, types::Type};
+use crate::{array::DECIMAL_NAN, bits::Bits, block::numbers, types::Type};
 
 /// A column that rows are appended to.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PlainColumn {
     pub(super) nulls: Option<Bits>,
     pub(super) len: usize,
     pub(super) data: PlainData,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum PlainData {
-    Int(Vec<i64>),
-    Wide(Vec<i128>),
-    Bytes { offsets: Vec<u32>, bytes: Vec<u8> },
+    Int(#[serde(with = "numbers")] Vec<i64>),
+    Wide(#[serde(with = "numbers")] Vec<i128>),
+    Bytes {
+        #[serde(with = "numbers")]
+        offsets: Vec<u32>,
+        #[serde(with = "numbers")]
+        bytes: Vec<u8>,
+    },
 }
 
 /// Which rows of a batch to take.
@@ -97,6 +104,19 @@ impl PlainColumn {
             PlainData::Bytes { offsets, bytes } => &bytes[offsets[row] as usize..offsets[row + 1] as usize],
             _ => &[],
         }
+    }
+
+    /// Whether it is a column of this type without NULLs.
+    pub(super) fn is_of(&self, ty: &Type) -> bool {
+        self.nulls.is_none()
+            && match (&self.data, physical(ty)) {
+                (PlainData::Int(values), Physical::Int) => values.len() == self.len,
+                (PlainData::Wide(values), Physical::Wide) => values.len() == self.len,
+                (PlainData::Bytes { offsets, bytes }, Physical::Bytes) => {
+                    offsets.len() == self.len + 1 && are_values(ty, offsets, bytes)
+                }
+                _ => false,
+            }
     }
 
     /// The rows from `first` on.
@@ -264,6 +284,20 @@ impl PlainColumn {
             }
         }
     }
+}
+
+/// Whether byte strings of a type are what they must be: one after the other, and valid as the type wants it.
+pub(super) fn are_values(ty: &Type, offsets: &[u32], bytes: &[u8]) -> bool {
+    let is_in_order = offsets.first() == Some(&0)
+        && offsets.last().is_some_and(|last| *last as usize == bytes.len())
+        && offsets.is_sorted();
+    let mut values = offsets.windows(2).map(|ends| &bytes[ends[0] as usize..ends[1] as usize]);
+    is_in_order
+        && match ty {
+            Type::Uuid => values.all(|value| value.len() == 16),
+            Type::Bytea => true,
+            _ => values.all(|value| std::str::from_utf8(value).is_ok()),
+        }
 }
 
 fn append_ints(values: &mut Vec<i64>, array: &dyn Array, ty: &Type, take: Take) {

@@ -53,6 +53,7 @@ impl Table {
             ranges: vec![KeyRange::FULL],
             undecided: false,
             window: None,
+            blocks: false,
         });
         let mut effects = Vec::new();
         while self.shard.step(&mut effects) == Progress::Busy {}

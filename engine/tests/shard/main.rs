@@ -1,6 +1,7 @@
 //! Shards against an oracle: random schemas, rows, operations, decisions, segment boundaries, shards, key ranges and
-//! garbage collections; changes of the key ranges and rows that move; every answer and every content hash must be the one that a naive evaluator gets by applying
-//! the operations one after the other, in the order of their `Ts`, to a list of rows.
+//! garbage collections; changes of the key ranges and rows that move; every answer and every content hash must be the
+//! one that a naive evaluator gets by applying the operations one after the other, in the order of their `Ts`, to a list
+//! of rows.
 
 mod errors;
 mod generate;
@@ -145,25 +146,41 @@ fn full_hash(world: &World, rows: &[Row]) -> Vec<u128> {
     let mut shard = Shard::new(0, 1, world.ranges.clone(), Options::default());
     shard.restore_table(world.schema.clone());
     shard.restore(world.schema.id, &batch_of(&world.schema, rows), Ts::ZERO).expect("rows in the layout");
+    hash_of(world, read_all(&mut shard, world, Ts(1), false))
+}
+
+/// Effects of a read of everything: of the content hashes, or of the rows as blocks.
+fn read_all(shard: &mut Shard, world: &World, ts: Ts, blocks: bool) -> Vec<Effect> {
+    let output = match blocks {
+        true => ReadOutput::Rows { projection: Vec::new(), top: None },
+        false => ReadOutput::ContentHash,
+    };
     let operation = Operation {
         table: world.schema.id,
         context: context(),
-        kind: OperationKind::Read(Read { predicate: vec![], output: ReadOutput::ContentHash }),
+        kind: OperationKind::Read(Read { predicate: vec![], output }),
     };
     shard.submit(OrderedOperation {
-        ts: Ts(1),
-        read_ts: Ts(1),
+        ts,
+        read_ts: ts,
         operation: Arc::new(operation),
         ranges: world.ranges.clone(),
         undecided: false,
         window: None,
+        blocks,
     });
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
-    let mut hashes = vec![0; world.ranges.len()];
+    effects
+}
+
+/// The content hashes among effects, by range.
+fn hash_of(world: &World, effects: Vec<Effect>) -> Vec<u128> {
+    let mut hashes = vec![0u128; world.ranges.len()];
     for effect in effects {
         if let Effect::ContentHash { range, hash, .. } = effect {
-            hashes[world.ranges.iter().position(|r| *r == range).expect("a range of the world")] = hash;
+            let at = world.ranges.iter().position(|r| *r == range).expect("a range of the world");
+            hashes[at] = hashes[at].wrapping_add(hash);
         }
     }
     hashes
@@ -268,6 +285,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
                 ranges,
                 undecided,
                 window,
+                blocks: false,
             },
             answers: prediction.answers,
             wanted,
@@ -401,31 +419,13 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let mut found = vec![0u128; world.ranges.len()];
     for shard in &mut shards {
         shard.collect_garbage(Ts(last_ts));
-        let operation = Operation {
-            table: world.schema.id,
-            context: context(),
-            kind: OperationKind::Read(Read { predicate: vec![], output: ReadOutput::ContentHash }),
-        };
-        shard.submit(OrderedOperation {
-            ts: Ts(last_ts),
-            read_ts: Ts(last_ts),
-            operation: Arc::new(operation),
-            ranges: world.ranges.clone(),
-            undecided: false,
-            window: None,
-        });
-        let mut effects = Vec::new();
-        while shard.step(&mut effects) == Progress::Busy {}
-        for effect in effects {
-            if let Effect::ContentHash { range, hash, .. } = effect {
-                let at = world.ranges.iter().position(|r| *r == range).expect("a range of the world");
-                found[at] = found[at].wrapping_add(hash);
-            }
-        }
+        let hashes = read_all(shard, &world, Ts(last_ts), false);
+        found.iter_mut().zip(hash_of(&world, hashes)).for_each(|(sum, hash)| *sum = sum.wrapping_add(hash));
     }
     assert_eq!(found, expected, "seed {seed}: final content");
     let rows: usize = shards.iter().map(|shard| shard.rows(world.schema.id)).sum();
     assert_eq!(rows, state.len(), "seed {seed}: final rows");
+    moving::check_blocks(&world, &mut shards, Ts(last_ts + 1), &expected, random);
     steps.len()
 }
 
@@ -464,7 +464,7 @@ fn collect(steps: &[Step], collected: &mut BTreeMap<u64, Collected>, effects: Ve
             Effect::ContentHash { ts, range, hash } => {
                 collected.entry(ts.0).or_default().hashes.insert(range, hash);
             }
-            Effect::Took { .. } => {}
+            Effect::Took { .. } | Effect::Block { .. } => {}
             Effect::Groups { ts, groups } => collected.entry(ts.0).or_default().groups.extend(groups),
             Effect::Executed { ts, outcomes } => {
                 let entry = collected.entry(ts.0).or_default();

@@ -3,17 +3,22 @@
 
 use std::sync::Arc;
 
-use arrow::record_batch::RecordBatch;
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
-    expr::Expr,
     operation::{Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
     position::KeyRange,
     recut::Recut,
     shard::{Options, Progress},
 };
 
-use crate::{Step, generate::Random, oracle::context, sharing::Scan};
+use crate::{
+    Step,
+    generate::Random,
+    hash_of,
+    oracle::{World, context},
+    read_all,
+    sharing::Scan,
+};
 
 /// The ring, cut at random.
 pub fn random_ranges(random: &mut Random) -> Vec<KeyRange> {
@@ -103,15 +108,13 @@ impl Moving {
                     (State::Recutting, Effect::Executed { ts, .. }) if ts == self.recut.ts => {
                         self.read_next(shard, random);
                     }
-                    (State::Reading { ts: own, range, window, unread }, Effect::Rows { ts, batch, .. })
+                    (State::Reading { ts: own, range, window, unread }, Effect::Block { ts, block, .. })
                         if ts == *own =>
                     {
                         *unread += 1;
                         assert!(*unread <= *window, "rows come when they are asked for");
-                        let rows = RecordBatch::try_new(self.schema.arrow(), batch.columns().to_vec());
                         let begin = Ts(self.recut.ts.0 - 1);
-                        let rows = rows.expect("all columns");
-                        shard.install(self.schema.id, *range, &rows, begin).expect("rows of the range");
+                        shard.install(self.schema.id, *range, &block, begin).expect("rows of the range");
                     }
                     (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
                         self.read_next(shard, random);
@@ -149,11 +152,7 @@ impl Moving {
         };
         let ts = self.next;
         self.next = Ts(ts.0 + 1);
-        let column = |(index, column): (usize, &carousel_engine::schema::Column)| {
-            Expr::column(index, column.ty.clone())
-        };
-        let projection = self.schema.columns.iter().enumerate().map(column).collect();
-        let output = ReadOutput::Rows { projection, top: None };
+        let output = ReadOutput::Rows { projection: Vec::new(), top: None };
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
         let operation = Arc::new(Operation { table: self.schema.id, context: context(), kind });
         // The prefix that a read at the change's `Ts` sees: nothing comes between them.
@@ -166,9 +165,44 @@ impl Moving {
             ranges: vec![range],
             undecided: false,
             window: Some(window),
+            blocks: true,
         });
         self.state = State::Reading { ts, range, window, unread: 0 };
     }
+}
+
+/// All rows of these shards, sent as blocks to as many shards as may be, are there. Damaged blocks do no harm.
+pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u128], random: &mut Random) {
+    let count = 1 + random.below(3) as u32;
+    let receiver = |index| {
+        let mut shard = Shard::new(index, count, world.ranges.clone(), Options::default());
+        shard.restore_table(world.schema.clone());
+        shard
+    };
+    let mut receivers: Vec<Shard> = (0..count).map(receiver).collect();
+    for sender in senders {
+        for effect in read_all(sender, world, ts, true) {
+            let Effect::Block { range, mut block, .. } = effect else { continue };
+            for receiver in &mut receivers {
+                let taken = receiver.install(world.schema.id, range, &block, Ts(1));
+                taken.expect("rows of the range");
+            }
+            let at = random.below(block.len());
+            block[at] ^= 1 << random.below(8);
+            // It may well be a block of other rows.
+            let mut damaged = receiver(0);
+            if damaged.install(world.schema.id, range, &block, Ts(1)).is_ok() {
+                read_all(&mut damaged, world, Ts(2), false);
+                read_all(&mut damaged, world, Ts(3), true);
+            }
+        }
+    }
+    let mut found = vec![0u128; world.ranges.len()];
+    for receiver in &mut receivers {
+        let hashes = hash_of(world, read_all(receiver, world, Ts(2), false));
+        found.iter_mut().zip(hashes).for_each(|(sum, hash)| *sum = sum.wrapping_add(hash));
+    }
+    assert_eq!(found, expected, "what was sent as blocks");
 }
 
 /// Whoever reads a prefix before a change names the ranges of then, and garbage collection does not join them.
@@ -187,7 +221,8 @@ fn ranges_that_are_joined_can_be_read_as_they_were() {
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
         let operation = Arc::new(Operation { table: TableId(1), context: context(), kind });
         let (ts, read_ts, ranges) = (Ts(ts), Ts(read_ts), ranges.to_vec());
-        shard.submit(OrderedOperation { ts, read_ts, operation, ranges, undecided: false, window: None });
+        let (undecided, window, blocks) = (false, None, false);
+        shard.submit(OrderedOperation { ts, read_ts, operation, ranges, undecided, window, blocks });
         let mut effects = Vec::new();
         while shard.step(&mut effects) == Progress::Busy {}
         let outcomes = effects.into_iter().find_map(|effect| match effect {

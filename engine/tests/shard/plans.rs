@@ -27,6 +27,7 @@ fn count(shard: &mut Shard, ts: u64, predicate: Vec<Expr>) -> u64 {
         ranges: vec![KeyRange::FULL],
         undecided: false,
         window: None,
+        blocks: false,
     });
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}

@@ -68,6 +68,7 @@ impl Scan {
             ranges: vec![KeyRange::FULL],
             undecided: false,
             window,
+            blocks: false,
         });
         Ts(self.ts)
     }

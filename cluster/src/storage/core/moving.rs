@@ -33,9 +33,9 @@ use crate::{
 };
 
 /// Chunks that may wait for the shards to take those before them: the windows of many parts.
-const ARRIVED: usize = 1024;
+const ARRIVED: usize = 128;
 /// Chunks that the shards are given before they have taken the first of them.
-const TAKING: usize = 32;
+const TAKING: usize = 4;
 
 /// A keyspace message whose turn it is, until the shards have changed their ranges.
 #[derive(Debug)]
@@ -453,21 +453,13 @@ impl Core {
     /// Gives a chunk's rows to the shards.
     fn install(&mut self, part: PartId, chunk: &Chunk) {
         let Some(table) = chunk.table else { return };
-        let mut batches = match carousel_engine::ipc::decode(&chunk.rows) {
-            Ok(batches) => batches,
-            Err(error) => {
-                // The content hash will show that the rows are missing.
-                tracing::warn!(%error, range = %part.range, "received rows cannot be read");
-                return;
-            }
-        };
-        let Some(rows) = batches.pop().map(Arc::new) else { return };
         let begin = Ts(local(part.keyspace).0 - 1);
         // What shards were given for an earlier change is not counted any more.
         let (known, waiting) = self.moving.taking;
         let waiting = if known == begin { waiting } else { 0 };
         self.moving.taking = (begin, waiting + self.options.shards);
-        self.tell_shards(|| ShardCommand::Install { table, range: part.range, rows: rows.clone(), begin });
+        let block = &chunk.rows;
+        self.tell_shards(|| ShardCommand::Install { table, range: part.range, block: block.clone(), begin });
     }
 
     /// Asks the shards for the content hashes of a part that they have been given.

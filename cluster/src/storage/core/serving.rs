@@ -1,30 +1,29 @@
 //! Sending rows to those who receive them: one session for each receiver and part, which reads the tables one after the
 //! other, all shards at a time. The reads see the prefix before the keyspace message, and their shards send as much as
 //! the receiver's window allows ([`carousel_engine::Shard::allow`]), so a session takes little memory. The last chunks are
-//! kept, in case they get lost.
+//! kept, in case they get lost. A chunk is a block of rows as the engine holds them.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     ops::Range,
 };
 
-use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use carousel_engine::{
     TableId, TableSchema, Ts,
     operation::{Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
 };
 
-use super::{Arc, Core, Effect, ProcessId, Wire, checkpoints::all_columns, local};
+use super::{Arc, Core, Effect, ProcessId, Wire, local};
 use crate::{
     planted::{Bug, planted},
     storage::migration::{Chunk, PartId},
 };
 
-/// Batches of rows that a shard may have on their way to a receiver. Each is a chunk.
-const SHARD_WINDOW: u32 = 32;
+/// Blocks of rows that a shard may have on their way to a receiver. Each is a chunk.
+const SHARD_WINDOW: u32 = 4;
 /// Chunks that are kept after they have been sent: more than a receiver's window.
-const KEPT: usize = 160;
+const KEPT: usize = 10;
 
 /// What is being sent to one receiver.
 #[derive(Debug)]
@@ -52,8 +51,6 @@ struct Reading {
     sum: u128,
     /// Rows that have not been sent, with their shard.
     ready: VecDeque<(usize, Bytes)>,
-    /// For each shard, batches that have been sent since it was allowed more.
-    sent: Vec<u32>,
     /// Shards that have not ended their reads.
     reading: BTreeSet<usize>,
     hashing: BTreeSet<usize>,
@@ -116,11 +113,7 @@ impl Core {
             };
             if let Some((shard, rows)) = reading.ready.pop_front() {
                 let (table, ts) = (reading.table.id, reading.rows);
-                reading.sent[shard] += 1;
-                if reading.sent[shard] * 4 >= SHARD_WINDOW {
-                    let batches = std::mem::take(&mut reading.sent[shard]);
-                    self.effects.push(Effect::Allow { shard, ts, batches });
-                }
+                self.effects.push(Effect::Allow { shard, ts, batches: 1 });
                 self.chunk(key, Some(table), rows, None);
                 continue;
             }
@@ -142,7 +135,7 @@ impl Core {
             let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
             Arc::new(Operation { table: table.id, context: Default::default(), kind })
         };
-        let rows = operation(ReadOutput::Rows { projection: all_columns(&table), top: None });
+        let rows = operation(ReadOutput::Rows { projection: Vec::new(), top: None });
         let time = self.next_local();
         let read_ts = if planted(Bug::CopyOfThePresent) { time } else { local(part.keyspace) };
         let (ranges, undecided) = (vec![part.range], false);
@@ -154,10 +147,12 @@ impl Core {
             ranges: ranges.clone(),
             undecided,
             window,
+            blocks: true,
         });
         let hash = self.next_local();
         let operation = operation(ReadOutput::ContentHash);
-        self.submit(OrderedOperation { ts: hash, read_ts, operation, ranges, undecided, window: None });
+        let (window, blocks) = (None, false);
+        self.submit(OrderedOperation { ts: hash, read_ts, operation, ranges, undecided, window, blocks });
         self.moving.reads.insert(time, key);
         self.moving.reads.insert(hash, key);
         let shards: BTreeSet<usize> = (0..self.options.shards).collect();
@@ -167,7 +162,6 @@ impl Core {
             hash,
             sum: 0,
             ready: VecDeque::new(),
-            sent: vec![0; self.options.shards],
             reading: shards.clone(),
             hashing: shards,
         };
@@ -192,7 +186,7 @@ impl Core {
 
     /// Takes the effect of a session's read; gives back any other.
     pub(super) fn serving_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
-        let (ShardEffect::Rows { ts, .. }
+        let (ShardEffect::Block { ts, .. }
         | ShardEffect::ContentHash { ts, .. }
         | ShardEffect::Executed { ts, .. }) = &effect
         else {
@@ -202,19 +196,7 @@ impl Core {
         let Some(key) = self.moving.reads.get(&ts).copied() else { return Some(effect) };
         let reading = self.moving.sessions.get_mut(&key).and_then(|session| session.reading.as_mut())?;
         match effect {
-            ShardEffect::Rows { batch, .. } => {
-                let table = reading.table.clone();
-                let rows = RecordBatch::try_new(table.arrow(), batch.columns().to_vec())
-                    .map_err(|error| error.to_string())
-                    .and_then(|rows| carousel_engine::ipc::encode(&[rows]).map_err(|e| e.to_string()));
-                match rows {
-                    Ok(rows) => reading.ready.push_back((shard, rows.into())),
-                    Err(error) => {
-                        let reason = format!("rows of table {} cannot be sent: {error}", table.name);
-                        self.effects.push(Effect::Stop(reason));
-                    }
-                }
-            }
+            ShardEffect::Block { block, .. } => reading.ready.push_back((shard, block.into())),
             ShardEffect::ContentHash { hash, .. } => reading.sum = reading.sum.wrapping_add(hash),
             ShardEffect::Executed { outcomes, .. } => {
                 if let Some(error) = outcomes.into_iter().find_map(|(_, outcome)| outcome.err()) {

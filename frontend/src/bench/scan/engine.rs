@@ -247,6 +247,7 @@ fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
         ranges: vec![KeyRange::FULL],
         undecided: false,
         window: None,
+        blocks: false,
     }
 }
 

@@ -1,0 +1,134 @@
+//! Blocks: rows in the form in which segments hold them, for a process that is to receive them (paper, section 6.4).
+//!
+//! A block has rows of one table that one shard of its sender found in one segment: for each column, narrow codes and
+//! what they stand for. To make one and to take one costs little more than to copy it, whereas rows in full would have
+//! to be encoded again. A shard that has the same place among as many shards takes a block as a segment of its own.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    column::{EncodedColumn, SegmentColumn},
+    error::{Result, SqlError},
+    schema::Column,
+    segment::Segment,
+};
+
+/// A block takes about so many bytes at most: it is sent, and kept until it has arrived, as a whole.
+pub(crate) const BLOCK_BYTES: usize = 16 << 20;
+
+/// Rows of one table.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Block {
+    /// The shard that they belong to, of so many.
+    pub(crate) shard: (u32, u32),
+    pub(crate) rows: usize,
+    columns: Vec<EncodedColumn>,
+}
+
+impl Block {
+    /// Some rows of a segment.
+    pub(crate) fn new(shard: (u32, u32), segment: &Segment, columns: &[Column], rows: &[u32]) -> Block {
+        let extract = |(column, definition): (&SegmentColumn, &Column)| column.extract(&definition.ty, rows);
+        let columns = segment.columns.iter().zip(columns).map(extract).collect();
+        Block { shard, rows: rows.len(), columns }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        postcard::to_allocvec(self).map_err(|error| SqlError::internal(error.to_string()))
+    }
+
+    /// The shard that the rows of a block belong to, of so many.
+    pub(crate) fn shard_of(bytes: &[u8]) -> Result<(u32, u32)> {
+        let shard = postcard::take_from_bytes(bytes).map(|(shard, _)| shard);
+        shard.map_err(|error| unreadable(error.to_string()))
+    }
+
+    /// # Errors
+    /// When these are not rows of a table with such columns.
+    pub(crate) fn from_bytes(bytes: &[u8], columns: &[Column]) -> Result<Block> {
+        let block: Block = postcard::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))?;
+        let Block { shard, rows, columns: found } = block;
+        if found.len() != columns.len() || u32::try_from(rows).is_err() {
+            return Err(unreadable("it has other columns than the table".into()));
+        }
+        let admit = |(found, column): (EncodedColumn, &Column)| {
+            let admitted = found.admit(&column.ty, rows);
+            admitted.ok_or_else(|| unreadable(format!("column \"{}\" is not what it must be", column.name)))
+        };
+        let columns = found.into_iter().zip(columns).map(admit).collect::<Result<_>>()?;
+        Ok(Block { shard, rows, columns })
+    }
+
+    /// The columns as those of a segment.
+    pub(crate) fn into_columns(self, columns: &[Column]) -> Vec<SegmentColumn> {
+        let rows = self.rows;
+        let of = |(base, column): (EncodedColumn, &Column)| SegmentColumn::of(base, rows, &column.ty);
+        self.columns.into_iter().zip(columns).map(of).collect()
+    }
+}
+
+fn unreadable(reason: String) -> SqlError {
+    SqlError::internal(format!("a block of rows cannot be read: {reason}"))
+}
+
+/// Numbers as one piece of bytes, in little-endian order.
+pub(crate) mod numbers {
+    use std::{fmt, marker::PhantomData};
+
+    use serde::{Deserializer, Serializer, de};
+
+    pub(crate) trait Number: Sized {
+        const BYTES: usize;
+        fn write(&self, bytes: &mut [u8]);
+        fn read(bytes: &[u8]) -> Self;
+    }
+
+    macro_rules! numbers {
+        ($($number:ty),*) => {$(
+            impl Number for $number {
+                const BYTES: usize = size_of::<$number>();
+
+                fn write(&self, bytes: &mut [u8]) {
+                    bytes.copy_from_slice(&self.to_le_bytes());
+                }
+
+                fn read(bytes: &[u8]) -> Self {
+                    // Whoever calls gives as many bytes as it takes.
+                    <$number>::from_le_bytes(bytes.try_into().unwrap_or_default())
+                }
+            }
+        )*};
+    }
+
+    numbers!(u8, u16, u32, u64, i64, i128);
+
+    pub(crate) fn serialize<N: Number, S: Serializer>(
+        numbers: &[N],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut bytes = vec![0; numbers.len() * N::BYTES];
+        bytes.chunks_exact_mut(N::BYTES).zip(numbers).for_each(|(bytes, number)| number.write(bytes));
+        serializer.serialize_bytes(&bytes)
+    }
+
+    pub(crate) fn deserialize<'de, N: Number, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<N>, D::Error> {
+        struct Visitor<N>(PhantomData<N>);
+        impl<N: Number> de::Visitor<'_> for Visitor<N> {
+            type Value = Vec<N>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "numbers of {} bytes", N::BYTES)
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<N>, E> {
+                if !bytes.len().is_multiple_of(N::BYTES) {
+                    return Err(E::invalid_length(bytes.len(), &self));
+                }
+                Ok(bytes.chunks_exact(N::BYTES).map(N::read).collect())
+            }
+        }
+        deserializer.deserialize_bytes(Visitor(PhantomData))
+    }
+}
