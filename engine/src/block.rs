@@ -28,7 +28,7 @@ pub(crate) struct Block {
 impl Block {
     /// Some rows of a segment.
     pub(crate) fn new(shard: (u32, u32), segment: &Segment, columns: &[Column], rows: &[u32]) -> Block {
-        let extract = |(column, definition): (&SegmentColumn, &Column)| column.extract(&definition.ty, rows);
+        let extract = |(column, definition): (&SegmentColumn, &Column)| column.part(&definition.ty, rows);
         let columns = segment.columns.iter().zip(columns).map(extract).collect();
         Block { shard, rows: rows.len(), columns }
     }

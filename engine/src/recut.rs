@@ -385,7 +385,7 @@ impl Table {
     /// Takes a segment whose rows, which begin at `begin`, are known to be new.
     fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts) {
         let rows = segment.rows;
-        let addresses = if rows * 2 < self.options.segment_rows {
+        let addresses = if rows * 8 < self.options.segment_rows {
             // Too small to be one of its own.
             let all: Vec<u32> = (0..rows as u32).collect();
             let gather =

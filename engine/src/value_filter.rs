@@ -1,11 +1,14 @@
 //! Which values may occur in a column of a segment: spares most constants the search in its dictionary.
 
-use crate::ahead::fetch_at;
+use serde::{Deserialize, Serialize};
+
+use crate::{ahead::fetch_at, block::numbers};
 
 /// A set of hashes that may say yes wrongly, about once in fifteen times, but never no. Each hash has two bits of one
 /// word, so that asking is a single access to memory.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ValueFilter {
+    #[serde(with = "numbers")]
     words: Vec<u64>,
     /// The number of words is a power of two; this is its logarithm.
     log_words: u32,
@@ -16,6 +19,11 @@ impl ValueFilter {
     pub(crate) fn new(values: usize) -> ValueFilter {
         let log_words = (values * 6).next_power_of_two().ilog2().max(7) - u64::BITS.ilog2();
         ValueFilter { words: vec![0; 1 << log_words], log_words }
+    }
+
+    /// Whether it has the words that it must have.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.log_words < 32 && self.log_words > 0 && self.words.len() == 1 << self.log_words
     }
 
     /// The word of a hash, and its bits there.

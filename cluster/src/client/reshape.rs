@@ -101,6 +101,22 @@ impl Client {
         self.reshape_by(change).await
     }
 
+    /// Lets a process leave the ring, in two steps if it is alive and has rows to leave to others: see
+    /// [`Config::end_of_primary`]. Waits for the rows of the first.
+    ///
+    /// # Errors
+    /// When the change is impossible.
+    pub async fn contract(&self, process: ProcessId) -> Result<Ts, SqlError> {
+        let config = self.config();
+        if let Some(identifier) = config.end_of_primary(process)
+            && config.plan(Change::Contract { process }).is_ok()
+        {
+            self.reshape(Change::Rebalance { process, identifier }).await?;
+            self.settled().await?;
+        }
+        self.reshape(Change::Contract { process }).await
+    }
+
     /// Lets a standby leave the system.
     ///
     /// # Errors

@@ -188,6 +188,20 @@ impl Config {
         widest.map_or(0, |index| nodes[index].identifier.wrapping_add(width(index) / 2 + 1))
     }
 
+    /// Where a live process has to stand to leave its primary partition to the process before it, but for one position;
+    /// nothing when that changes nothing.
+    ///
+    /// Who contracts moves there first. In a contraction all holders of a range receive rows, if only of other ranges, so
+    /// that nobody is left to answer for it meanwhile; in each of these two steps only one process receives more than
+    /// that position.
+    pub fn end_of_primary(&self, process: ProcessId) -> Option<Position> {
+        let nodes = self.placement.nodes();
+        let index = self.placement.index(process)?;
+        let end = nodes[(index + 1) % nodes.len()].identifier.wrapping_sub(1);
+        let moves_rows = (2..nodes.len()).contains(&self.placement.reach());
+        (moves_rows && nodes[index].suspected.is_none() && nodes[index].identifier != end).then_some(end)
+    }
+
     /// Storage processes that stand at no identifier.
     pub fn standbys(&self) -> impl ExactSizeIterator<Item = ProcessId> {
         self.standbys.keys().copied()

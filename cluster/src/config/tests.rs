@@ -112,6 +112,38 @@ fn check_read(
 }
 
 proptest! {
+    /// While a live process leaves the ring, every range but a single position has a holder that has all its rows.
+    #[test]
+    fn a_contraction_leaves_every_range_a_holder((config, _, offset) in scenario()) {
+        let healthy = |config: &Config| !config.storage_processes().any(|process| config.is_suspected(process));
+        prop_assume!(healthy(&config) && config.storage_processes().len() > 2 && config.replication() > 1);
+        let processes: Vec<_> = config.storage_processes().collect();
+        let process = processes[offset as usize % processes.len()];
+        let mut steps = Vec::new();
+        let mut now = config.clone();
+        if let Some(identifier) = config.end_of_primary(process) {
+            now = change(&now, Change::Rebalance { process, identifier }, 20);
+            steps.push(now.clone());
+            for receiver in processes.iter().copied() {
+                let received = Configuration::Received { keyspace: Ts(20), process: receiver };
+                now = now.apply(&configuration(receiver, 1, 1, received), Ts(21)).expect("it is correct").unwrap_or(now);
+            }
+            prop_assert!(now.migrations().is_empty());
+        }
+        steps.push(change(&now, Change::Contract { process }, 30));
+        let all = (config.replication() as usize) < processes.len();
+        for step in steps.iter().filter(|_| all) {
+            let receives_much = |holder: &ProcessId| {
+                step.copies().any(|(_, to, ranges)| {
+                    to == *holder && ranges.iter().any(|range| range.first < range.last)
+                })
+            };
+            for range in step.primary_ranges() {
+                prop_assert!(!step.holders(range).iter().all(receives_much), "{}", range);
+            }
+        }
+    }
+
     #[test]
     fn primary_ranges_tile_the_ring((config, _, _) in scenario()) {
         check_ring(&config)?;

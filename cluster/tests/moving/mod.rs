@@ -109,11 +109,7 @@ async fn the_ring_changes_under_load() {
     cluster.client().settled().await.expect("it settles");
     let (by, _) = cluster.client().replace(ProcessId::storage(1), None).await.expect("it is replaced");
     assert_eq!(by, ProcessId::storage(5));
-    cluster
-        .client()
-        .reshape(Change::Contract { process: ProcessId::storage(3) })
-        .await
-        .expect("it contracts");
+    cluster.client().contract(ProcessId::storage(3)).await.expect("it contracts");
     cluster.client().settled().await.expect("it settles");
     let mut models = Vec::new();
     for load in loads {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ahead::fetch_at, bits::Bits, block::numbers};
 
 /// Codes of an encoded column.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Codes {
     /// Every code is 0.
     Constant,
@@ -105,6 +105,46 @@ impl Codes {
             Codes::U16(codes) => Codes::U16(take(codes, rows)),
             Codes::U32(codes) => Codes::U32(take(codes, rows)),
             Codes::U64(codes) => Codes::U64(take(codes, rows)),
+        }
+    }
+
+    /// The codes of some rows, as wide as can be.
+    pub(super) fn widened(&self, rows: &[u32]) -> Vec<u64> {
+        fn take<T: Copy + Into<u64>>(codes: &[T], rows: &[u32]) -> Vec<u64> {
+            rows.iter().map(|row| codes[*row as usize].into()).collect()
+        }
+        match self {
+            Codes::Constant | Codes::Bit(_) => rows.iter().map(|row| self.get(*row as usize)).collect(),
+            Codes::U8(codes) => take(codes, rows),
+            Codes::U16(codes) => take(codes, rows),
+            Codes::U32(codes) => take(codes, rows),
+            Codes::U64(codes) => take(codes, rows),
+        }
+    }
+
+    /// The largest code; 0 without rows.
+    pub(super) fn largest(&self) -> u64 {
+        fn largest<T: Copy + Ord + Into<u64>>(codes: &[T]) -> u64 {
+            codes.iter().copied().max().map_or(0, Into::into)
+        }
+        match self {
+            Codes::Constant => 0,
+            Codes::Bit(bits) => u64::from(bits.words().iter().any(|word| *word != 0)),
+            Codes::U8(codes) => largest(codes),
+            Codes::U16(codes) => largest(codes),
+            Codes::U32(codes) => largest(codes),
+            Codes::U64(codes) => largest(codes),
+        }
+    }
+
+    /// Calls `f` with the code of each of so many rows.
+    pub(super) fn for_each(&self, rows: usize, mut f: impl FnMut(u64)) {
+        match self {
+            Codes::Constant | Codes::Bit(_) => (0..rows).for_each(|row| f(self.get(row))),
+            Codes::U8(codes) => codes.iter().for_each(|code| f(u64::from(*code))),
+            Codes::U16(codes) => codes.iter().for_each(|code| f(u64::from(*code))),
+            Codes::U32(codes) => codes.iter().for_each(|code| f(u64::from(*code))),
+            Codes::U64(codes) => codes.iter().for_each(|code| f(*code)),
         }
     }
 

@@ -35,6 +35,9 @@ pub(crate) enum Domain {
     },
 }
 
+/// Codes up to which a search for a value is as cheap as asking a filter.
+const FEW_CODES: u64 = 256;
+
 /// A column of codes. The domain is made once; values that are added later and are not in it get codes of their own
 /// above it, in no order, until there are so many that the column is encoded again.
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,7 +56,6 @@ pub(crate) struct EncodedColumn {
     #[serde(skip)]
     pub(crate) frequency: Frequency,
     /// The values, unless they are so few that a search is as cheap.
-    #[serde(skip)]
     pub(super) filter: Option<ValueFilter>,
     /// Which rows have a code, for columns that are asked for it often.
     #[serde(skip)]
@@ -158,7 +160,7 @@ impl EncodedColumn {
     }
 
     pub(super) fn make_filter(&self, rows: usize) -> Option<ValueFilter> {
-        if self.max_code < 256 {
+        if self.max_code < FEW_CODES {
             return None;
         }
         match &self.domain {
@@ -258,41 +260,46 @@ impl EncodedColumn {
         self.frequency = Frequency::new(&self.codes, self.max_code, rows.len(), self.nulls.as_ref());
     }
 
-    /// Some of its rows as a column of their own, whose dictionary has only what they need.
-    pub(super) fn extract(&self, rows: &[u32]) -> EncodedColumn {
+    /// Some of its rows as a column of their own, whose dictionary has only what they need. What only speeds it up is
+    /// left out, as it is when a column travels.
+    pub(super) fn part(&self, rows: &[u32]) -> EncodedColumn {
         let nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
-        let (codes, domain, sorted) = self.needed(rows, nulls.as_ref());
-        let extra = self.extra.clone();
-        let mut column = EncodedColumn {
+        let (codes, domain, sorted) = self.needed(rows);
+        EncodedColumn {
             codes,
             domain,
             sorted,
-            extra,
+            extra: self.extra.clone(),
             max_code: 0,
             made_of: rows.len(),
             frequency: Frequency::default(),
-            filter: None,
+            // It may say yes to what only other rows have.
+            filter: self.filter.clone(),
             by_code: ByCode::default(),
             nulls,
             all_null: self.all_null,
-        };
-        column.derive(rows.len());
-        column
+        }
+    }
+
+    /// Some of its rows as a column of their own.
+    pub(super) fn extract(&self, rows: &[u32]) -> EncodedColumn {
+        let mut part = self.part(rows);
+        part.derive(rows.len());
+        part
     }
 
     /// The codes of some rows, and the domain that they need.
-    fn needed(&self, rows: &[u32], nulls: Option<&Bits>) -> (Codes, Domain, u64) {
+    fn needed(&self, rows: &[u32]) -> (Codes, Domain, u64) {
         let entries = self.sorted as usize;
         let is_line = matches!(self.domain, Domain::Linear { .. });
-        if is_line || self.all_null || entries * 4 <= rows.len() {
+        if is_line || self.all_null || entries * 4 <= rows.len() || rows.len() == self.made_of {
             return (self.codes.gather(rows), self.domain.clone(), self.sorted);
         }
+        let mut codes = self.codes.widened(rows);
         let mut place = vec![0u32; entries + 1];
-        for (at, row) in rows.iter().enumerate() {
-            let code = self.codes.get(*row as usize) as usize;
-            if code < entries && !nulls.is_some_and(|nulls| nulls.get(at)) {
-                place[code] = 1;
-            }
+        // A NULL has the first code, which may so be kept in vain.
+        for code in &codes {
+            place[(*code as usize).min(entries)] = 1;
         }
         let used: Vec<u32> = (0..entries as u32).filter(|code| place[*code as usize] == 1).collect();
         let mut before = 0;
@@ -301,11 +308,12 @@ impl EncodedColumn {
         }
         let sorted = used.len() as u64;
         let max = sorted + self.extra.len as u64;
-        let code_of = |row: &u32| match self.codes.get(*row as usize) {
-            code if code < self.sorted => u64::from(place[code as usize]),
-            code => code - self.sorted + sorted,
-        };
-        let codes: Vec<u64> = rows.iter().map(code_of).collect();
+        for code in &mut codes {
+            *code = match *code < self.sorted {
+                true => u64::from(place[*code as usize]),
+                false => *code - self.sorted + sorted,
+            };
+        }
         let domain = match &self.domain {
             Domain::Linear { base, scale } => Domain::Linear { base: *base, scale: *scale },
             Domain::Ints(values) => Domain::Ints(used.iter().map(|code| values[*code as usize]).collect()),
@@ -326,9 +334,7 @@ impl EncodedColumn {
 
     /// Computes what follows from the codes and what they stand for.
     fn derive(&mut self, rows: usize) {
-        let is_null = |row: &usize| self.nulls.as_ref().is_some_and(|nulls| nulls.get(*row));
-        let present = (0..rows).filter(|row| !is_null(row));
-        let largest = present.map(|row| self.codes.get(row)).max().unwrap_or(0);
+        let largest = self.codes.largest();
         if self.extra.len == 0
             && let Domain::Linear { .. } = self.domain
         {
@@ -337,15 +343,8 @@ impl EncodedColumn {
         }
         self.max_code = largest.max((self.sorted + self.extra.len as u64).saturating_sub(1));
         self.frequency = Frequency::new(&self.codes, self.max_code, rows, self.nulls.as_ref());
-        self.filter = self.make_filter(rows);
-        if let Some(filter) = &mut self.filter {
-            for place in 0..self.extra.len {
-                filter.insert(match &self.extra.data {
-                    PlainData::Int(values) => hash_int(values[place]),
-                    PlainData::Wide(_) => 0,
-                    PlainData::Bytes { .. } => hash_bytes(self.extra.bytes(place)),
-                });
-            }
+        if self.max_code < FEW_CODES {
+            self.filter = None;
         }
     }
 
@@ -363,17 +362,15 @@ impl EncodedColumn {
         let fits = self.codes.is_of(rows)
             && self.nulls.as_ref().is_none_or(|nulls| nulls.is_of(rows))
             && self.extra.is_of(ty)
+            && self.filter.as_ref().is_none_or(ValueFilter::is_whole)
             && entries.is_none_or(|entries| entries as u64 == self.sorted);
         if !fits {
             return None;
         }
         let ends = self.sorted.checked_add(self.extra.len as u64)?;
-        // A NULL has the first code, whatever that stands for.
-        let is_known = |row: usize| {
-            let code = self.codes.get(row);
-            if self.is_null(row) { code == 0 } else { code < ends }
-        };
-        if !(0..rows).all(is_known) {
+        let first = |row: u32| self.codes.get(row as usize) == 0;
+        let is_known = self.all_null || rows == 0 || self.codes.largest() < ends;
+        if !is_known || !self.nulls.as_ref().is_none_or(|nulls| nulls.iter().all(first)) {
             return None;
         }
         self.made_of = rows;

@@ -25,7 +25,9 @@ impl Frequency {
         let is_null = |row: usize| nulls.is_some_and(|nulls| nulls.get(row));
         if max_code < Frequency::EXACT {
             let mut exact = vec![0; max_code as usize + 1];
-            (0..rows).filter(|row| !is_null(*row)).for_each(|row| exact[codes.get(row) as usize] += 1);
+            codes.for_each(rows, |code| exact[code as usize] += 1);
+            // A NULL has the first code.
+            exact[0] -= nulls.map_or(0, Bits::count) as u32;
             return Frequency { exact, ..Frequency::default() };
         }
         let stride = (rows / Frequency::SAMPLE).max(1);

@@ -232,6 +232,14 @@ impl SegmentColumn {
         }
     }
 
+    /// As [`extract`](SegmentColumn::extract), for a column that travels.
+    pub(crate) fn part(&self, ty: &Type, rows: &[u32]) -> EncodedColumn {
+        match &self.base {
+            Some(base) if rows.iter().all(|row| (*row as usize) < self.base_rows) => base.part(rows),
+            _ => self.encoded(ty, rows),
+        }
+    }
+
     /// A column that is encoded.
     pub(crate) fn of(base: EncodedColumn, rows: usize, ty: &Type) -> SegmentColumn {
         SegmentColumn { base: Some(base), base_rows: rows, delta: PlainColumn::new(ty) }

@@ -296,7 +296,8 @@ pub(super) fn are_values(ty: &Type, offsets: &[u32], bytes: &[u8]) -> bool {
         && match ty {
             Type::Uuid => values.all(|value| value.len() == 16),
             Type::Bytea => true,
-            _ => values.all(|value| std::str::from_utf8(value).is_ok()),
+            _ => std::str::from_utf8(bytes)
+                .is_ok_and(|text| offsets.iter().all(|offset| text.is_char_boundary(*offset as usize))),
         }
 }
 

@@ -1,7 +1,6 @@
-//! ALTER CLUSTER. The statement ends when the ring has changed; rows move on afterwards, as `carousel.migrations` shows. What
-//! is about routers ends when a majority of them has agreed, and the new one votes.
+//! ALTER CLUSTER. The statement ends when the ring has changed; rows move on afterwards, as `carousel.migrations` shows. A
+//! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them has agreed, and the new one votes.
 
-use carousel_cluster::config::Change;
 use carousel_engine::{SqlError, SqlState};
 use carousel_planner::AlterCluster;
 
@@ -24,9 +23,7 @@ impl Session<'_> {
                 AlterCluster::Expand { process, identifier } => {
                     client.expand(process, identifier).await.map(drop)
                 }
-                AlterCluster::Contract(process) => {
-                    client.reshape(Change::Contract { process }).await.map(drop)
-                }
+                AlterCluster::Contract(process) => client.contract(process).await.map(drop),
                 AlterCluster::Replace { process, by } => client.replace(process, by).await.map(drop),
                 AlterCluster::Rebalance { process, identifier } => {
                     client.rebalance(process, identifier).await.map(drop)
