@@ -15,6 +15,8 @@ use crate::{message::ProcessId, routers::Routers};
 const SILENCE_MS: u64 = 1_000;
 /// A router that does not answer a subscription for this long is given up.
 const NO_ANSWER_MS: u64 = 500;
+/// After a router was asked in vain, the next one is asked: an election takes several times as long.
+const IN_VAIN_MS: u64 = 100;
 /// Hints that are followed between two ticks: two routers that name one another must not keep us busy.
 const HINTS_PER_TICK: u32 = 3;
 
@@ -40,6 +42,8 @@ pub struct RouterLink {
     /// A subscription has to be sent to the current router.
     asking: bool,
     since_ms: u64,
+    /// The current router has said that it does not lead, or is not there.
+    in_vain: bool,
     hints: u32,
     now_ms: u64,
 }
@@ -56,6 +60,7 @@ impl RouterLink {
             open: false,
             asking: true,
             since_ms: 0,
+            in_vain: false,
             hints: 0,
             now_ms: 0,
         }
@@ -132,15 +137,20 @@ impl RouterLink {
             // It will never lead again.
             _ if self.leaving => self.go_to(0),
             // There is no leader at the moment. Time will choose.
-            _ => {}
+            _ => self.in_vain = true,
         }
     }
 
     /// Nothing can be sent to a router.
     pub fn unreachable(&mut self, router: ProcessId) {
-        if router == self.router() && self.hints < HINTS_PER_TICK {
+        if router != self.router() {
+            return;
+        }
+        if self.hints < HINTS_PER_TICK {
             self.hints += 1;
             self.go_to((self.current + 1) % self.routers.len());
+        } else {
+            self.in_vain = true;
         }
     }
 
@@ -152,7 +162,8 @@ impl RouterLink {
             self.since_ms = now_ms;
         } else if self.open && now_ms >= self.since_ms + SILENCE_MS {
             self.go_to(self.current);
-        } else if !self.open && now_ms >= self.since_ms + NO_ANSWER_MS {
+        } else if !self.open && now_ms >= self.since_ms + if self.in_vain { IN_VAIN_MS } else { NO_ANSWER_MS }
+        {
             self.go_to((self.current + 1) % self.routers.len());
         }
     }
@@ -166,6 +177,7 @@ impl RouterLink {
         }
         self.open = false;
         self.asking = true;
+        self.in_vain = false;
         self.since_ms = self.now_ms;
     }
 }
@@ -254,5 +266,17 @@ mod tests {
         assert!(!link.must_subscribe(), "it has not listened");
         link.tick(4 * SILENCE_MS + NO_ANSWER_MS, true);
         assert_eq!(link.router(), ProcessId::router(3), "a subscription that is not answered is given up");
+    }
+
+    #[test]
+    fn without_a_leader_all_are_asked_in_turn() {
+        let mut link = RouterLink::new(routers());
+        for (turn, asked) in [1, 2, 3, 1].into_iter().enumerate() {
+            assert_eq!(link.router(), ProcessId::router(asked));
+            link.not_leader(link.router(), None);
+            link.tick((turn as u64 + 1) * IN_VAIN_MS - 1, true);
+            assert_eq!(link.router(), ProcessId::router(asked), "it has just been asked");
+            link.tick((turn as u64 + 1) * IN_VAIN_MS, true);
+        }
     }
 }

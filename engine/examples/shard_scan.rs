@@ -85,6 +85,7 @@ fn ordered(ts: u64, kind: OperationKind) -> OrderedOperation {
         undecided: false,
         window: None,
         blocks: false,
+        bulk: false,
     }
 }
 

@@ -230,6 +230,8 @@ pub struct OrderedOperation {
     pub window: Option<u32>,
     /// Of a read of rows: they come as [`Effect::Block`], with all columns of the table whatever the projection is.
     pub blocks: bool,
+    /// Of a read that takes long and that no user waits for: it looks at one segment in each revolution of the others.
+    pub bulk: bool,
 }
 
 /// What comes out of a shard.

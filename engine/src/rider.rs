@@ -259,6 +259,8 @@ pub(crate) struct Rider {
     pub(crate) changes: Vec<Change>,
     /// Whether it is on its revolution.
     pub(crate) rides: bool,
+    /// Whether others go first.
+    pub(crate) is_bulk: bool,
     /// Whether rows to insert are still to be supplied.
     pub(crate) filling: bool,
     /// Rows to insert that have to wait for others, each a batch of its own.
@@ -400,6 +402,7 @@ impl Rider {
             operation,
             changes: Vec::new(),
             rides: false,
+            is_bulk: ordered.bulk && !ordered.operation.kind.is_write(),
             filling: false,
             deferred_rows: Vec::new(),
             waiting: 0,

@@ -441,6 +441,7 @@ impl Core {
             undecided: false,
             window: None,
             blocks: false,
+            bulk: true,
         });
     }
 
@@ -584,8 +585,17 @@ impl Core {
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
         let undecided = undecided && !planted(Bug::ReadBeforeDecision);
         let window = (!is_write).then_some(READ_WINDOW);
-        let blocks = false;
-        self.submit(OrderedOperation { ts: time, read_ts, operation, ranges, undecided, window, blocks });
+        let (blocks, bulk) = (false, false);
+        self.submit(OrderedOperation {
+            ts: time,
+            read_ts,
+            operation,
+            ranges,
+            undecided,
+            window,
+            blocks,
+            bulk,
+        });
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());
             let taken = vec![0; self.options.shards];

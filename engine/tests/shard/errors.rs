@@ -54,6 +54,7 @@ impl Table {
             undecided: false,
             window: None,
             blocks: false,
+            bulk: false,
         });
         let mut effects = Vec::new();
         while self.shard.step(&mut effects) == Progress::Busy {}

@@ -168,6 +168,7 @@ fn read_all(shard: &mut Shard, world: &World, ts: Ts, blocks: bool) -> Vec<Effec
         undecided: false,
         window: None,
         blocks,
+        bulk: true,
     });
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
@@ -286,6 +287,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
                 undecided,
                 window,
                 blocks: false,
+                bulk: random.one_in(4),
             },
             answers: prediction.answers,
             wanted,

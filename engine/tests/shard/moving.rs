@@ -166,6 +166,7 @@ impl Moving {
             undecided: false,
             window: Some(window),
             blocks: true,
+            bulk: true,
         });
         self.state = State::Reading { ts, range, window, unread: 0 };
     }
@@ -221,8 +222,8 @@ fn ranges_that_are_joined_can_be_read_as_they_were() {
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
         let operation = Arc::new(Operation { table: TableId(1), context: context(), kind });
         let (ts, read_ts, ranges) = (Ts(ts), Ts(read_ts), ranges.to_vec());
-        let (undecided, window, blocks) = (false, None, false);
-        shard.submit(OrderedOperation { ts, read_ts, operation, ranges, undecided, window, blocks });
+        let (undecided, window, blocks, bulk) = (false, None, false, false);
+        shard.submit(OrderedOperation { ts, read_ts, operation, ranges, undecided, window, blocks, bulk });
         let mut effects = Vec::new();
         while shard.step(&mut effects) == Progress::Busy {}
         let outcomes = effects.into_iter().find_map(|effect| match effect {

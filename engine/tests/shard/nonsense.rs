@@ -252,6 +252,7 @@ fn nonsense_is_refused_and_does_not_panic() {
                 undecided,
                 window: random.one_in(3).then(|| random.below(3) as u32),
                 blocks: random.one_in(4),
+                bulk: random.one_in(4),
             });
             if random.one_in(2) {
                 step(&mut shard, &mut effects);

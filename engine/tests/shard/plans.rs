@@ -28,6 +28,7 @@ fn count(shard: &mut Shard, ts: u64, predicate: Vec<Expr>) -> u64 {
         undecided: false,
         window: None,
         blocks: false,
+        bulk: false,
     });
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}

@@ -69,6 +69,7 @@ impl Scan {
             undecided: false,
             window,
             blocks: false,
+            bulk: false,
         });
         Ts(self.ts)
     }

@@ -148,11 +148,21 @@ impl Core {
             undecided,
             window,
             blocks: true,
+            bulk: true,
         });
         let hash = self.next_local();
         let operation = operation(ReadOutput::ContentHash);
-        let (window, blocks) = (None, false);
-        self.submit(OrderedOperation { ts: hash, read_ts, operation, ranges, undecided, window, blocks });
+        let (window, blocks, bulk) = (None, false, true);
+        self.submit(OrderedOperation {
+            ts: hash,
+            read_ts,
+            operation,
+            ranges,
+            undecided,
+            window,
+            blocks,
+            bulk,
+        });
         self.moving.reads.insert(time, key);
         self.moving.reads.insert(hash, key);
         let shards: BTreeSet<usize> = (0..self.options.shards).collect();

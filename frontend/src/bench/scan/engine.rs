@@ -248,6 +248,7 @@ fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
         undecided: false,
         window: None,
         blocks: false,
+        bulk: false,
     }
 }
 
