@@ -58,6 +58,8 @@ use crate::{
 
 /// Batches of the answer of a read that a shard may send before its reader has taken some.
 const READ_WINDOW: u32 = 8;
+/// Batches of rows of a checkpoint that a shard gathers before it looks at others' operations again.
+const CHECKPOINT_WINDOW: u32 = 8;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
 
@@ -305,9 +307,7 @@ impl Core {
             }
             Event::PeerDurable { from, ts, hashes, reply } => self.peer_durable(from, ts, hashes, reply),
             Event::CheckpointDone { ts } => self.checkpoint_done(ts),
-            Event::CheckpointFailed { ts } => {
-                self.writing.take_if(|writing| writing.ts == ts);
-            }
+            Event::CheckpointFailed { ts } => self.checkpoint_failed(ts),
             Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
                 Ok(delivery) => self.pending.extend(delivery),
                 Err(id) => self.lose(id),
@@ -439,7 +439,7 @@ impl Core {
             operation,
             ranges,
             undecided: false,
-            window: None,
+            window: Some(CHECKPOINT_WINDOW),
             blocks: false,
             bulk: true,
         });

@@ -173,6 +173,7 @@ impl Core {
             ShardEffect::Rows { ts, range, batch } if writing.reads.contains_key(&ts) => {
                 let CheckpointRead { table, until, .. } = &writing.reads[&ts];
                 let (table, until) = (table.clone(), *until);
+                self.effects.push(Effect::Allow { shard, ts, batches: 1 });
                 match RecordBatch::try_new(table.arrow(), batch.columns().to_vec()) {
                     Ok(batch) => self.effects.push(Effect::CheckpointRows { table, until, range, batch }),
                     Err(e) => self
@@ -206,6 +207,14 @@ impl Core {
             other => return Some(other),
         }
         None
+    }
+
+    /// The checkpoint cannot be written: nothing is read for it any more.
+    pub(super) fn checkpoint_failed(&mut self, ts: Ts) {
+        let Some(writing) = self.writing.take_if(|writing| writing.ts == ts) else { return };
+        for (ts, read) in writing.reads {
+            self.effects.extend(read.executing.into_iter().map(|shard| Effect::Cancel { shard, ts }));
+        }
     }
 
     pub(super) fn checkpoint_done(&mut self, ts: Ts) {
