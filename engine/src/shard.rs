@@ -497,6 +497,8 @@ impl Shard {
             }
             Some(keys) => self.visit_keys(&mut table, &mut rider, &keys, effects),
             None if table.segments.is_empty() => {}
+            // Nobody waits for a revolution that finds nothing.
+            None if rider.is_bulk && !table.has_rows_for(&rider) => {}
             None => {
                 if table.riding.is_empty() {
                     self.rotation.push_back(id);

@@ -156,6 +156,13 @@ impl Table {
         columns.chain([("versions".to_owned(), versions), ("keys".to_owned(), self.keys.size())]).collect()
     }
 
+    /// Whether some segment is one that an operation has to look at.
+    pub(crate) fn has_rows_for(&self, rider: &Rider) -> bool {
+        let looks_at =
+            |segment: &Segment| segment.rows > 0 && segment.range != NO_PIECE && rider.acts_on(segment.range);
+        self.segments.iter().any(looks_at)
+    }
+
     /// Rows that have not ended.
     pub(crate) fn live_rows(&self) -> usize {
         self.segments.iter().map(|segment| segment.rows - segment.versions.ended()).sum()

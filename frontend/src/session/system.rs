@@ -129,11 +129,8 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
                         .iter()
                         .filter(|(part, _)| part.keyspace == *keyspace && part.range.overlaps(range))
                 };
-                let state = match (heard.get(to), parts().next()) {
-                    (_, Some(_)) => "receiving",
-                    // It may not have come to the message, or have everything and be writing it.
-                    _ => "waiting",
-                };
+                // Else it may not have come to the message, or have everything and be writing it.
+                let state = if parts().next().is_some() { "receiving" } else { "waiting" };
                 rows.push(vec![
                     count(keyspace.0),
                     text(migration.change),

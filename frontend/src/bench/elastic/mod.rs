@@ -84,11 +84,11 @@ pub struct ElasticArgs {
     changes: Vec<Change>,
 
     /// Selective SELECTs that arrive in a second
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     reads: u32,
 
     /// Selective UPDATEs that arrive in a second
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     writes: u32,
 
     /// Connections for the SELECTs, and as many for the UPDATEs
@@ -216,12 +216,14 @@ impl ElasticArgs {
         for statement in [Statement::Read, Statement::Write] {
             let mut steady = seen.latencies(statement, |at| !phases.iter().any(|phase| phase.has(at)));
             let basis = steady.percentile(99);
-            report.row(row("steady", "", statement, &mut steady, basis));
+            report.row(row("steady", Default::default(), statement, &mut steady, basis));
             for phase in phases {
                 let mut during = seen.latencies(statement, |at| phase.has(at));
                 let took = (phase.end - phase.begin).as_secs_f64();
-                let moved = format!("{took:.2}|{:.1}|{:.0}", phase.bytes / 1e6, phase.bytes / 1e6 / took);
-                report.row(row(phase.name, &moved, statement, &mut during, basis));
+                let megabytes = phase.bytes / 1e6;
+                let moved =
+                    [format!("{took:.2}"), format!("{megabytes:.1}"), format!("{:.0}", megabytes / took)];
+                report.row(row(phase.name, moved, statement, &mut during, basis));
             }
         }
         let failures = seen.failures();
@@ -238,15 +240,14 @@ impl ElasticArgs {
 /// A row of the report; `moved` are its second to fourth fields.
 fn row(
     phase: &str,
-    moved: &str,
+    moved: [String; 3],
     statement: Statement,
     latencies: &mut Latencies,
     basis: Duration,
 ) -> Vec<String> {
     let p99 = latencies.percentile(99);
     let mut fields = vec![phase.to_owned()];
-    let mut moved = moved.split('|').map(str::to_owned);
-    fields.extend((0..3).map(|_| moved.next().unwrap_or_default()));
+    fields.extend(moved);
     fields.push(statement.name().to_owned());
     fields.push(milliseconds(latencies.percentile(50)));
     fields.push(milliseconds(p99));
