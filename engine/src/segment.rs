@@ -137,7 +137,14 @@ impl Segment {
         assigned: &[ArrayRef],
         begin: Ts,
     ) -> u32 {
+        /// Rows whose codes are fetched before they are copied.
+        const FETCHED: usize = 4;
         let first = self.rows as u32;
+        // The codes of a row lie as far apart as there are columns: one wait for all of them.
+        for column in &self.columns {
+            rows.iter().take(FETCHED).for_each(|row| column.fetch_code(*row as usize));
+            column.fetch_code(column.base_rows);
+        }
         for (index, (column, definition)) in self.columns.iter_mut().zip(columns).enumerate() {
             match targets.iter().rposition(|target| *target == index) {
                 Some(place) => {

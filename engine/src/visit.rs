@@ -150,8 +150,8 @@ impl Table {
         let mut visits = |index: usize| next.next_if(|next| **next as usize == index).is_some();
         let new = rides.iter_mut().enumerate().filter(|(index, ride)| visits(*index) && !ride.ordered);
         let mut new: Vec<&mut Ride> = new.map(|(_, ride)| ride).collect();
-        let mut tests: Vec<&mut [TestId]> = new.iter_mut().map(|ride| &mut *ride.tests).collect();
-        self.prober.order_all(&scene, &mut tests);
+        let tests: Vec<&mut [TestId]> = new.iter_mut().map(|ride| &mut *ride.tests).collect();
+        self.prober.order_all(&scene, tests);
         for ride in new {
             ride.ordered = true;
             ride.point = ride.tests.first().and_then(|id| {

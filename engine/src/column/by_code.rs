@@ -1,17 +1,18 @@
 //! The rows of an encoded column by their codes: which rows have a value is read off instead of being looked for.
 
+use std::ops::Range;
+
 use super::{Codes, EncodedColumn};
-use crate::{
-    ahead::{fetch, fetch_at},
-    bits::Bits,
-};
+use crate::{ahead::fetch_at, bits::Bits};
 
 /// The rows of the codes of a column. It says nothing about rows that were added after it was made, which are few:
 /// codes are never changed, only added.
 #[derive(Debug)]
 pub(crate) struct RowsByCode {
-    /// The rows that are not NULL in the order of their codes, those of one code ascending.
+    /// The rows that are not NULL in the order of their codes, those of one code ascending: the lower 16 bits of each.
     rows: Vec<u16>,
+    /// Their 17th bits, where rows have them.
+    high: Option<Bits>,
     /// Where the rows of each bucket start, and where the last one's end. The codes of a bucket have the same upper
     /// bits.
     starts: Vec<u32>,
@@ -24,12 +25,14 @@ pub(crate) struct RowsByCode {
 }
 
 impl RowsByCode {
-    /// Rows that can be covered: their numbers have 16 bits.
-    const MOST_ROWS: usize = 1 << 16;
+    /// Rows that can be covered: their numbers have 17 bits.
+    const MOST_ROWS: usize = 1 << 17;
     /// Buckets are so few that where they start takes less memory than the rows.
     const BUCKETS: u32 = 1 << 13;
     /// Rows up to which the code of each is looked at.
     const COUNTED: usize = 32;
+    /// Buckets whose rows are counted by their codes.
+    const FEW_BUCKETS: usize = 2;
 
     /// Of the first rows of a column that has so many.
     fn new(column: &EncodedColumn, rows: usize) -> RowsByCode {
@@ -59,50 +62,96 @@ impl RowsByCode {
             starts[index] += starts[index - 1];
         }
         let mut next = starts.clone();
-        let mut rows = vec![0u16; starts.last().copied().unwrap_or(0) as usize];
+        let mut rows = vec![0u32; starts.last().copied().unwrap_or(0) as usize];
         present().for_each(|row| {
             let place = &mut next[bucket(row)];
-            rows[*place as usize] = row as u16;
+            rows[*place as usize] = row as u32;
             *place += 1;
         });
         if shift > 0 {
             for ends in starts.windows(2) {
                 rows[ends[0] as usize..ends[1] as usize]
-                    .sort_unstable_by_key(|row| (codes[usize::from(*row)].into(), *row));
+                    .sort_unstable_by_key(|row| (codes[*row as usize].into(), *row));
             }
         }
-        RowsByCode { rows, starts, shift, covered: codes.len(), used: 0 }
+        let high = (codes.len() > 1 << 16).then(|| {
+            let mut high = Bits::zeros(rows.len());
+            let above = rows.iter().enumerate().filter(|(_, row)| **row >> 16 == 1);
+            above.for_each(|(place, _)| high.set(place));
+            high
+        });
+        let rows = rows.into_iter().map(|row| row as u16).collect();
+        RowsByCode { rows, high, starts, shift, covered: codes.len(), used: 0 }
     }
 
-    /// The covered rows with codes from `low` to `high`.
+    /// The row at a place in the order of codes.
     #[inline]
-    pub(crate) fn rows(&self, codes: &Codes, low: u64, high: u64) -> &[u16] {
-        let rows = self.bucket_rows(low, high);
-        if self.shift == 0 {
-            return rows;
+    fn row(&self, place: usize) -> u32 {
+        let high = self.high.as_ref().is_some_and(|high| high.get(place));
+        u32::from(self.rows[place]) | u32::from(high) << 16
+    }
+
+    /// The rows at some places in the order of codes.
+    #[inline]
+    pub(crate) fn rows(&self, places: Range<usize>) -> impl Iterator<Item = u32> {
+        places.map(|place| self.row(place))
+    }
+
+    /// The places of the covered rows with codes from `low` to `high`.
+    #[inline]
+    pub(crate) fn places(&self, codes: &Codes, low: u64, high: u64) -> Range<usize> {
+        let (first, after) = self.buckets(low, high);
+        let (mut start, mut end) = (self.starts[first] as usize, self.starts[after] as usize);
+        // Whole buckets in between need no look at their codes.
+        if self.shift > 0 && start < end {
+            start += self.below(codes, first, low);
+            if let Some(above) = high.checked_add(1) {
+                let last = after - 1;
+                end = end.min(self.starts[last] as usize + self.below(codes, last, above));
+            }
         }
-        let code = |row: &u16| codes.get(usize::from(*row));
-        if rows.len() <= RowsByCode::COUNTED {
+        start..end.max(start)
+    }
+
+    /// How many rows of a bucket have codes below a bound.
+    #[inline]
+    fn below(&self, codes: &Codes, bucket: usize, bound: u64) -> usize {
+        let (start, end) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
+        let is_below = |place: usize| codes.get(self.row(place) as usize) < bound;
+        if end - start <= RowsByCode::COUNTED {
             // No search, in which each step waits for the memory of the one before.
-            let (mut below, mut inside) = (0, 0);
-            for row in rows {
-                let code = code(row);
-                below += usize::from(code < low);
-                inside += usize::from(low <= code && code <= high);
-            }
-            return &rows[below..below + inside];
+            return (start..end).filter(|place| is_below(*place)).count();
         }
-        let rows = &rows[rows.partition_point(|row| code(row) < low)..];
-        &rows[..rows.partition_point(|row| code(row) <= high)]
+        let (mut low, mut high) = (start, end);
+        while low < high {
+            let middle = (low + high) / 2;
+            if is_below(middle) { low = middle + 1 } else { high = middle }
+        }
+        low - start
     }
 
-    /// The covered rows of the buckets that codes from `low` to `high` fall into.
+    /// As [`places`](RowsByCode::places), or about how many they are if they lie in more than a few buckets.
     #[inline]
-    fn bucket_rows(&self, low: u64, high: u64) -> &[u16] {
+    pub(crate) fn few_places(
+        &self,
+        codes: &Codes,
+        low: u64,
+        high: u64,
+    ) -> std::result::Result<Range<usize>, usize> {
+        let (first, after) = self.buckets(low, high);
+        if self.shift > 0 && after - first > RowsByCode::FEW_BUCKETS {
+            return Err((self.starts[after - 1] - self.starts[first + 1]) as usize + 1);
+        }
+        Ok(self.places(codes, low, high))
+    }
+
+    /// The first bucket that codes from `low` to `high` fall into, and the one behind the last.
+    #[inline]
+    fn buckets(&self, low: u64, high: u64) -> (usize, usize) {
         let buckets = self.starts.len() - 1;
         let first = (low >> self.shift).min(buckets as u64) as usize;
         let after = ((high >> self.shift).saturating_add(1)).clamp(first as u64, buckets as u64) as usize;
-        &self.rows[self.starts[first] as usize..self.starts[after] as usize]
+        (first, after)
     }
 
     /// Begins to fetch what tells where the rows of a code are.
@@ -114,15 +163,20 @@ impl RowsByCode {
     /// Begins to fetch the first rows of codes from `low` to `high`.
     #[inline]
     pub(crate) fn fetch_rows(&self, low: u64, high: u64) {
-        fetch(self.bucket_rows(low, high).as_ptr());
+        let place = self.starts[self.buckets(low, high).0] as usize;
+        fetch_at(&self.rows, place);
+        if let Some(high) = &self.high {
+            high.fetch(place);
+        }
     }
 
     /// Begins to fetch the codes that tell which rows of a bucket are those of one code.
     #[inline]
     pub(crate) fn fetch_codes(&self, codes: &Codes, low: u64, high: u64) {
-        if self.shift > 0 {
-            let rows = self.bucket_rows(low, high).iter().take(RowsByCode::COUNTED);
-            rows.for_each(|row| codes.fetch(usize::from(*row)));
+        let (first, after) = self.buckets(low, high);
+        if self.shift > 0 && after - first <= RowsByCode::FEW_BUCKETS {
+            let places = self.starts[first] as usize..self.starts[after] as usize;
+            self.rows(places).take(RowsByCode::COUNTED).for_each(|row| codes.fetch(row as usize));
         }
     }
 
@@ -134,7 +188,7 @@ impl RowsByCode {
 
     /// Logical size in bytes.
     pub(super) fn size(&self) -> usize {
-        self.rows.len() * 2 + self.starts.len() * 4
+        self.rows.len() * 2 + self.starts.len() * 4 + self.high.as_ref().map_or(0, Bits::size)
     }
 }
 
@@ -232,8 +286,8 @@ mod tests {
             let codes: Vec<u64> = (0..rows).map(|row| column.codes.get(row)).collect();
             for low in codes.iter().copied().step_by(37).chain([0, column.max_code, column.max_code + 1]) {
                 for high in [low, low + 1, low + (column.max_code - low.min(column.max_code)) / 2, u64::MAX] {
-                    let mut found: Vec<usize> =
-                        by_code.rows(&column.codes, low, high).iter().map(|row| usize::from(*row)).collect();
+                    let places = by_code.places(&column.codes, low, high);
+                    let mut found: Vec<usize> = by_code.rows(places).map(|row| row as usize).collect();
                     if low == high {
                         assert!(found.is_sorted());
                     }
@@ -242,6 +296,27 @@ mod tests {
                     let expected: Vec<usize> = (0..by_code.covered()).filter(inside).collect();
                     assert_eq!(found, expected);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_with_numbers_of_17_bits_are_found() {
+        let rows = RowsByCode::MOST_ROWS + 100;
+        let scattered = |row: i64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> 32) & 0xffff;
+        for column in [encoded(rows, |row| Some(row % 300)), encoded(rows, |row| Some(scattered(row)))] {
+            let by_code = RowsByCode::new(&column, rows);
+            assert_eq!(by_code.covered(), RowsByCode::MOST_ROWS);
+            for (low, high) in [(7, 7), (0, 0), (column.max_code, column.max_code), (20, 60), (0, u64::MAX)] {
+                let places = by_code.places(&column.codes, low, high);
+                let about =
+                    by_code.few_places(&column.codes, low, high).map_or_else(|rows| rows, |it| it.len());
+                assert!(about <= places.len() + 1 && about * 2 + 100 >= places.len(), "{about} {places:?}");
+                let mut found: Vec<u32> = by_code.rows(places).collect();
+                found.sort_unstable();
+                let inside = |row: &u32| (low..=high).contains(&column.codes.get(*row as usize));
+                let expected: Vec<u32> = (0..RowsByCode::MOST_ROWS as u32).filter(inside).collect();
+                assert_eq!(found, expected);
             }
         }
     }

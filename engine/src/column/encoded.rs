@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     ByCode, Codes, Frequency, Physical, PlainColumn,
     arrays::{Entries, build},
+    code_table::CodeTable,
     physical,
     plain::{PlainData, are_values},
 };
 use crate::{
-    ahead::fetch_at,
+    ahead::{fetch, fetch_at},
     bits::Bits,
     block::numbers,
     types::Type,
@@ -57,6 +58,9 @@ pub(crate) struct EncodedColumn {
     pub(crate) frequency: Frequency,
     /// The values, unless they are so few that a search is as cheap.
     pub(super) filter: Option<ValueFilter>,
+    /// The codes of the byte strings, if they are few for so many rows.
+    #[serde(skip)]
+    pub(super) table: Option<CodeTable>,
     /// Which rows have a code, for columns that are asked for it often.
     #[serde(skip)]
     pub(crate) by_code: ByCode,
@@ -184,6 +188,46 @@ impl EncodedColumn {
         }
     }
 
+    pub(super) fn make_table(&self, rows: usize) -> Option<CodeTable> {
+        /// Rows for each value from which the table takes little of the column's memory.
+        const ROWS_A_VALUE: usize = 4;
+        let Domain::Bytes { offsets, .. } = &self.domain else { return None };
+        let entries = offsets.len() - 1;
+        (entries <= (rows / ROWS_A_VALUE).min(CodeTable::MOST))
+            .then(|| CodeTable::new(entries, |code| hash_bytes(self.bytes_of(code))))
+    }
+
+    /// The code of a byte string with this hash, if it has one; `None` if that takes a search.
+    #[inline]
+    pub(crate) fn code_of_bytes(&self, value: &[u8], hash: u64) -> Option<Option<u64>> {
+        let table = self.table.as_ref()?;
+        Some(table.candidates(hash).find(|code| self.bytes_of(*code) == value))
+    }
+
+    /// Begins to fetch the code of a byte string with this hash.
+    #[inline]
+    pub(crate) fn fetch_code_of(&self, hash: u64) {
+        if let Some(table) = &self.table {
+            table.fetch(hash);
+        }
+    }
+
+    /// Begins to fetch where the byte string with this hash is, whose code has been fetched.
+    #[inline]
+    pub(crate) fn fetch_value_of(&self, hash: u64) {
+        if let Some(code) = self.table.as_ref().and_then(|table| table.candidates(hash).next()) {
+            self.fetch_value(code);
+        }
+    }
+
+    /// Begins to fetch the byte string with this hash; where it is has been fetched.
+    #[inline]
+    pub(crate) fn fetch_bytes_of(&self, hash: u64) {
+        if let Some(code) = self.table.as_ref().and_then(|table| table.candidates(hash).next()) {
+            fetch(self.bytes_of(code).as_ptr());
+        }
+    }
+
     /// The code of a plain column's cell, which is not NULL; it is given one if it has none.
     pub(super) fn code_for(&mut self, plain: &PlainColumn, row: usize) -> u64 {
         let (known, hash) = match (&mut self.domain, &plain.data) {
@@ -216,8 +260,12 @@ impl EncodedColumn {
             _ => {
                 let value = plain.bytes(row);
                 let hash = hash_bytes(value);
-                let code = if self.may_have(hash) { self.bytes_below(value, 0) as u64 } else { self.sorted };
-                ((code < self.sorted && self.bytes_of(code) == value).then_some(code), hash)
+                let search = || {
+                    let code =
+                        if self.may_have(hash) { self.bytes_below(value, 0) as u64 } else { self.sorted };
+                    (code < self.sorted && self.bytes_of(code) == value).then_some(code)
+                };
+                (self.code_of_bytes(value, hash).unwrap_or_else(search), hash)
             }
         };
         let code = known
@@ -275,6 +323,7 @@ impl EncodedColumn {
             frequency: Frequency::default(),
             // It may say yes to what only other rows have.
             filter: self.filter.clone(),
+            table: None,
             by_code: ByCode::default(),
             nulls,
             all_null: self.all_null,
@@ -346,6 +395,7 @@ impl EncodedColumn {
         if self.max_code < FEW_CODES {
             self.filter = None;
         }
+        self.table = self.make_table(rows);
     }
 
     /// Takes a column that comes from elsewhere, if it is one of this type with so many rows.
@@ -403,6 +453,7 @@ impl EncodedColumn {
             + self.by_code.size()
             + self.frequency.size()
             + self.filter.as_ref().map_or(0, ValueFilter::size)
+            + self.table.as_ref().map_or(0, CodeTable::size)
     }
 
     /// The dictionary as an Arrow array of the column's type, one element for each code.

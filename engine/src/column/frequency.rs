@@ -53,6 +53,11 @@ impl Frequency {
         }
     }
 
+    /// About how many rows a code has, if that is the same for all of them.
+    pub(crate) fn of_any(&self) -> Option<f64> {
+        (self.exact.is_empty() && self.heavy.is_empty()).then_some(self.rest)
+    }
+
     /// About how many rows have one of these codes.
     pub(crate) fn estimate(&self, low: u64, high: u64) -> usize {
         if !self.exact.is_empty() {

@@ -13,6 +13,7 @@
 
 mod arrays;
 mod by_code;
+mod code_table;
 mod codes;
 mod encode;
 mod encoded;
@@ -120,7 +121,7 @@ impl SegmentColumn {
 
     /// Begins to fetch the code of a cell into the cache.
     #[inline]
-    fn fetch_code(&self, row: usize) {
+    pub(crate) fn fetch_code(&self, row: usize) {
         if let Some(base) = &self.base {
             base.fetch_code(row);
         }
@@ -285,11 +286,13 @@ impl SegmentColumn {
             made_of: rows,
             frequency,
             filter: None,
+            table: None,
             by_code: ByCode::default(),
             nulls,
             all_null,
         };
         base.filter = base.make_filter(rows);
+        base.table = base.make_table(rows);
         base
     }
 }

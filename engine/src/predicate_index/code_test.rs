@@ -1,5 +1,7 @@
 //! Tests as tests of codes: what a segment's index works with.
 
+use std::ops::Range;
+
 use super::{BytesInterval, Test, plain::plain_holds};
 use crate::{
     bits::{Bits, and_where, for_bits},
@@ -117,6 +119,17 @@ impl CodeTest {
         Some(CodeTest { codes, accept_null: false })
     }
 
+    /// The test for one byte string, if its code can be told at once and no value is beyond the domain.
+    pub(super) fn of_bytes(value: &[u8], hash: u64, column: &EncodedColumn) -> Option<CodeTest> {
+        if column.all_null || column.extra.len() > 0 {
+            return None;
+        }
+        let code = column.code_of_bytes(value, hash)?;
+        let mut codes = code.map_or(CodeSet::None, |code| CodeSet::Range(code, code));
+        codes.simplify(column.max_code);
+        Some(CodeTest { codes, accept_null: false })
+    }
+
     /// Whether no row of the column can meet it.
     pub(crate) fn is_hopeless(&self, column: &EncodedColumn) -> bool {
         matches!(self.codes, CodeSet::None)
@@ -176,19 +189,35 @@ impl CodeTest {
         }
     }
 
-    /// How many of the rows that are held by code meet it, if that can be told at once.
-    pub(super) fn count(&self, column: &EncodedColumn, by_code: &RowsByCode) -> Option<usize> {
+    /// How many of the rows that are held by code meet it, if that can be told at once; and where they are, if that had
+    /// to be found out.
+    pub(super) fn count(
+        &self,
+        column: &EncodedColumn,
+        by_code: &RowsByCode,
+    ) -> Option<(usize, Option<Range<usize>>)> {
+        if let Some((low, high)) = self.interval() {
+            return Some(match by_code.few_places(&column.codes, low, high) {
+                Ok(places) => (places.len(), Some(places)),
+                Err(about) => (about, None),
+            });
+        }
         let mut rows = 0;
-        let told = self.for_few_intervals(|low, high| rows += by_code.rows(&column.codes, low, high).len());
-        told.then_some(rows)
+        let told = self.for_few_intervals(|low, high| {
+            rows += by_code
+                .few_places(&column.codes, low, high)
+                .map_or_else(|about| about, |places| places.len());
+        });
+        told.then_some((rows, None))
     }
 
     /// Adds to `found` those of the column's first `rows` rows that meet it, ascending: those that are held by code
-    /// are read off. It is a test of few intervals.
+    /// are read off. It is a test of few intervals; of one, `places` may say where the rows are.
     pub(super) fn look_up(
         &self,
         column: &EncodedColumn,
         by_code: &RowsByCode,
+        places: Option<Range<usize>>,
         rows: usize,
         words: &mut Vec<u64>,
         found: &mut Vec<u32>,
@@ -196,7 +225,8 @@ impl CodeTest {
         let mut values = 0;
         self.for_few_intervals(|low, high| {
             values += (high - low).saturating_add(1);
-            found.extend(by_code.rows(&column.codes, low, high).iter().map(|row| u32::from(*row)));
+            let places = places.clone().unwrap_or_else(|| by_code.places(&column.codes, low, high));
+            found.extend(by_code.rows(places));
         });
         if values > 1 {
             found.sort_unstable();

@@ -10,6 +10,8 @@
 //!             the bitmaps of its tests are intersected, each of which is made once for all riders
 //! ```
 
+use std::ops::Range;
+
 use super::{
     SharedTests, TestId,
     code_test::CodeTest,
@@ -141,6 +143,8 @@ pub(super) struct State {
     pub(super) code: CodeTest,
     /// About how many rows meet it; [`UNKNOWN`] until somebody asks.
     rows: usize,
+    /// Where they are in a column that holds its rows by code, if that is known.
+    places: Option<Range<usize>>,
     list: u32,
     pub(super) mask: u32,
 }
@@ -231,6 +235,7 @@ impl Prober {
             standing: Standing::Hopeless,
             code: CodeTest::default(),
             rows: 0,
+            places: None,
             list: NONE,
             mask: NONE,
         });
@@ -244,7 +249,7 @@ impl Prober {
         let state = &mut self.states[id as usize];
         if state.visit != self.visit {
             state.visit = self.visit;
-            (state.rows, state.list, state.mask) = (UNKNOWN, NONE, NONE);
+            (state.rows, state.places, state.list, state.mask) = (UNKNOWN, None, NONE, NONE);
             let Some(column) = scene.encoded(id) else {
                 state.standing = Standing::Hopeless;
                 return state;
@@ -254,7 +259,13 @@ impl Prober {
                 return state;
             }
             let interval = scene.tests.interval(id);
-            let code = interval.and_then(|(low, high)| CodeTest::of_interval(low, high, column)).map_or_else(
+            let at_once = match interval {
+                Some((low, high)) => CodeTest::of_interval(low, high, column),
+                None => {
+                    scene.tests.bytes(id).and_then(|(value, hash)| CodeTest::of_bytes(value, hash, column))
+                }
+            };
+            let code = at_once.map_or_else(
                 || {
                     let test = scene.tests.get(id);
                     let ty = &scene.types[test.column].ty;
@@ -286,7 +297,8 @@ impl Prober {
             let Some(column) = scene.encoded(id) else { return 0 };
             let held = column.by_code.get().and_then(|by_code| {
                 let others = scene.rows.saturating_sub(by_code.covered());
-                let rows = state.code.count(column, by_code)?;
+                let (rows, places) = state.code.count(column, by_code)?;
+                state.places = places;
                 if rows + others == 0 {
                     state.standing = Standing::Hopeless;
                 }
@@ -545,7 +557,8 @@ impl Prober {
                 if let Some(column) = scene.encoded(first)
                     && let Some(by_code) = column.by_code.get()
                 {
-                    state.code.look_up(column, by_code, scene.rows, &mut self.scratch, rows);
+                    let places = state.places.clone();
+                    state.code.look_up(column, by_code, places, scene.rows, &mut self.scratch, rows);
                 }
             }
             _ => {}

@@ -57,9 +57,26 @@ struct Entry {
 enum Gist {
     /// One closed interval of whole numbers.
     Interval(i64, i64),
-    /// One byte string, by its hash.
-    Bytes(u64),
+    /// One byte string, by its hash, and itself if it is short.
+    Bytes(u64, Option<Short>),
     Other,
+}
+
+/// A short byte string.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    length: u8,
+    bytes: [u8; Short::MOST],
+}
+
+impl Short {
+    const MOST: usize = 14;
+
+    fn new(value: &[u8]) -> Option<Short> {
+        let mut short = Short { length: value.len() as u8, bytes: [0; Short::MOST] };
+        short.bytes.get_mut(..value.len())?.copy_from_slice(value);
+        Some(short)
+    }
 }
 
 impl Entry {
@@ -142,7 +159,7 @@ impl SharedTests {
     #[inline]
     pub(crate) fn fetch_whole(&self, id: TestId) {
         let entry = &self.entries[id as usize];
-        if !matches!(entry.gist, Gist::Interval(..)) {
+        if !matches!(entry.gist, Gist::Interval(..) | Gist::Bytes(_, Some(_))) {
             fetch_all(Arc::as_ptr(&entry.test));
         }
     }
@@ -161,7 +178,20 @@ impl SharedTests {
     pub(crate) fn point(&self, id: TestId) -> Option<u64> {
         match self.entries[id as usize].gist {
             Gist::Interval(low, high) if low == high => Some(hash_int(low)),
-            Gist::Bytes(hash) => Some(hash),
+            Gist::Bytes(hash, _) => Some(hash),
+            _ => None,
+        }
+    }
+
+    /// The one byte string that meets a test, with its hash.
+    #[inline]
+    pub(crate) fn bytes(&self, id: TestId) -> Option<(&[u8], u64)> {
+        let entry = &self.entries[id as usize];
+        match (&entry.gist, &entry.test.test) {
+            (Gist::Bytes(hash, Some(short)), _) => Some((&short.bytes[..usize::from(short.length)], *hash)),
+            (Gist::Bytes(hash, None), Test::Bytes(intervals)) => {
+                intervals.first().map(|(value, _)| (value.as_slice(), *hash))
+            }
             _ => None,
         }
     }
@@ -195,7 +225,7 @@ fn gist_of(test: &Test) -> Gist {
         },
         Test::Bytes(intervals) => match intervals.as_slice() {
             [(low, Some(high))] => match high.split_last() {
-                Some((0, value)) if value == low => Gist::Bytes(hash_bytes(low)),
+                Some((0, value)) if value == low => Gist::Bytes(hash_bytes(low), Short::new(low)),
                 _ => Gist::Other,
             },
             _ => Gist::Other,

@@ -19,7 +19,7 @@ use crate::{
 const APART: usize = 6;
 
 /// The steps of [`prepare`](Prober::prepare).
-const STEPS: usize = 5;
+const STEPS: usize = 7;
 
 /// A rider whose rows are being found.
 struct Search<'a> {
@@ -56,6 +56,7 @@ impl Prober {
     /// those behind it.
     fn prepare(&mut self, scene: &Scene, at: usize, test: impl Fn(usize) -> Option<TestId>) {
         let test = |steps: usize| test(at.checked_sub(steps * APART)?);
+        let bytes = |id: TestId| Some((scene.encoded(id)?, scene.tests.bytes(id)?.1));
         if let Some(id) = test(0) {
             self.fetch_test(scene, id);
         }
@@ -63,20 +64,27 @@ impl Prober {
             scene.tests.fetch_whole(id);
             if let (Some(hash), Some(column)) = (scene.tests.point(id), scene.encoded(id)) {
                 column.fetch_filter(hash);
+                column.fetch_code_of(hash);
             }
         }
-        if let Some(id) = test(2) {
+        if let Some((column, hash)) = test(2).and_then(&bytes) {
+            column.fetch_value_of(hash);
+        }
+        if let Some((column, hash)) = test(3).and_then(bytes) {
+            column.fetch_bytes_of(hash);
+        }
+        if let Some(id) = test(4) {
             self.translate(scene, id);
             if let Some((_, by_code, low, _)) = self.held(scene, id) {
                 by_code.fetch_start(low);
             }
         }
-        if let Some(id) = test(3)
+        if let Some(id) = test(5)
             && let Some((_, by_code, low, high)) = self.held(scene, id)
         {
             by_code.fetch_rows(low, high);
         }
-        if let Some(id) = test(4)
+        if let Some(id) = test(6)
             && let Some((column, by_code, low, high)) = self.held(scene, id)
         {
             by_code.fetch_codes(&column.codes, low, high);
@@ -103,10 +111,17 @@ impl Prober {
     }
 
     /// Orders the tests of riders, see [`order`](Prober::order).
-    pub(crate) fn order_all(&mut self, scene: &Scene, riders: &mut [&mut [TestId]]) {
-        let all: Vec<TestId> = riders.iter().flat_map(|tests| tests.iter().copied()).collect();
-        let (mut at, mut prepared) = (0, 0);
+    pub(crate) fn order_all(&mut self, scene: &Scene, riders: Vec<&mut [TestId]>) {
+        let mut others = Vec::with_capacity(riders.len());
         for tests in riders {
+            match self.rarest_by_far(scene, tests) {
+                Some(place) => tests[..=place].rotate_right(1),
+                None => others.push(tests),
+            }
+        }
+        let all: Vec<TestId> = others.iter().flat_map(|tests| tests.iter().copied()).collect();
+        let (mut at, mut prepared) = (0, 0);
+        for tests in others {
             at += tests.len();
             while prepared < at + STEPS * APART {
                 self.prepare(scene, prepared, |at| all.get(at).copied());
@@ -114,6 +129,17 @@ impl Prober {
             }
             self.order(scene, tests);
         }
+    }
+
+    /// The place of a test that so few rows meet, and that are read off, that no other one need be asked. It takes no look
+    /// at the values of the column.
+    fn rarest_by_far(&self, scene: &Scene, tests: &[TestId]) -> Option<usize> {
+        let is_rare = |id: &TestId| {
+            let held = scene.encoded(*id).filter(|column| column.by_code.get().is_some());
+            let rows = held.and_then(|column| column.frequency.of_any());
+            scene.tests.point(*id).is_some() && rows.is_some_and(|rows| rows <= SINGLE as f64)
+        };
+        tests.iter().position(is_rare)
     }
 
     /// Finds the rows of riders that look for them in a list; the others find them one by one.
