@@ -17,13 +17,14 @@ mod state_machine;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use carousel_engine::Ts;
 use openraft::{
     Config, Raft, ServerState, SnapshotPolicy,
     async_runtime::WatchReceiver,
-    errors::{ClientWriteError, RaftError},
+    errors::{ClientWriteError, ForwardReason, RaftError},
 };
 use tokio::sync::mpsc;
 
@@ -283,6 +284,10 @@ impl Consensus {
     }
 }
 
+/// A leader whose quorum has not answered for a while, or that hands over, takes nothing; a batch is offered again after
+/// this time, as long as it leads.
+const OFFERED_AGAIN: Duration = Duration::from_millis(50);
+
 /// Whether it is the only one that votes, as far as its log tells.
 async fn is_alone(raft: &RouterRaft, id: u64) -> bool {
     let alone = raft.with_raft_state(move |state| state.membership_state.effective().voter_ids().eq([id]));
@@ -290,13 +295,31 @@ async fn is_alone(raft: &RouterRaft, id: u64) -> bool {
 }
 
 async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
-    match raft.client_write(Arc::new(batch)).await {
-        Ok(_) => Ok(()),
-        Err(RaftError::APIError(
-            ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
-        )) => Err(ProposeError::NotLeader),
-        Err(error) => Err(ProposeError::Stopped(error.to_string())),
+    let term = raft.metrics().borrow_watched().current_term;
+    let batch = Arc::new(batch);
+    loop {
+        match raft.client_write(batch.clone()).await {
+            Ok(_) => return Ok(()),
+            // Nothing has been appended, and it may lead on: to take it for a follower would be to wait for a leader that
+            // nobody elects, as long as it is heard.
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward)))
+                if forward.reason != ForwardReason::NotLeader && leads_in(raft, term) =>
+            {
+                tracing::warn!(reason = ?forward.reason, "the lead router cannot order at the moment");
+                tokio::time::sleep(OFFERED_AGAIN).await;
+            }
+            Err(RaftError::APIError(
+                ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
+            )) => return Err(ProposeError::NotLeader),
+            Err(error) => return Err(ProposeError::Stopped(error.to_string())),
+        }
     }
+}
+
+fn leads_in(raft: &RouterRaft, term: u64) -> bool {
+    let metrics = raft.metrics();
+    let now = metrics.borrow_watched();
+    now.state == ServerState::Leader && now.current_term == term
 }
 
 /// Reports who leads. This router is reported as leader only after a batch of its own term was learned: by then it has

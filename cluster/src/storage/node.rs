@@ -369,7 +369,7 @@ impl Node {
             Wire::Deliver { deliveries, .. } => self.lose_reads(&deliveries),
             Wire::NotLeader { leader } => {
                 self.link.not_leader(from, leader);
-                self.submitter.resend(1);
+                self.submitter.resend_later();
             }
             Wire::Routers(routers) => self.link.learn(&routers),
             Wire::Lost if from.kind == ProcessKind::Router => {

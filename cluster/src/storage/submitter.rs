@@ -21,11 +21,21 @@ pub(crate) struct Submitter {
     /// The last sequence number that has been sent, and when.
     sent: u64,
     sent_ms: u64,
+    /// Something has been sent to who does not lead.
+    in_vain: bool,
 }
 
 impl Submitter {
     pub(crate) fn new(id: ProcessId, incarnation: Incarnation) -> Submitter {
-        Submitter { id, incarnation, sequence: 0, window: VecDeque::new(), sent: 0, sent_ms: 0 }
+        Submitter {
+            id,
+            incarnation,
+            sequence: 0,
+            window: VecDeque::new(),
+            sent: 0,
+            sent_ms: 0,
+            in_vain: false,
+        }
     }
 
     /// Takes a message, unless the same is on its way.
@@ -51,9 +61,14 @@ impl Submitter {
         self.sent = self.sent.min(expected.saturating_sub(1));
     }
 
+    /// Everything has to be sent again when time has passed: a router that does not lead says so at once.
+    pub(crate) fn resend_later(&mut self) {
+        self.in_vain = true;
+    }
+
     /// Time passes.
     pub(crate) fn tick(&mut self, now_ms: u64) {
-        if now_ms >= self.sent_ms + RESEND_AFTER_MS {
+        if std::mem::take(&mut self.in_vain) || now_ms >= self.sent_ms + RESEND_AFTER_MS {
             self.sent_ms = now_ms;
             self.sent = 0;
         }
