@@ -585,7 +585,6 @@ impl Core {
         let read_ts = if read_ts == ts { time } else { local(read_ts) };
         let undecided = undecided && !planted(Bug::ReadBeforeDecision);
         let window = (!is_write).then_some(READ_WINDOW);
-        let (blocks, bulk) = (false, false);
         self.submit(OrderedOperation {
             ts: time,
             read_ts,
@@ -593,8 +592,8 @@ impl Core {
             ranges,
             undecided,
             window,
-            blocks,
-            bulk,
+            blocks: false,
+            bulk: false,
         });
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());

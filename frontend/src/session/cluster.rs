@@ -1,5 +1,6 @@
 //! ALTER CLUSTER. The statement ends when the ring has changed; rows move on afterwards, as `carousel.migrations` shows. A
-//! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them has agreed, and the new one votes.
+//! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them
+//! has agreed, and the new one votes.
 
 use carousel_engine::{SqlError, SqlState};
 use carousel_planner::AlterCluster;

@@ -131,38 +131,22 @@ impl Core {
     /// Begins to read a table for a session.
     fn read(&mut self, key: Key, table: Arc<TableSchema>) {
         let (_, part) = key;
-        let operation = |output| {
-            let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
-            Arc::new(Operation { table: table.id, context: Default::default(), kind })
-        };
-        let rows = operation(ReadOutput::Rows { projection: Vec::new(), top: None });
+        let read = |output| OperationKind::Read(Read { predicate: Vec::new(), output });
+        let rows = read(ReadOutput::Rows { projection: Vec::new(), top: None });
         let time = self.next_local();
         let read_ts = if planted(Bug::CopyOfThePresent) { time } else { local(part.keyspace) };
-        let (ranges, undecided) = (vec![part.range], false);
-        let window = Some(SHARD_WINDOW);
         self.submit(OrderedOperation {
             ts: time,
             read_ts,
-            operation: rows,
-            ranges: ranges.clone(),
-            undecided,
-            window,
+            operation: Arc::new(Operation { table: table.id, context: Default::default(), kind: rows }),
+            ranges: vec![part.range],
+            undecided: false,
+            window: Some(SHARD_WINDOW),
             blocks: true,
             bulk: true,
         });
         let hash = self.next_local();
-        let operation = operation(ReadOutput::ContentHash);
-        let (window, blocks, bulk) = (None, false, true);
-        self.submit(OrderedOperation {
-            ts: hash,
-            read_ts,
-            operation,
-            ranges,
-            undecided,
-            window,
-            blocks,
-            bulk,
-        });
+        self.submit_to_all(hash, read_ts, table.id, read(ReadOutput::ContentHash), vec![part.range]);
         self.moving.reads.insert(time, key);
         self.moving.reads.insert(hash, key);
         let shards: BTreeSet<usize> = (0..self.options.shards).collect();
