@@ -138,13 +138,7 @@ impl Table {
         if rows == 0 {
             return vec![Plan::Nothing; visitors.len()];
         }
-        let scene = Scene {
-            tests: &self.tests,
-            columns: &segment.columns,
-            types: &self.schema.columns,
-            rows,
-            options: self.options,
-        };
+        let scene = Scene::of(&self.tests, segment, &self.schema.columns, rows, self.options);
         self.prober.begin(&self.tests);
         let mut next = visitors.iter().peekable();
         let mut visits = |index: usize| next.next_if(|next| **next as usize == index).is_some();
@@ -238,13 +232,7 @@ impl Table {
             })
             .collect();
         let segment = &self.segments[slot as usize];
-        let scene = Scene {
-            tests: &self.tests,
-            columns: &segment.columns,
-            types: &self.schema.columns,
-            rows: encoded,
-            options: self.options,
-        };
+        let scene = Scene::of(&self.tests, segment, &self.schema.columns, encoded, self.options);
         let found = self.prober.find_all(&scene, &asked);
         for (found, index) in found.iter().zip(visitors) {
             if matches!(found, Some(Ok(Found::Rows(rows))) if !rows.is_empty()) {
@@ -256,13 +244,8 @@ impl Table {
 
     /// The encoded rows that meet a rider's tests.
     fn find_encoded(&mut self, slot: u32, ride: &Ride, plan: Plan, encoded: usize) -> Result<Found> {
-        let scene = Scene {
-            tests: &self.tests,
-            columns: &self.segments[slot as usize].columns,
-            types: &self.schema.columns,
-            rows: encoded,
-            options: self.options,
-        };
+        let segment = &self.segments[slot as usize];
+        let scene = Scene::of(&self.tests, segment, &self.schema.columns, encoded, self.options);
         self.prober.find(&scene, &ride.tests, plan)
     }
 
@@ -277,13 +260,7 @@ impl Table {
         meets_new: bool,
     ) -> Result<Found> {
         let segment = &self.segments[slot as usize];
-        let scene = Scene {
-            tests: &self.tests,
-            columns: &segment.columns,
-            types: &self.schema.columns,
-            rows: encoded,
-            options: self.options,
-        };
+        let scene = Scene::of(&self.tests, segment, &self.schema.columns, encoded, self.options);
         if encoded < rows_before {
             let plain = plain_rows(&scene, &ride.tests, rows_before - encoded)?;
             found.extend(plain.iter().map(|row| row + encoded as u32), rows_before);

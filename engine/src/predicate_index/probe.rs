@@ -23,6 +23,7 @@ use crate::{
     error::{Result, SqlError},
     riders::bit,
     schema::Column,
+    segment::Segment,
     shard::Options,
     simd,
     simd::{BUCKETS, Buckets, Code},
@@ -40,6 +41,17 @@ pub(crate) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
+    /// The first `rows` rows of a segment, which are encoded.
+    pub(crate) fn of(
+        tests: &'a SharedTests,
+        segment: &'a Segment,
+        types: &'a [Column],
+        rows: usize,
+        options: Options,
+    ) -> Scene<'a> {
+        Scene { tests, columns: &segment.columns, types, rows, options }
+    }
+
     /// Rows up to which a test counts as selective.
     fn few(&self) -> usize {
         self.rows / self.options.selective_share.max(1)
