@@ -382,7 +382,7 @@ impl EncodedColumn {
     }
 
     /// Computes what follows from the codes and what they stand for.
-    fn derive(&mut self, rows: usize) {
+    pub(super) fn derive(&mut self, rows: usize) {
         let largest = self.codes.largest();
         if self.extra.len == 0
             && let Domain::Linear { .. } = self.domain

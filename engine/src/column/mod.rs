@@ -227,18 +227,17 @@ impl SegmentColumn {
 
     /// Some of its rows as a column of their own, all of them encoded.
     pub(crate) fn extract(&self, ty: &Type, rows: &[u32]) -> EncodedColumn {
-        match &self.base {
-            Some(base) if rows.iter().all(|row| (*row as usize) < self.base_rows) => base.extract(rows),
-            _ => self.encoded(ty, rows),
-        }
+        self.base_of(rows).map_or_else(|| self.encoded(ty, rows), |base| base.extract(rows))
     }
 
     /// As [`extract`](SegmentColumn::extract), for a column that travels.
     pub(crate) fn part(&self, ty: &Type, rows: &[u32]) -> EncodedColumn {
-        match &self.base {
-            Some(base) if rows.iter().all(|row| (*row as usize) < self.base_rows) => base.part(rows),
-            _ => self.encoded(ty, rows),
-        }
+        self.base_of(rows).map_or_else(|| self.encoded(ty, rows), |base| base.part(rows))
+    }
+
+    /// The encoded part, if all of these rows are in it.
+    fn base_of(&self, rows: &[u32]) -> Option<&EncodedColumn> {
+        self.base.as_ref().filter(|_| rows.iter().all(|row| (*row as usize) < self.base_rows))
     }
 
     /// A column that is encoded.
@@ -270,7 +269,6 @@ impl SegmentColumn {
         }
         let all_null = rows > 0 && null_count == rows;
         let nulls = (null_count > 0 && !all_null).then_some(nulls);
-        let frequency = Frequency::new(&codes, max_code, rows, nulls.as_ref());
         let sorted = match &domain {
             Domain::Linear { .. } => max_code + 1,
             Domain::Ints(values) => values.len() as u64,
@@ -284,15 +282,15 @@ impl SegmentColumn {
             extra: PlainColumn::new(ty),
             max_code,
             made_of: rows,
-            frequency,
+            frequency: Frequency::default(),
             filter: None,
             table: None,
             by_code: ByCode::default(),
             nulls,
             all_null,
         };
+        base.derive(rows);
         base.filter = base.make_filter(rows);
-        base.table = base.make_table(rows);
         base
     }
 }

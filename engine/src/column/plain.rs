@@ -7,7 +7,6 @@ use arrow::{
         Time64MicrosecondType, TimestampMicrosecondType,
     },
 };
-
 use serde::{Deserialize, Serialize};
 
 use super::{Physical, float_to_int, physical};
