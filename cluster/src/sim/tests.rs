@@ -63,7 +63,7 @@ const PLANTED: [(Bug, u64); 12] = [
     (Bug::CheckpointTooFar, 50),
     (Bug::FrontierAhead, 5),
     (Bug::VotesForgottenTooEarly, 100),
-    (Bug::LeaderBeforeItsLog, 50),
+    (Bug::LeaderBeforeItsLog, 20),
 ];
 
 #[test]
