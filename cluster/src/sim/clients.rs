@@ -19,7 +19,7 @@ use crate::{
         Failure, Part, Request,
         core::{Core, CoreOptions, Effect, Event},
     },
-    config::{Configuration, Membership},
+    config::{Config, Configuration},
     message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation},
     wire::Wire,
 };
@@ -45,7 +45,7 @@ enum What {
     Ddl,
     Pin,
     Checkpoint,
-    Membership,
+    Configuration,
 }
 
 impl What {
@@ -209,12 +209,11 @@ impl World {
         self.ask(id, What::Ddl, Body::Ddl(ddl), ReadIsolation::Sequential)
     }
 
-    /// A client asks for a change of the members.
-    pub(super) fn change_members(&mut self, change: Membership) -> Result<(), String> {
+    /// A client asks for a change of the members or of the ring.
+    pub(super) fn configure(&mut self, configuration: Configuration) -> Result<(), String> {
         let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
         let Some(id) = self.random.pick(&clients) else { return Ok(()) };
-        let body = Body::Configuration(Configuration::Membership(change));
-        self.ask(id, What::Membership, body, ReadIsolation::Sequential)
+        self.ask(id, What::Configuration, Body::Configuration(configuration), ReadIsolation::Sequential)
     }
 
     /// A last checkpoint, so that replicas compare their contents; false when nobody can order it.
@@ -397,7 +396,8 @@ impl World {
         }
     }
 
-    /// Every primary range is as it was at some moment, not before the client's last answer.
+    /// Every primary range is as it was at some moment, not before the client's last answer; of the config that the read
+    /// was routed by.
     fn check_basic(
         &self,
         question: &Question,
@@ -406,7 +406,7 @@ impl World {
     ) -> Result<(), String> {
         let Statement::Rows(filter) = statement else { return Ok(()) };
         let position = |key: i64| table.partitioning.position(&[Value::Int8(key)]);
-        for range in self.config.primary_ranges() {
+        let was_so = |range: KeyRange| {
             let within = |rows: Vec<(i64, i32)>| {
                 let mut rows: Vec<_> =
                     rows.into_iter().filter(|row| range.contains(position(row.0))).collect();
@@ -415,14 +415,16 @@ impl World {
             };
             let given = within(question.rows.clone());
             let mut moments = (question.seen.0..=self.replay.ts().0).rev().map(|ts| Ts(ts + 1));
-            if !moments.any(|before| within(self.replay.rows(table.id, filter, before)) == given) {
-                return Err(format!(
-                    "{statement:?} of {} in {range}, basic, after {}: {given:?} was never so",
-                    table.name, question.seen
-                ));
-            }
+            moments.any(|before| within(self.replay.rows(table.id, filter, before)) == given)
+        };
+        let mut configs = self.replay.configs_since(question.seen).iter();
+        match configs.any(|(_, config)| config.primary_ranges().all(was_so)) {
+            true => Ok(()),
+            false => Err(format!(
+                "{statement:?} of {}, basic, after {}: {:?} was never so",
+                table.name, question.seen, question.rows
+            )),
         }
-        Ok(())
     }
 
     /// A total is the sum of totals of the primary ranges, each at some moment not before the client's last answer.
@@ -436,22 +438,26 @@ impl World {
         let moments: Vec<Vec<(i64, i32)>> = (question.seen.0..=self.replay.ts().0)
             .map(|ts| self.replay.rows(table.id, filter, Ts(ts + 1)))
             .collect();
-        let mut sums: BTreeSet<(i64, i32)> = [(0, 0)].into();
-        for range in self.config.primary_ranges() {
-            let within =
-                |(key, _): &&(i64, i32)| range.contains(table.partitioning.position(&[Value::Int8(*key)]));
-            let part = |rows: &Vec<(i64, i32)>| {
-                let rows = rows.iter().filter(within);
-                rows.fold((0, 0i32), |(count, sum), (_, n)| (count + 1, sum.wrapping_add(*n)))
-            };
-            let parts: BTreeSet<(i64, i32)> = moments.iter().map(part).collect();
-            let add = |a: &(i64, i32)| {
-                let a = *a;
-                parts.iter().map(move |b| (a.0 + b.0, a.1.wrapping_add(b.1))).collect::<Vec<_>>()
-            };
-            sums = sums.iter().flat_map(add).collect();
-        }
-        match sums.contains(&given) {
+        let was_so = |config: &Config| {
+            let mut sums: BTreeSet<(i64, i32)> = [(0, 0)].into();
+            for range in config.primary_ranges() {
+                let within = |(key, _): &&(i64, i32)| {
+                    range.contains(table.partitioning.position(&[Value::Int8(*key)]))
+                };
+                let part = |rows: &Vec<(i64, i32)>| {
+                    let rows = rows.iter().filter(within);
+                    rows.fold((0, 0i32), |(count, sum), (_, n)| (count + 1, sum.wrapping_add(*n)))
+                };
+                let parts: BTreeSet<(i64, i32)> = moments.iter().map(part).collect();
+                let add = |a: &(i64, i32)| {
+                    let a = *a;
+                    parts.iter().map(move |b| (a.0 + b.0, a.1.wrapping_add(b.1))).collect::<Vec<_>>()
+                };
+                sums = sums.iter().flat_map(add).collect();
+            }
+            sums.contains(&given)
+        };
+        match self.replay.configs_since(question.seen).iter().any(|(_, config)| was_so(config)) {
             true => Ok(()),
             false => Err(format!(
                 "the total of {filter:?} of {}, basic, after {}: {given:?} was never so",
@@ -506,7 +512,7 @@ impl World {
             }
             (What::Ddl, _) if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
             // What was planned has meanwhile become impossible.
-            (What::Membership, _) => Ok(()),
+            (What::Configuration, _) => Ok(()),
             (what, _) => Err(format!("{what:?} fails")),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::world::{Item, Phase, World};
 use crate::{
-    config::Membership,
+    config::{Change, Configuration, Membership},
     message::{ProcessId, ProcessKind},
 };
 
@@ -86,14 +86,18 @@ impl World {
     pub(super) fn reconfigure(&mut self) -> Result<(), String> {
         let storage = self.of_kind(ProcessKind::Storage);
         let clients = self.of_kind(ProcessKind::Client);
-        let process = ProcessId::storage(storage.len() as u32 + 1);
+        // Nobody runs it.
+        let process = ProcessId::storage(90);
         let is_standby = self.replay.config().standbys().any(|standby| standby == process);
         let joins = Membership::Join { process, incarnation: self.now_us, recovered: None, address: None };
         let change = match self.random.below(10) {
             0..6 => match self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
                 Some(process) => {
                     self.suspected.insert(process);
-                    Membership::Suspect { process, incarnation: u64::MAX }
+                    // Some come back.
+                    let gone = self.options.reshapes == 0 || self.random.one_in(2);
+                    let incarnation = if gone { u64::MAX } else { self.incarnation(process) };
+                    Membership::Suspect { process, incarnation }
                 }
                 None => joins,
             },
@@ -109,14 +113,36 @@ impl World {
             _ => joins,
         };
         self.note([14, 0], || format!("reconfiguration: {change:?}"));
-        self.change_members(change)
+        self.configure(Configuration::Membership(change))
+    }
+
+    /// The ring changes.
+    pub(super) fn reshape(&mut self) -> Result<(), String> {
+        let config = self.replay.config().clone();
+        let ring: Vec<ProcessId> = config.storage_processes().collect();
+        let standbys: Vec<ProcessId> = config.standbys().filter(|standby| self.is_up(*standby)).collect();
+        let identifier = self.random.bits();
+        let (Some(process), standby) = (self.random.pick(&ring), self.random.pick(&standbys)) else {
+            return Ok(());
+        };
+        let change = match (self.random.below(4), standby) {
+            (0 | 1, Some(process)) => Change::Expand { process, identifier },
+            (2, Some(by)) => Change::Replace { process, by },
+            (3, _) if ring.len() > 2 => Change::Contract { process },
+            _ => Change::Rebalance { process, identifier },
+        };
+        let Ok(keyspace) = config.plan(change) else { return Ok(()) };
+        self.note([17, 0], || format!("{change}"));
+        self.configure(Configuration::Keyspace(keyspace))
     }
 
     /// Whether a storage process may be suspected: super processes never suspect the last live holder of a range. Some
     /// clusters are reckless.
     fn may_suspect(&self, process: ProcessId) -> bool {
         let config = self.replay.config();
-        let gone = |holder: &ProcessId| *holder == process || self.suspected.contains(holder);
+        let gone = |holder: &ProcessId| {
+            *holder == process || self.suspected.contains(holder) || config.is_receiving(*holder)
+        };
         self.reckless || !config.held(process).iter().any(|range| config.holders(*range).iter().all(gone))
     }
 

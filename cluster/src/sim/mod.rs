@@ -4,8 +4,8 @@
 //! `crate::storage::node` with [`crate::storage::core`] and [`carousel_engine::Shard`], `crate::client::core`); time,
 //! connections, disks and the consensus are simulated, and everything that happens is drawn from the seed: delays,
 //! connections that have to be made again, partitions in both directions and in one, pauses, clocks that
-//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, changes of the members and
-//! suspicions of the living and the dead.
+//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, changes of the members and of
+//! the ring, and suspicions of the living and the dead.
 //!
 //! ```text
 //!   statement --compiled--> message ---> [ clients, routers, storage processes ] ---> answer
@@ -53,13 +53,15 @@ pub struct Options {
     pub operations: usize,
     /// Faults.
     pub faults: usize,
+    /// Changes of the ring, at most. With any there are standbys, and who was suspected may come back.
+    pub reshapes: usize,
     /// Whether what happens is kept, line by line.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { operations: 500, faults: 10, trace: false }
+        Options { operations: 500, faults: 10, reshapes: 4, trace: false }
     }
 }
 

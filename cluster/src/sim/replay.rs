@@ -57,6 +57,8 @@ pub(super) struct Replay {
     outcomes: Vec<Outcome>,
     tables: Vec<Table>,
     config: Arc<Config>,
+    /// All configs that have been in force, and since when.
+    configs: Vec<(Ts, Arc<Config>)>,
     /// Ranges that have been without a live holder.
     dead: BTreeSet<KeyRange>,
     /// Messages that have changed the config.
@@ -70,6 +72,7 @@ impl Replay {
             order: Vec::new(),
             outcomes: Vec::new(),
             tables: Vec::new(),
+            configs: vec![(Ts::ZERO, config.clone())],
             config,
             dead: BTreeSet::new(),
             reconfigurations: 0,
@@ -84,6 +87,12 @@ impl Replay {
 
     pub(super) fn config(&self) -> &Arc<Config> {
         &self.config
+    }
+
+    /// The configs that were in force at a `Ts` or later.
+    pub(super) fn configs_since(&self, ts: Ts) -> &[(Ts, Arc<Config>)] {
+        let later = self.configs.partition_point(|(since, _)| *since <= ts);
+        &self.configs[later - 1..]
     }
 
     /// Whether one of the ranges has been without a live holder.
@@ -107,6 +116,13 @@ impl Replay {
 
     pub(super) fn message(&self, ts: Ts) -> Option<&Arc<Message>> {
         self.order.get((ts.0 as usize).checked_sub(1)?).map(|routed| &routed.message)
+    }
+
+    /// Whether a message was to be delivered to a process.
+    pub(super) fn is_destination(&self, process: ProcessId, ts: Ts) -> bool {
+        let routed = self.order.get((ts.0 as usize).wrapping_sub(1));
+        routed
+            .is_some_and(|routed| routed.destinations.iter().any(|(destination, _)| *destination == process))
     }
 
     /// A router has learned a message: all routers learn the same ones, without gaps, each once, those of a submitter
@@ -158,6 +174,7 @@ impl Replay {
             Body::Configuration(_) => {
                 if let Ok(Some(config)) = self.config.apply(message, ts) {
                     self.config = Arc::new(config);
+                    self.configs.push((ts, self.config.clone()));
                     self.reconfigurations += 1;
                     let is_dead = |range: &KeyRange| self.config.without_holder(&[*range]).is_some();
                     self.dead.extend(self.config.primary_ranges().filter(is_dead));

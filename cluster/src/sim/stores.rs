@@ -24,6 +24,7 @@ use super::{
     world::{Item, Phase, World},
 };
 use crate::{
+    config::{Configuration, Membership},
     message::{ProcessId, ProcessKind},
     storage::{
         checkpointer::CheckpointCommand,
@@ -33,6 +34,7 @@ use crate::{
         payloads::PayloadCommand,
         scan::{Scan, ShardCommand},
     },
+    super_process::Heartbeat,
     wire::Wire,
 };
 
@@ -40,6 +42,7 @@ use crate::{
 #[derive(Clone, Debug)]
 struct Checkpoint {
     recovered: Recovered,
+    began: Ts,
     rows: Vec<CheckpointRows>,
 }
 
@@ -74,6 +77,8 @@ impl Checkpoint {
 #[derive(Debug, Default)]
 pub(super) struct StorageDisk {
     checkpoint: Option<Checkpoint>,
+    /// What it had was of no use any more.
+    outdated: bool,
 }
 
 struct ScanHost {
@@ -88,6 +93,8 @@ pub(super) struct StorageHost {
     node: Node,
     scans: Vec<ScanHost>,
     writing: Option<(Checkpoint, bool)>,
+    /// Where it, or the life whose checkpoint it has, joined without what was before.
+    began: Ts,
 }
 
 impl StorageHost {
@@ -99,6 +106,12 @@ impl StorageHost {
     /// The ranges whose votes are missing about writes that have been executed here.
     pub(super) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
         self.node.core().missing_votes()
+    }
+
+    /// What a super process hears of it.
+    pub(super) fn heartbeat(&self) -> Heartbeat {
+        let crate::storage::Progress { logged, checkpointing, .. } = self.progress();
+        Heartbeat { logged, checkpointing, ..Heartbeat::default() }
     }
 
     fn memory(&self) -> u64 {
@@ -118,18 +131,27 @@ impl World {
         let shards = if id.number.is_multiple_of(2) { 2 } else { 1 };
         let disk = self.storage_disks.entry(id).or_default();
         let checkpoint = disk.checkpoint.clone();
-        let joins = checkpoint.is_none() && !self.config.contains(id);
+        let outdated = std::mem::take(&mut disk.outdated);
+        let joins = checkpoint.is_none() && (outdated || !self.config.contains(id));
         let held = match &checkpoint {
             Some(checkpoint) => checkpoint.recovered.held.clone(),
+            None if joins => Vec::new(),
             None => self.config.held(id),
         };
         let options = ShardOptions { segment_rows: 4, ..ShardOptions::default() };
         let mut scans: Vec<Shard> =
             (0..shards).map(|index| Shard::new(index, shards, held.clone(), options)).collect();
-        let recovered = checkpoint.map_or_else(Recovered::default, |checkpoint| {
-            checkpoint.load(&mut scans);
-            checkpoint.recovered
-        });
+        let began = checkpoint.as_ref().map_or(Ts::ZERO, |checkpoint| checkpoint.began);
+        let recovered = match checkpoint {
+            Some(checkpoint) => {
+                checkpoint.load(&mut scans);
+                checkpoint.recovered
+            }
+            None => {
+                let config = joins.then(|| Arc::new(self.config.without(id)));
+                Recovered { config, ..Recovered::default() }
+            }
+        };
         let incarnation = self.incarnation(id);
         let core_options = CoreOptions {
             id,
@@ -152,7 +174,7 @@ impl World {
                 effects_us: 0,
             })
             .collect();
-        self.storage.insert(id, StorageHost { node, scans, writing: None });
+        self.storage.insert(id, StorageHost { node, scans, writing: None, began });
         self.storage_outputs(id, outputs);
     }
 
@@ -166,16 +188,20 @@ impl World {
         }
     }
 
-    /// Votes are kept as long as somebody may ask for them.
+    /// Votes are kept as long as somebody may ask for them, by those who have had the write and everything since.
     pub(super) fn check_votes(&self, from: ProcessId, to: ProcessId, writes: &[Ts]) -> Result<(), String> {
         let (Some(asking), Some(asked)) = (self.storage.get(&from), self.storage.get(&to)) else {
             return Ok(());
         };
-        let (asking, asked) = (asking.node.core(), asked.node.core());
+        let (asking, began, asked) = (asking.node.core(), asked.began, asked.node.core());
         let durable = asked.watermarks(0).durable;
-        let is_forgotten = |ts: &&Ts| asking.needs_votes(**ts) && **ts <= durable && !asked.keeps_votes(**ts);
+        let is_forgotten = |ts: &&Ts| {
+            let was_durable = (began..=durable).contains(*ts) && self.replay.is_destination(to, **ts);
+            asking.needs_votes(**ts) && was_durable && !asked.keeps_votes(**ts)
+        };
         match writes.iter().find(is_forgotten) {
-            Some(ts) if !self.replay.config().is_suspected(from) => {
+            // Who has lost its place may still ask, until it begins again without data.
+            Some(ts) if self.replay.config().keepers_of_log().contains(&from) => {
                 Err(format!("{to} has forgotten the votes about the write at {ts} that {from} needs"))
             }
             _ => Ok(()),
@@ -189,25 +215,56 @@ impl World {
             Input::Received { wire: Wire::Deliver { deliveries, .. }, .. } => Some(deliveries.clone()),
             _ => None,
         };
+        // A life that joins begins with the present catalog.
+        let joined = match &input {
+            Input::Received { wire: Wire::State { ts, catalog: Some(_), .. }, .. } => Some(*ts),
+            _ => None,
+        };
         host.node.clock(now_ms);
         let (before, memory) = (host.node.frontier(), host.memory());
         let outputs = host.node.handle(input, memory);
         let (after, stopped) = (host.node.frontier(), host.node.stopped().map(str::to_string));
-        if after > before {
-            let deliveries = deliveries.unwrap_or_default();
+        let outdated = host.node.is_outdated();
+        if joined == Some(after) {
+            host.began = Ts(after.0 + 1);
+        }
+        if let Some(deliveries) = deliveries.filter(|_| after > before) {
             self.replay.delivered(id, before, after, &deliveries)?;
         }
         self.storage_outputs(id, outputs);
         if let Some(reason) = stopped {
-            self.note([7, 0], || format!("{id} stops: {reason}"));
-            if !self.replay.config().is_suspected(id) {
-                return Err(format!("{id} stops: {reason}"));
-            }
-            self.crash(id);
-            if let Some(life) = self.lives.get_mut(&id) {
-                life.gone = true;
-            }
+            self.storage_stopped(id, &reason, outdated)?;
         }
+        Ok(())
+    }
+
+    /// A storage process has stopped itself: because it is suspected, what it has is outdated, or the copies are gone that
+    /// it was to receive.
+    fn storage_stopped(&mut self, id: ProcessId, reason: &str, outdated: bool) -> Result<(), String> {
+        self.note([7, 0], || format!("{id} stops: {reason}"));
+        let config = self.replay.config();
+        let incarnation = self.incarnation(id);
+        let is_live = config.is_active(id) && !config.is_suspected(id);
+        let has_lost = reason.starts_with("no holder remains");
+        // What a standby is to receive may be behind what is left of the log when it hears of it.
+        let may_begin_anew = outdated && (!is_live || config.is_receiving(id));
+        if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) {
+            return Err(format!("{id} stops: {reason}"));
+        }
+        self.crash(id);
+        if outdated && let Some(disk) = self.storage_disks.get_mut(&id) {
+            *disk = StorageDisk { checkpoint: None, outdated: true };
+        }
+        if has_lost {
+            self.suspected.insert(id);
+            self.configure(Configuration::Membership(Membership::Suspect { process: id, incarnation }))?;
+        }
+        let is_gone = self.replay.is_fenced(id, u64::MAX);
+        if let Some(life) = self.lives.get_mut(&id).filter(|_| is_gone) {
+            life.gone = true;
+        }
+        let after_us = self.random.within(10_000..2_000_000);
+        self.schedule(after_us, Item::Restart(id));
         Ok(())
     }
 
@@ -265,7 +322,8 @@ impl World {
         let Some(host) = self.storage.get_mut(&id) else { return };
         match command {
             CheckpointCommand::Begin(recovered) => {
-                host.writing = Some((Checkpoint { recovered: *recovered, rows: Vec::new() }, false));
+                let began = host.began;
+                host.writing = Some((Checkpoint { recovered: *recovered, began, rows: Vec::new() }, false));
             }
             CheckpointCommand::Rows { table, until, range, batch } => {
                 if let Some((checkpoint, _)) = &mut host.writing {
@@ -332,7 +390,8 @@ impl World {
     /// Whether every storage process that lives is durable up to the last checkpoint, and has executed everything.
     pub(super) fn is_checkpointed(&self) -> bool {
         let last = self.last_checkpoint();
-        self.of_kind(ProcessKind::Storage).into_iter().filter(|id| !self.lives[id].gone).all(|id| {
+        let config = self.replay.config();
+        config.storage_processes().filter(|id| !config.is_suspected(*id)).all(|id| {
             self.storage.get(&id).is_some_and(|host| {
                 let marks = host.node.progress().watermarks;
                 last.is_some_and(|last| marks.durable >= last) && marks.executed == self.replay.ts()

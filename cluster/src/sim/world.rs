@@ -23,6 +23,7 @@ use crate::{
     config::Config,
     message::{ProcessId, ProcessKind},
     router, storage,
+    super_process::{CheckpointPolicy, Checkpoints},
     wire::Wire,
 };
 
@@ -85,6 +86,8 @@ pub(super) enum Item {
     Restart(ProcessId),
     /// A client that was suspected is given up.
     Replaced(ProcessId),
+    /// Somebody changes the ring.
+    Reshape,
     Look,
 }
 
@@ -103,7 +106,8 @@ impl Item {
             | Item::CheckpointWritten(process)
             | Item::Submit(process)
             | Item::Scan { storage: process, .. } => Some(*process),
-            Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Replaced(_) | Item::Look => None,
+            Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Replaced(_) => None,
+            Item::Reshape | Item::Look => None,
         }
     }
 }
@@ -114,7 +118,7 @@ pub(super) struct Life {
     /// Which; also the incarnation.
     pub(super) number: u64,
     pub(super) up: bool,
-    /// It has been suspected, and does not come back.
+    /// All its lives have been suspected: it does not come back.
     pub(super) gone: bool,
     pub(super) paused_until_us: u64,
     started_us: u64,
@@ -175,6 +179,7 @@ pub(super) struct World {
     reconfigure_us: u64,
     /// What has turned out to be wrong where nothing can be returned.
     pub(super) wrong: Option<String>,
+    checkpoints: Checkpoints,
     /// The last checkpoint before the one that ends the run.
     last_checkpoint: Option<Ts>,
     /// Messages are said again, out of turn.
@@ -218,6 +223,7 @@ impl World {
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
             wrong: None,
+            checkpoints: Checkpoints::new(CheckpointPolicy { bytes: u64::MAX, interval_ms: 2_000 }, 0),
             last_checkpoint: None,
             strays: false,
             disk_us: 0,
@@ -237,6 +243,18 @@ impl World {
         for _ in 0..world.faults {
             let at_us = world.random.within(200_000..7_000_000);
             world.at(at_us, 0, Item::Fault);
+        }
+        let standbys = if options.reshapes > 0 { world.random.below(3) as u32 } else { 0 };
+        for number in 1..=standbys {
+            let standby = ProcessId::storage(storage + number);
+            world.lives.insert(standby, Life::default());
+            let at_us = world.random.within(100_000..4_000_000);
+            world.at(at_us, 0, Item::Restart(standby));
+        }
+        let reshapes = if options.reshapes > 0 { world.random.below(options.reshapes as u64 + 1) } else { 0 };
+        for _ in 0..reshapes {
+            let at_us = world.random.within(500_000..7_000_000);
+            world.at(at_us, 0, Item::Reshape);
         }
         world.at(100_000, 0, Item::Look);
         world
@@ -495,6 +513,7 @@ impl World {
                 self.start(process);
                 Ok(())
             }
+            Item::Reshape => self.reshape(),
             Item::Look => {
                 self.schedule(100_000, Item::Look);
                 self.look()
@@ -538,11 +557,15 @@ impl World {
                 self.turmoil_us = self.now_us;
                 self.heal();
             }
-            Phase::Drain if self.clients.values().all(ClientHost::is_idle) => {
+            Phase::Drain
+                if self.clients.values().all(ClientHost::is_idle)
+                    && self.replay.config().migrations().is_empty() =>
+            {
                 self.last_checkpoint = self.report.last_checkpoint;
                 let ordered = self.submit_last_checkpoint();
                 self.phase = if ordered { Phase::Checkpoint } else { Phase::Drain };
             }
+            Phase::Drain if self.clients.values().all(ClientHost::is_idle) => self.checkpoint_if_due(),
             Phase::Checkpoint if self.is_checkpointed() => {
                 self.phase = Phase::Over;
             }
@@ -561,6 +584,15 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// What a super process does: whoever could not write what it has received waits for the next checkpoint.
+    fn checkpoint_if_due(&mut self) {
+        let now_ms = self.now_us / 1_000;
+        if self.checkpoints.is_due(now_ms, self.storage.values().map(StorageHost::heartbeat)) {
+            self.checkpoints.ordered(now_ms);
+            self.submit_last_checkpoint();
+        }
     }
 
     /// Whether a write waits for the vote of a range whose holders are all suspected: only those could know it, so neither the
@@ -601,6 +633,8 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::Statistics(_)
             | Wire::Restarted { .. }
             | Wire::ReadsLost(_)
+            | Wire::AskRows { .. }
+            | Wire::Rows { .. }
     ) || matches!(wire, Wire::Deliver { deliveries, .. }
         if deliveries.iter().all(|delivery| delivery.message.id.is_ordered()))
 }

@@ -41,7 +41,12 @@ impl SimArgs {
     /// Runs the seeds; fails when one of them does.
     pub(super) fn run(&self) -> Result<(), Failure> {
         let seeds = self.range()?;
-        let options = Options { operations: self.operations, faults: self.faults, trace: self.trace };
+        let options = Options {
+            operations: self.operations,
+            faults: self.faults,
+            trace: self.trace,
+            ..Options::default()
+        };
         let threads = self.threads.unwrap_or_else(cores);
         let progress = Mutex::new(Progress::new("simulating", Unit::Seeds, Some(self.seeds)));
         let (report, failures) = run_seeds(seeds, options, threads as usize, |_, outcome| {

@@ -211,6 +211,8 @@ impl Core {
 
     /// The checkpoint cannot be written: nothing is read for it any more.
     pub(super) fn checkpoint_failed(&mut self, ts: Ts) {
+        // Another one is due, also when nothing is written any more.
+        self.logged = self.logged.max(1);
         let Some(writing) = self.writing.take_if(|writing| writing.ts == ts) else { return };
         for (ts, read) in writing.reads {
             self.effects.extend(read.executing.into_iter().map(|shard| Effect::Cancel { shard, ts }));

@@ -35,9 +35,12 @@ impl Core {
 
     /// Whether a write has been begun here that others must vote about before it is decided.
     pub(crate) fn needs_votes(&self, ts: Ts) -> bool {
-        let is_undecided = self.running.get(&local(ts)).is_some_and(|running| running.undecided);
-        let ballot = self.ballots.get(ts).filter(|ballot| is_undecided && ballot.decision().is_none());
-        ballot.is_some_and(|ballot| ballot.missing().any(|range| !self.held.contains(&range)))
+        let Some(running) = self.running.get(&local(ts)).filter(|running| running.undecided) else {
+            return false;
+        };
+        let ballot = self.ballots.get(ts).filter(|ballot| ballot.decision().is_none());
+        // What it acts on here votes here, whatever is held since.
+        ballot.is_some_and(|ballot| ballot.missing().any(|range| !running.outcomes.contains_key(&range)))
     }
 
     /// The ranges whose votes are missing about writes that have been executed here.
