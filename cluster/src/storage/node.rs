@@ -107,6 +107,8 @@ pub(crate) struct Node {
     failed_checkpoints: u64,
     /// Deliveries have not been taken, because rows are being received.
     skipped: bool,
+    /// What a router had sent has been lost once.
+    missed: bool,
     /// The routers' log no longer has what follows what has been recovered.
     outdated: bool,
     stopped: Option<String>,
@@ -145,6 +147,7 @@ impl Node {
             joining: joins,
             begins: joins,
             skipped: false,
+            missed: false,
             outdated: false,
             fetching: BTreeMap::new(),
             memory: 0,
@@ -311,8 +314,14 @@ impl Node {
     }
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
-        if let ProcessKind::Client | ProcessKind::Super = from.kind {
-            self.clients.entry(from).or_insert(None);
+        if let ProcessKind::Client | ProcessKind::Super = from.kind
+            && !self.clients.contains_key(&from)
+        {
+            self.clients.insert(from, None);
+            if self.missed {
+                // What it asked before it was known here may have been lost then.
+                self.send(from, Wire::ReadsMissed);
+            }
         }
         match wire {
             Wire::State { incarnation, ts, config, clients, catalog, present, .. }
@@ -376,6 +385,7 @@ impl Node {
                 self.link.ask_again(from);
                 self.submitter.resend(1);
                 // What is ordered comes again; reads do not, also when this process has turned to another router meanwhile.
+                self.missed = true;
                 let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
                 clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
             }

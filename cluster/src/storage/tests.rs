@@ -501,6 +501,23 @@ fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
     node.handle(Input::Unreachable(ProcessId::router(1)), 0);
     let outputs = node.handle(Input::Received { from: ProcessId::router(1), wire: Wire::Lost }, 0);
     assert!(matches!(outputs[..], [Output::Send(to, Wire::ReadsMissed)] if to == client), "{outputs:?}");
+    // So may those of a client that this process did not know then.
+    let other = ProcessId::client(2);
+    let outputs = node.handle(Input::Received { from: other, wire: Wire::Hello }, 0);
+    assert!(matches!(outputs[..], [Output::Send(to, Wire::ReadsMissed), ..] if to == other), "{outputs:?}");
+    let outputs = node.handle(Input::Received { from: other, wire: Wire::Hello }, 0);
+    assert!(
+        !outputs.iter().any(|output| matches!(output, Output::Send(_, Wire::ReadsMissed))),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn another_checkpoint_is_due_after_one_that_has_failed() {
+    let mut node = node();
+    assert_eq!(node.progress().logged, 0);
+    node.handle(Input::Checkpoint((Ts(9), Err("no space left on device".into()))), 0);
+    assert!(node.progress().logged > 0);
 }
 
 #[test]
