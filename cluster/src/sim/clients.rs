@@ -21,6 +21,7 @@ use crate::{
     },
     config::{Config, Configuration},
     message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation},
+    routers::change::RouterChange,
     wire::Wire,
 };
 
@@ -64,19 +65,21 @@ pub(super) struct ClientHost {
     submissions: u64,
     pins: BTreeSet<Ts>,
     seen: Ts,
+    /// Requests for other routers that have not been answered.
+    changes: BTreeSet<u64>,
 }
 
 impl ClientHost {
     /// Whether nobody waits for anything.
     pub(super) fn is_idle(&self) -> bool {
-        self.questions.is_empty()
+        self.questions.is_empty() && self.changes.is_empty()
     }
 
     /// What is waited for.
     pub(super) fn unfinished(&self) -> String {
         let list: Vec<String> =
             self.questions.iter().map(|(n, question)| format!("{n}: {:?}", question.what)).collect();
-        list.join(", ")
+        format!("{}, {} changes of the routers", list.join(", "), self.changes.len())
     }
 }
 
@@ -93,6 +96,7 @@ impl World {
             submissions: 0,
             pins: BTreeSet::new(),
             seen: Ts::ZERO,
+            changes: BTreeSet::new(),
         };
         self.clients.insert(id, host);
         // Nothing can be answered yet.
@@ -216,6 +220,16 @@ impl World {
         self.ask(id, What::Configuration, Body::Configuration(configuration), ReadIsolation::Sequential)
     }
 
+    /// A client asks for other routers.
+    pub(super) fn ask_for_routers(&mut self, change: RouterChange) -> Result<(), String> {
+        let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
+        let Some(id) = self.random.pick(&clients) else { return Ok(()) };
+        if let Some(host) = self.clients.get_mut(&id) {
+            host.changes.insert(host.core.change_routers(change));
+        }
+        self.client_effects(id)
+    }
+
     /// A last checkpoint, so that replicas compare their contents; false when nobody can order it.
     pub(super) fn submit_last_checkpoint(&mut self) -> bool {
         let is_free = |id: &ProcessId| !self.replay.is_fenced(*id, self.lives[id].number);
@@ -277,7 +291,13 @@ impl World {
                             host.core.handle(Event::Took { submission, from, batches: 1 });
                         }
                     }
-                    Effect::Release(_) | Effect::ViewChanged | Effect::RoutersChanged(..) => {}
+                    Effect::Release(_) | Effect::ViewChanged => {}
+                    Effect::RoutersChanged(request, outcome) => {
+                        self.report.router_changes += u64::from(outcome.is_ok());
+                        if let Some(host) = self.clients.get_mut(&id) {
+                            host.changes.remove(&request);
+                        }
+                    }
                     Effect::Stop(error) => return Err(format!("{id} stops: {error}")),
                 }
             }

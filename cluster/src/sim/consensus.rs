@@ -1,6 +1,6 @@
 //! A model of Raft (Ongaro and Ousterhout) that gives the events of [`crate::raft`]: terms, votes, a log with quorums,
-//! followers that lag, snapshots that are installed. Pure: messages, ticks and the progress of the disk in; messages,
-//! writes and events out.
+//! followers that lag, snapshots that are installed, members that change by joint consensus. Pure: messages, ticks and
+//! the progress of the disk in; messages, writes and events out.
 //!
 //! What must be on disk before a message may leave is written before it in the list of outputs; whoever runs the model
 //! holds such messages back until then. A leader's appends may leave before its own disk has them.
@@ -17,23 +17,102 @@ use crate::{
     planted::{Bug, planted},
     raft::Event,
     router::mseq::{Batch, Learned, MSeq, Routed},
+    routers::{
+        RouterEntry, Routers,
+        change::{Standing, Step},
+    },
 };
 
 /// A leader shows that it lives this often.
 const HEARTBEAT_MS: u64 = 50;
 /// A follower that hears nothing for so long stands for election.
 const ELECTION_MS: std::ops::Range<u64> = 150..300;
+/// Who has answered within this time is live.
+const LIVE_MS: u64 = 1_000;
+/// Who lacks no more entries than this is near the end of the log.
+const NEAR: u64 = 16;
 /// Entries in one append.
 const ENTRIES: usize = 8;
 
 /// A router's number.
 pub(super) type Member = u32;
 
+/// Who votes and who only learns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Members {
+    /// Two sets while a change is under way, each of which has to agree.
+    voters: Vec<BTreeSet<Member>>,
+    /// All of them, with their addresses.
+    addresses: BTreeMap<Member, String>,
+}
+
+impl Members {
+    /// The first ones.
+    pub(super) fn first(members: Vec<Member>) -> Members {
+        let addresses = members.iter().map(|member| (*member, String::new())).collect();
+        Members { voters: vec![members.into_iter().collect()], addresses }
+    }
+
+    fn votes(&self, member: Member) -> bool {
+        self.voters.iter().any(|set| set.contains(&member))
+    }
+
+    fn is_quorum(&self, members: &BTreeSet<Member>) -> bool {
+        self.voters.iter().all(|set| 2 * set.intersection(members).count() > set.len())
+    }
+
+    fn entries(&self) -> Vec<RouterEntry> {
+        let entry = |(number, address): (&Member, &String)| RouterEntry {
+            number: *number,
+            address: address.clone(),
+            votes: self.votes(*number),
+        };
+        self.addresses.iter().map(entry).collect()
+    }
+
+    /// The members after a step; a change of who votes takes another one, [`Step::Finish`].
+    fn after(&self, step: &Step) -> Members {
+        let mut next = self.clone();
+        let last = next.voters.last().cloned().unwrap_or_default();
+        match step {
+            Step::Teach(router, address) => drop(next.addresses.insert(*router, address.clone())),
+            Step::Forget(router) => drop(next.addresses.remove(router)),
+            Step::Vote(router) => {
+                let mut more = last;
+                more.insert(*router);
+                next.voters.push(more);
+            }
+            Step::Remove(router) => {
+                let mut fewer = last;
+                fewer.remove(router);
+                next.voters.push(fewer);
+            }
+            Step::Finish(voters) => {
+                next.addresses.retain(|member, _| voters.contains(member) || !self.votes(*member));
+                next.voters = vec![voters.clone()];
+            }
+            Step::HandOver(_) => {}
+        }
+        next
+    }
+}
+
 /// An entry of the log.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     term: u64,
     batch: Arc<Batch>,
+    /// From here on these are the members, whether it is agreed on or not.
+    members: Option<Members>,
+}
+
+/// What the log begins behind.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    index: u64,
+    term: u64,
+    mseq: MSeq,
+    members: Members,
 }
 
 /// What a router keeps on its disk.
@@ -41,8 +120,7 @@ pub(super) struct Entry {
 pub(super) struct Stored {
     term: u64,
     voted: Option<Member>,
-    /// The m-seq after the entry at this index and term: the log begins behind it.
-    snapshot: (u64, u64, MSeq),
+    snapshot: Snapshot,
     log: Vec<Entry>,
 }
 
@@ -53,7 +131,7 @@ pub(super) enum Write {
     /// Replaces the log behind an index.
     Append(u64, Vec<Entry>),
     /// A snapshot; with false, the log is dropped as well.
-    Snapshot((u64, u64, MSeq), bool),
+    Snapshot(Snapshot, bool),
 }
 
 impl Write {
@@ -61,7 +139,7 @@ impl Write {
     pub(super) fn end(&self) -> Option<u64> {
         match self {
             Write::Append(after, entries) => Some(after + entries.len() as u64),
-            Write::Snapshot((index, ..), false) => Some(*index),
+            Write::Snapshot(snapshot, false) => Some(snapshot.index),
             Write::Snapshot(_, true) | Write::Vote(..) => None,
         }
     }
@@ -69,13 +147,24 @@ impl Write {
 
 impl Stored {
     /// An empty disk.
-    pub(super) fn new(mseq: MSeq) -> Stored {
-        Stored { term: 0, voted: None, snapshot: (0, 0, mseq), log: Vec::new() }
+    pub(super) fn new(mseq: MSeq, members: Members) -> Stored {
+        let snapshot = Snapshot { index: 0, term: 0, mseq, members };
+        Stored { term: 0, voted: None, snapshot, log: Vec::new() }
     }
 
     /// Index of the last entry.
     pub(super) fn end(&self) -> u64 {
-        self.snapshot.0 + self.log.len() as u64
+        self.snapshot.index + self.log.len() as u64
+    }
+
+    /// The members at the end of the log, and the index from which they are.
+    fn members(&self) -> (&Members, u64) {
+        let changes = self.log.iter().enumerate().rev();
+        let mut changes = changes.filter_map(|(at, entry)| Some((entry.members.as_ref()?, at)));
+        match changes.next() {
+            Some((members, at)) => (members, self.snapshot.index + at as u64 + 1),
+            None => (&self.snapshot.members, self.snapshot.index),
+        }
     }
 
     /// A write has reached the disk.
@@ -83,12 +172,12 @@ impl Stored {
         match write {
             Write::Vote(term, voted) => (self.term, self.voted) = (term, voted),
             Write::Append(after, entries) => {
-                self.log.truncate((after - self.snapshot.0) as usize);
+                self.log.truncate((after - self.snapshot.index) as usize);
                 self.log.extend(entries);
             }
             Write::Snapshot(snapshot, keep) => {
                 match keep {
-                    true => drop(self.log.drain(..(snapshot.0 - self.snapshot.0) as usize)),
+                    true => drop(self.log.drain(..(snapshot.index - self.snapshot.index) as usize)),
                     false => self.log.clear(),
                 }
                 self.snapshot = snapshot;
@@ -121,7 +210,11 @@ pub(super) enum Message {
     },
     Install {
         term: u64,
-        snapshot: (u64, u64, MSeq),
+        snapshot: Snapshot,
+    },
+    /// The leader wants the receiver to lead.
+    HandOver {
+        term: u64,
     },
 }
 
@@ -132,7 +225,7 @@ impl Message {
             Message::Append { term, after, entries, commit } => {
                 format!("append term={term} after={after:?} entries={} commit={commit}", entries.len())
             }
-            Message::Install { term, snapshot: (index, ..) } => format!("install term={term} index={index}"),
+            Message::Install { term, snapshot } => format!("install term={term} index={}", snapshot.index),
             other => format!("{other:?}"),
         }
     }
@@ -156,21 +249,27 @@ pub(super) enum Output {
 enum Role {
     Follower(Option<Member>),
     Candidate(BTreeSet<Member>),
-    Leader { next: BTreeMap<Member, u64>, matched: BTreeMap<Member, u64>, heartbeat_ms: u64 },
+    Leader {
+        next: BTreeMap<Member, u64>,
+        matched: BTreeMap<Member, u64>,
+        heard_ms: BTreeMap<Member, u64>,
+        heartbeat_ms: u64,
+    },
 }
 
 /// One router's share in the consensus.
 #[derive(Debug)]
 pub(super) struct Node {
     id: Member,
-    members: Vec<Member>,
+    /// At the end of the log, and from which index on.
+    members: (Members, u64),
     stored: Stored,
     /// Up to here the log is on disk.
     synced: u64,
     commit: u64,
-    applied: (u64, MSeq),
+    applied: Snapshot,
     /// The m-seq after some entries, from the snapshot on.
-    marks: VecDeque<(u64, u64, MSeq)>,
+    marks: VecDeque<Snapshot>,
     /// The messages behind the snapshot, as they were learned.
     history: VecDeque<Routed>,
     role: Role,
@@ -182,15 +281,16 @@ pub(super) struct Node {
 
 impl Node {
     /// Goes on from what is on disk.
-    pub(super) fn new(id: Member, members: Vec<Member>, stored: Stored, random: &mut Random) -> Node {
-        let (index, term, mseq) = stored.snapshot.clone();
+    pub(super) fn new(id: Member, stored: Stored, random: &mut Random) -> Node {
+        let first = stored.snapshot.clone();
+        let (members, since) = stored.members();
         Node {
             id,
-            members,
+            members: (members.clone(), since),
             synced: stored.end(),
-            commit: index,
-            applied: (index, mseq.clone()),
-            marks: VecDeque::from([(index, term, mseq)]),
+            commit: first.index,
+            applied: first.clone(),
+            marks: VecDeque::from([first]),
             history: VecDeque::new(),
             role: Role::Follower(None),
             proposals: BTreeMap::new(),
@@ -203,12 +303,53 @@ impl Node {
 
     /// The m-seq at the beginning of the log.
     pub(super) fn first(&self) -> &MSeq {
-        &self.stored.snapshot.2
+        &self.stored.snapshot.mseq
+    }
+
+    /// Who the routers are, as far as it has learned.
+    pub(super) fn routers(&self) -> &Arc<Routers> {
+        self.applied.mseq.routers()
+    }
+
+    /// How things stand; nothing when it does not lead, or has not yet agreed on anything in its term.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let Role::Leader { matched, heard_ms, .. } = &self.role else { return None };
+        if self.term_at(self.commit) != Some(self.stored.term) {
+            return None;
+        }
+        let last = self.last().0;
+        let near = matched.iter().filter(|(_, index)| **index + NEAR >= last).map(|(member, _)| *member);
+        let live = heard_ms.iter().filter(|(_, at)| **at + LIVE_MS > self.now_ms).map(|(member, _)| *member);
+        Some(Standing {
+            routers: self.routers().as_ref().clone(),
+            leader: self.id,
+            unfinished: match &self.applied.members.voters[..] {
+                [_, .., last] => Some(last.clone()),
+                _ => None,
+            },
+            changing: self.members.1 > self.applied.index,
+            near: near.chain([self.id]).collect(),
+            live: live.chain([self.id]).collect(),
+        })
+    }
+
+    /// Takes a step of a change of the members, if it leads and has come to the end of the last one.
+    pub(super) fn change(&mut self, step: &Step) {
+        let Some(standing) = self.standing() else { return };
+        if let Step::HandOver(to) = step {
+            return self.send(*to, Message::HandOver { term: self.stored.term }, false);
+        }
+        if !standing.changing {
+            let members = Some(self.members.0.after(step));
+            let (last, term) = (self.last().0, self.stored.term);
+            self.write(Write::Append(last, vec![Entry { term, batch: Arc::default(), members }]));
+            self.append_to_all(false);
+        }
     }
 
     /// What was learned behind `after`, at most `count` messages; an error when the log begins later.
     pub(super) fn read(&self, after: Ts, count: usize) -> Result<(Vec<Routed>, Ts), Ts> {
-        let first = self.stored.snapshot.2.ts();
+        let first = self.stored.snapshot.mseq.ts();
         if after < first {
             return Err(first);
         }
@@ -229,6 +370,10 @@ impl Node {
 
     fn write(&mut self, write: Write) {
         self.stored.apply(write.clone());
+        let (members, since) = self.stored.members();
+        if since != self.members.1 || !matches!(write, Write::Vote(..)) {
+            self.members = (members.clone(), since);
+        }
         self.outputs.push(Output::Write(write));
     }
 
@@ -238,9 +383,9 @@ impl Node {
     }
 
     fn term_at(&self, index: u64) -> Option<u64> {
-        let (first, term, _) = &self.stored.snapshot;
-        match index.checked_sub(*first)? {
-            0 => Some(*term),
+        let first = &self.stored.snapshot;
+        match index.checked_sub(first.index)? {
+            0 => Some(first.term),
             n => self.stored.log.get(n as usize - 1).map(|entry| entry.term),
         }
     }
@@ -250,11 +395,7 @@ impl Node {
     }
 
     fn others(&self) -> Vec<Member> {
-        self.members.iter().copied().filter(|member| *member != self.id).collect()
-    }
-
-    fn is_quorum(&self, count: usize) -> bool {
-        2 * count > self.members.len()
+        self.members.0.addresses.keys().copied().filter(|member| *member != self.id).collect()
     }
 
     /// Time passes.
@@ -267,7 +408,9 @@ impl Node {
             }
         } else if now_ms >= self.deadline_ms {
             self.deadline_ms = now_ms + random.within(ELECTION_MS);
-            self.stand();
+            if self.members.0.votes(self.id) {
+                self.stand();
+            }
         }
     }
 
@@ -286,18 +429,23 @@ impl Node {
 
     fn elected(&mut self) {
         let Role::Candidate(votes) = &self.role else { return };
-        if !self.is_quorum(votes.len()) {
+        if !self.members.0.is_quorum(votes) {
             return;
         }
         let last = self.last().0;
         let next = self.others().into_iter().map(|other| (other, last + 1)).collect();
-        self.role = Role::Leader { next, matched: BTreeMap::new(), heartbeat_ms: self.now_ms + HEARTBEAT_MS };
+        self.role = Role::Leader {
+            next,
+            matched: BTreeMap::new(),
+            heard_ms: BTreeMap::new(),
+            heartbeat_ms: self.now_ms + HEARTBEAT_MS,
+        };
         let term = self.stored.term;
         if planted(Bug::LeaderBeforeItsLog) {
             self.outputs.push(Output::Leadership(Event::Leader(term)));
         }
         // Once it has learned a batch of its own term, it has learned all that earlier leaders agreed on.
-        let entry = Entry { term, batch: Arc::new(Batch::default()) };
+        let entry = Entry { term, batch: Arc::default(), members: None };
         self.write(Write::Append(last, vec![entry]));
         self.append_to_all(false);
     }
@@ -309,7 +457,7 @@ impl Node {
         }
         let (last, term) = (self.last().0, self.stored.term);
         self.proposals.insert(last + 1, (term, proposal));
-        self.write(Write::Append(last, vec![Entry { term, batch: Arc::new(batch) }]));
+        self.write(Write::Append(last, vec![Entry { term, batch: Arc::new(batch), members: None }]));
         self.append_to_all(false);
         true
     }
@@ -323,8 +471,8 @@ impl Node {
     fn append(&mut self, to: Member, heartbeat: bool) {
         let (last, commit, term) = (self.last().0, self.commit, self.stored.term);
         let Role::Leader { next, .. } = &mut self.role else { return };
-        let Some(next) = next.get_mut(&to) else { return };
-        let first = self.stored.snapshot.0;
+        let next = next.entry(to).or_insert(last + 1);
+        let first = self.stored.snapshot.index;
         if *next <= first {
             let snapshot = self.stored.snapshot.clone();
             *next = first + 1;
@@ -371,8 +519,13 @@ impl Node {
             | Message::Vote { term }
             | Message::Append { term, .. }
             | Message::Appended { term, .. }
-            | Message::Install { term, .. } => *term,
+            | Message::Install { term, .. }
+            | Message::HandOver { term } => *term,
         };
+        // Nobody talks to those who have been removed.
+        if self.routers().is_removed(crate::message::ProcessId::router(from)) {
+            return;
+        }
         if term > self.stored.term {
             self.follow(term, None, random);
         }
@@ -414,12 +567,12 @@ impl Node {
                 }
                 self.follow(term, Some(from), random);
                 self.deadline_ms = self.now_ms + random.within(ELECTION_MS);
-                let (index, of_term) = (snapshot.0, snapshot.1);
+                let (index, of_term) = (snapshot.index, snapshot.term);
                 if index > self.commit {
-                    let mseq = snapshot.2.clone();
+                    let mseq = snapshot.mseq.clone();
                     self.commit = index;
                     self.synced = index;
-                    self.applied = (index, mseq.clone());
+                    self.applied = snapshot.clone();
                     self.marks = VecDeque::from([snapshot.clone()]);
                     self.history.clear();
                     self.write(Write::Snapshot(snapshot, false));
@@ -427,6 +580,11 @@ impl Node {
                 }
                 let term = self.stored.term;
                 self.send(from, Message::Appended { term, accepted: true, index }, true);
+            }
+            Message::HandOver { .. } => {
+                if current && self.members.0.votes(self.id) && !matches!(self.role, Role::Leader { .. }) {
+                    self.stand();
+                }
             }
         }
     }
@@ -441,7 +599,7 @@ impl Node {
         random: &mut Random,
     ) {
         let term = self.stored.term;
-        let first = self.stored.snapshot.0;
+        let first = self.stored.snapshot.index;
         let (mut index, last) = (after.0, self.last().0);
         if index > last || (index > first && self.term_at(index) != Some(after.1)) {
             let index = (index - 1).min(last).max(self.commit);
@@ -471,7 +629,9 @@ impl Node {
 
     fn acknowledged(&mut self, from: Member, accepted: bool, index: u64, random: &mut Random) {
         let last = self.last().0;
-        let Role::Leader { next, matched, .. } = &mut self.role else { return };
+        let now_ms = self.now_ms;
+        let Role::Leader { next, matched, heard_ms, .. } = &mut self.role else { return };
+        heard_ms.insert(from, now_ms);
         let known = matched.get(&from).copied().unwrap_or(0);
         match accepted {
             true => {
@@ -491,10 +651,16 @@ impl Node {
     /// What a quorum has on disk is agreed on.
     fn advance(&mut self, random: &mut Random) {
         let Role::Leader { matched, .. } = &self.role else { return };
-        let mut indices: Vec<u64> = matched.values().copied().chain([self.synced]).collect();
-        indices.resize(self.members.len(), 0);
-        indices.sort_unstable_by(|a, b| b.cmp(a));
-        let agreed = indices[self.members.len() / 2];
+        let index = |member: &Member| match *member == self.id {
+            true => self.synced,
+            false => matched.get(member).copied().unwrap_or(0),
+        };
+        let agreed = self.members.0.voters.iter().map(|set| {
+            let mut indices: Vec<u64> = set.iter().map(index).collect();
+            indices.sort_unstable_by(|a, b| b.cmp(a));
+            indices[set.len() / 2]
+        });
+        let agreed = agreed.min().unwrap_or(0);
         if agreed > self.commit && self.term_at(agreed) == Some(self.stored.term) {
             self.commit = agreed;
             self.apply(random);
@@ -503,39 +669,49 @@ impl Node {
     }
 
     fn apply(&mut self, random: &mut Random) {
-        while self.applied.0 < self.commit {
-            let index = self.applied.0 + 1;
-            let entry = self.stored.log[(index - self.stored.snapshot.0) as usize - 1].clone();
-            let learned = self.applied.1.learn(&entry.batch);
-            self.applied.0 = index;
+        while self.applied.index < self.commit {
+            let index = self.applied.index + 1;
+            let entry = self.stored.log[(index - self.stored.snapshot.index) as usize - 1].clone();
+            let mut learned = self.applied.mseq.learn(&entry.batch);
+            self.applied.index = index;
+            self.applied.term = entry.term;
+            if let Some(members) = &entry.members {
+                let routers = self.routers().changed(index, members.entries());
+                learned.push(self.applied.mseq.learn_routers(routers));
+                self.applied.members = members.clone();
+            }
             self.history.extend(learned.iter().filter_map(|learned| match learned {
                 Learned::Message(routed) => Some(routed.clone()),
                 _ => None,
             }));
             if random.one_in(3) {
-                self.marks.push_back((index, entry.term, self.applied.1.clone()));
+                self.marks.push_back(self.applied.clone());
             }
             if !learned.is_empty() {
-                let mseq = self.applied.1.clone();
+                let mseq = self.applied.mseq.clone();
                 self.outputs.push(Output::Learned(entry.term, Event::Learned { mseq, learned }));
             }
             let own = self.leads() == Some(entry.term);
-            if own && entry.batch.0.is_empty() {
+            if own && entry.batch.0.is_empty() && entry.members.is_none() {
                 self.outputs.push(Output::Leadership(Event::Leader(entry.term)));
             }
             if let Some((term, proposal)) = self.proposals.remove(&index) {
                 self.outputs.push(Output::Proposed(proposal, term == entry.term));
             }
         }
+        if self.leads().is_some() && !self.applied.members.votes(self.id) && !self.members.0.votes(self.id) {
+            self.role = Role::Follower(None);
+            self.outputs.push(Output::Leadership(Event::Follower(None)));
+        }
     }
 
     /// The log up to `ts` is not needed any more.
     pub(super) fn truncate(&mut self, ts: Ts) {
-        let Some(mark) = self.marks.iter().skip(1).rev().find(|(_, _, mseq)| mseq.ts() <= ts).cloned() else {
+        let Some(mark) = self.marks.iter().skip(1).rev().find(|mark| mark.mseq.ts() <= ts).cloned() else {
             return;
         };
-        self.marks.retain(|(index, ..)| *index >= mark.0);
-        let purged = (mark.2.ts().0 - self.stored.snapshot.2.ts().0) as usize;
+        self.marks.retain(|other| other.index >= mark.index);
+        let purged = (mark.mseq.ts().0 - self.stored.snapshot.mseq.ts().0) as usize;
         self.history.drain(..purged);
         self.write(Write::Snapshot(mark, true));
     }

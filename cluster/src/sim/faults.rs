@@ -1,10 +1,14 @@
 //! What goes wrong, and when it ends.
 
-use super::world::{Item, Phase, World};
+use super::world::{Item, Life, Phase, World};
 use crate::{
     config::{Change, Configuration, Membership},
     message::{ProcessId, ProcessKind},
+    routers::change::RouterChange,
 };
+
+/// Routers at a time.
+const MOST_ROUTERS: usize = 5;
 
 /// A disturbance that ends by itself.
 #[derive(Clone, Debug)]
@@ -134,6 +138,27 @@ impl World {
         let Ok(keyspace) = config.plan(change) else { return Ok(()) };
         self.note([17, 0], || format!("{change}"));
         self.configure(Configuration::Keyspace(keyspace))
+    }
+
+    /// A client asks for one router more or less.
+    pub(super) fn change_routers_somehow(&mut self) -> Result<(), String> {
+        if self.phase != Phase::Turmoil {
+            return Ok(());
+        }
+        let all = self.of_kind(ProcessKind::Router);
+        let left: Vec<ProcessId> = all.iter().copied().filter(|router| !self.lives[router].gone).collect();
+        let more = left.len() < 2 || left.len() < MOST_ROUTERS && self.random.one_in(2);
+        let change = match self.random.pick(&left).filter(|_| !more) {
+            Some(router) => RouterChange::Remove { number: router.number },
+            None => {
+                let number = all.last().map_or(0, |router| router.number) + 1;
+                self.lives.insert(ProcessId::router(number), Life::default());
+                self.start(ProcessId::router(number));
+                RouterChange::Add { number: Some(number), address: format!("h:{number}") }
+            }
+        };
+        self.note([17, 0], || format!("routers: {change:?}"));
+        self.ask_for_routers(change)
     }
 
     /// Whether a storage process may be suspected: super processes never suspect the last live holder of a range. Some

@@ -4,8 +4,8 @@
 //! `crate::storage::node` with [`crate::storage::core`] and [`carousel_engine::Shard`], `crate::client::core`); time,
 //! connections, disks and the consensus are simulated, and everything that happens is drawn from the seed: delays,
 //! connections that have to be made again, partitions in both directions and in one, pauses, clocks that
-//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, changes of the members and of
-//! the ring, and suspicions of the living and the dead.
+//! jump, crashes that lose what was not synced, slow disks, messages that are said twice, changes of the members, of the
+//! ring and of the routers, and suspicions of the living and the dead.
 //!
 //! ```text
 //!   statement --compiled--> message ---> [ clients, routers, storage processes ] ---> answer
@@ -55,13 +55,15 @@ pub struct Options {
     pub faults: usize,
     /// Changes of the ring, at most. With any there are standbys, and who was suspected may come back.
     pub reshapes: usize,
+    /// Requests for routers more or less, at most; some clusters keep theirs.
+    pub router_changes: usize,
     /// Whether what happens is kept, line by line.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { operations: 500, faults: 10, reshapes: 4, trace: false }
+        Options { operations: 500, faults: 10, reshapes: 4, router_changes: 4, trace: false }
     }
 }
 
@@ -82,6 +84,8 @@ pub struct Report {
     pub faults: u64,
     /// Messages that changed the config.
     pub reconfigurations: u64,
+    /// Routers that were added or removed.
+    pub router_changes: u64,
     /// Checkpoints that became durable.
     pub checkpoints: u64,
     /// Virtual time, in microseconds.
@@ -96,6 +100,7 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         self.events += other.events;
         self.operations += other.operations;
+        self.router_changes += other.router_changes;
         self.answers += other.answers;
         self.messages += other.messages;
         self.faults += other.faults;

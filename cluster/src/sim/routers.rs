@@ -1,9 +1,9 @@
 //! Routers of the simulated cluster: [`crate::router::core`] over the model of the consensus and a simulated disk.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    consensus::{Member, Message, Node, Output, Stored, Write},
+    consensus::{Member, Members, Message, Node, Output, Stored, Write},
     world::{Item, World},
 };
 use crate::{
@@ -13,6 +13,11 @@ use crate::{
         core::{Core, Effect, Input, Limits, delivery},
         mseq::{Learned, MSeq},
     },
+    routers::{
+        Routers,
+        change::{Decision, RouterChange, decide, upkeep},
+    },
+    wire::Wire,
 };
 
 /// A router's disk: what is written survives a crash once it is synced, and perhaps earlier.
@@ -34,6 +39,8 @@ pub(super) struct RouterHost {
     consensus: Node,
     /// Makes its leaderships unlike those of any other life.
     salt: u64,
+    /// Requests for other routers, by who asks and the asker's number, with the asker's incarnation.
+    requests: BTreeMap<(ProcessId, u64), (u64, RouterChange)>,
     /// Messages that wait for the disk: how many writes must be synced.
     held: VecDeque<(u64, Member, Message)>,
     learned_us: u64,
@@ -54,8 +61,13 @@ fn limits() -> Limits {
 impl World {
     pub(super) fn start_router(&mut self, id: ProcessId) {
         let config = &self.config;
+        let first: Vec<Member> = (1..=self.first_routers).collect();
+        // One that was added knows nobody before it is taught.
+        let members = if first.contains(&id.number) { Members::first(first) } else { Members::default() };
+        let mut mseq = MSeq::new(config.as_ref().clone());
+        mseq.learn_routers(Routers::first(self.first_routers));
         let disk = self.router_disks.entry(id).or_insert_with(|| RouterDisk {
-            stored: Stored::new(MSeq::new(config.as_ref().clone())),
+            stored: Stored::new(mseq, members),
             pending: VecDeque::new(),
             end: 0,
             written: 0,
@@ -63,12 +75,13 @@ impl World {
             last_us: 0,
         });
         let stored = disk.stored.clone();
-        let members: Vec<Member> = self.of_kind(id.kind).into_iter().map(|router| router.number).collect();
-        let consensus = Node::new(id.number, members, stored, &mut self.random);
+        let consensus = Node::new(id.number, stored, &mut self.random);
         let core = Core::new(id, consensus.first().clone(), limits());
         let salt = self.random.bits();
         let (held, now_us) = (VecDeque::new(), self.now_us);
-        let host = RouterHost { core, consensus, salt, held, learned_us: now_us, leadership_us: now_us };
+        let requests = BTreeMap::new();
+        let host =
+            RouterHost { core, consensus, salt, requests, held, learned_us: now_us, leadership_us: now_us };
         self.routers.insert(id, host);
     }
 
@@ -94,6 +107,19 @@ impl World {
     }
 
     pub(super) fn router_input(&mut self, id: ProcessId, input: Input) -> Result<(), String> {
+        let heard = match &input {
+            Input::Received { wire: Wire::Routers(routers), .. } => Some(routers.clone()),
+            Input::Learned { mseq, .. } | Input::Installed(mseq) => Some(mseq.routers().clone()),
+            _ => None,
+        };
+        self.router_handles(id, input)?;
+        if let Some(routers) = heard {
+            self.hear_routers(id, &routers);
+        }
+        Ok(())
+    }
+
+    fn router_handles(&mut self, id: ProcessId, input: Input) -> Result<(), String> {
         let Some(host) = self.routers.get_mut(&id) else { return Ok(()) };
         if let Input::Leader(leadership) = &input {
             let earlier = self.agreed.range(..leadership.wrapping_sub(host.salt));
@@ -144,7 +170,12 @@ impl World {
                     };
                     self.schedule(delay_us, Item::Router { to: id, input });
                 }
-                Effect::Close { .. } | Effect::ChangeRouters { .. } => {}
+                Effect::Close { .. } => {}
+                Effect::ChangeRouters { from, incarnation, request, change } => {
+                    if let Some(host) = self.routers.get_mut(&id) {
+                        host.requests.insert((from, request), (incarnation, change));
+                    }
+                }
                 Effect::Truncate(ts) => {
                     if let Some(host) = self.routers.get_mut(&id) {
                         host.consensus.truncate(ts);
@@ -160,7 +191,60 @@ impl World {
         if let Some(host) = self.routers.get_mut(&id) {
             host.consensus.tick(now_ms, &mut self.random);
         }
+        self.change_routers(id);
+        // Nobody talks to it any more: it asks around.
+        if self.is_removed(id) && self.random.one_in(40) {
+            self.crash(id);
+            self.lives.entry(id).or_default().gone = true;
+        }
         self.consensus_outputs(id)
+    }
+
+    /// What the leader does about who the routers are, see [`crate::raft`].
+    fn change_routers(&mut self, id: ProcessId) {
+        let Some(host) = self.routers.get_mut(&id) else { return };
+        let Some(standing) = host.consensus.standing() else { return host.requests.clear() };
+        let mut next = upkeep(&standing);
+        let mut answers = Vec::new();
+        host.requests.retain(|(from, request), (incarnation, change)| {
+            let outcome = match decide(change, &standing) {
+                Decision::Done(number) => Ok(number),
+                Decision::Refused(refused) => Err(Box::new(refused.into())),
+                Decision::Step(step) => {
+                    next.get_or_insert(step);
+                    return true;
+                }
+                Decision::Wait => return true,
+            };
+            // Whoever hears that it is so also sees it.
+            answers.push((*from, Wire::Routers(host.consensus.routers().clone())));
+            let changed = Wire::RoutersChanged { incarnation: *incarnation, request: *request, outcome };
+            answers.push((*from, changed));
+            false
+        });
+        if let Some(step) = next {
+            host.consensus.change(&step);
+            self.note([7, 0], || format!("{id} changes the routers: {step:?}"));
+        }
+        for (to, wire) in answers {
+            self.send(id, to, wire);
+        }
+    }
+
+    /// A router hears who the routers are.
+    pub(super) fn hear_routers(&mut self, id: ProcessId, routers: &Routers) {
+        if routers.is_removed(id) {
+            self.note([8, 0], || format!("{id} has been removed"));
+            self.crash(id);
+            if let Some(life) = self.lives.get_mut(&id) {
+                life.gone = true;
+            }
+        }
+    }
+
+    /// Whether any router has learned that this one was removed: who starts asks the others.
+    pub(super) fn is_removed(&self, id: ProcessId) -> bool {
+        self.routers.values().any(|host| host.consensus.routers().is_removed(id))
     }
 
     pub(super) fn receive_consensus(&mut self, from: u32, to: u32, message: Message) -> Result<(), String> {

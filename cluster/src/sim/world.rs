@@ -82,6 +82,7 @@ pub(super) enum Item {
     CheckpointWritten(ProcessId),
     Submit(ProcessId),
     Fault,
+    ChangeRouters,
     EndOf(super::faults::Disturbance),
     Restart(ProcessId),
     /// A client that was suspected is given up.
@@ -107,7 +108,7 @@ impl Item {
             | Item::Submit(process)
             | Item::Scan { storage: process, .. } => Some(*process),
             Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Replaced(_) => None,
-            Item::Reshape | Item::Look => None,
+            Item::ChangeRouters | Item::Reshape | Item::Look => None,
         }
     }
 }
@@ -157,6 +158,8 @@ pub(super) struct World {
     pub(super) network: Network,
     pub(super) lives: BTreeMap<ProcessId, Life>,
     pub(super) config: Arc<Config>,
+    /// How many there were at the beginning.
+    pub(super) first_routers: u32,
     pub(super) routers: BTreeMap<ProcessId, RouterHost>,
     pub(super) router_disks: BTreeMap<ProcessId, RouterDisk>,
     pub(super) storage: BTreeMap<ProcessId, StorageHost>,
@@ -213,6 +216,7 @@ impl World {
             replay: Replay::new(config.clone()),
             agreed: BTreeMap::new(),
             config,
+            first_routers: routers,
             routers: BTreeMap::new(),
             router_disks: BTreeMap::new(),
             storage: BTreeMap::new(),
@@ -255,6 +259,13 @@ impl World {
         for _ in 0..reshapes {
             let at_us = world.random.within(500_000..7_000_000);
             world.at(at_us, 0, Item::Reshape);
+        }
+        // Of another sequence, so that nothing else is drawn otherwise.
+        let mut random = Random::new(!seed);
+        if options.router_changes > 0 && random.one_in(3) {
+            for _ in 0..random.within(1..options.router_changes as u64 + 1) {
+                world.at(random.within(300_000..7_000_000), 0, Item::ChangeRouters);
+            }
         }
         world.at(100_000, 0, Item::Look);
         world
@@ -367,6 +378,10 @@ impl World {
     /// A process begins its next life.
     pub(super) fn start(&mut self, process: ProcessId) {
         let now_us = self.now_us;
+        if process.kind == ProcessKind::Router && self.is_removed(process) {
+            // Others tell it.
+            self.lives.entry(process).or_default().gone = true;
+        }
         let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
         let (number, crashed_us) = (life.number + 1, life.crashed_us);
         *life = Life { number, up: true, started_us: now_us, crashed_us, ..Life::default() };
@@ -501,6 +516,7 @@ impl World {
             Item::CheckpointWritten(process) => self.checkpoint_written(process),
             Item::Submit(process) => self.submit(process),
             Item::Fault => self.fault(),
+            Item::ChangeRouters => self.change_routers_somehow(),
             Item::Replaced(client) => {
                 self.replace(client);
                 Ok(())

@@ -95,7 +95,7 @@ impl SimArgs {
     fn summarise(&self, report: &Report, elapsed: std::time::Duration) {
         tell(&format!(
             "{} seeds in {:.1} s; those that went well: {} operations, {} answers, {} ordered messages, {} faults, \
-             {} reconfigurations, {} checkpoints, {} events, {} s of simulated time",
+             {} reconfigurations, {} changes of the routers, {} checkpoints, {} events, {} s of simulated time",
             self.seeds,
             elapsed.as_secs_f64(),
             report.operations,
@@ -103,6 +103,7 @@ impl SimArgs {
             report.messages,
             report.faults,
             report.reconfigurations,
+            report.router_changes,
             report.checkpoints,
             report.events,
             report.virtual_us / 1_000_000,
