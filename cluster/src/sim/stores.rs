@@ -79,6 +79,8 @@ pub(super) struct StorageDisk {
     checkpoint: Option<Checkpoint>,
     /// What it had was of no use any more.
     outdated: bool,
+    /// Up to where it has told others that it needs no votes: it is durable there, or has left the ring without any need.
+    told: Ts,
 }
 
 struct ScanHost {
@@ -195,9 +197,10 @@ impl World {
         };
         let (asking, began, asked) = (asking.node.core(), asked.began, asked.node.core());
         let durable = asked.watermarks(0).durable;
+        let told = self.storage_disks.get(&from).map_or(Ts::ZERO, |disk| disk.told);
         let is_forgotten = |ts: &&Ts| {
             let was_durable = (began..=durable).contains(*ts) && self.replay.is_destination(to, **ts);
-            asking.needs_votes(**ts) && was_durable && !asked.keeps_votes(**ts)
+            **ts > told && asking.needs_votes(**ts) && was_durable && !asked.keeps_votes(**ts)
         };
         match writes.iter().find(is_forgotten) {
             // Who has lost its place may still ask, until it begins again without data.
@@ -253,7 +256,7 @@ impl World {
         }
         self.crash(id);
         if outdated && let Some(disk) = self.storage_disks.get_mut(&id) {
-            *disk = StorageDisk { checkpoint: None, outdated: true };
+            (disk.checkpoint, disk.outdated) = (None, true);
         }
         if has_lost {
             self.suspected.insert(id);
@@ -271,7 +274,12 @@ impl World {
     fn storage_outputs(&mut self, id: ProcessId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Send(to, wire) => self.send(id, to, wire),
+                Output::Send(to, wire) => {
+                    if let (Wire::Durable { ts, .. }, Some(disk)) = (&wire, self.storage_disks.get_mut(&id)) {
+                        disk.told = disk.told.max(*ts);
+                    }
+                    self.send(id, to, wire);
+                }
                 Output::Shard(shard, command) => {
                     if let Some(host) = self.storage.get_mut(&id) {
                         host.scans[shard].commands.push_back(command);
