@@ -7,7 +7,7 @@ use super::{
     world::{Item, World},
 };
 use crate::{
-    message::ProcessId,
+    message::{ProcessId, ProcessKind},
     raft::Event,
     router::{
         core::{Core, Effect, Input, Limits, delivery},
@@ -239,6 +239,16 @@ impl World {
             if let Some(life) = self.lives.get_mut(&id) {
                 life.gone = true;
             }
+        }
+    }
+
+    /// A process that does not reach the routers it knows asks whom it does reach, see [`crate::transport`].
+    pub(super) fn ask_around(&mut self, process: ProcessId) {
+        let known = self.routers.values().map(|host| host.consensus.routers());
+        let Some(routers) = known.max_by_key(|routers| routers.version()).cloned() else { return };
+        let reached = routers.voters().find(|router| self.is_up(*router));
+        if let Some(router) = reached.filter(|_| process.kind != ProcessKind::Router) {
+            self.send(router, process, Wire::Routers(routers));
         }
     }
 

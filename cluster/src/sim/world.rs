@@ -486,6 +486,9 @@ impl World {
             Item::Consensus { from, to, message } => self.receive_consensus(from, to, message),
             Item::Unreachable { process, peer } => {
                 self.note([4, 0], || format!("{process} cannot reach {peer}"));
+                if self.is_removed(peer) {
+                    self.ask_around(process);
+                }
                 match process.kind {
                     ProcessKind::Router => Ok(()),
                     ProcessKind::Storage => {
