@@ -304,6 +304,13 @@ impl Config {
         }
     }
 
+    /// Since when a process holds the primary range that contains a position; none when it does not hold it.
+    pub(crate) fn held_since(&self, process: ProcessId, position: Position) -> Option<Ts> {
+        let partition = self.placement.primary()[self.placement.primary_at(position)].1;
+        let replica = self.placement.replica(partition, self.placement.index(process)?)?;
+        Some(self.placement.since(partition, replica))
+    }
+
     /// A primary range that overlaps `ranges` and all of whose holders are suspected, if there is one.
     pub fn without_holder(&self, ranges: &[KeyRange]) -> Option<KeyRange> {
         if self.fenced.is_empty() {
@@ -433,6 +440,7 @@ impl Config {
                 if !copies.is_empty() {
                     next.migrations.insert(ts, Migration { change: keyspace.change, copies });
                 }
+                next.end_copies(|_, _| false);
                 Ok(Some(next))
             }
             Configuration::Received { keyspace, process } => Ok(self.received(*keyspace, *process)),
@@ -712,11 +720,25 @@ impl Config {
         })
     }
 
-    /// Forgets copies by the `Ts` of their keyspace message and their receiver.
+    /// Forgets copies by the `Ts` of their keyspace message and their receiver, and those that nobody needs any more: their
+    /// receiver has left the ring and has nothing to send on.
     fn end_copies(&mut self, ended: impl Fn(Ts, ProcessId) -> bool) {
+        self.retain_copies(|ts, to| !ended(ts, to));
+        loop {
+            let edges = self.edges();
+            let sends = |process| edges.iter().any(|(from, _)| *from == process);
+            let placement = self.placement.clone();
+            self.retain_copies(|_, to| placement.index(to).is_some() || sends(to));
+            if self.edges().len() == edges.len() {
+                return;
+            }
+        }
+    }
+
+    fn retain_copies(&mut self, keep: impl Fn(Ts, ProcessId) -> bool) {
         self.migrations.retain(|ts, migration| {
             migration.copies.retain(|instruction| match instruction {
-                Instruction::Copy { to, .. } => !ended(*ts, *to),
+                Instruction::Copy { to, .. } => keep(*ts, *to),
                 Instruction::Delete { .. } => false,
             });
             !migration.copies.is_empty()

@@ -308,6 +308,28 @@ fn messages_of_suspected_processes_have_no_effect() {
 }
 
 #[test]
+fn who_leaves_the_ring_ends_only_what_it_has_to_send_on() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
+    let config = join(&join(&config, S(4), 1, None), S(5), 1, None);
+    let received = |config: &Config, keyspace, process, ts| {
+        let received = Configuration::Received { keyspace: Ts(keyspace), process };
+        after(config, &configuration(CLIENT, 1, 1, received), ts)
+    };
+    // All that s4 has, it receives from s1, and s5 from s4.
+    let replaced = change(&config, Change::Replace { process: S(1), by: S(4) }, 8);
+    let again = change(&replaced, Change::Replace { process: S(4), by: S(5) }, 9);
+    assert_eq!(again.migrations().len(), 2);
+    assert!(again.keepers_of_log().contains(&S(1)), "s1 sends to s4, which sends on to s5");
+    assert!(received(&again, 9, S(5), 10).migrations().is_empty(), "s4 needs nothing more");
+    // Nobody needs what s4 has.
+    let expanded = change(&config, Change::Expand { process: S(4), identifier: 15 }, 8);
+    assert_eq!(expanded.migrations().len(), 1);
+    let contracted = change(&expanded, Change::Contract { process: S(4) }, 9);
+    let senders: Vec<ProcessId> = contracted.edges().into_iter().map(|(from, _)| from).collect();
+    assert_eq!(contracted.is_receiving(S(4)), senders.contains(&S(4)));
+}
+
+#[test]
 fn reads_avoid_busy_processes_and_ranges_that_came_later() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
     let config = join(&config, S(4), 1, None);
