@@ -15,7 +15,10 @@ use std::{
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts, aggregate::Group, position::KeyRange, statistics::TableStatistics,
+    SqlError, SqlState, TableId, Ts,
+    aggregate::Group,
+    position::KeyRange,
+    statistics::TableStatistics,
 };
 
 mod lost;
@@ -111,6 +114,12 @@ struct Open {
     submitted_ms: u64,
     /// The config it was submitted under.
     config: Arc<Config>,
+    /// Later configs, and since when: it may have been ordered under each of them.
+    later: Vec<(Ts, Arc<Config>)>,
+    /// It stands in the m-seq at or before this.
+    ordered_by: Option<Ts>,
+    /// Storage processes that were suspected or came back without data, and when: their earlier lives do not answer.
+    fenced: BTreeMap<ProcessId, Ts>,
     /// Rows by range that has been answered for.
     answered: BTreeMap<KeyRange, u64>,
     /// RETURNING rows by replica, until the replica says for which ranges they count.
@@ -140,6 +149,9 @@ impl Open {
             isolation,
             submitted_ms,
             config,
+            later: Vec::new(),
+            ordered_by: None,
+            fenced: BTreeMap::new(),
             answered: BTreeMap::new(),
             returned: HashMap::new(),
             grouped: HashMap::new(),
@@ -148,13 +160,6 @@ impl Open {
             held: Held::default(),
             handed_out: false,
         }
-    }
-
-    /// The storage processes that owe an answer.
-    fn unanswered_by(&self) -> impl Iterator<Item = ProcessId> {
-        let is_open = |range: &KeyRange| !self.answered.contains_key(range);
-        let destinations = self.config.destset(&self.message).into_iter();
-        destinations.filter(move |(_, ranges)| ranges.iter().any(is_open)).map(|(process, _)| process)
     }
 }
 
@@ -440,10 +445,8 @@ impl Core {
                 self.reads_at = Some(from);
                 // An answer to an earlier subscription must not take back what has been delivered since.
                 if ts >= self.frontier {
-                    let before = std::mem::replace(&mut self.config, config);
-                    if before.version() != self.config.version() {
-                        self.rerouted();
-                    }
+                    // Nobody said when, only after what.
+                    self.replace_config(config, Ts(self.frontier.0 + 1));
                     self.end_if_fenced();
                 }
                 if let Some(catalog) = catalog
@@ -479,7 +482,7 @@ impl Core {
                 self.link.heard(from);
                 self.delivered(deliveries, frontier);
             }
-            Wire::Ordered { incarnation, sequence, .. } if incarnation == own => self.ordered(sequence),
+            Wire::Ordered { incarnation, sequence, ts } if incarnation == own => self.ordered(sequence, ts),
             Wire::Resend { incarnation, expected } if incarnation == own && from == self.link.router() => {
                 if expected <= self.sequence && self.is_ordered(expected) {
                     // It does not know what has been ordered: it leads no longer.
@@ -510,7 +513,7 @@ impl Core {
                 self.restarted(from, incarnation);
                 if let Some(passed) = passed.filter(|passed| passed.incarnation == own) {
                     self.passed.insert(from, passed.sequence);
-                    self.end_passed();
+                    let _ = self.end_passed(0);
                 }
             }
             Wire::ReadsMissed => self.ask_again(from),
@@ -596,7 +599,7 @@ impl Core {
                 Body::Data(_) | Body::Pin { .. } | Body::Checkpoint => continue,
             };
             if id.submitter == self.options.id && id.incarnation == self.options.incarnation {
-                self.ordered(id.sequence);
+                self.ordered(id.sequence, delivery.ts);
                 // The view must show the change before the submitter hears of it, and no later read the state before it.
                 self.frontier = delivery.ts;
                 self.saw(delivery.ts, true);
@@ -629,11 +632,29 @@ impl Core {
     /// Follows a configuration message.
     fn reconfigure(&mut self, message: &Message, ts: Ts) -> Result<(), SqlError> {
         let Some(config) = self.config.apply(message, ts)? else { return Ok(()) };
-        let before = std::mem::replace(&mut self.config, Arc::new(config));
-        if before.version() != self.config.version() {
+        self.replace_config(Arc::new(config), ts);
+        Ok(())
+    }
+
+    /// There is another config since some `Ts`.
+    fn replace_config(&mut self, config: Arc<Config>, since: Ts) {
+        let before = std::mem::replace(&mut self.config, config.clone());
+        if before == config {
+            return;
+        }
+        // Who has come back to stand by begins without data.
+        let anew = |process: &ProcessId| before.incarnation(*process) < config.incarnation(*process);
+        let suspected = config.storage_processes().filter(|process| config.is_suspected(*process));
+        let fenced: Vec<ProcessId> = suspected.chain(config.standbys().filter(anew)).collect();
+        for open in self.open.values_mut() {
+            if open.ordered_by.is_none_or(|by| since <= by) {
+                open.later.push((since, config.clone()));
+            }
+            open.fenced.extend(fenced.iter().map(|process| (*process, since)));
+        }
+        if before.version() != config.version() {
             self.rerouted();
         }
-        Ok(())
     }
 
     /// Why a read under a pin cannot be answered: who holds its rows now has received them later.
@@ -693,7 +714,7 @@ impl Core {
                 self.end(sequence, Err(Failure::Sql(nobody())));
             }
         }
-        self.end_passed();
+        let _ = self.end_passed(0);
     }
 
     /// Whether no storage process lives.
@@ -701,13 +722,16 @@ impl Core {
         self.config.storage_processes().all(|process| self.config.is_suspected(process))
     }
 
-    /// Messages up to `sequence` are in the m-seq.
-    fn ordered(&mut self, sequence: u64) {
+    /// Messages up to `sequence` stand in the m-seq at or before a `Ts`.
+    fn ordered(&mut self, sequence: u64, ts: Ts) {
         while let Some(message) = self.window.front()
             && message.id.sequence <= sequence
         {
             if let Some(submission) = self.ended.remove(&message.id.sequence) {
                 self.effects.push(Effect::Release(submission));
+            }
+            if let Some(open) = self.open.get_mut(&message.id.sequence) {
+                open.ordered_by = Some(ts);
             }
             self.window.pop_front();
         }
@@ -725,7 +749,7 @@ impl Core {
         }
         // What is answered has been ordered, even if the router's word is still on its way.
         if id.is_ordered() {
-            self.ordered(id.sequence);
+            self.ordered(id.sequence, ts);
         }
         if matches!(part, AnswerPart::Done { .. }) && self.open.contains_key(&id.sequence) {
             self.saw(ts, id.is_ordered());
@@ -904,6 +928,7 @@ impl Core {
         self.send_lost_reads();
         let mut probed: BTreeSet<ProcessId> =
             self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
+        probed.extend(self.end_passed(PROBE_AFTER_MS));
         if self.watches() {
             probed.extend(self.config.storage_processes().chain(self.config.standbys()));
         }

@@ -1,7 +1,65 @@
 //! Answers that will not come: from processes that have ended, are suspected, or could not be reached. Reads are submitted
 //! again under another identity; what is no read ends when nobody will ever know what came of it.
 
+use std::iter;
+
+use carousel_engine::position::Position;
+
 use super::*;
+
+impl Open {
+    /// The configs that it may have been ordered under.
+    fn configs(&self) -> impl Iterator<Item = &Config> {
+        let in_time = |since: Ts| self.ordered_by.is_none_or(|by| since <= by);
+        let later = self.later.iter().filter(move |(since, _)| in_time(*since)).map(|(_, config)| config);
+        iter::once(&self.config).chain(later).map(Arc::as_ref)
+    }
+
+    /// The storage processes that may owe an answer.
+    pub(super) fn unanswered_by(&self) -> BTreeSet<ProcessId> {
+        let is_open = |range: &KeyRange| !self.answered.contains_key(range);
+        let destinations = self.configs().flat_map(|config| config.destset(&self.message));
+        destinations.filter(|(_, ranges)| ranges.iter().any(is_open)).map(|(process, _)| process).collect()
+    }
+
+    /// The storage processes that may have executed what is no read, under any of the configs it may have been ordered
+    /// under: one of each set has to answer. For a write, the sets are those of the positions where ranges begin that nobody
+    /// has answered for.
+    fn executors(&self) -> Vec<BTreeSet<ProcessId>> {
+        let configs: Vec<&Config> = self.configs().collect();
+        let everything = [KeyRange::FULL];
+        let wanted = match &self.message.body {
+            Body::Data(data) if data.operation.is_write() => &self.message.ranges[..],
+            Body::Pin { .. } | Body::Checkpoint => &everything[..],
+            // Reads are asked again anyhow; the client itself finds the outcome of the others.
+            Body::Data(_) | Body::Ddl(_) | Body::Configuration(_) => return Vec::new(),
+        };
+        let begins = |part: KeyRange| {
+            let overlapping = wanted.iter().filter(move |range| range.overlaps(&part));
+            overlapping.map(move |range| range.first.max(part.first))
+        };
+        let parts = configs.iter().flat_map(|config| config.overlapping(wanted));
+        let positions: BTreeSet<Position> = parts.flat_map(begins).collect();
+        let open = positions.into_iter().filter(|at| !covered(&[KeyRange::point(*at)], &self.answered));
+        let executors = |at: Position| {
+            let holds = |config: &Config, process: ProcessId| {
+                let since = config.held_since(process, at).filter(|_| !config.is_suspected(process));
+                since.is_some_and(|since| self.ordered_by.is_none_or(|by| since <= by))
+            };
+            let mut executors = BTreeSet::new();
+            for config in &configs {
+                let holders = config.holders(config.range_of(at)).into_iter();
+                executors.extend(holders.filter(|process| holds(config, *process)));
+            }
+            executors
+        };
+        let executors = open.map(executors);
+        match is_for_storage(&self.message.body) {
+            true => vec![executors.flatten().collect()],
+            false => executors.collect(),
+        }
+    }
+}
 
 impl Core {
     /// Another leader leads: it does not know the snapshot reads that were sent to the one before it.
@@ -71,8 +129,7 @@ impl Core {
     /// Ends what is not a read and what a process that stayed up may have answered in vain: nobody will know.
     pub(super) fn end_unanswered(&mut self, process: ProcessId) {
         let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.is_write());
-        let concerns =
-            |open: &&Open| !is_read(&open.message.body) && open.unanswered_by().any(|owing| owing == process);
+        let concerns = |open: &&Open| !is_read(&open.message.body) && open.unanswered_by().contains(&process);
         let mut unanswered: Vec<u64> =
             self.open.values().filter(concerns).map(|open| open.message.id.sequence).collect();
         unanswered.sort_unstable();
@@ -85,37 +142,24 @@ impl Core {
         }
     }
 
-    /// Deals with what all processes that could answer have executed in an earlier life: its answer is lost for ever.
-    /// Pins and checkpoints are asked for again.
-    pub(super) fn end_passed(&mut self) {
-        let (config, passed) = (self.config.clone(), self.passed.clone());
-        let is_silent = |process: &ProcessId, sequence: u64| {
-            config.is_suspected(*process) || passed.get(process).is_some_and(|passed| *passed >= sequence)
-        };
-        let is_lost = |open: &&Open| {
-            let id = open.message.id;
-            let is_silent = |process: &ProcessId| is_silent(process, id.sequence);
-            id.is_ordered()
-                && match &open.message.body {
-                    Body::Data(data) if data.operation.is_write() => {
-                        let mut ranges = config.overlapping(&open.message.ranges).into_iter();
-                        ranges.any(|range| {
-                            !covered(&[range], &open.answered) && config.holders(range).iter().all(is_silent)
-                        })
-                    }
-                    Body::Pin { .. } | Body::Checkpoint => {
-                        config.storage_processes().all(|process| is_silent(&process))
-                    }
-                    // Reads are asked again anyhow; the client itself finds the outcome of the others.
-                    Body::Data(_) | Body::Ddl(_) | Body::Configuration(_) => false,
-                }
-        };
-        let mut lost: Vec<(u64, bool)> = self
-            .open
-            .values()
-            .filter(is_lost)
-            .map(|open| (open.message.id.sequence, is_for_storage(&open.message.body)))
-            .collect();
+    /// Deals with what all who may have executed it will not answer any more: nobody will know what came of it. Pins and
+    /// checkpoints are asked for again. Returns who may still answer what has been open for a while.
+    pub(super) fn end_passed(&mut self, older_than_ms: u64) -> BTreeSet<ProcessId> {
+        let mut awaited = BTreeSet::new();
+        let mut lost: Vec<(u64, bool)> = Vec::new();
+        for (sequence, open) in &self.open {
+            if open.submitted_ms + older_than_ms > self.now_ms {
+                continue;
+            }
+            let executors = open.executors();
+            let silent =
+                |processes: &BTreeSet<ProcessId>| processes.iter().all(|id| self.is_silent(open, *id));
+            if executors.iter().any(silent) {
+                lost.push((*sequence, is_for_storage(&open.message.body)));
+            } else {
+                awaited.extend(executors.into_iter().flatten());
+            }
+        }
         lost.sort_unstable();
         for (sequence, again) in lost {
             if again {
@@ -126,6 +170,24 @@ impl Core {
                 self.end(sequence, Err(Failure::Sql(outcome_unknown(reason))));
             }
         }
+        awaited
+    }
+
+    /// For each message that waits for answers: who may still give them, and by when it was ordered.
+    pub(crate) fn waits_for(&self) -> Vec<String> {
+        let awaited = |(sequence, open): (&u64, &Open)| {
+            let processes: BTreeSet<ProcessId> = open.executors().into_iter().flatten().collect();
+            format!("{sequence} for {processes:?}, ordered by {:?}", open.ordered_by)
+        };
+        self.open.iter().map(awaited).collect()
+    }
+
+    /// Whether a process that may have executed a message will not answer: it is suspected, it was suspected later and has
+    /// begun anew since, or it executed the message in an earlier life.
+    fn is_silent(&self, open: &Open, process: ProcessId) -> bool {
+        let passed = self.passed.get(&process).is_some_and(|passed| *passed >= open.message.id.sequence);
+        let fenced = open.fenced.get(&process).zip(open.ordered_by).is_some_and(|(since, by)| by < *since);
+        passed || fenced || self.config.is_suspected(process)
     }
 
     /// Submits an open read again, under another identity.
@@ -169,7 +231,7 @@ impl Core {
                 continue;
             }
             let processes: Vec<ProcessId> =
-                open.unanswered_by().filter(|process| concerns(*process)).collect();
+                open.unanswered_by().into_iter().filter(|process| concerns(*process)).collect();
             if !processes.is_empty() {
                 owed.push((*sequence, processes));
             }

@@ -60,7 +60,7 @@ impl Core {
             () => OperationState::Submitted,
         };
         let mut waits_for: Vec<ProcessId> = match &message.body {
-            Body::Data(_) => open.unanswered_by().collect(),
+            Body::Data(_) => open.unanswered_by().into_iter().collect(),
             _ => Vec::new(),
         };
         waits_for.sort_unstable();
