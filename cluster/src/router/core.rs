@@ -715,11 +715,11 @@ impl Core {
         }
         let (ts, catalog) = match after {
             Some(after) => (after, None),
-            // A keyspace message may have given it a place since.
-            None => match self.mseq.begins(to, incarnation) {
-                Some((ts, catalog)) => (ts, Some(catalog.clone())),
-                None => (now, Some(self.mseq.catalog().clone())),
-            },
+            // A keyspace message may have given it a place since it joined.
+            None => {
+                let (ts, catalog) = self.mseq.begins(to);
+                (ts, Some(catalog.clone()))
+            }
         };
         let Role::Leading(leading) = &mut self.role else { return };
         let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration, History, Membership},
-    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    message::{Body, Incarnation, Message, MessageId, ProcessId},
     planted::{Bug, planted},
     routers::Routers,
 };
@@ -102,8 +102,9 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
-    /// The catalogs as of when storage processes joined: what is ordered later concerns them.
-    catalogs: BTreeMap<ProcessId, Arc<Catalog>>,
+    /// Since when storage processes have a place on the ring that have joined, and the catalog just before: what is ordered
+    /// from then on concerns them.
+    placed: BTreeMap<ProcessId, (Ts, Arc<Catalog>)>,
     truncated: Ts,
     /// Learned from the same log.
     routers: Arc<Routers>,
@@ -118,7 +119,7 @@ impl MSeq {
             catalog: Arc::default(),
             submitters: BTreeMap::new(),
             joined: BTreeMap::new(),
-            catalogs: BTreeMap::new(),
+            placed: BTreeMap::new(),
             truncated: Ts::ZERO,
             routers: Arc::default(),
         }
@@ -160,10 +161,13 @@ impl MSeq {
         self.submitters.get(&submitter).copied()
     }
 
-    /// Where the stream of a storage process begins that has joined by this incarnation, with the catalog then.
-    pub fn begins(&self, process: ProcessId, incarnation: Incarnation) -> Option<(Ts, &Arc<Catalog>)> {
-        let (_, ts) = self.joined(process).filter(|(joined, _)| *joined == incarnation)?;
-        Some((ts, self.catalogs.get(&process)?))
+    /// Where the stream of a storage process without data begins, with the catalog then: just before it was given a place, or
+    /// at the end.
+    pub fn begins(&self, process: ProcessId) -> (Ts, &Arc<Catalog>) {
+        match self.placed.get(&process) {
+            Some((ts, catalog)) => (Ts(ts.0 - 1), catalog),
+            None => (self.ts, &self.catalog),
+        }
     }
 
     /// The last incarnation of a process that joined, and when.
@@ -244,18 +248,8 @@ impl MSeq {
         if let Ok(Some(config)) = config.apply(message, ts)
             && !planted(Bug::StaleConfig)
         {
+            self.place(&message.body, &config, ts);
             self.configs.push(ts, Arc::new(config));
-            if let Body::Configuration(Configuration::Membership(Membership::Join {
-                process,
-                incarnation,
-                ..
-            })) = &message.body
-            {
-                self.joined.insert(*process, (*incarnation, ts));
-                if process.kind == ProcessKind::Storage {
-                    self.catalogs.insert(*process, self.catalog.clone());
-                }
-            }
         }
         Learned::Message(Routed {
             ts,
@@ -263,6 +257,21 @@ impl MSeq {
             destinations: destinations.into(),
             config_version,
         })
+    }
+
+    /// Follows who joins, gets a place on the ring and loses it by a message that leads to another config.
+    fn place(&mut self, body: &Body, config: &Config, ts: Ts) {
+        let before = self.config().clone();
+        let placed = config.storage_processes().filter(|process| !before.is_active(*process));
+        self.placed.extend(placed.map(|process| (process, (ts, self.catalog.clone()))));
+        self.placed.retain(|process, _| config.is_active(*process));
+        if let Body::Configuration(Configuration::Membership(Membership::Join {
+            process, incarnation, ..
+        })) = body
+        {
+            self.joined.insert(*process, (*incarnation, ts));
+            self.placed.remove(process);
+        }
     }
 }
 
@@ -344,13 +353,16 @@ mod tests {
     }
 
     #[test]
-    fn a_storage_process_begins_where_it_joined_although_it_has_a_place_since() {
+    fn a_storage_process_without_data_begins_where_it_was_given_a_place() {
         let mut mseq = three_and_a_standby();
         let keyspace = expand(&mseq, 7);
+        learn(&mut mseq, read(OTHER, 1, 1, 0));
+        assert_eq!(mseq.begins(ProcessId::storage(4)).0, mseq.ts(), "it has no place");
+        let before = mseq.ts();
         change(&mut mseq, 2, Configuration::Keyspace(keyspace));
-        let begins = |incarnation| mseq.begins(ProcessId::storage(4), incarnation).map(|(ts, _)| ts);
-        assert_eq!((begins(1), begins(2)), (Some(Ts(1)), None));
-        assert!(mseq.config_behind(Ts(1)).standbys().any(|standby| standby == ProcessId::storage(4)));
+        learn(&mut mseq, read(OTHER, 1, 2, 0));
+        assert_eq!(mseq.begins(ProcessId::storage(4)).0, before);
+        assert!(mseq.config_behind(before).standbys().any(|standby| standby == ProcessId::storage(4)));
     }
 
     #[test]

@@ -354,6 +354,14 @@ impl Node {
             {
                 self.link.ask_again(from);
             }
+            // What a standby has missed does not concern it, and when it has been given a place since, the log is kept from
+            // then on.
+            Wire::SubscribeRefused { incarnation, .. }
+                if incarnation == self.incarnation && self.core.is_blank() =>
+            {
+                self.begins = true;
+                self.link.ask_again(from);
+            }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.outdated = true;
                 self.stopped = Some(format!(

@@ -80,8 +80,8 @@ pub(super) struct Moving {
     rejoins: bool,
     /// It has asked to join, and with what it has recovered, if it has.
     joining: Option<Option<Ts>>,
-    /// It holds nothing any more: when it has executed everything, nobody need keep votes for it.
-    leaves: bool,
+    /// Since when it holds nothing any more: when that is durable, nobody need keep votes for it.
+    left: Option<Ts>,
     /// Ranges that are not its own any more and whose only copy it may have: its earlier life was suspected.
     pub(super) retained: Vec<KeyRange>,
 }
@@ -116,7 +116,7 @@ impl Moving {
             present: recovered.ts,
             rejoins: false,
             joining: None,
-            leaves: false,
+            left: None,
             retained: recovered.held.clone(),
         }
     }
@@ -181,7 +181,7 @@ impl Core {
         let keeps = matches!(self.moving.joining.take(), Some(Some(_)));
         if !keeps {
             (self.held, self.moving.retained) = (Vec::new(), Vec::new());
-            self.moving.leaves = true;
+            self.moving.left = Some(ts);
         }
         self.learn(config.clone(), present);
         self.follow(config);
@@ -203,14 +203,17 @@ impl Core {
         self.supplying.clear();
     }
 
-    /// Who has left the ring tells the others when it needs no votes any more.
+    /// Who has left the ring and has ended everything needs no votes any more, and votes again from what it has written down:
+    /// the checkpoint says so to the others.
     pub(super) fn leave(&mut self) {
-        if self.moving.leaves && self.writes.is_empty() && self.is_empty() {
-            self.moving.leaves = false;
-            for peer in self.peers_of_ring().collect::<Vec<_>>() {
-                let durable = Wire::Durable { ts: self.delivered, hashes: Vec::new(), reply: false };
-                self.effects.push(Effect::Send(peer, durable));
-            }
+        let Some(left) = self.moving.left.filter(|_| self.writes.is_empty() && self.is_empty()) else {
+            return;
+        };
+        if self.durable >= left {
+            self.moving.left = None;
+        } else if self.requested.is_none() && self.writing.is_none() {
+            self.request_checkpoint(self.delivered);
+            self.begin_checkpoint();
         }
     }
 
@@ -219,6 +222,15 @@ impl Core {
         let moving = &self.moving;
         let has = !(self.held.is_empty() && moving.retained.is_empty());
         !has && moving.migrations.served().next().is_none() && !moving.is_waiting()
+    }
+
+    /// Whether it is a standby that nobody waits for, and what was delivered here is nothing to it.
+    pub(crate) fn is_blank(&self) -> bool {
+        let heard = &self.moving.heard;
+        heard.contains(self.options.id)
+            && !heard.is_active(self.options.id)
+            && self.is_empty()
+            && self.running.is_empty()
     }
 
     /// Forgets what an earlier place in the system asked for.
@@ -259,12 +271,6 @@ impl Core {
     pub(super) fn learn(&mut self, config: Arc<Config>, (ts, present): (Ts, Arc<Config>)) {
         self.moving.heard = config;
         self.moving.present = ts;
-        let id = self.options.id;
-        let counts = present.keepers_of_log().contains(&id);
-        if !self.held.is_empty() && !counts && present.contains(id) && !self.is_fenced(&present) {
-            // It has lost its place since, and nobody waits for it any more.
-            self.join(None);
-        }
         self.find_itself(&present);
     }
 
@@ -382,7 +388,7 @@ impl Core {
         let received = ranges(&|transfer: &Transfer| transfer.to == id);
         let cuts = ranges(&|transfer: &Transfer| transfer.to == id || transfer.senders.contains(&id));
         let recut = held != self.held || !cuts.is_empty();
-        self.moving.leaves = held.is_empty();
+        self.moving.left = held.is_empty().then_some(ts);
         (self.held, self.options.config) = (held.clone(), config);
         self.moving.retained.clear();
         if !recut {
