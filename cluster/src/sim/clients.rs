@@ -79,7 +79,8 @@ impl ClientHost {
     pub(super) fn unfinished(&self) -> String {
         let list: Vec<String> =
             self.questions.iter().map(|(n, question)| format!("{n}: {:?}", question.what)).collect();
-        format!("{}, {} changes of the routers", list.join(", "), self.changes.len())
+        let waits = self.core.waits_for().join("; ");
+        format!("{}, {} changes of the routers, waits for {waits}", list.join(", "), self.changes.len())
     }
 }
 
@@ -523,7 +524,7 @@ impl World {
                 match outcome {
                     Some(outcome) if foreseen(outcome, code) => Ok(()),
                     _ if code == SqlState::OUTCOME_UNKNOWN
-                        && self.answer_may_be_lost(&ranges, question.asked_us) =>
+                        && self.answer_may_be_lost(&ranges, found, question.asked_us) =>
                     {
                         Ok(())
                     }
@@ -539,12 +540,14 @@ impl World {
 }
 
 impl World {
-    /// Whether all who can have answered for some range have ended since or are suspected, so that nobody may know.
-    fn answer_may_be_lost(&self, ranges: &[KeyRange], since_us: u64) -> bool {
-        let config = self.replay.config();
+    /// Whether all who can have answered for some range about what was ordered at a `Ts` have ended since it was asked or are
+    /// suspected, so that nobody may know.
+    fn answer_may_be_lost(&self, ranges: &[KeyRange], ts: Option<Ts>, since_us: u64) -> bool {
+        let now = self.replay.config();
+        let (_, config) = &self.replay.configs_since(ts.unwrap_or(self.replay.ts()))[0];
         let has_ended = |process: ProcessId| {
-            let crashed_us = self.lives[&process].crashed_us;
-            config.is_suspected(process) || crashed_us.is_some_and(|crashed_us| crashed_us >= since_us)
+            let life = &self.lives[&process];
+            now.is_suspected(process) || !life.up || life.started_us >= since_us
         };
         config.overlapping(ranges).into_iter().any(|range| config.holders(range).into_iter().all(has_ended))
     }

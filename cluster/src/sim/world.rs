@@ -122,9 +122,7 @@ pub(super) struct Life {
     /// All its lives have been suspected: it does not come back.
     pub(super) gone: bool,
     pub(super) paused_until_us: u64,
-    started_us: u64,
-    /// When an earlier life has ended.
-    pub(super) crashed_us: Option<u64>,
+    pub(super) started_us: u64,
     /// When answers of storage processes may have been lost on their way to it.
     pub(super) lost_us: Option<u64>,
     /// How far its clock is ahead.
@@ -383,8 +381,8 @@ impl World {
             self.lives.entry(process).or_default().gone = true;
         }
         let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
-        let (number, crashed_us) = (life.number + 1, life.crashed_us);
-        *life = Life { number, up: true, started_us: now_us, crashed_us, ..Life::default() };
+        let number = life.number + 1;
+        *life = Life { number, up: true, started_us: now_us, ..Life::default() };
         self.note([1, number], || format!("{process} starts life {number}"));
         let jitter_us = self.random.below(TICK_US);
         self.schedule(jitter_us, Item::Tick(process));
@@ -402,7 +400,6 @@ impl World {
     pub(super) fn crash(&mut self, process: ProcessId) {
         let Some(life) = self.lives.get_mut(&process).filter(|life| life.up) else { return };
         life.up = false;
-        life.crashed_us = Some(self.now_us);
         // What it has still to do is not done.
         life.number += 1;
         self.note([2, 0], || format!("{process} crashes"));
@@ -630,7 +627,12 @@ impl World {
         for (storage, host) in &self.storage {
             let _ = write!(text, " {storage}: {:?};", host.progress());
         }
-        let _ = write!(text, " the m-seq ends at {}, {:?}", self.replay.ts(), self.report.last_checkpoint);
+        let migrations = self.replay.config().migrations();
+        let _ = write!(text, " the m-seq ends at {}, {:?}; ", self.replay.ts(), self.report.last_checkpoint);
+        let _ = write!(text, "migrations: {migrations:?}; undecided:");
+        for (storage, host) in &self.storage {
+            let _ = write!(text, " {storage}: {:?}", host.missing_votes().collect::<Vec<_>>());
+        }
         text
     }
 }
