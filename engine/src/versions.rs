@@ -2,16 +2,21 @@
 //!
 //! A version lives in `[begin, end)`. A read at `t` sees it when `begin < t <= end`: the prefix before `t`. A write at
 //! `t` sees it when `begin < t < end`; the difference is what the write itself has already ended, so that a write
-//! that meets a row twice acts once. The arrays are absent while they would say nothing.
+//! that meets a row twice acts once. Where they would say nothing there are no numbers: rows are appended, so that those
+//! that began lately come last.
 
-use crate::{bits::Bits, operation::Ts};
+use crate::{
+    bits::{Bits, and_where},
+    operation::Ts,
+};
 
 /// Begin and end of each row of a segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Versions {
-    len: usize,
-    /// Absent: every row began before every horizon.
-    begin: Option<Vec<u64>>,
+    /// So many rows, the first ones, began before every horizon.
+    settled: usize,
+    /// When the others began.
+    begins: Vec<u64>,
     /// Absent: no row has ended.
     end: Option<Vec<u64>>,
     max_begin: u64,
@@ -31,22 +36,24 @@ const NEVER: u64 = 0;
 impl Versions {
     /// Appends rows that begin at `begin`.
     pub(crate) fn append(&mut self, rows: usize, begin: Ts) {
-        if begin.0 > 0 && self.begin.is_none() {
-            self.begin = Some(vec![0; self.len]);
+        match begin.0 == 0 && self.begins.is_empty() {
+            true => self.settled += rows,
+            false => self.begins.resize(self.begins.len() + rows, begin.0),
         }
-        self.len += rows;
-        if let Some(begins) = &mut self.begin {
-            begins.resize(self.len, begin.0);
-        }
+        let len = self.len();
         if let Some(ends) = &mut self.end {
-            ends.resize(self.len, u64::MAX);
+            ends.resize(len, u64::MAX);
         }
         self.max_begin = self.max_begin.max(begin.0);
         self.note(begin.0);
     }
 
+    fn len(&self) -> usize {
+        self.settled + self.begins.len()
+    }
+
     pub(crate) fn begin(&self, row: usize) -> u64 {
-        self.begin.as_ref().map_or(0, |begins| begins[row])
+        row.checked_sub(self.settled).map_or(0, |place| self.begins[place])
     }
 
     pub(crate) fn end(&self, row: usize) -> u64 {
@@ -69,7 +76,8 @@ impl Versions {
     }
 
     fn write_end(&mut self, row: usize, end: u64) {
-        let ends = self.end.get_or_insert_with(|| vec![u64::MAX; self.len]);
+        let len = self.len();
+        let ends = self.end.get_or_insert_with(|| vec![u64::MAX; len]);
         match (ends[row] == u64::MAX, end == u64::MAX) {
             (true, false) => self.ended += 1,
             (false, true) => self.ended -= 1,
@@ -132,25 +140,25 @@ impl Versions {
 
     /// Keeps the rows that an operation at `t` sees.
     pub(crate) fn retain_visible(&self, mask: &mut Bits, t: Ts, is_write: bool) {
-        if self.max_begin >= t.0
-            && let Some(begins) = &self.begin
-        {
-            crate::bits::and_where(mask.words_mut(), begins, |begin| begin < t.0);
+        if self.max_begin >= t.0 {
+            let (first, after) = (self.settled, self.settled.next_multiple_of(64).min(self.len()));
+            (first..after).filter(|row| self.begin(*row) >= t.0).for_each(|row| mask.clear(row));
+            let (words, begins) =
+                (&mut mask.words_mut()[after.div_ceil(64)..], &self.begins[after - first..]);
+            and_where(words, begins, |begin| begin < t.0);
         }
         if self.ended > 0
             && let Some(ends) = &self.end
         {
             let first = if is_write { t.0.saturating_add(1) } else { t.0 };
-            crate::bits::and_where(mask.words_mut(), ends, |end| end >= first);
+            and_where(mask.words_mut(), ends, |end| end >= first);
         }
     }
 
     /// As [`retain_visible`](Versions::retain_visible), of a list of rows.
     pub(crate) fn retain_visible_rows(&self, rows: &mut Vec<u32>, t: Ts, is_write: bool) {
-        if self.max_begin >= t.0
-            && let Some(begins) = &self.begin
-        {
-            rows.retain(|row| begins[*row as usize] < t.0);
+        if self.max_begin >= t.0 {
+            rows.retain(|row| self.begin(*row as usize) < t.0);
         }
         if self.ended > 0
             && let Some(ends) = &self.end
@@ -162,29 +170,36 @@ impl Versions {
 
     /// The rows that somebody at or after `horizon` may still see.
     pub(crate) fn survivors(&self, horizon: Ts) -> Vec<u32> {
-        (0..self.len as u32).filter(|row| self.end(*row as usize) >= horizon.0).collect()
+        (0..self.len() as u32).filter(|row| self.end(*row as usize) >= horizon.0).collect()
     }
 
     /// Keeps only these rows, and forgets begins that nobody at or after `horizon` can tell from the beginning.
     pub(crate) fn compact(&mut self, keep: &[u32], horizon: Ts) {
-        let begins: Vec<u64> = keep
+        let mut begins: Vec<u64> = keep
             .iter()
             .map(|row| self.begin(*row as usize))
             .map(|begin| if begin < horizon.0 { 0 } else { begin })
             .collect();
         let ends: Vec<u64> = keep.iter().map(|row| self.end(*row as usize)).collect();
-        self.len = keep.len();
         self.max_begin = begins.iter().copied().max().unwrap_or(0);
+        self.settled = begins.iter().position(|begin| *begin > 0).unwrap_or(begins.len());
+        begins.drain(..self.settled);
+        begins.shrink_to_fit();
+        self.begins = begins;
         self.ended = ends.iter().filter(|end| **end != u64::MAX).count();
         self.max_end = ends.iter().copied().filter(|end| *end != u64::MAX).max().unwrap_or(0);
-        self.begin = (self.max_begin > 0).then_some(begins);
         self.end = (self.ended > 0).then_some(ends);
     }
 
-    /// Forgets arrays that say nothing to anybody at or after `horizon`.
+    /// Forgets what says nothing to anybody at or after `horizon`.
     pub(crate) fn trim(&mut self, horizon: Ts) {
-        if self.max_begin < horizon.0 {
-            self.begin = None;
+        /// Rows that may begin before there is memory for more again.
+        const SPARE: usize = 1 << 12;
+        let settled = self.begins.iter().position(|begin| *begin >= horizon.0).unwrap_or(self.begins.len());
+        self.begins.drain(..settled);
+        self.settled += settled;
+        self.begins.shrink_to(SPARE);
+        if self.begins.is_empty() {
             self.max_begin = 0;
         }
         if self.ended == 0 {
@@ -193,6 +208,6 @@ impl Versions {
     }
 
     pub(crate) fn size(&self) -> usize {
-        8 * (self.begin.as_ref().map_or(0, Vec::len) + self.end.as_ref().map_or(0, Vec::len))
+        8 * (self.begins.len() + self.end.as_ref().map_or(0, Vec::len))
     }
 }
