@@ -197,8 +197,11 @@ impl Table {
         segment.visits += 1;
         let (rows, visit, looked_up) = (segment.encoded_rows(), segment.visits, self.prober.looked_up());
         let used = segment.columns.iter_mut().enumerate().filter(|(index, _)| looked_up & bit(*index) != 0);
-        used.filter_map(|(_, column)| column.base.as_mut()).for_each(|base| base.by_code.used_at(visit));
         let (mut size, mut grown) = (self.by_code_size, false);
+        for base in used.filter_map(|(_, column)| column.base.as_mut()) {
+            base.by_code.used_at(visit);
+            grown |= base.order_later_rows(rows);
+        }
         for (column, passes) in self.prober.passes() {
             let Some(base) = &mut segment.columns[*column].base else { continue };
             if base.by_code.miss(*passes, self.options.passes_to_order) && size * PART < self.segments_size {

@@ -5,10 +5,12 @@ use std::ops::Range;
 use super::{Codes, EncodedColumn};
 use crate::{ahead::fetch_at, bits::Bits};
 
-/// The rows of the codes of a column. It says nothing about rows that were added after it was made, which are few:
-/// codes are never changed, only added.
+/// Which rows have the codes of a column, of some rows that lie together. It says nothing about rows that were added
+/// after it was made: codes are never changed, only added.
 #[derive(Debug)]
 pub(crate) struct RowsByCode {
+    /// The row that is counted as 0. A multiple of 64.
+    first: usize,
     /// The rows that are not NULL in the order of their codes, those of one code ascending: the lower 16 bits of each.
     rows: Vec<u16>,
     /// Their 17th bits, where rows have them.
@@ -18,42 +20,41 @@ pub(crate) struct RowsByCode {
     starts: Vec<u32>,
     /// The bits of a code that its bucket does not tell.
     shift: u32,
-    /// The rows below are covered, NULLs included. A multiple of 64.
+    /// The rows from the first one up to here are covered, NULLs included. A multiple of 64.
     covered: usize,
-    /// The visit at which it was used last, as [`used_at`](RowsByCode::used_at) was told.
-    used: u64,
 }
 
 impl RowsByCode {
     /// Rows that can be covered: their numbers have 17 bits.
     const MOST_ROWS: usize = 1 << 17;
     /// Buckets are so few that where they start takes less memory than the rows.
-    const BUCKETS: u32 = 1 << 13;
+    const BUCKETS: usize = 1 << 13;
     /// Rows up to which the code of each is looked at.
     const COUNTED: usize = 32;
     /// Buckets whose rows are counted by their codes.
     const FEW_BUCKETS: usize = 2;
 
-    /// Of the first rows of a column that has so many.
-    fn new(column: &EncodedColumn, rows: usize) -> RowsByCode {
-        let covered = rows.min(RowsByCode::MOST_ROWS) & !63;
+    /// Of the rows from `first` on of a column that has so many.
+    fn new(column: &EncodedColumn, first: usize, rows: usize) -> RowsByCode {
+        let covered = rows.min(first + RowsByCode::MOST_ROWS) & !63;
         match &column.codes {
-            Codes::U8(codes) => RowsByCode::of_codes(column, &codes[..covered]),
-            Codes::U16(codes) => RowsByCode::of_codes(column, &codes[..covered]),
-            Codes::U32(codes) => RowsByCode::of_codes(column, &codes[..covered]),
-            Codes::U64(codes) => RowsByCode::of_codes(column, &codes[..covered]),
+            Codes::U8(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
+            Codes::U16(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
+            Codes::U32(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
+            Codes::U64(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
             codes => {
-                let codes: Vec<u8> = (0..covered).map(|row| codes.get(row) as u8).collect();
-                RowsByCode::of_codes(column, &codes)
+                let codes: Vec<u8> = (first..covered).map(|row| codes.get(row) as u8).collect();
+                RowsByCode::of_codes(column, first, &codes)
             }
         }
     }
 
-    fn of_codes<T: Copy + Into<u64>>(column: &EncodedColumn, codes: &[T]) -> RowsByCode {
+    fn of_codes<T: Copy + Into<u64>>(column: &EncodedColumn, first: usize, codes: &[T]) -> RowsByCode {
         let bits = u64::BITS - column.max_code.leading_zeros();
-        let shift = bits.saturating_sub(RowsByCode::BUCKETS.ilog2());
+        let buckets = codes.len().next_power_of_two().clamp(2, RowsByCode::BUCKETS);
+        let shift = bits.saturating_sub(buckets.ilog2());
         let bucket = |row: usize| (codes[row].into() >> shift) as usize;
-        let nulls = column.nulls.as_ref().map_or(&[][..], Bits::words);
+        let nulls = column.nulls.as_ref().map_or(&[][..], |nulls| &nulls.words()[first / 64..]);
         let is_null = |row: usize| nulls.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1);
         let present = || (0..codes.len()).filter(|row| !is_null(*row));
         let mut starts = vec![0u32; (column.max_code >> shift) as usize + 2];
@@ -81,14 +82,14 @@ impl RowsByCode {
             high
         });
         let rows = rows.into_iter().map(|row| row as u16).collect();
-        RowsByCode { rows, high, starts, shift, covered: codes.len(), used: 0 }
+        RowsByCode { first, rows, high, starts, shift, covered: first + codes.len() }
     }
 
     /// The row at a place in the order of codes.
     #[inline]
     fn row(&self, place: usize) -> u32 {
         let high = self.high.as_ref().is_some_and(|high| high.get(place));
-        u32::from(self.rows[place]) | u32::from(high) << 16
+        self.first as u32 + (u32::from(self.rows[place]) | u32::from(high) << 16)
     }
 
     /// The rows at some places in the order of codes.
@@ -102,6 +103,13 @@ impl RowsByCode {
     pub(crate) fn places(&self, codes: &Codes, low: u64, high: u64) -> Range<usize> {
         let (first, after) = self.buckets(low, high);
         let (mut start, mut end) = (self.starts[first] as usize, self.starts[after] as usize);
+        if self.shift > 0 && after - first == 1 && end - start <= RowsByCode::COUNTED {
+            return match codes {
+                Codes::U16(codes) => self.places_in(start..end, |row| u64::from(codes[row]), low, high),
+                Codes::U32(codes) => self.places_in(start..end, |row| u64::from(codes[row]), low, high),
+                codes => self.places_in(start..end, |row| codes.get(row), low, high),
+            };
+        }
         // Whole buckets in between need no look at their codes.
         if self.shift > 0 && start < end {
             start += self.below(codes, first, low);
@@ -111,6 +119,24 @@ impl RowsByCode {
             }
         }
         start..end.max(start)
+    }
+
+    /// Those places of a few with codes from `low` to `high`.
+    #[inline]
+    fn places_in(
+        &self,
+        places: Range<usize>,
+        code: impl Fn(usize) -> u64,
+        low: u64,
+        high: u64,
+    ) -> Range<usize> {
+        let (mut start, mut end) = (places.start, places.start);
+        for row in self.rows(places) {
+            let code = code(row as usize);
+            start += usize::from(code < low);
+            end += usize::from(code <= high);
+        }
+        start..end
     }
 
     /// How many rows of a bucket have codes below a bound.
@@ -186,6 +212,10 @@ impl RowsByCode {
         self.covered
     }
 
+    fn len(&self) -> usize {
+        self.covered - self.first
+    }
+
     /// Logical size in bytes.
     pub(super) fn size(&self) -> usize {
         self.rows.len() * 2 + self.starts.len() * 4 + self.high.as_ref().map_or(0, Bits::size)
@@ -196,8 +226,27 @@ impl EncodedColumn {
     /// Holds the column's rows by code, if most of them can be.
     pub(crate) fn order_rows(&mut self, rows: usize, visit: u64) {
         if rows <= RowsByCode::MOST_ROWS * 3 / 2 {
-            self.by_code.held = Some(RowsByCode { used: visit, ..RowsByCode::new(self, rows) });
+            self.by_code.held = Some(RowsByCode::new(self, 0, rows));
+            self.by_code.later = None;
+            self.by_code.used = visit;
         }
+    }
+
+    /// Holds the rows by code that have been added to a column whose rows are, when they are many. Returns whether they
+    /// were.
+    pub(crate) fn order_later_rows(&mut self, rows: usize) -> bool {
+        /// Rows that are looked through in little time.
+        const FEW: usize = 256;
+        /// What part of the later rows may be added before they are put in order again.
+        const PART: usize = 8;
+        let Some(held) = &self.by_code.held else { return false };
+        let (later, covered) =
+            self.by_code.later.as_ref().map_or((0, held.covered), |later| (later.len(), later.covered));
+        let are_many = rows.saturating_sub(covered) >= FEW.max(later / PART) && later < RowsByCode::MOST_ROWS;
+        if are_many {
+            self.by_code.later = Some(RowsByCode::new(self, held.covered, rows));
+        }
+        are_many
     }
 }
 
@@ -207,6 +256,10 @@ pub(crate) struct ByCode {
     /// Passes over the column's rows that it would have saved.
     missed: f32,
     held: Option<RowsByCode>,
+    /// Of the rows behind those.
+    later: Option<RowsByCode>,
+    /// The visit at which it was used last, as [`used_at`](ByCode::used_at) was told.
+    used: u64,
 }
 
 impl ByCode {
@@ -218,6 +271,12 @@ impl ByCode {
         self.held.as_ref()
     }
 
+    /// All that are held, one behind the other.
+    #[inline]
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &RowsByCode> {
+        self.held.iter().chain(&self.later)
+    }
+
     /// Notes that rows were looked for in as much time as so many passes take. Returns whether that makes `worth` of
     /// them.
     pub(crate) fn miss(&mut self, passes: f32, worth: usize) -> bool {
@@ -227,12 +286,12 @@ impl ByCode {
 
     /// What is known of a column when its rows have got new numbers: nothing but that it was asked for.
     pub(super) fn anew(&self) -> ByCode {
-        ByCode { missed: self.missed, held: None }
+        ByCode { missed: self.missed, ..ByCode::default() }
     }
 
     /// Gives it up if nobody has used it for a long time; returns whether it was so.
     pub(crate) fn retire(&mut self, visit: u64) -> bool {
-        let unused = self.held.as_ref().is_some_and(|held| visit >= held.used + ByCode::UNUSED);
+        let unused = self.held.is_some() && visit >= self.used + ByCode::UNUSED;
         if unused {
             *self = ByCode::default();
         }
@@ -240,14 +299,12 @@ impl ByCode {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.held.as_ref().map_or(0, RowsByCode::size)
+        self.parts().map(RowsByCode::size).sum()
     }
 
     /// Notes that it was used at a visit.
     pub(crate) fn used_at(&mut self, visit: u64) {
-        if let Some(held) = &mut self.held {
-            held.used = visit;
-        }
+        self.used = visit;
     }
 }
 
@@ -281,7 +338,7 @@ mod tests {
         ];
         for column in columns {
             let rows = 1000;
-            let by_code = RowsByCode::new(&column, rows);
+            let by_code = RowsByCode::new(&column, 0, rows);
             assert_eq!(by_code.covered(), 960);
             let codes: Vec<u64> = (0..rows).map(|row| column.codes.get(row)).collect();
             for low in codes.iter().copied().step_by(37).chain([0, column.max_code, column.max_code + 1]) {
@@ -305,7 +362,7 @@ mod tests {
         let rows = RowsByCode::MOST_ROWS + 100;
         let scattered = |row: i64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> 32) & 0xffff;
         for column in [encoded(rows, |row| Some(row % 300)), encoded(rows, |row| Some(scattered(row)))] {
-            let by_code = RowsByCode::new(&column, rows);
+            let by_code = RowsByCode::new(&column, 0, rows);
             assert_eq!(by_code.covered(), RowsByCode::MOST_ROWS);
             for (low, high) in [(7, 7), (0, 0), (column.max_code, column.max_code), (20, 60), (0, u64::MAX)] {
                 let places = by_code.places(&column.codes, low, high);
@@ -318,6 +375,28 @@ mod tests {
                 let expected: Vec<u32> = (0..RowsByCode::MOST_ROWS as u32).filter(inside).collect();
                 assert_eq!(found, expected);
             }
+        }
+    }
+
+    #[test]
+    fn rows_that_are_added_later_are_found() {
+        let value = |row: i64| (row % 11 != 3).then_some((row * 7) % 300);
+        let mut column = encoded(2000, value);
+        let find = |column: &EncodedColumn, low: u64, high: u64| -> Vec<usize> {
+            let parts = column.by_code.parts();
+            let rows = parts.flat_map(|part| part.rows(part.places(&column.codes, low, high)));
+            let mut rows: Vec<usize> = rows.map(|row| row as usize).collect();
+            rows.sort_unstable();
+            rows
+        };
+        assert!(!column.order_later_rows(2000));
+        column.order_rows(1000, 0);
+        assert!(!column.order_later_rows(1200) && column.order_later_rows(1300));
+        assert!(!column.order_later_rows(1500) && column.order_later_rows(2000));
+        for (low, high) in [(0, 0), (7, 7), (20, 60), (0, u64::MAX)] {
+            let inside =
+                |row: &usize| (low..=high).contains(&column.codes.get(*row)) && !column.is_null(*row);
+            assert_eq!(find(&column, low, high), (0..1984).filter(inside).collect::<Vec<usize>>());
         }
     }
 

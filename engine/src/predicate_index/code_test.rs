@@ -212,26 +212,28 @@ impl CodeTest {
     }
 
     /// Adds to `found` those of the column's first `rows` rows that meet it, ascending: those that are held by code
-    /// are read off. It is a test of few intervals; of one, `places` may say where the rows are.
+    /// are read off. It is a test of few intervals; of one, `places` may say where the first of these rows are.
     pub(super) fn look_up(
         &self,
         column: &EncodedColumn,
-        by_code: &RowsByCode,
-        places: Option<Range<usize>>,
+        mut places: Option<Range<usize>>,
         rows: usize,
         words: &mut Vec<u64>,
         found: &mut Vec<u32>,
     ) {
-        let mut values = 0;
-        self.for_few_intervals(|low, high| {
-            values += (high - low).saturating_add(1);
-            let places = places.clone().unwrap_or_else(|| by_code.places(&column.codes, low, high));
-            found.extend(by_code.rows(places));
-        });
-        if values > 1 {
-            found.sort_unstable();
+        let mut covered = 0;
+        for by_code in column.by_code.parts() {
+            let (mut values, first) = (0, found.len());
+            self.for_few_intervals(|low, high| {
+                values += (high - low).saturating_add(1);
+                let places = places.take().unwrap_or_else(|| by_code.places(&column.codes, low, high));
+                found.extend(by_code.rows(places));
+            });
+            if values > 1 {
+                found[first..].sort_unstable();
+            }
+            covered = by_code.covered();
         }
-        let covered = by_code.covered();
         if covered < rows {
             self.mask(column, covered, rows, words);
             for_bits(words, |row| found.push(covered as u32 + row));

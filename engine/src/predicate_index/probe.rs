@@ -566,11 +566,9 @@ impl Prober {
             }
             Plan::LookUp(first) => {
                 let state = &self.states[first as usize];
-                if let Some(column) = scene.encoded(first)
-                    && let Some(by_code) = column.by_code.get()
-                {
+                if let Some(column) = scene.encoded(first) {
                     let places = state.places.clone();
-                    state.code.look_up(column, by_code, places, scene.rows, &mut self.scratch, rows);
+                    state.code.look_up(column, places, scene.rows, &mut self.scratch, rows);
                 }
             }
             _ => {}
