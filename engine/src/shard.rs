@@ -73,7 +73,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            segment_rows: 1 << 17,
+            segment_rows: 1 << 18,
             probe_together: 10,
             selective_share: 256,
             passes_to_order: 16,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Codes, EncodedColumn};
-use crate::{ahead::fetch_at, bits::Bits};
+use crate::ahead::fetch_at;
 
 /// Which rows have the codes of a column, of some rows that lie together. It says nothing about rows that were added
 /// after it was made: codes are never changed, only added.
@@ -13,8 +13,9 @@ pub(crate) struct RowsByCode {
     first: usize,
     /// The rows that are not NULL in the order of their codes, those of one code ascending: the lower 16 bits of each.
     rows: Vec<u16>,
-    /// Their 17th bits, where rows have them.
-    high: Option<Bits>,
+    /// Their bits above those, so many for each row.
+    high: Vec<u64>,
+    high_bits: u32,
     /// Where the rows of each bucket start, and where the last one's end. The codes of a bucket have the same upper
     /// bits.
     starts: Vec<u32>,
@@ -25,9 +26,11 @@ pub(crate) struct RowsByCode {
 }
 
 impl RowsByCode {
-    /// Rows that can be covered: their numbers have 17 bits.
-    const MOST_ROWS: usize = 1 << 17;
-    /// Buckets are so few that where they start takes less memory than the rows.
+    /// Rows that can be covered: their numbers have 18 bits.
+    const MOST_ROWS: usize = 1 << 18;
+    /// Rows for each bucket, where they are many: where the buckets start takes little memory then.
+    const ROWS_A_BUCKET: usize = 16;
+    /// Buckets up to which there is one for each row.
     const BUCKETS: usize = 1 << 13;
     /// Rows up to which the code of each is looked at.
     const COUNTED: usize = 32;
@@ -51,7 +54,8 @@ impl RowsByCode {
 
     fn of_codes<T: Copy + Into<u64>>(column: &EncodedColumn, first: usize, codes: &[T]) -> RowsByCode {
         let bits = u64::BITS - column.max_code.leading_zeros();
-        let buckets = codes.len().next_power_of_two().clamp(2, RowsByCode::BUCKETS);
+        let buckets = codes.len().min(RowsByCode::BUCKETS).max(codes.len() / RowsByCode::ROWS_A_BUCKET);
+        let buckets = buckets.next_power_of_two().max(2);
         let shift = bits.saturating_sub(buckets.ilog2());
         let bucket = |row: usize| (codes[row].into() >> shift) as usize;
         let nulls = column.nulls.as_ref().map_or(&[][..], |nulls| &nulls.words()[first / 64..]);
@@ -75,21 +79,29 @@ impl RowsByCode {
                     .sort_unstable_by_key(|row| (codes[*row as usize].into(), *row));
             }
         }
-        let high = (codes.len() > 1 << 16).then(|| {
-            let mut high = Bits::zeros(rows.len());
-            let above = rows.iter().enumerate().filter(|(_, row)| **row >> 16 == 1);
-            above.for_each(|(place, _)| high.set(place));
-            high
-        });
+        // A power of two, so that no row's lie in two words.
+        let high_bits = match (codes.len().saturating_sub(1) >> 16).checked_ilog2() {
+            None => 0,
+            Some(last) => (last + 1).next_power_of_two(),
+        };
+        let mut high = vec![0u64; (rows.len() * high_bits as usize).div_ceil(64)];
+        for (place, row) in rows.iter().enumerate().filter(|(_, row)| **row >> 16 > 0) {
+            let at = place * high_bits as usize;
+            high[at / 64] |= u64::from(row >> 16) << (at % 64);
+        }
         let rows = rows.into_iter().map(|row| row as u16).collect();
-        RowsByCode { first, rows, high, starts, shift, covered: first + codes.len() }
+        RowsByCode { first, rows, high, high_bits, starts, shift, covered: first + codes.len() }
     }
 
     /// The row at a place in the order of codes.
     #[inline]
     fn row(&self, place: usize) -> u32 {
-        let high = self.high.as_ref().is_some_and(|high| high.get(place));
-        self.first as u32 + (u32::from(self.rows[place]) | u32::from(high) << 16)
+        let mut row = u32::from(self.rows[place]);
+        if self.high_bits > 0 {
+            let at = place * self.high_bits as usize;
+            row |= ((self.high[at / 64] >> (at % 64)) as u32 & ((1 << self.high_bits) - 1)) << 16;
+        }
+        self.first as u32 + row
     }
 
     /// The rows at some places in the order of codes.
@@ -191,9 +203,7 @@ impl RowsByCode {
     pub(crate) fn fetch_rows(&self, low: u64, high: u64) {
         let place = self.starts[self.buckets(low, high).0] as usize;
         fetch_at(&self.rows, place);
-        if let Some(high) = &self.high {
-            high.fetch(place);
-        }
+        fetch_at(&self.high, place * self.high_bits as usize / 64);
     }
 
     /// Begins to fetch the codes that tell which rows of a bucket are those of one code.
@@ -218,7 +228,7 @@ impl RowsByCode {
 
     /// Logical size in bytes.
     pub(super) fn size(&self) -> usize {
-        self.rows.len() * 2 + self.starts.len() * 4 + self.high.as_ref().map_or(0, Bits::size)
+        self.rows.len() * 2 + self.starts.len() * 4 + self.high.len() * 8
     }
 }
 
@@ -358,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_numbers_of_17_bits_are_found() {
+    fn rows_with_numbers_of_18_bits_are_found() {
         let rows = RowsByCode::MOST_ROWS + 100;
         let scattered = |row: i64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> 32) & 0xffff;
         for column in [encoded(rows, |row| Some(row % 300)), encoded(rows, |row| Some(scattered(row)))] {
