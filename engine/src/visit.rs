@@ -197,7 +197,7 @@ impl Table {
         segment.visits += 1;
         let (rows, visit, looked_up) = (segment.encoded_rows(), segment.visits, self.prober.looked_up());
         let used = segment.columns.iter_mut().enumerate().filter(|(index, _)| looked_up & bit(*index) != 0);
-        let (mut size, mut grown) = (self.by_code_size, false);
+        let (size, mut grown) = (self.by_code_size, false);
         for base in used.filter_map(|(_, column)| column.base.as_mut()) {
             base.by_code.used_at(visit);
             grown |= base.order_later_rows(rows);
@@ -206,8 +206,9 @@ impl Table {
             let Some(base) = &mut segment.columns[*column].base else { continue };
             if base.by_code.miss(*passes, self.options.passes_to_order) && size * PART < self.segments_size {
                 base.order_rows(rows, visit);
-                size += base.by_code.size();
                 grown = true;
+                // One column a visit: nobody waits for many.
+                break;
             }
         }
         if grown {
