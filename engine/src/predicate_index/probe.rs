@@ -57,6 +57,12 @@ impl<'a> Scene<'a> {
         self.rows / self.options.selective_share.max(1)
     }
 
+    /// Rows that are asked one by one in no more time than a pass over a column takes.
+    fn checked(&self) -> usize {
+        const SHARE: usize = 64;
+        self.rows / SHARE
+    }
+
     /// Rows up to which no other test is asked whether it is more selective.
     fn enough(&self) -> usize {
         self.few() / 4
@@ -394,7 +400,8 @@ impl Prober {
             }
         }
         let Some((rows, id)) = best else { return Plan::All };
-        if rows > few {
+        let held = scene.encoded(id).is_some_and(|column| column.by_code.get().is_some());
+        if rows > if held { few.max(scene.checked()) } else { few } {
             return Plan::Masks;
         }
         let column = scene.tests.column(id);
@@ -403,7 +410,7 @@ impl Prober {
             if !state.code.for_few_intervals(|_, _| {}) {
                 return Plan::Masks;
             }
-            if scene.encoded(id).is_some_and(|column| column.by_code.get().is_some()) {
+            if held {
                 self.looked_up |= bit(column);
                 return Plan::LookUp(id);
             }
@@ -628,7 +635,7 @@ impl Prober {
         words.clear();
         let mut left = scene.rows;
         for (index, id) in order.iter().enumerate() {
-            if index > 0 && left <= scene.few() {
+            if index > 0 && left <= scene.checked() {
                 for_bits(&words, |row| rows.push(row));
                 self.spare_words = words;
                 for id in &order[index..] {
