@@ -110,6 +110,27 @@ impl RowsByCode {
         places.map(|place| self.row(place))
     }
 
+    /// Appends the rows at some places to others.
+    pub(crate) fn copy_rows(&self, places: Range<usize>, found: &mut Vec<u32>) {
+        let first = self.first as u32;
+        if self.high_bits == 0 {
+            return found.extend(self.rows[places].iter().map(|row| first + u32::from(*row)));
+        }
+        // The upper bits of so many rows lie in one word.
+        let (bits, in_word) = (self.high_bits, (u64::BITS / self.high_bits) as usize);
+        let mut place = places.start;
+        while place < places.end {
+            let end = places.end.min((place / in_word + 1) * in_word);
+            let mut high = self.high[place / in_word] >> ((place % in_word) as u32 * bits);
+            found.extend(self.rows[place..end].iter().map(|row| {
+                let upper = high as u32 & ((1 << bits) - 1);
+                high >>= bits;
+                first + (u32::from(*row) | upper << 16)
+            }));
+            place = end;
+        }
+    }
+
     /// The places of the covered rows with codes from `low` to `high`.
     #[inline]
     pub(crate) fn places(&self, codes: &Codes, low: u64, high: u64) -> Range<usize> {
@@ -354,7 +375,10 @@ mod tests {
             for low in codes.iter().copied().step_by(37).chain([0, column.max_code, column.max_code + 1]) {
                 for high in [low, low + 1, low + (column.max_code - low.min(column.max_code)) / 2, u64::MAX] {
                     let places = by_code.places(&column.codes, low, high);
-                    let mut found: Vec<usize> = by_code.rows(places).map(|row| row as usize).collect();
+                    let mut copied = Vec::new();
+                    by_code.copy_rows(places.clone(), &mut copied);
+                    assert!(by_code.rows(places).eq(copied.iter().copied()));
+                    let mut found: Vec<usize> = copied.into_iter().map(|row| row as usize).collect();
                     if low == high {
                         assert!(found.is_sorted());
                     }
@@ -379,7 +403,9 @@ mod tests {
                 let about =
                     by_code.few_places(&column.codes, low, high).map_or_else(|rows| rows, |it| it.len());
                 assert!(about <= places.len() + 1 && about * 2 + 100 >= places.len(), "{about} {places:?}");
-                let mut found: Vec<u32> = by_code.rows(places).collect();
+                let mut found = Vec::new();
+                by_code.copy_rows(places.clone(), &mut found);
+                assert!(by_code.rows(places).eq(found.iter().copied()));
                 found.sort_unstable();
                 let inside = |row: &u32| (low..=high).contains(&column.codes.get(*row as usize));
                 let expected: Vec<u32> = (0..RowsByCode::MOST_ROWS as u32).filter(inside).collect();

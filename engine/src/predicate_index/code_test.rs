@@ -227,7 +227,7 @@ impl CodeTest {
             self.for_few_intervals(|low, high| {
                 values += (high - low).saturating_add(1);
                 let places = places.take().unwrap_or_else(|| by_code.places(&column.codes, low, high));
-                found.extend(by_code.rows(places));
+                by_code.copy_rows(places, found);
             });
             if values > 1 {
                 found[first..].sort_unstable();
@@ -261,8 +261,8 @@ impl CodeTest {
         if self.is_certain(column) {
             return;
         }
-        match (&self.codes, &column.nulls) {
-            (CodeSet::Range(low, high), None) if !column.all_null && !self.accept_null => {
+        match &self.codes {
+            CodeSet::Range(low, high) if !column.all_null && !self.accept_null => {
                 with_codes!(&column.codes,
                     codes => {
                         let (low, span) = (Code::narrow(*low), Code::narrow(high - low));
@@ -274,6 +274,12 @@ impl CodeTest {
                         keep(rows, |row| bits.get(row as usize) == wanted);
                     }
                 );
+                // The code of a NULL is 0.
+                if *low == 0
+                    && let Some(nulls) = &column.nulls
+                {
+                    keep(rows, |row| !nulls.get(row as usize));
+                }
             }
             _ => rows.retain(|row| self.holds(column, *row as usize)),
         }
