@@ -15,10 +15,7 @@ use std::{
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts,
-    aggregate::Group,
-    position::KeyRange,
-    statistics::TableStatistics,
+    SqlError, SqlState, TableId, Ts, aggregate::Group, position::KeyRange, statistics::TableStatistics,
 };
 
 mod lost;

@@ -75,6 +75,14 @@ pub enum ConfigError {
         /// A range that would have to be copied.
         range: KeyRange,
     },
+    /// Those who would be left with a range failed earlier, and miss what was written since.
+    #[error("who would be left with range {range} failed before {process}")]
+    LastHolder {
+        /// Whom the change is about.
+        process: ProcessId,
+        /// A range that would be left to them.
+        range: KeyRange,
+    },
     /// The change does not imply this instruction.
     #[error("the change does not imply the instruction {0:?}")]
     Instruction(Instruction),

@@ -805,6 +805,13 @@ impl Config {
             kept.then(|| self.placement.replica(partition, index)).flatten()
         };
         let placement = self.placement.changed(nodes, ts, keeps)?;
+        if let Some(range) = placement.orphan_of(&self.placement) {
+            let (Change::Expand { process, .. }
+            | Change::Contract { process }
+            | Change::Replace { process, .. }
+            | Change::Rebalance { process, .. }) = *change;
+            return Err(ConfigError::LastHolder { process, range });
+        }
         let implied = Implied::by(&self.placement, &placement, keeps)?;
         next.placement = Arc::new(placement);
         next.version += 1;

@@ -234,6 +234,23 @@ impl Placement {
         }
     }
 
+    /// A primary range without a live holder that is left to others than in the placement before, at least in part: there
+    /// it has a live holder, or another one was suspected last, and nobody has what was written after these others failed.
+    pub(super) fn orphan_of(&self, before: &Placement) -> Option<KeyRange> {
+        let is_live = |placement: &Placement, partition| {
+            placement.holders(partition).any(|node| node.suspected.is_none())
+        };
+        let last = |placement: &Placement, partition| {
+            placement.last_holder(partition).map(|index| placement.nodes[index].process)
+        };
+        let differs = |(range, partition): &&(KeyRange, usize)| {
+            let mut earlier = before.touched(&[*range]).into_iter().map(|(_, partition)| partition);
+            earlier.any(|earlier| is_live(before, earlier) || last(before, earlier) != last(self, *partition))
+        };
+        let mut dead = self.primary().iter().filter(|(_, partition)| !is_live(self, *partition));
+        dead.find(differs).map(|(range, _)| *range)
+    }
+
     /// Records a later incarnation of the process at an index.
     pub(super) fn restart(&mut self, index: usize, incarnation: Incarnation) {
         self.nodes[index].incarnation = incarnation;

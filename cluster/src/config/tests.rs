@@ -330,6 +330,24 @@ fn who_leaves_the_ring_ends_only_what_it_has_to_send_on() {
 }
 
 #[test]
+fn the_last_live_holder_of_a_range_stays() {
+    let config = Config::new([(10, S(1)), (20, S(2))], 2).expect("a valid ring");
+    let suspicion = Membership::Suspect { process: S(2), incarnation: 1 };
+    let config = after(&config, &configuration(CLIENT, 1, 1, Configuration::Membership(suspicion)), 7);
+    let refused = config.plan(Change::Contract { process: S(1) });
+    assert!(
+        matches!(refused, Err(ConfigError::LastHolder { process, .. }) if process == S(1)),
+        "{refused:?}"
+    );
+    assert!(config.plan(Change::Contract { process: S(2) }).is_ok());
+    // What was written since is nowhere else, also when it has failed itself.
+    let suspicion = Membership::Suspect { process: S(1), incarnation: 1 };
+    let config = after(&config, &configuration(CLIENT, 1, 1, Configuration::Membership(suspicion)), 8);
+    assert!(config.plan(Change::Contract { process: S(1) }).is_err());
+    assert!(config.plan(Change::Contract { process: S(2) }).is_ok());
+}
+
+#[test]
 fn reads_avoid_busy_processes_and_ranges_that_came_later() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
     let config = join(&config, S(4), 1, None);

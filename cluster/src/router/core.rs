@@ -721,6 +721,11 @@ impl Core {
                 (ts, Some(catalog.clone()))
             }
         };
+        let purged = self.mseq.truncated();
+        if catalog.is_some() && ts < purged {
+            // It was suspected before it had begun, so the log was not kept for it.
+            return self.send(to, Wire::SubscribeRefused { incarnation, purged });
+        }
         let Role::Leading(leading) = &mut self.role else { return };
         let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);
         let clients = self.mseq.config().clients().collect();

@@ -357,7 +357,7 @@ impl Node {
             // What a standby has missed does not concern it, and when it has been given a place since, the log is kept from
             // then on.
             Wire::SubscribeRefused { incarnation, .. }
-                if incarnation == self.incarnation && self.core.is_blank() =>
+                if incarnation == self.incarnation && self.core.is_blank() && !self.begins =>
             {
                 self.begins = true;
                 self.link.ask_again(from);
