@@ -338,6 +338,17 @@ impl Config {
         self.placement.held(process)
     }
 
+    /// The primary ranges of which a process has rows that count: it holds them, or still sends rows of them.
+    pub fn held_or_sent(&self, process: ProcessId) -> Vec<KeyRange> {
+        let sent = self.copies().filter(|(from, _, _)| *from == process);
+        let sent: Vec<KeyRange> = sent.flat_map(|(_, _, ranges)| ranges.iter().copied()).collect();
+        let mut ranges = self.held(process);
+        ranges.extend(self.overlapping(&sent));
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
     /// The processes whose durable watermarks keep the log: those that are not suspected, and for a range all of whose
     /// holders are, the one that can still recover it. A process that has left the ring and still sends is one of them.
     pub fn keepers_of_log(&self) -> Vec<ProcessId> {

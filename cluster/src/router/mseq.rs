@@ -262,7 +262,10 @@ impl MSeq {
     /// Follows who joins, gets a place on the ring and loses it by a message that leads to another config.
     fn place(&mut self, body: &Body, config: &Config, ts: Ts) {
         let before = self.config().clone();
-        let placed = config.storage_processes().filter(|process| !before.is_active(*process));
+        // Also who takes the place back where it was suspected.
+        let placed = before.standbys().filter(|process| {
+            config.is_active(*process) && !config.standbys().any(|standby| standby == *process)
+        });
         self.placed.extend(placed.map(|process| (process, (ts, self.catalog.clone()))));
         self.placed.retain(|process, _| config.is_active(*process));
         if let Body::Configuration(Configuration::Membership(Membership::Join {

@@ -540,14 +540,15 @@ impl World {
 }
 
 impl World {
-    /// Whether all who can have answered for some range about what was ordered at a `Ts` have ended since it was asked or are
-    /// suspected, so that nobody may know.
+    /// Whether all who can have answered for some range about what was ordered at a `Ts` have ended since it was asked, have
+    /// begun anew or are suspected, so that nobody may know.
     fn answer_may_be_lost(&self, ranges: &[KeyRange], ts: Option<Ts>, since_us: u64) -> bool {
         let now = self.replay.config();
         let (_, config) = &self.replay.configs_since(ts.unwrap_or(self.replay.ts()))[0];
         let has_ended = |process: ProcessId| {
             let life = &self.lives[&process];
-            now.is_suspected(process) || !life.up || life.started_us >= since_us
+            let is_anew = now.incarnation(process) != config.incarnation(process);
+            now.is_suspected(process) || is_anew || !life.up || life.started_us >= since_us
         };
         config.overlapping(ranges).into_iter().any(|range| config.holders(range).into_iter().all(has_ended))
     }

@@ -180,6 +180,7 @@ impl Core {
         let held = held_by(&options.config, options.id);
         let moving = Moving::new(&options, &recovered);
         Core {
+            hashes: if held.is_empty() { Vec::new() } else { recovered.hashes },
             moving,
             options,
             held,
@@ -203,7 +204,6 @@ impl Core {
             requested: None,
             writing: None,
             drops: Vec::new(),
-            hashes: recovered.hashes,
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
             payloads: BTreeMap::new(),
@@ -380,7 +380,7 @@ impl Core {
     }
 
     /// A snapshot or basic read cannot be answered.
-    fn lose(&mut self, id: MessageId) {
+    pub(super) fn lose(&mut self, id: MessageId) {
         self.effects.push(Effect::Send(id.submitter, Wire::ReadsLost(vec![id])));
     }
 

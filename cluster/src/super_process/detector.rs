@@ -109,7 +109,8 @@ impl FailureDetector {
                     || config.is_receiving(*holder)
                     || suspected.iter().any(|(other, _)| other == holder)
             };
-            let is_last = config.held(process).iter().any(|range| config.holders(*range).iter().all(gone));
+            let ranges = config.held_or_sent(process);
+            let is_last = ranges.iter().any(|range| config.holders(*range).iter().all(gone));
             if !is_last {
                 suspected.push((process, config.incarnation(process).unwrap_or(0).max(incarnation)));
             }
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::{Configuration, Membership},
+        config::{Change, Configuration, Membership},
         router::testing::configuration,
     };
 
@@ -195,6 +196,21 @@ mod tests {
         let mut scene = Scene::new(2, 1);
         scene.pass(1_000, &[1, 2]);
         assert_eq!(scene.pass(60_000, &[1]), []);
+    }
+
+    #[test]
+    fn who_has_left_and_sends_the_last_copy_is_not_suspected() {
+        let mut scene = Scene::new(2, 1);
+        scene.pass(1_000, &[1, 2]);
+        let process = ProcessId::storage(1);
+        let keyspace = scene.config.plan(Change::Contract { process }).expect("a possible change");
+        let message = configuration(ProcessId::client(1), 1, 1, Configuration::Keyspace(keyspace));
+        scene.config = scene.config.apply(&message, Ts(5)).expect("possible").expect("it changes the config");
+        assert_eq!(scene.pass(60_000, &[2]), []);
+        let received = Configuration::Received { keyspace: Ts(5), process: ProcessId::storage(2) };
+        let message = configuration(ProcessId::client(1), 1, 2, received);
+        scene.config = scene.config.apply(&message, Ts(6)).expect("possible").expect("it changes the config");
+        assert_eq!(scene.pass(60_000, &[2]), [(process, 7)]);
     }
 
     #[test]

@@ -26,8 +26,10 @@ pub(super) struct Requested {
     config: Arc<Config>,
     /// The last message of each submitter that belongs to it.
     passed: Vec<MessageId>,
-    /// The primary ranges that are held at its `Ts`.
+    /// The primary ranges that are held at its `Ts`, or else those that an earlier life held.
     held: Vec<KeyRange>,
+    /// Whether other replicas have the same rows: what an earlier life held ends where it was suspected.
+    compared: bool,
     /// Parts that are held no more and that others may still ask for.
     served: Vec<(ProcessId, PartId)>,
 }
@@ -39,6 +41,7 @@ pub(super) struct Writing {
     /// Tables that have not been read.
     tables: VecDeque<Arc<TableSchema>>,
     held: Vec<KeyRange>,
+    compared: bool,
     served: Vec<PartId>,
     /// Reads of the present table, by their local time.
     reads: BTreeMap<Ts, CheckpointRead>,
@@ -76,9 +79,10 @@ impl Core {
     pub(super) fn request_checkpoint(&mut self, ts: Ts) {
         let served = self.moving.served_and_not_held();
         let (catalog, config) = (self.catalog.clone(), self.options.config.clone());
-        let held = if self.held.is_empty() { self.moving.retained.clone() } else { self.held.clone() };
+        let compared = !self.held.is_empty();
+        let held = if compared { self.held.clone() } else { self.moving.retained.clone() };
         let passed = self.passed.values().copied().collect();
-        self.requested = Some(Requested { ts, catalog, config, passed, held, served });
+        self.requested = Some(Requested { ts, catalog, config, passed, held, compared, served });
     }
 
     /// Begins a checkpoint whose time has come.
@@ -90,7 +94,7 @@ impl Core {
         let Some(requested) = self.requested.take_if(|requested| !runs_before(writes, requested.ts)) else {
             return;
         };
-        let Requested { ts, catalog, config, passed, held, served } = requested;
+        let Requested { ts, catalog, config, passed, held, compared, served } = requested;
         // Nothing is read for one who holds nothing: it may have a keyspace message's turn at this very moment.
         let empty = held.is_empty() && served.is_empty();
         let tables = catalog.tables().filter(|_| !empty).cloned().collect();
@@ -101,6 +105,7 @@ impl Core {
             ts,
             tables,
             held: held.clone(),
+            compared,
             served: parts,
             reads: BTreeMap::new(),
             hashes: BTreeMap::new(),
@@ -135,7 +140,7 @@ impl Core {
                 .into_iter()
                 .map(|((table, range), hash)| (table, range, hash))
                 .collect();
-            self.hashes_at = (ts, hashes.clone());
+            self.hashes_at = (ts, if writing.compared { hashes.clone() } else { Vec::new() });
             self.effects.push(Effect::EndCheckpoint { ts, hashes });
             return;
         };

@@ -164,7 +164,12 @@ impl Core {
         catalog: Arc<Catalog>,
         present: (Ts, Arc<Config>),
     ) {
-        self.pending.clear();
+        for delivery in std::mem::take(&mut self.pending) {
+            // What is ordered comes again, if it concerns this process.
+            if !delivery.message.id.is_ordered() {
+                self.lose(delivery.message.id);
+            }
+        }
         self.forget_moving(ts);
         self.abandon();
         (self.frontier, self.delivered, self.recovered) = (ts, ts, ts);
