@@ -722,8 +722,8 @@ impl Core {
             }
         };
         let purged = self.mseq.truncated();
-        if catalog.is_some() && ts < purged {
-            // It was suspected before it had begun, so the log was not kept for it.
+        if ts < purged {
+            // The log may reach back further, but nobody knows any more by which config it was routed.
             return self.send(to, Wire::SubscribeRefused { incarnation, purged });
         }
         let Role::Leading(leading) = &mut self.role else { return };

@@ -168,7 +168,8 @@ impl World {
         let gone = |holder: &ProcessId| {
             *holder == process || self.suspected.contains(holder) || config.is_receiving(*holder)
         };
-        self.reckless || !config.held(process).iter().any(|range| config.holders(*range).iter().all(gone))
+        let ranges = config.held_or_sent(process);
+        self.reckless || !ranges.iter().any(|range| config.holders(*range).iter().all(gone))
     }
 
     /// A client that was suspected is started again.

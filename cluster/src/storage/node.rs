@@ -458,23 +458,22 @@ impl Node {
         if self.begins != catalog.is_some() || !self.link.accepted(router) {
             return;
         }
+        let is_first = !std::mem::replace(&mut self.announced, true);
+        if is_first {
+            // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
+            // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
+            for client in clients {
+                let (incarnation, passed) = (self.incarnation, self.core.passed(*client));
+                self.send(*client, Wire::Restarted { incarnation, passed });
+                self.clients.entry(*client).or_insert(None);
+            }
+        }
         if let Some(catalog) = catalog {
             self.begins = false;
-            self.announced = true;
-            return self.event(Event::Begin { ts, config, catalog, present });
+            self.event(Event::Begin { ts, config, catalog, present });
+        } else if is_first {
+            self.event(Event::Config { config, present });
         }
-        if self.announced {
-            return;
-        }
-        // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
-        // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
-        for client in clients {
-            let (incarnation, passed) = (self.incarnation, self.core.passed(*client));
-            self.send(*client, Wire::Restarted { incarnation, passed });
-            self.clients.entry(*client).or_insert(None);
-        }
-        self.announced = true;
-        self.event(Event::Config { config, present });
     }
 
     fn event(&mut self, event: Event) {
