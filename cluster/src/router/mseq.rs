@@ -102,8 +102,8 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
-    /// Since when storage processes have a place on the ring that have joined, and the catalog just before: what is ordered
-    /// from then on concerns them.
+    /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that,
+    /// and the catalog there: what is ordered behind it concerns them.
     placed: BTreeMap<ProcessId, (Ts, Arc<Catalog>)>,
     truncated: Ts,
     /// Learned from the same log.
@@ -165,7 +165,7 @@ impl MSeq {
     /// at the end.
     pub fn begins(&self, process: ProcessId) -> (Ts, &Arc<Catalog>) {
         match self.placed.get(&process) {
-            Some((ts, catalog)) => (Ts(ts.0 - 1), catalog),
+            Some((ts, catalog)) => (*ts, catalog),
             None => (self.ts, &self.catalog),
         }
     }
@@ -266,8 +266,9 @@ impl MSeq {
         let placed = before.standbys().filter(|process| {
             config.is_active(*process) && !config.standbys().any(|standby| standby == *process)
         });
-        self.placed.extend(placed.map(|process| (process, (ts, self.catalog.clone()))));
-        self.placed.retain(|process, _| config.is_active(*process));
+        self.placed.extend(placed.map(|process| (process, (Ts(ts.0 - 1), self.catalog.clone()))));
+        // Who has left may still have to send what it received: it began there, too.
+        self.placed.retain(|process, _| config.is_active(*process) || config.is_busy(*process));
         if let Body::Configuration(Configuration::Membership(Membership::Join {
             process, incarnation, ..
         })) = body
@@ -327,7 +328,11 @@ mod tests {
     }
 
     fn three_and_a_standby() -> MSeq {
-        let mut mseq = MSeq::new(Config::evenly(3, 2).expect("a ring"));
+        with_a_standby(Config::evenly(3, 2).expect("a ring"))
+    }
+
+    fn with_a_standby(config: Config) -> MSeq {
+        let mut mseq = MSeq::new(config);
         let process = ProcessId::storage(4);
         let joins = Membership::Join { process, incarnation: 1, recovered: None, address: None };
         change(&mut mseq, 1, Configuration::Membership(joins));
@@ -366,6 +371,28 @@ mod tests {
         learn(&mut mseq, read(OTHER, 1, 2, 0));
         assert_eq!(mseq.begins(ProcessId::storage(4)).0, before);
         assert!(mseq.config_behind(before).standbys().any(|standby| standby == ProcessId::storage(4)));
+    }
+
+    #[test]
+    fn who_leaves_before_it_has_received_begins_where_it_was_given_a_place() {
+        let mut mseq = with_a_standby(Config::evenly(3, 1).expect("a ring"));
+        let process = ProcessId::storage(4);
+        let keyspace = expand(&mseq, 7);
+        let before = mseq.ts();
+        change(&mut mseq, 2, Configuration::Keyspace(keyspace));
+        let keyspace = mseq.config().plan(Change::Contract { process }).expect("possible");
+        let contracted = change(&mut mseq, 3, Configuration::Keyspace(keyspace)).ts;
+        assert!(
+            !mseq.config().is_active(process) && mseq.config().is_busy(process),
+            "it has to send what it receives"
+        );
+        assert_eq!(mseq.begins(process).0, before);
+        assert!(mseq.config().migrations().contains_key(&contracted));
+        for (sequence, process) in (4..).zip((1..=3).map(ProcessId::storage)) {
+            change(&mut mseq, sequence, Configuration::Received { keyspace: contracted, process });
+        }
+        assert!(!mseq.config().is_busy(process));
+        assert_eq!(mseq.begins(process).0, mseq.ts(), "nobody needs what it has");
     }
 
     #[test]
