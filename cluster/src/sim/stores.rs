@@ -106,7 +106,7 @@ impl StorageHost {
     }
 
     /// The ranges whose votes are missing about writes that have been executed here.
-    pub(super) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
+    pub(super) fn missing_votes(&self) -> impl Iterator<Item = (Ts, KeyRange)> {
         self.node.core().missing_votes()
     }
 

@@ -611,12 +611,15 @@ impl World {
         }
     }
 
-    /// Whether a write waits for the vote of a range whose holders are all suspected: only those could know it, so neither the
-    /// write nor what depends on it comes to an end (DESIGN, decision 4).
+    /// Whether a write waits for the vote of a range whose holders were all suspected at once: only those could know it, so
+    /// neither the write nor what depends on it comes to an end (DESIGN, decision 4).
     fn waits_for_the_dead(&self) -> bool {
-        let config = self.replay.config();
         let mut missing = self.storage.values().flat_map(StorageHost::missing_votes);
-        missing.any(|range| config.without_holder(&[range]).is_some())
+        missing.any(|(ts, range)| {
+            let configs = self.replay.configs_since(Ts(ts.0 - 1));
+            let voters = configs[0].1.holders(range);
+            configs.iter().any(|(_, config)| voters.iter().all(|voter| config.is_suspected(*voter)))
+        })
     }
 
     fn unfinished(&self) -> String {

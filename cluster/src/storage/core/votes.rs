@@ -44,9 +44,10 @@ impl Core {
     }
 
     /// The ranges whose votes are missing about writes that have been executed here.
-    pub(crate) fn missing_votes(&self) -> impl Iterator<Item = KeyRange> {
-        let waiting = self.running.iter().filter(|(_, running)| running.undecided);
-        waiting.filter_map(|(time, _)| self.ballots.get(global(*time))).flat_map(Ballot::missing)
+    pub(crate) fn missing_votes(&self) -> impl Iterator<Item = (Ts, KeyRange)> {
+        let waiting = self.running.iter().filter(|(_, running)| running.undecided).map(|(time, _)| global(*time));
+        let ballots = waiting.filter_map(|ts| self.ballots.get(ts).map(|ballot| (ts, ballot)));
+        ballots.flat_map(|(ts, ballot)| ballot.missing().map(move |range| (ts, range)))
     }
 
     /// Asks for the votes that are missing about some writes.
