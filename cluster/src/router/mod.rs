@@ -311,6 +311,8 @@ impl Router {
             };
             self.execute(input);
         };
+        self.meter.follows();
+        self.meter.streams(0);
         let (abandon, done, state) = match end {
             End::Stopped(Stop::Gracefully(done)) => {
                 self.execute(Input::Follower(None));
@@ -392,6 +394,7 @@ impl Router {
                 Effect::Close { to, stream } => {
                     if self.streams.get(&to).is_some_and(|handle| handle.id() == stream) {
                         self.streams.remove(&to);
+                        self.meter.streams(self.streams.len());
                     }
                 }
                 Effect::Truncate(ts) => self.consensus.truncate(ts),

@@ -287,8 +287,15 @@ impl Storage {
             });
         }
         let is_outdated = self.node.is_outdated();
-        if let Some(reason) = self.node.stopped() {
-            tracing::error!(process = %self.outbox.id(), "storage process stops itself: {reason}");
+        match self.node.stopped() {
+            // It goes on, without what it had.
+            Some(reason) if is_outdated => {
+                tracing::warn!(process = %self.outbox.id(), "storage process gives up its data: {reason}");
+            }
+            Some(reason) => {
+                tracing::error!(process = %self.outbox.id(), "storage process stops itself: {reason}");
+            }
+            None => {}
         }
         if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
             tracing::error!(process = %self.outbox.id(), %error, "cannot mark the data as outdated");

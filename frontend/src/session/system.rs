@@ -89,7 +89,8 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
             _ if config.is_active(process) => "active",
             _ => "standby",
         };
-        let heard = heard.get(&process);
+        // What a life said that is over tells nothing of the next.
+        let heard = heard.get(&process).filter(|_| state != "suspected");
         let known = |value: Option<u64>| value.map_or(Value::Null, count);
         vec![
             text(process),
