@@ -1,23 +1,22 @@
-//! Checkpoints on disk (DESIGN, decision 13): the rows of every table and primary range as Arrow IPC files, and a
-//! manifest.
+//! Checkpoints on disk (DESIGN, decision 13): for every table and primary range a file of its rows as segments hold them,
+//! and a manifest.
+//!
+//! A file of rows is a sequence of blocks ([`carousel_engine::operation::Effect::Block`]), each behind its length in bytes
+//! as 8 bytes, little-endian. Rows in full would have to be gathered to be written, and encoded again to be read.
 //!
 //! A checkpoint is written to `checkpoint-<ts>.part`, everything in it is synced, and only then it is renamed to
 //! `checkpoint-<ts>`: so one that bears its final name is complete. The manifest is `CRSLCKPT`, the format version, the
 //! CRC-32 of the rest, and the rest in postcard; it has the CRC-32 of every other file.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fs::{self, File},
     io::{self, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use arrow::{
-    ipc::{reader::FileReader, writer::FileWriter},
-    record_batch::RecordBatch,
-};
-use carousel_engine::{TableId, TableSchema, Ts, position::KeyRange};
+use carousel_engine::{TableId, Ts, position::KeyRange};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -34,7 +33,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".part";
@@ -107,7 +106,7 @@ impl<W: Write> Write for Summing<W> {
     }
 }
 
-type RowFile = FileWriter<Summing<BufWriter<File>>>;
+type RowFile = Summing<BufWriter<File>>;
 
 /// Writes one checkpoint.
 pub struct Writer {
@@ -143,32 +142,30 @@ impl Writer {
     /// When they cannot be written.
     pub fn rows(
         &mut self,
-        table: &TableSchema,
+        table: TableId,
         until: Option<Ts>,
         range: KeyRange,
-        batch: &RecordBatch,
+        block: &[u8],
     ) -> io::Result<()> {
-        if self.table != Some(table.id) {
+        if self.table != Some(table) {
             self.close_table()?;
-            self.table = Some(table.id);
+            self.table = Some(table);
         }
-        if let std::collections::btree_map::Entry::Vacant(vacant) = self.open.entry((until, range)) {
-            let file = File::create(self.dir.join(file_name(table.id, until, range)))?;
-            let summing =
-                Summing { inner: BufWriter::new(file), bytes: 0, checksum: crc32fast::Hasher::new() };
-            vacant.insert(FileWriter::try_new(summing, &table.arrow()).map_err(io::Error::other)?);
-        }
-        match self.open.get_mut(&(until, range)) {
-            Some(file) => file.write(batch).map_err(io::Error::other),
-            None => Ok(()),
-        }
+        let file = match self.open.entry((until, range)) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(vacant) => {
+                let file = File::create(self.dir.join(file_name(table, until, range)))?;
+                let inner = BufWriter::new(file);
+                vacant.insert(Summing { inner, bytes: 0, checksum: crc32fast::Hasher::new() })
+            }
+        };
+        file.write_all(&(block.len() as u64).to_le_bytes())?;
+        file.write_all(block)
     }
 
     fn close_table(&mut self) -> io::Result<()> {
         let Some(table) = self.table.take() else { return Ok(()) };
-        for ((until, range), mut file) in std::mem::take(&mut self.open) {
-            file.finish().map_err(io::Error::other)?;
-            let Summing { inner, bytes, checksum } = file.into_inner().map_err(io::Error::other)?;
+        for ((until, range), Summing { inner, bytes, checksum }) in std::mem::take(&mut self.open) {
             inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
             let checksum = checksum.finalize();
             self.manifest.files.push(FileEntry {
@@ -216,8 +213,8 @@ impl Writer {
 
 fn file_name(table: TableId, until: Option<Ts>, range: KeyRange) -> String {
     match until {
-        None => format!("table-{}-{:016x}.arrow", table.0, range.first),
-        Some(until) => format!("table-{}-{:016x}-until-{until}.arrow", table.0, range.first),
+        None => format!("table-{}-{:016x}.rows", table.0, range.first),
+        Some(until) => format!("table-{}-{:016x}-until-{until}.rows", table.0, range.first),
     }
 }
 
@@ -294,20 +291,18 @@ impl Checkpoint {
         complete_checkpoints(root)?.into_iter().try_for_each(|(_, path)| fs::remove_dir_all(path))
     }
 
-    /// Reads one file, batch by batch.
+    /// Reads one file, block by block.
     ///
     /// # Errors
     /// When it is absent or damaged.
     pub fn read(
         &self,
         entry: &FileEntry,
-        mut each: impl FnMut(&Arc<TableSchema>, RecordBatch) -> Result<(), String>,
+        mut each: impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), CheckpointError> {
         let path = self.dir.join(&entry.name);
         let io = |source| CheckpointError::Io { path: path.clone(), source };
         let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
-        let table = self.recovered.catalog.table_by_id(entry.table);
-        let table = table.ok_or_else(|| damaged("the catalog does not have its table".into()))?;
         let mut file = File::open(&path).map_err(io)?;
         let mut checksum = crc32fast::Hasher::new();
         let mut bytes = 0;
@@ -323,9 +318,18 @@ impl Checkpoint {
         if bytes != entry.bytes || checksum.finalize() != entry.checksum {
             return Err(damaged("its checksum does not match".into()));
         }
-        let reader = BufReader::new(File::open(&path).map_err(io)?);
-        for batch in FileReader::try_new(reader, None).map_err(|e| damaged(e.to_string()))? {
-            each(table, batch.map_err(|e| damaged(e.to_string()))?).map_err(damaged)?;
+        let mut reader = BufReader::new(File::open(&path).map_err(io)?);
+        let mut left = bytes;
+        let mut block = Vec::new();
+        while left > 0 {
+            let mut length = [0; 8];
+            reader.read_exact(&mut length).map_err(io)?;
+            let length = u64::from_le_bytes(length);
+            let rest = left.checked_sub(8).and_then(|left| left.checked_sub(length));
+            left = rest.ok_or_else(|| damaged("its last block is cut off".into()))?;
+            block.resize(length as usize, 0);
+            reader.read_exact(&mut block).map_err(io)?;
+            each(&block).map_err(damaged)?;
         }
         Ok(())
     }

@@ -247,7 +247,7 @@ pub enum Effect {
         /// Output columns.
         batch: RecordBatch,
     },
-    /// Rows of a read that asked for blocks, for [`crate::Shard::install`].
+    /// Rows of a read that asked for blocks, for [`crate::Shard::install`]; each is below about 20 MB.
     Block {
         /// The operation.
         ts: Ts,

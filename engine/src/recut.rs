@@ -20,7 +20,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::{array::ArrayRef, record_batch::RecordBatch};
+use arrow::array::ArrayRef;
 use hashbrown::HashMap;
 
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
     riders::Riders,
     schema::{Column, TableId},
     segment::Segment,
-    shard::{Shard, check_layout},
+    shard::Shard,
     table::{Table, shard_of},
 };
 
@@ -155,22 +155,37 @@ impl Shard {
                 .is_some_and(|recut| self.inbox.front().is_none_or(|next| next.ts > recut.ts))
     }
 
-    /// Takes a block of rows that have been received: those of the range that belong to this shard. They begin at `begin`.
-    /// The range has been cut out by a [`Recut`] that has been executed.
+    /// Takes a block of rows: those of the range that belong to this shard. They begin at `begin`. The range is held here,
+    /// cut out by a [`Recut`] that has been executed when they are received; or it is held no more since `until`, see
+    /// [`Shard::restore_piece`].
     ///
     /// # Errors
     /// When the block cannot be read, or has rows that do not belong to the table or the range.
-    pub fn install(&mut self, table: TableId, range: KeyRange, block: &[u8], begin: Ts) -> Result<()> {
+    pub fn install(
+        &mut self,
+        table: TableId,
+        range: KeyRange,
+        until: Option<Ts>,
+        block: &[u8],
+        begin: Ts,
+    ) -> Result<()> {
         let Some(mut table) = self.tables.remove(&table) else {
             return Err(SqlError::internal("rows of a table that does not exist"));
         };
-        let outcome = self.install_into(&mut table, range, block, begin);
+        let outcome = self.install_into(&mut table, range, until, block, begin);
         table.measure_changed();
         self.tables.insert(table.schema.id, table);
         outcome
     }
 
-    fn install_into(&mut self, table: &mut Table, range: KeyRange, block: &[u8], begin: Ts) -> Result<()> {
+    fn install_into(
+        &mut self,
+        table: &mut Table,
+        range: KeyRange,
+        until: Option<Ts>,
+        block: &[u8],
+        begin: Ts,
+    ) -> Result<()> {
         let (shard, shards) = Block::shard_of(block)?;
         if shards == self.shards && shard != self.index {
             return Ok(());
@@ -193,8 +208,14 @@ impl Shard {
         };
         let mut of_piece: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
         let mut last = 0;
+        let dropped = |piece: &Piece| piece.range == range && piece.until == until;
+        let dropped = until.and_then(|_| self.pieces.iter().position(dropped));
         for (row, position) in own.iter().zip(segment.positions(&schema, &own)) {
-            let piece = held_at(&self.pieces, position, last).filter(|_| range.contains(position));
+            let piece = match until {
+                None => held_at(&self.pieces, position, last),
+                Some(_) => dropped,
+            };
+            let piece = piece.filter(|_| range.contains(position));
             let Some(piece) = piece else {
                 return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
             };
@@ -209,7 +230,7 @@ impl Shard {
                 }
                 _ => segment.take().unwrap_or_else(|| Segment::new(piece, &schema.columns)),
             };
-            table.adopt(part, piece, begin);
+            table.adopt(part, piece, begin, until.is_none());
         }
         Ok(())
     }
@@ -229,32 +250,6 @@ impl Shard {
     /// A range that was held until `until`, whose rows a read at that `Ts` still asks for: loading a checkpoint.
     pub fn restore_piece(&mut self, range: KeyRange, until: Ts) {
         self.add_piece(Piece { until: Some(until), ..Piece::new(range, Ts::ZERO) });
-    }
-
-    /// Loads rows of a range of [`Shard::restore_piece`].
-    ///
-    /// # Errors
-    /// When there is no such table or range, or the rows do not fit.
-    pub fn restore_into(
-        &mut self,
-        table: TableId,
-        range: KeyRange,
-        until: Ts,
-        rows: &RecordBatch,
-    ) -> Result<()> {
-        let wanted = |piece: &Piece| piece.range == range && piece.until == Some(until);
-        let piece = self.pieces.iter().position(wanted);
-        let Some((piece, table)) = piece.zip(self.tables.get_mut(&table)) else {
-            return Err(SqlError::internal("rows of a table or a range that has not been restored"));
-        };
-        check_layout(&table.schema, rows)?;
-        let keys = crate::table::RowKeys::new(&table.schema, rows.columns(), rows.num_rows());
-        let own: Vec<u32> = (0..rows.num_rows())
-            .filter(|row| crate::table::shard_of(Table::hash(keys.get(*row)), self.shards) == self.index)
-            .map(|row| row as u32)
-            .collect();
-        table.append(piece, rows.columns(), &own, Ts::ZERO);
-        Ok(())
     }
 
     fn add_piece(&mut self, piece: Piece) -> usize {
@@ -382,8 +377,9 @@ impl Shard {
 type Moves = HashMap<u32, Vec<Address>>;
 
 impl Table {
-    /// Takes a segment whose rows, which begin at `begin`, are known to be new.
-    fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts) {
+    /// Takes a segment whose rows, which begin at `begin`, are known to be new; operations look for them by their keys when
+    /// its piece is held.
+    fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts, is_held: bool) {
         let rows = segment.rows;
         let addresses = if rows * 8 < self.options.segment_rows {
             // Too small to be one of its own.
@@ -404,7 +400,7 @@ impl Table {
             self.measure(slot);
             (0..rows as u32).map(|row| Address { slot, row }).collect()
         };
-        if self.has_keys() {
+        if is_held && self.has_keys() {
             let mut key = Vec::new();
             self.keys.reserve(rows);
             for address in addresses {

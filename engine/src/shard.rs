@@ -411,8 +411,8 @@ impl Shard {
         self.tables.entry(schema.id).or_insert_with(|| Box::new(Table::new(schema, ranges, options)));
     }
 
-    /// Loads rows of a checkpoint, in the table's Arrow schema: those that belong to this shard are taken, the others
-    /// left to the other shards. They begin at `begin`: the checkpoint's `Ts`, or zero. Positions are computed here.
+    /// Loads rows in the table's Arrow schema: those that belong to this shard are taken, the others left to the other
+    /// shards. They begin at `begin`. Positions are computed here.
     pub fn restore(&mut self, table: TableId, rows: &RecordBatch, begin: Ts) -> Result<()> {
         let Some(table) = self.tables.get_mut(&table) else {
             return Err(SqlError::internal("rows of a table that has not been restored"));

@@ -97,6 +97,11 @@ fn int4(value: i32) -> Expr {
     Expr::literal(Value::Int4(value), Type::Int4)
 }
 
+/// Both columns.
+pub(super) fn both() -> Vec<Expr> {
+    vec![Expr::column(0, Type::Int8), n()]
+}
+
 fn n() -> Expr {
     Expr::column(1, Type::Int4)
 }
@@ -227,7 +232,6 @@ impl Statement {
 
     /// The message's body for a table as the client knows it.
     pub(super) fn body(&self, number: usize, schema: &TableSchema, read_ts: Option<Ts>) -> Body {
-        let both = || vec![Expr::column(0, Type::Int8), n()];
         let (kind, fallible) = match self {
             Statement::Insert { rows, conflict } => {
                 let (on_conflict, fallible) = match conflict {

@@ -1,13 +1,13 @@
 //! Storage processes of the simulated cluster: [`crate::storage::node`] with real shards and a simulated disk.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use carousel_engine::{
     Ts,
-    operation::Effect as ShardEffect,
+    operation::{Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
     position::KeyRange,
     schema::TableId,
     shard::{Options as ShardOptions, Progress, Shard},
@@ -20,7 +20,7 @@ use arrow::{
 };
 
 use super::{
-    statement::Filter,
+    statement::{Filter, both},
     world::{Item, Phase, World},
 };
 use crate::{
@@ -38,6 +38,10 @@ use crate::{
     wire::Wire,
 };
 
+fn few_rows_a_segment() -> ShardOptions {
+    ShardOptions { segment_rows: 4, ..ShardOptions::default() }
+}
+
 /// A checkpoint on a disk.
 #[derive(Clone, Debug)]
 struct Checkpoint {
@@ -52,7 +56,7 @@ struct CheckpointRows {
     table: TableId,
     until: Option<Ts>,
     range: KeyRange,
-    batch: RecordBatch,
+    block: Vec<u8>,
 }
 
 impl Checkpoint {
@@ -62,11 +66,9 @@ impl Checkpoint {
         for shard in shards {
             catalog.tables().for_each(|table| shard.restore_table(table.clone()));
             parts.iter().for_each(|part| shard.restore_piece(part.range, local(part.keyspace)));
-            for CheckpointRows { table, until, range, batch } in &self.rows {
-                let loaded = match until {
-                    None => shard.restore(*table, batch, local(*ts)),
-                    Some(until) => shard.restore_into(*table, *range, local(*until), batch),
-                };
+            for CheckpointRows { table, until, range, block } in &self.rows {
+                let begin = if until.is_some() { Ts::ZERO } else { local(*ts) };
+                let loaded = shard.install(*table, *range, until.map(local), block, begin);
                 loaded.expect("rows of a checkpoint");
             }
         }
@@ -128,6 +130,29 @@ pub(super) fn rows_of(batch: &RecordBatch) -> Vec<(i64, i32)> {
     keys.values().iter().copied().zip(numbers.values().iter().copied()).collect()
 }
 
+/// The rows of a table that are read at a time of a shard.
+fn all_rows(shard: &mut Shard, table: TableId, time: Ts, ranges: &[KeyRange]) -> Vec<(i64, i32)> {
+    let output = ReadOutput::Rows { projection: both(), top: None };
+    let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
+    shard.submit(OrderedOperation {
+        ts: time,
+        read_ts: time,
+        operation: Arc::new(Operation { table, context: Default::default(), kind }),
+        ranges: ranges.to_vec(),
+        undecided: false,
+        window: None,
+        blocks: false,
+        bulk: false,
+    });
+    let mut effects = Vec::new();
+    while shard.step(&mut effects) == Progress::Busy {}
+    let batches = effects.iter().filter_map(|effect| match effect {
+        ShardEffect::Rows { batch, .. } => Some(batch),
+        _ => None,
+    });
+    batches.flat_map(rows_of).collect()
+}
+
 impl World {
     pub(super) fn start_storage(&mut self, id: ProcessId) {
         let shards = if id.number.is_multiple_of(2) { 2 } else { 1 };
@@ -140,9 +165,8 @@ impl World {
             None if joins => Vec::new(),
             None => self.config.held(id),
         };
-        let options = ShardOptions { segment_rows: 4, ..ShardOptions::default() };
         let mut scans: Vec<Shard> =
-            (0..shards).map(|index| Shard::new(index, shards, held.clone(), options)).collect();
+            (0..shards).map(|index| Shard::new(index, shards, held.clone(), few_rows_a_segment())).collect();
         let began = checkpoint.as_ref().map_or(Ts::ZERO, |checkpoint| checkpoint.began);
         let recovered = match checkpoint {
             Some(checkpoint) => {
@@ -333,9 +357,9 @@ impl World {
                 let began = host.began;
                 host.writing = Some((Checkpoint { recovered: *recovered, began, rows: Vec::new() }, false));
             }
-            CheckpointCommand::Rows { table, until, range, batch } => {
+            CheckpointCommand::Rows { table, until, range, block } => {
                 if let Some((checkpoint, _)) = &mut host.writing {
-                    checkpoint.rows.push(CheckpointRows { table: table.id, until, range, batch });
+                    checkpoint.rows.push(CheckpointRows { table, until, range, block });
                 }
             }
             CheckpointCommand::End { hashes } => {
@@ -375,15 +399,15 @@ impl World {
             // What it may keep of an earlier life is what is written of it there.
             return Ok(());
         }
-        let mut found: BTreeMap<TableId, Vec<(i64, i32)>> = BTreeMap::new();
-        for rows in checkpoint.rows.iter().filter(|rows| rows.until.is_none()) {
-            found.entry(rows.table).or_default().extend(rows_of(&rows.batch));
-        }
-        for table in checkpoint.recovered.catalog.tables() {
+        let mut shard = [Shard::new(0, 1, checkpoint.recovered.held.clone(), few_rows_a_segment())];
+        checkpoint.load(&mut shard);
+        let [mut shard] = shard;
+        for (number, table) in (1..).zip(checkpoint.recovered.catalog.tables()) {
             let position = |key: i64| table.partitioning.position(&[carousel_engine::Value::Int8(key)]);
             let mut wanted = self.replay.rows(table.id, &Filter::All, ts);
             wanted.retain(|(key, _)| held.iter().any(|range| range.contains(position(*key))));
-            let mut rows = found.remove(&table.id).unwrap_or_default();
+            let time = Ts(local(ts).0 + number);
+            let mut rows = all_rows(&mut shard, table.id, time, &checkpoint.recovered.held);
             rows.sort_unstable();
             if rows != wanted {
                 return Err(format!(

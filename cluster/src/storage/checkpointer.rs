@@ -2,8 +2,7 @@
 
 use std::{io, path::PathBuf, sync::mpsc, thread::JoinHandle};
 
-use arrow::record_batch::RecordBatch;
-use carousel_engine::{TableSchema, Ts, position::KeyRange};
+use carousel_engine::{TableId, Ts, position::KeyRange};
 
 use super::core::{ContentHash, Recovered};
 use crate::checkpoint::Writer;
@@ -12,7 +11,7 @@ use crate::checkpoint::Writer;
 #[derive(Debug)]
 pub(crate) enum CheckpointCommand {
     Begin(Box<Recovered>),
-    Rows { table: std::sync::Arc<TableSchema>, until: Option<Ts>, range: KeyRange, batch: RecordBatch },
+    Rows { table: TableId, until: Option<Ts>, range: KeyRange, block: Vec<u8> },
     End { hashes: Vec<ContentHash> },
 }
 
@@ -33,10 +32,10 @@ pub(crate) fn start(
                 CheckpointCommand::Begin(checkpoint) => {
                     writing = Some((checkpoint.ts, Writer::begin(&root, *checkpoint)));
                 }
-                CheckpointCommand::Rows { table, until, range, batch } => {
+                CheckpointCommand::Rows { table, until, range, block } => {
                     if let Some((_, writer)) = &mut writing
                         && let Ok(open) = writer
-                        && let Err(error) = open.rows(&table, until, range, &batch)
+                        && let Err(error) = open.rows(table, until, range, &block)
                     {
                         // Reported when all rows have come, for the scan goes on regardless.
                         *writer = Err(error);

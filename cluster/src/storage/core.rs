@@ -440,7 +440,7 @@ impl Core {
             ranges,
             undecided: false,
             window: Some(CHECKPOINT_WINDOW),
-            blocks: false,
+            blocks: true,
             bulk: true,
         });
     }

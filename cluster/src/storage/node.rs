@@ -507,8 +507,8 @@ impl Node {
                 Effect::BeginCheckpoint(checkpoint) => {
                     self.tell_checkpoints(CheckpointCommand::Begin(checkpoint));
                 }
-                Effect::CheckpointRows { table, until, range, batch } => {
-                    self.tell_checkpoints(CheckpointCommand::Rows { table, until, range, batch });
+                Effect::CheckpointRows { table, until, range, block } => {
+                    self.tell_checkpoints(CheckpointCommand::Rows { table, until, range, block });
                 }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
                 Effect::Announce(configuration) => self.submitter.submit(configuration),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use carousel_engine::{
-    TableId,
+    TableId, Ts,
     shard::{Options as ShardOptions, Shard},
     statistics::TableStatistics,
 };
@@ -449,11 +449,10 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
     // Rows begin before every operation that is replayed.
     let begin = local(*ts);
     for file in &checkpoint.files {
-        checkpoint.read(file, |table, batch| {
-            let restore = |shard: &mut Shard| match file.until {
-                None => shard.restore(table.id, &batch, begin),
-                Some(until) => shard.restore_into(table.id, file.range, local(until), &batch),
-            };
+        let begin = if file.until.is_some() { Ts::ZERO } else { begin };
+        let until = file.until.map(local);
+        checkpoint.read(file, |block| {
+            let restore = |shard: &mut Shard| shard.install(file.table, file.range, until, block, begin);
             shards.iter_mut().try_for_each(|shard| restore(shard).map_err(|error| error.message))
         })?;
     }

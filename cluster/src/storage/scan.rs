@@ -162,7 +162,7 @@ impl Scan {
             ShardCommand::Cancel(ts) => self.shard.cancel(ts, effects),
             ShardCommand::Recut(recut) => self.shard.recut(recut),
             ShardCommand::Install { table, range, block, begin } => {
-                if let Err(error) = self.shard.install(table, range, &block, begin) {
+                if let Err(error) = self.shard.install(table, range, None, &block, begin) {
                     // The content hash will show that they are missing.
                     tracing::warn!(%range, %error, "received rows cannot be taken");
                 }

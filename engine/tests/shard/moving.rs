@@ -114,7 +114,9 @@ impl Moving {
                         *unread += 1;
                         assert!(*unread <= *window, "rows come when they are asked for");
                         let begin = Ts(self.recut.ts.0 - 1);
-                        shard.install(self.schema.id, *range, &block, begin).expect("rows of the range");
+                        shard
+                            .install(self.schema.id, *range, None, &block, begin)
+                            .expect("rows of the range");
                     }
                     (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
                         self.read_next(shard, random);
@@ -185,14 +187,14 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
         for effect in read_all(sender, world, ts, true) {
             let Effect::Block { range, mut block, .. } = effect else { continue };
             for receiver in &mut receivers {
-                let taken = receiver.install(world.schema.id, range, &block, Ts(1));
+                let taken = receiver.install(world.schema.id, range, None, &block, Ts(1));
                 taken.expect("rows of the range");
             }
             let at = random.below(block.len());
             block[at] ^= 1 << random.below(8);
             // It may well be a block of other rows.
             let mut damaged = receiver(0);
-            if damaged.install(world.schema.id, range, &block, Ts(1)).is_ok() {
+            if damaged.install(world.schema.id, range, None, &block, Ts(1)).is_ok() {
                 read_all(&mut damaged, world, Ts(2), false);
                 read_all(&mut damaged, world, Ts(3), true);
             }

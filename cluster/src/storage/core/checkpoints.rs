@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use arrow::record_batch::RecordBatch;
 use carousel_engine::{
     TableId, TableSchema, Ts,
-    expr::Expr,
     operation::{Effect as ShardEffect, OperationKind, Read, ReadOutput},
     position::KeyRange,
 };
@@ -67,7 +65,7 @@ impl Writing {
 /// A read of a checkpoint.
 #[derive(Debug)]
 struct CheckpointRead {
-    table: Arc<TableSchema>,
+    table: TableId,
     /// For what is held no more: as of when.
     until: Option<Ts>,
     executing: BTreeSet<usize>,
@@ -144,14 +142,13 @@ impl Core {
             self.effects.push(Effect::EndCheckpoint { ts, hashes });
             return;
         };
-        let projection = all_columns(&table);
+        let rows = || ReadOutput::Rows { projection: Vec::new(), top: None };
         let held = writing.held.clone();
         let served = writing.served.clone();
-        self.read_for_checkpoint(&table, None, held.clone(), ReadOutput::Rows { projection, top: None });
+        self.read_for_checkpoint(&table, None, held.clone(), rows());
         self.read_for_checkpoint(&table, None, held, ReadOutput::ContentHash);
         for PartId { keyspace, range } in served {
-            let output = ReadOutput::Rows { projection: all_columns(&table), top: None };
-            self.read_for_checkpoint(&table, Some(keyspace), vec![range], output);
+            self.read_for_checkpoint(&table, Some(keyspace), vec![range], rows());
         }
     }
 
@@ -165,7 +162,7 @@ impl Core {
         let time = self.next_local();
         let executing = (0..self.options.shards).collect();
         let Some(writing) = &mut self.writing else { return };
-        writing.reads.insert(time, CheckpointRead { table: table.clone(), until, executing });
+        writing.reads.insert(time, CheckpointRead { table: table.id, until, executing });
         let read_ts = local(until.unwrap_or(writing.ts));
         let read = OperationKind::Read(Read { predicate: Vec::new(), output });
         self.submit_to_all(time, read_ts, table.id, read, ranges);
@@ -175,21 +172,15 @@ impl Core {
     pub(super) fn checkpoint_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
         let Some(writing) = &mut self.writing else { return Some(effect) };
         match effect {
-            ShardEffect::Rows { ts, range, batch } if writing.reads.contains_key(&ts) => {
-                let CheckpointRead { table, until, .. } = &writing.reads[&ts];
-                let (table, until) = (table.clone(), *until);
+            ShardEffect::Block { ts, range, block } if writing.reads.contains_key(&ts) => {
+                let CheckpointRead { table, until, .. } = writing.reads[&ts];
                 self.effects.push(Effect::Allow { shard, ts, batches: 1 });
-                match RecordBatch::try_new(table.arrow(), batch.columns().to_vec()) {
-                    Ok(batch) => self.effects.push(Effect::CheckpointRows { table, until, range, batch }),
-                    Err(e) => self
-                        .effects
-                        .push(Effect::Stop(format!("table {} has other columns: {e}", table.name))),
-                }
+                self.effects.push(Effect::CheckpointRows { table, until, range, block });
             }
             // Others ask for content hashes, too.
             ShardEffect::ContentHash { ts, range, hash } if writing.reads.contains_key(&ts) => {
                 if let Some(read) = writing.reads.get(&ts) {
-                    let sum = writing.hashes.entry((read.table.id, range)).or_default();
+                    let sum = writing.hashes.entry((read.table, range)).or_default();
                     *sum = sum.wrapping_add(hash);
                 }
             }
@@ -268,10 +259,4 @@ impl Core {
             }
         }
     }
-}
-
-/// All columns of a table, as they are.
-pub(super) fn all_columns(table: &TableSchema) -> Vec<Expr> {
-    let columns = table.columns.iter().enumerate();
-    columns.map(|(index, column)| Expr::column(index, column.ty.clone())).collect()
 }

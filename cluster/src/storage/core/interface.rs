@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    TableId, TableSchema, Ts,
+    TableId, Ts,
     operation::{Decision, Effect as ShardEffect, OrderedOperation, PayloadId, RowBatch},
     position::KeyRange,
 };
@@ -229,13 +228,13 @@ pub enum Effect {
     /// Rows of the checkpoint that has begun.
     CheckpointRows {
         /// Of this table.
-        table: Arc<TableSchema>,
+        table: TableId,
         /// For a range that is held no more: as of when.
         until: Option<Ts>,
         /// In this primary range.
         range: KeyRange,
-        /// In the table's Arrow schema.
-        batch: RecordBatch,
+        /// As segments hold them, for [`carousel_engine::Shard::install`].
+        block: Vec<u8>,
     },
     /// The checkpoint has all its rows.
     EndCheckpoint {

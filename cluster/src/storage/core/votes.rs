@@ -45,7 +45,8 @@ impl Core {
 
     /// The ranges whose votes are missing about writes that have been executed here.
     pub(crate) fn missing_votes(&self) -> impl Iterator<Item = (Ts, KeyRange)> {
-        let waiting = self.running.iter().filter(|(_, running)| running.undecided).map(|(time, _)| global(*time));
+        let waiting =
+            self.running.iter().filter(|(_, running)| running.undecided).map(|(time, _)| global(*time));
         let ballots = waiting.filter_map(|ts| self.ballots.get(ts).map(|ballot| (ts, ballot)));
         ballots.flat_map(|(ts, ballot)| ballot.missing().map(move |range| (ts, range)))
     }
