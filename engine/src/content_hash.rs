@@ -35,7 +35,7 @@ fn add_cells(sums: &mut [u128], column: &SegmentColumn, physical: Physical, rows
     // The hash of what each code stands for, where that costs less than to hash what each row has: a table that does not
     // fit into the cache costs more than to hash a number.
     let rows_of_code = if physical == Physical::Bytes { 1 } else { 16 };
-    let base = column.base.as_ref().filter(|base| base.max_code * rows_of_code < rows.len() as u64);
+    let base = column.base.as_ref().filter(|base| base.max_code < rows.len() as u64 / rows_of_code);
     let of_code: Vec<u128> = base.map_or_else(Vec::new, |base| {
         let of_code = |code: u64| match physical {
             Physical::Int => int(base.int_of(code)),
