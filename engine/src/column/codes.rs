@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ahead::fetch_at, bits::Bits, block::numbers};
+use crate::{
+    ahead::fetch_at,
+    bits::{Bits, for_bits},
+    block::numbers,
+};
 
 /// Codes of an encoded column.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,6 +45,16 @@ impl Codes {
             Codes::U16(codes) => u64::from(codes[row]),
             Codes::U32(codes) => u64::from(codes[row]),
             Codes::U64(codes) => codes[row],
+        }
+    }
+
+    /// Calls `f` with the codes of the rows whose bits are set. The kind of the codes is asked for once, not for each row.
+    pub(super) fn for_rows(&self, words: &[u64], mut f: impl FnMut(u64)) {
+        match self {
+            Codes::U8(codes) => for_bits(words, |row| f(u64::from(codes[row as usize]))),
+            Codes::U16(codes) => for_bits(words, |row| f(u64::from(codes[row as usize]))),
+            Codes::U32(codes) => for_bits(words, |row| f(u64::from(codes[row as usize]))),
+            codes => for_bits(words, |row| f(codes.get(row as usize))),
         }
     }
 

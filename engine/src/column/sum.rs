@@ -28,24 +28,23 @@ impl EncodedColumn {
                     Codes::U8(codes) if mask.count() == rows => u128::from(simd::sum_u8(codes)),
                     Codes::U16(codes) if mask.count() == rows => u128::from(simd::sum_u16(codes)),
                     Codes::U32(codes) if mask.count() == rows => u128::from(simd::sum_u32(codes)),
-                    codes => Bits::from_words(words, rows)
-                        .iter()
-                        .map(|row| u128::from(codes.get(row as usize)))
-                        .sum(),
+                    codes => {
+                        let mut sum = 0;
+                        codes.for_rows(&words, |code| sum += u128::from(code));
+                        sum
+                    }
                 };
                 let sum = i128::from(*base) * i128::from(count) + (*scale as i128) * codes as i128;
                 Some((count, sum))
             }
             Domain::Linear { .. } | Domain::Ints(_) => {
-                let mut sum = 0;
-                for row in Bits::from_words(words, rows).iter() {
-                    let value = self.int_of(self.codes.get(row as usize));
-                    if is_nan(value) {
-                        return None;
-                    }
+                let (mut sum, mut has_nan) = (0, false);
+                self.codes.for_rows(&words, |code| {
+                    let value = self.int_of(code);
+                    has_nan |= is_nan(value);
                     sum += i128::from(value);
-                }
-                Some((count, sum))
+                });
+                (!has_nan).then_some((count, sum))
             }
             _ => None,
         }
