@@ -329,7 +329,7 @@ impl CodeTest {
 
 /// Keeps rows without a branch for each.
 #[inline]
-fn keep(rows: &mut Vec<u32>, test: impl Fn(u32) -> bool) {
+pub(super) fn keep(rows: &mut Vec<u32>, test: impl Fn(u32) -> bool) {
     let mut kept = 0;
     for index in 0..rows.len() {
         let row = rows[index];

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::{
     SharedTests, TestId,
-    code_test::CodeTest,
+    code_test::{CodeTest, keep},
     plain::{retain_plain, row_holds},
 };
 use crate::{
@@ -605,7 +605,7 @@ impl Prober {
             Standing::Wrong(error) => return Err((**error).clone()),
             Standing::Open if state.mask != NONE => {
                 let words = &self.masks.vectors[state.mask as usize];
-                rows.retain(|row| words[*row as usize / 64] >> (row % 64) & 1 == 1);
+                keep(rows, |row| words[row as usize / 64] >> (row % 64) & 1 == 1);
             }
             Standing::Open => {
                 if let Some(column) = scene.encoded(id) {

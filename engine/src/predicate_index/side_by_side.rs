@@ -18,6 +18,10 @@ use crate::{
 /// nearest cache.
 const APART: usize = 6;
 
+/// Rows of a rider whose codes are fetched before they are asked for: of more, the processor itself looks for many at
+/// the same time.
+const FETCHED: usize = 32;
+
 /// The steps of [`prepare`](Prober::prepare).
 const STEPS: usize = 7;
 
@@ -194,7 +198,7 @@ impl Prober {
             }
         }
         if let Some(column) = scene.encoded(id) {
-            rows.iter().for_each(|row| column.fetch_code(*row as usize));
+            rows.iter().take(FETCHED).for_each(|row| column.fetch_code(*row as usize));
         }
     }
 }
