@@ -58,8 +58,8 @@ pub(crate) struct Segment {
     size: Size,
     /// Whether the size is partly assumed.
     pub(crate) is_assumed: bool,
-    /// How often riders have looked at it.
-    pub(crate) visits: u64,
+    /// At how many visits riders have looked for rows by their codes.
+    pub(crate) searched: u64,
     /// The horizon up to which superseded versions have been looked for.
     pub(crate) collected: Ts,
 }
@@ -78,7 +78,7 @@ impl Segment {
             queues: BTreeMap::new(),
             size: Size::default(),
             is_assumed: false,
-            visits: 0,
+            searched: 0,
             collected: Ts::ZERO,
         }
     }

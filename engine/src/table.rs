@@ -649,9 +649,9 @@ impl Table {
             return false;
         }
         segment.versions.trim(horizon);
-        let visits = segment.visits;
+        let searched = segment.searched;
         let encoded = segment.columns.iter_mut().filter_map(|column| column.base.as_mut());
-        if encoded.fold(false, |any, base| base.by_code.retire(visits) | any) {
+        if encoded.fold(false, |any, base| base.by_code.retire(searched) | any) {
             self.measure(slot as u32);
         }
         let segment = &mut self.segments[slot];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     bits::Bits,
-    column::EncodedColumn,
+    column::{EncodedColumn, RowsByCode},
     error::Result,
     operation::Effect,
     predicate_index::{Found, Plan, Scene, TestId, plain_rows},
@@ -188,28 +188,43 @@ impl Table {
         plans
     }
 
-    /// Puts the rows of columns in the order of their codes where looking for them has taken longer than that takes;
-    /// in memory that is a fraction of what the table has.
+    /// Puts the rows of columns in the order of their codes where looking for them has taken longer than that takes; in
+    /// memory that is a fraction of what the table has. Where it is taken, columns that few ask for give way.
     fn hold_by_code(&mut self, slot: u32) {
         /// What part of the table's memory may be taken for it.
         const PART: usize = 5;
         let segment = &mut self.segments[slot as usize];
-        segment.visits += 1;
-        let (rows, visit, looked_up) = (segment.encoded_rows(), segment.visits, self.prober.looked_up());
-        let used = segment.columns.iter_mut().enumerate().filter(|(index, _)| looked_up & bit(*index) != 0);
+        // Visits by those who look for nothing do not make it a long time since a column was asked.
+        let any_asked = self.prober.looked_up().next().is_some() || !self.prober.passes().is_empty();
+        segment.searched += u64::from(any_asked);
+        let (rows, visit) = (segment.encoded_rows(), segment.searched);
         let (size, mut grown) = (self.by_code_size, false);
-        for base in used.filter_map(|(_, column)| column.base.as_mut()) {
-            base.by_code.used_at(visit);
+        for (column, riders) in self.prober.looked_up() {
+            let Some(base) = &mut segment.columns[column].base else { continue };
+            base.by_code.used_at(visit, riders);
             grown |= base.order_later_rows(rows);
         }
-        for (column, passes) in self.prober.passes() {
+        let mut to_order = None;
+        for (column, tests, passes) in self.prober.passes() {
             let Some(base) = &mut segment.columns[*column].base else { continue };
-            if base.by_code.miss(*passes, self.options.passes_to_order) && size * PART < self.segments_size {
-                base.order_rows(rows, visit);
-                grown = true;
-                // One column a visit: nobody waits for many.
-                break;
+            base.by_code.used_at(visit, *tests);
+            let is_missed = base.by_code.miss(*passes, self.options.passes_to_order);
+            // One column a visit: nobody waits for many.
+            if !is_missed || to_order.is_some() || !RowsByCode::covers_most(rows) {
+                continue;
             }
+            if size * PART >= self.segments_size {
+                let asked = base.by_code.ask_for_room(visit);
+                let held = segment.columns.iter_mut().filter_map(|column| column.base.as_mut());
+                let yielding = held.filter_map(|held| Some((held.by_code.yields_to(asked, visit)?, held)));
+                let Some((_, least)) = yielding.min_by(|(a, _), (b, _)| a.total_cmp(b)) else { continue };
+                least.by_code.give_up();
+            }
+            to_order = Some(*column);
+        }
+        if let Some(base) = to_order.and_then(|column| segment.columns[column].base.as_mut()) {
+            base.order_rows(rows, visit);
+            grown = true;
         }
         if grown {
             self.measure(slot);

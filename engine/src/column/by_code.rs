@@ -37,6 +37,11 @@ impl RowsByCode {
     /// Buckets whose rows are counted by their codes.
     const FEW_BUCKETS: usize = 2;
 
+    /// Whether most of so many rows can be covered.
+    pub(crate) fn covers_most(rows: usize) -> bool {
+        rows <= RowsByCode::MOST_ROWS * 3 / 2
+    }
+
     /// Of the rows from `first` on of a column that has so many.
     fn new(column: &EncodedColumn, first: usize, rows: usize) -> RowsByCode {
         let covered = rows.min(first + RowsByCode::MOST_ROWS) & !63;
@@ -256,7 +261,7 @@ impl RowsByCode {
 impl EncodedColumn {
     /// Holds the column's rows by code, if most of them can be.
     pub(crate) fn order_rows(&mut self, rows: usize, visit: u64) {
-        if rows <= RowsByCode::MOST_ROWS * 3 / 2 {
+        if RowsByCode::covers_most(rows) {
             self.by_code.held = Some(RowsByCode::new(self, 0, rows));
             self.by_code.later = None;
             self.by_code.used = visit;
@@ -289,7 +294,9 @@ pub(crate) struct ByCode {
     held: Option<RowsByCode>,
     /// Of the rows behind those.
     later: Option<RowsByCode>,
-    /// The visit at which it was used last, as [`used_at`](ByCode::used_at) was told.
+    /// How many have asked for rows of the column of late: those of earlier visits count for less.
+    asked: f32,
+    /// The visit at which somebody asked last.
     used: u64,
 }
 
@@ -315,6 +322,33 @@ impl ByCode {
         self.missed >= worth as f32 && self.held.is_none()
     }
 
+    /// How many have asked for rows of late, where there is no room for it. What it would have saved is counted anew:
+    /// columns do not take turns without end.
+    pub(crate) fn ask_for_room(&mut self, visit: u64) -> f32 {
+        self.missed = 0.0;
+        self.asked_by(visit)
+    }
+
+    fn asked_by(&self, visit: u64) -> f32 {
+        /// What is left of a visit's count at the next one.
+        const LEFT: f32 = 63.0 / 64.0;
+        self.asked * LEFT.powi(i32::try_from(visit.saturating_sub(self.used)).unwrap_or(i32::MAX))
+    }
+
+    /// Gives way to a column that so many have asked for, if it is held and far fewer have asked for it; returns how
+    /// many.
+    pub(crate) fn yields_to(&self, asked: f32, visit: u64) -> Option<f32> {
+        /// So many times as many, lest two columns give way to each other by chance.
+        const TIMES: f32 = 2.0;
+        let own = self.asked_by(visit);
+        (self.held.is_some() && own * TIMES < asked).then_some(own)
+    }
+
+    /// Gives it up.
+    pub(crate) fn give_up(&mut self) {
+        *self = ByCode::default();
+    }
+
     /// What is known of a column when its rows have got new numbers: nothing but that it was asked for.
     pub(super) fn anew(&self) -> ByCode {
         ByCode { missed: self.missed, ..ByCode::default() }
@@ -324,7 +358,7 @@ impl ByCode {
     pub(crate) fn retire(&mut self, visit: u64) -> bool {
         let unused = self.held.is_some() && visit >= self.used + ByCode::UNUSED;
         if unused {
-            *self = ByCode::default();
+            self.give_up();
         }
         unused
     }
@@ -333,8 +367,9 @@ impl ByCode {
         self.parts().map(RowsByCode::size).sum()
     }
 
-    /// Notes that it was used at a visit.
-    pub(crate) fn used_at(&mut self, visit: u64) {
+    /// Notes that so many asked for rows at a visit.
+    pub(crate) fn used_at(&mut self, visit: u64, riders: usize) {
+        self.asked = self.asked_by(visit) + riders as f32;
         self.used = visit;
     }
 }
@@ -443,8 +478,30 @@ mod tests {
         assert!(column.by_code.miss(0.5, 16));
         column.order_rows(1000, 5);
         assert!(!column.by_code.miss(1.0, 16) && column.by_code.size() > 0);
-        column.by_code.used_at(9);
+        column.by_code.used_at(9, 1);
         assert!(!column.by_code.retire(8 + ByCode::UNUSED) && column.by_code.retire(9 + ByCode::UNUSED));
         assert!(column.by_code.get().is_none());
+    }
+
+    #[test]
+    fn what_few_ask_for_gives_way() {
+        let (mut held, mut other) = (encoded(1000, Some), encoded(1000, Some));
+        held.order_rows(1000, 0);
+        (1..=100).for_each(|visit| held.by_code.used_at(visit, 10));
+        let ask = |other: &mut EncodedColumn, visits: Range<u64>, riders: usize| {
+            let end = visits.end;
+            visits.for_each(|visit| other.by_code.used_at(visit, riders));
+            assert!(other.by_code.miss(16.0, 16));
+            let asked = other.by_code.ask_for_room(end);
+            assert!(!other.by_code.miss(15.0, 16));
+            asked
+        };
+        let few = ask(&mut other, 1..101, 15);
+        assert_eq!(held.by_code.yields_to(few, 101), None);
+        let many = ask(&mut other, 101..401, 30);
+        (101..401).for_each(|visit| held.by_code.used_at(visit, 10));
+        assert!(held.by_code.yields_to(many, 401).is_some() && other.by_code.yields_to(many, 401).is_none());
+        // Whoever is not asked for any more gives way in the end.
+        assert!(held.by_code.yields_to(few / 4.0, 401 + 640).is_some());
     }
 }

@@ -21,7 +21,6 @@ use crate::{
     bits::{Bits, for_bits},
     column::{Codes, EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
-    riders::bit,
     schema::Column,
     segment::Segment,
     shard::Options,
@@ -226,10 +225,10 @@ pub(crate) struct Prober {
     requests: Vec<(usize, TestId)>,
     /// By column: how many lists were made at the last visit, and how many riders have chosen it since.
     popularity: Vec<u32>,
-    /// The columns that hold their rows by code and were asked for some, as [`bit`]s.
-    looked_up: u64,
-    /// How many passes it took to find the rows of columns that do not, by column.
-    passes: Vec<(usize, f32)>,
+    /// By column, of those that hold their rows by code: how many riders have asked for some.
+    looked_up: Vec<usize>,
+    /// The columns that do not: how many tests asked for rows, and how many passes it took to find them.
+    passes: Vec<(usize, usize, f32)>,
     wanted: Vec<Wanted>,
     /// Which buckets somebody wants, and behind which interval to look for those that overlap a bucket.
     buckets: Vec<u64>,
@@ -246,7 +245,7 @@ impl Prober {
         self.lists.reset();
         self.masks.reset();
         self.requests.clear();
-        self.looked_up = 0;
+        self.looked_up.clear();
         self.passes.clear();
         self.states.resize_with(tests.bound(), || State {
             visit: 0,
@@ -411,7 +410,8 @@ impl Prober {
                 return Plan::Masks;
             }
             if held {
-                self.looked_up |= bit(column);
+                self.looked_up.resize(scene.columns.len(), 0);
+                self.looked_up[column] += 1;
                 return Plan::LookUp(id);
             }
             state.list = self.lists.next();
@@ -420,13 +420,13 @@ impl Prober {
         Plan::List(id)
     }
 
-    /// The columns from which rows were read off, as [`bit`]s.
-    pub(crate) fn looked_up(&self) -> u64 {
-        self.looked_up
+    /// The columns from which rows were read off, and for how many riders.
+    pub(crate) fn looked_up(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.looked_up.iter().copied().enumerate().filter(|(_, riders)| *riders > 0)
     }
 
-    /// The columns whose rows were looked for, with the passes that it took.
-    pub(crate) fn passes(&self) -> &[(usize, f32)] {
+    /// The columns whose rows were looked for, for how many tests, and the passes that it took.
+    pub(crate) fn passes(&self) -> &[(usize, usize, f32)] {
         &self.passes
     }
 
@@ -440,7 +440,7 @@ impl Prober {
             self.popularity[column_requests[0].0] = column_requests.len() as u32;
             if let Some(column) = &scene.columns[column_requests[0].0].base {
                 let passes = self.probe_column(scene, column, column_requests);
-                self.passes.push((column_requests[0].0, passes));
+                self.passes.push((column_requests[0].0, column_requests.len(), passes));
             }
         }
         requests.clear();
