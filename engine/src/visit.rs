@@ -201,13 +201,13 @@ impl Table {
         let (size, mut grown) = (self.by_code_size, false);
         for (column, riders) in self.prober.looked_up() {
             let Some(base) = &mut segment.columns[column].base else { continue };
-            base.by_code.used_at(visit, riders);
+            base.by_code.used_at(visit, riders * base.codes.row_bytes());
             grown |= base.order_later_rows(rows);
         }
         let mut to_order = None;
         for (column, tests, passes) in self.prober.passes() {
             let Some(base) = &mut segment.columns[*column].base else { continue };
-            base.by_code.used_at(visit, *tests);
+            base.by_code.used_at(visit, tests * base.codes.row_bytes());
             let is_missed = base.by_code.miss(*passes, self.options.passes_to_order);
             // One column a visit: nobody waits for many.
             if !is_missed || to_order.is_some() || !RowsByCode::covers_most(rows) {

@@ -294,7 +294,8 @@ pub(crate) struct ByCode {
     held: Option<RowsByCode>,
     /// Of the rows behind those.
     later: Option<RowsByCode>,
-    /// How many have asked for rows of the column of late: those of earlier visits count for less.
+    /// How many have asked for rows of the column of late, each as often as the bytes of a code that a pass would have
+    /// read: those of earlier visits count for less.
     asked: f32,
     /// The visit at which somebody asked last.
     used: u64,
@@ -339,7 +340,7 @@ impl ByCode {
     /// many.
     pub(crate) fn yields_to(&self, asked: f32, visit: u64) -> Option<f32> {
         /// So many times as many, lest two columns give way to each other by chance.
-        const TIMES: f32 = 2.0;
+        const TIMES: f32 = 1.5;
         let own = self.asked_by(visit);
         (self.held.is_some() && own * TIMES < asked).then_some(own)
     }
@@ -367,9 +368,9 @@ impl ByCode {
         self.parts().map(RowsByCode::size).sum()
     }
 
-    /// Notes that so many asked for rows at a visit.
-    pub(crate) fn used_at(&mut self, visit: u64, riders: usize) {
-        self.asked = self.asked_by(visit) + riders as f32;
+    /// Notes that so much was asked for at a visit.
+    pub(crate) fn used_at(&mut self, visit: u64, asked: usize) {
+        self.asked = self.asked_by(visit) + asked as f32;
         self.used = visit;
     }
 }
@@ -496,7 +497,7 @@ mod tests {
             assert!(!other.by_code.miss(15.0, 16));
             asked
         };
-        let few = ask(&mut other, 1..101, 15);
+        let few = ask(&mut other, 1..101, 14);
         assert_eq!(held.by_code.yields_to(few, 101), None);
         let many = ask(&mut other, 101..401, 30);
         (101..401).for_each(|visit| held.by_code.used_at(visit, 10));

@@ -48,6 +48,16 @@ impl Codes {
         }
     }
 
+    /// Bytes that a pass over them reads for each row, rounded up.
+    pub(crate) fn row_bytes(&self) -> usize {
+        match self {
+            Codes::Constant | Codes::Bit(_) | Codes::U8(_) => 1,
+            Codes::U16(_) => 2,
+            Codes::U32(_) => 4,
+            Codes::U64(_) => 8,
+        }
+    }
+
     /// Calls `f` with the codes of the rows whose bits are set. The kind of the codes is asked for once, not for each row.
     pub(super) fn for_rows(&self, words: &[u64], mut f: impl FnMut(u64)) {
         match self {
