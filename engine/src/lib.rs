@@ -51,6 +51,7 @@ mod visit;
 
 pub use error::{SqlError, SqlState};
 pub use operation::Ts;
+pub use predicate_index::indexable;
 pub use schema::{TableId, TableSchema};
 pub use shard::Shard;
 pub use types::Type;

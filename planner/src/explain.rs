@@ -4,9 +4,11 @@ use carousel_cluster::message::{Body, Data, Ddl, ProcessId};
 use carousel_engine::{
     TableSchema, Value,
     error::Result,
-    expr::{CompareOp, EvalContext, Expr},
+    expr::{EvalContext, Expr},
+    indexable,
     operation::{InsertRows, OnConflict, OperationKind, ReadOutput},
     position::KeyRange,
+    schema::Column,
 };
 
 use crate::{
@@ -184,19 +186,8 @@ fn conjunction(printer: &Printer<'_>, predicate: &[Expr]) -> String {
     }
 }
 
-/// Whether a conjunct compares a column with constants, so that the predicate index can answer it.
-fn is_indexable(conjunct: &Expr) -> bool {
-    let column = |e: &Expr| matches!(e, Expr::Column { .. });
-    let constant = |e: &Expr| matches!(e, Expr::Literal { .. });
-    match conjunct {
-        Expr::Compare { op, left, right } => *op != CompareOp::Ne && column(left) && constant(right),
-        Expr::InList { expr, list, negated: false } => column(expr) && list.iter().all(constant),
-        _ => false,
-    }
-}
-
-fn predicate_details(lines: &mut Lines, printer: &Printer<'_>, predicate: &[Expr]) {
-    let (indexable, residual): (Vec<Expr>, Vec<Expr>) = predicate.iter().cloned().partition(is_indexable);
+fn predicate_details(lines: &mut Lines, printer: &Printer<'_>, columns: &[Column], predicate: &[Expr]) {
+    let (indexable, residual) = indexable(predicate, columns);
     if !indexable.is_empty() {
         lines.detail(format!("Index Conjuncts: {}", conjunction(printer, &indexable)));
     }
@@ -221,7 +212,8 @@ fn message(
         Body::Data(Data { operation, fallible, .. }) => {
             vote = Some(*fallible);
             if let Ok(operation) = operation.open() {
-                operation_details(lines, &printer, &operation.kind, &on);
+                let columns = table.map_or(&[][..], |table| &table.columns);
+                operation_details(lines, &printer, columns, &operation.kind, &on);
             }
             writes = operation.is_write();
         }
@@ -241,7 +233,13 @@ fn message(
     }
 }
 
-fn operation_details(lines: &mut Lines, printer: &Printer<'_>, kind: &OperationKind, on: &str) {
+fn operation_details(
+    lines: &mut Lines,
+    printer: &Printer<'_>,
+    columns: &[Column],
+    kind: &OperationKind,
+    on: &str,
+) {
     let returning = |lines: &mut Lines, exprs: &Option<Vec<Expr>>| {
         if let Some(exprs) = exprs {
             lines.detail(format!("Returning: {}", printer.list(exprs)));
@@ -278,7 +276,7 @@ fn operation_details(lines: &mut Lines, printer: &Printer<'_>, kind: &OperationK
                 }
                 ReadOutput::ContentHash => lines.detail("Output: content hash"),
             }
-            predicate_details(lines, printer, &read.predicate);
+            predicate_details(lines, printer, columns, &read.predicate);
         }
         OperationKind::Insert(insert) => {
             lines.node(format!("Message: Insert{on}"));
@@ -308,12 +306,12 @@ fn operation_details(lines: &mut Lines, printer: &Printer<'_>, kind: &OperationK
         OperationKind::Update(update) => {
             lines.node(format!("Message: Update{on}"));
             lines.detail(format!("Assignments: {}", assignments(&update.assignments)));
-            predicate_details(lines, printer, &update.predicate);
+            predicate_details(lines, printer, columns, &update.predicate);
             returning(lines, &update.returning);
         }
         OperationKind::Delete(delete) => {
             lines.node(format!("Message: Delete{on}"));
-            predicate_details(lines, printer, &delete.predicate);
+            predicate_details(lines, printer, columns, &delete.predicate);
             returning(lines, &delete.returning);
         }
         OperationKind::Truncate => lines.node(format!("Message: Truncate{on}")),

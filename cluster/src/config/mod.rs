@@ -470,6 +470,13 @@ impl Config {
         }
     }
 
+    /// The processes that would execute a write of these ranges now, or a read at the present time.
+    pub fn executors(&self, ranges: &[KeyRange], writes: bool) -> Vec<ProcessId> {
+        let touched = self.placement.touched(ranges);
+        let executors = if writes { self.write_all(&touched) } else { self.read_one(0, None, &touched) };
+        executors.into_iter().map(|(process, _)| process).collect()
+    }
+
     /// The destination set: each process with the primary ranges it acts on (none for a process that only follows), in
     /// the order of their ids. A suspected process is not a destination; a range all of whose holders are suspected has
     /// none.

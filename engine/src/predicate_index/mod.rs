@@ -83,20 +83,39 @@ impl SplitPredicate {
 /// Splits a predicate. Behind the first conjunct that may fail everything is left where it is, because conjuncts are
 /// evaluated from the left.
 pub(crate) fn split(predicate: &[Expr], columns: &[Column]) -> SplitPredicate {
-    let mut flat = Vec::new();
-    for conjunct in predicate {
-        flatten(conjunct, &mut flat);
-    }
     let mut split = SplitPredicate::default();
-    let mut free = true;
-    for conjunct in flat {
-        free &= !can_fail(conjunct);
-        match free.then(|| test_of(conjunct, columns)).flatten() {
+    for (conjunct, test) in tested(predicate, columns) {
+        match test {
             Some(test) => split.add(test),
             None => split.residual.push(conjunct.clone()),
         }
     }
     split
+}
+
+/// The conjuncts by which the predicate index finds rows, and those that are checked on the rows found.
+pub fn indexable(predicate: &[Expr], columns: &[Column]) -> (Vec<Expr>, Vec<Expr>) {
+    let (mut indexable, mut residual) = (Vec::new(), Vec::new());
+    for (conjunct, test) in tested(predicate, columns) {
+        if test.is_some() { &mut indexable } else { &mut residual }.push(conjunct.clone());
+    }
+    (indexable, residual)
+}
+
+/// The conjuncts of a predicate, with the tests of the index that they are; none comes behind one that can fail.
+fn tested<'a>(
+    predicate: &'a [Expr],
+    columns: &'a [Column],
+) -> impl Iterator<Item = (&'a Expr, Option<ColumnTest>)> {
+    let mut flat = Vec::new();
+    for conjunct in predicate {
+        flatten(conjunct, &mut flat);
+    }
+    let mut free = true;
+    flat.into_iter().map(move |conjunct| {
+        free &= !can_fail(conjunct);
+        (conjunct, free.then(|| test_of(conjunct, columns)).flatten())
+    })
 }
 
 fn flatten<'a>(conjunct: &'a Expr, flat: &mut Vec<&'a Expr>) {

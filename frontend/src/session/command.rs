@@ -211,17 +211,7 @@ impl Session<'_> {
 
     fn explain(&mut self, plan: &Plan, parameters: &[Value]) -> Result<Vec<String>, Failed> {
         let config = self.client.config();
-        let destinations = |ranges: &[KeyRange], writes: bool| {
-            let mut processes = Vec::new();
-            for primary in config.primary_ranges().filter(|p| ranges.iter().any(|r| r.overlaps(p))) {
-                let holders = config.holders(primary);
-                // Every holder executes a write, one of them answers a read.
-                processes.extend_from_slice(if writes { &holders } else { &holders[..holders.len().min(1)] });
-            }
-            processes.sort_unstable();
-            processes.dedup();
-            processes
-        };
+        let destinations = |ranges: &[KeyRange], writes: bool| config.executors(ranges, writes);
         let settings = self.planner_settings();
         let mut ids = Ids::new(&self.client, 1);
         let lines = explain(plan, parameters, &settings, &mut ids, &destinations)?;
