@@ -1,13 +1,19 @@
 //! Relational statements: reads of several tables at one `Ts`, and what runs above them, on threads of their own.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::{
     client::{Client, Failure, Part, Pin, Request, Submission},
     message::{Body, ReadIsolation},
 };
-use carousel_engine::{SqlError, Ts, Value};
+use carousel_engine::{SqlError, SqlState, Ts, Value};
 use carousel_planner::{
     MemoryBudget,
     relational::{Answer, ReadRequest, Reader, Relational, RowStream, Runtime, SystemView},
@@ -77,6 +83,8 @@ impl Relations {
 pub struct Running {
     rows: mpsc::Receiver<Rows>,
     task: AbortHandle,
+    /// Nobody waits for it any more.
+    over: Arc<AtomicBool>,
     /// What its reads see, if they are pinned.
     pub(super) ts: Option<Ts>,
     /// Holds that, unless it is a block's snapshot.
@@ -92,6 +100,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
         self.task.abort();
     }
 }
@@ -116,11 +125,13 @@ impl Session<'_> {
         for view in statement.system_views() {
             system.insert(view, system::rows(view, &self.client).await?);
         }
-        let reader = Arc::new(ClusterReader { client: self.client.clone(), read_ts, isolation, system });
+        let over = Arc::<AtomicBool>::default();
+        let client = self.client.clone();
+        let reader = Arc::new(ClusterReader { client, read_ts, isolation, system, over: over.clone() });
         let rows = statement.start(&self.relations.runtime, reader)?;
         let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
-        Ok(Running { rows: receiver, task, ts: read_ts, _pin: pin })
+        Ok(Running { rows: receiver, task, over, ts: read_ts, _pin: pin })
     }
 }
 
@@ -142,6 +153,9 @@ struct ClusterReader {
     isolation: ReadIsolation,
     /// The rows of the statement's system views.
     system: BTreeMap<SystemView, Vec<Vec<Value>>>,
+    /// Nobody waits for the statement any more. What computes finds out between two batches of what it reads, however long it
+    /// goes on without letting others run.
+    over: Arc<AtomicBool>,
 }
 
 enum Step {
@@ -160,7 +174,8 @@ impl Reader for ClusterReader {
             data.read_ts = self.read_ts;
         }
         let first = Step::Submit(self.client.clone(), Request { tables, ranges, body }, self.isolation);
-        stream::unfold(Some(first), |step| async move {
+        let over = self.over.clone();
+        let read = move |step: Option<Step>| async move {
             let mut submission = match step? {
                 Step::Answer(submission) => submission,
                 Step::Submit(client, request, isolation) => {
@@ -182,7 +197,12 @@ impl Reader for ClusterReader {
                 }
                 Err(failure) => Some((Err(failure), None)),
             }
-        })
-        .boxed()
+        };
+        stream::unfold(Some(first), read)
+            .map(move |answer| match over.load(Ordering::Relaxed) {
+                true => Err(SqlError::new(SqlState::QUERY_CANCELED, "the statement is over").into()),
+                false => answer,
+            })
+            .boxed()
     }
 }

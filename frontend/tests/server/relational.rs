@@ -87,6 +87,23 @@ async fn a_join_ends_when_it_is_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joins_that_nobody_waits_for_leave_their_threads_to_others() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    hundred(&client).await;
+    // More of them than there are threads.
+    let count = std::thread::available_parallelism().map_or(8, |cores| cores.get() + 1);
+    for _ in 0..count {
+        let raw = server.connect().await;
+        let endless =
+            "select count(*) from t a, t b, t c, t d, t e, t f where a.a < b.a + c.a + d.a + e.a + f.a";
+        raw.batch_execute("set statement_timeout = 200").await.unwrap();
+        assert_eq!(code(raw.batch_execute(endless).await.unwrap_err()), "57014");
+    }
+    assert_eq!(value(&client, "select count(*) from t x, t y").await, "10000");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_joins_follow_their_tables() {
     let server = Server::start().await;
     let (client, other) = (server.connect().await, server.connect().await);

@@ -6,6 +6,7 @@ use arrow::record_batch::RecordBatch;
 use carousel_cluster::client::Failure;
 use carousel_engine::{SqlError, SqlState, TableSchema, Value, error::Result, expr::EvalContext};
 use datafusion::{
+    common::tree_node::{Transformed, TreeNode},
     error::DataFusionError,
     execution::{
         SendableRecordBatchStream, SessionState, SessionStateBuilder,
@@ -13,7 +14,7 @@ use datafusion::{
         memory_pool::{GreedyMemoryPool, MemoryPool},
         runtime_env::RuntimeEnvBuilder,
     },
-    physical_plan::{ExecutionPlan, displayable, execute_stream},
+    physical_plan::{ExecutionPlan, coop::CooperativeExec, displayable, execute_stream},
     prelude::SessionConfig,
 };
 use futures::{StreamExt, executor::block_on, stream::BoxStream};
@@ -114,10 +115,20 @@ impl Relational {
     /// # Errors
     /// What is only found out when parameters are known.
     pub fn start(&self, runtime: &Runtime, reader: Arc<dyn Reader>) -> Result<RowStream> {
-        let plan = self.physical(runtime, reader)?;
+        let plan = endable(self.physical(runtime, reader)?).map_err(|e| sql_error(&e))?;
         let rows = execute_stream(plan, runtime.state.task_ctx()).map_err(|e| sql_error(&e))?;
         Ok(RowStream { rows })
     }
+}
+
+/// The same plan whose joins let others run every so many batches. What a join makes of few rows may take for ever, and what
+/// takes it from the join asks for more as long as there is more: it would never be found out that nobody waits for it.
+fn endable(plan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+    let wrap = |node: Arc<dyn ExecutionPlan>| match node.children().len() {
+        0 | 1 => Ok(Transformed::no(node)),
+        _ => Ok(Transformed::yes(Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>)),
+    };
+    plan.transform_up(wrap).map(|plan| plan.data)
 }
 
 /// The rows of a relational statement. Dropping it cancels the reads.
