@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, task::AbortHandle};
 use super::{Node, RouterRaft, TypeConfig, marks::Marks, number};
 use crate::{
     message::{Incarnation, ProcessId},
-    routers::change::{Decision, RouterChange, Standing, Step, decide, upkeep},
+    routers::change::{Decision, RefusedChange, RouterChange, Standing, Step, decide, upkeep},
     wire::Wire,
 };
 
@@ -44,6 +44,17 @@ pub(crate) struct RouterRequest {
     pub(crate) request: u64,
     /// What is to become of them.
     pub(crate) change: RouterChange,
+}
+
+/// A request, until it has not been heard for long.
+struct Asked {
+    request: RouterRequest,
+    /// When it was heard last.
+    heard: Instant,
+    /// What came of it. It is not looked at again: what it asked for may have been undone since.
+    outcome: Option<Result<u32, Box<SqlError>>>,
+    /// Whether that was said since it was heard last.
+    answered: bool,
 }
 
 /// A running registrar. Dropping it ends it.
@@ -82,8 +93,8 @@ struct Work<A> {
     raft: RouterRaft,
     marks: Arc<Marks>,
     first: BTreeMap<ProcessId, String>,
-    /// By who asks and the asker's number, with when it was heard last.
-    pending: BTreeMap<(ProcessId, u64), (RouterRequest, Instant)>,
+    /// By who asks, the asker's incarnation and number.
+    pending: BTreeMap<(ProcessId, Incarnation, u64), Asked>,
     answer: A,
 }
 
@@ -95,8 +106,11 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
             tokio::select! {
                 request = requests.recv() => match request {
                     Some(request) => {
-                        let key = (request.from, request.request);
-                        self.pending.insert(key, (request, Instant::now()));
+                        let key = (request.from, request.incarnation, request.request);
+                        let heard = Instant::now();
+                        let asked = Asked { request, heard, outcome: None, answered: false };
+                        let asked = self.pending.entry(key).or_insert(asked);
+                        (asked.heard, asked.answered) = (heard, false);
                     }
                     None => return,
                 },
@@ -107,7 +121,7 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
                 self.pending.clear();
                 continue;
             };
-            self.pending.retain(|_, (_, heard)| heard.elapsed() < FORGOTTEN);
+            self.pending.retain(|_, asked| asked.heard.elapsed() < FORGOTTEN);
             if let Some(step) = self.look(&standing) {
                 self.take(step).await;
             }
@@ -117,17 +131,34 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
     /// Answers what can be answered, and chooses the next step.
     fn look(&mut self, standing: &Standing) -> Option<Step> {
         let mut next = upkeep(standing);
-        let mut answered = Vec::new();
-        for (key, (request, _)) in &self.pending {
-            match decide(&request.change, standing) {
-                Decision::Done(number) => answered.push((*key, Ok(number))),
-                Decision::Refused(refused) => answered.push((*key, Err(Box::new(SqlError::from(refused))))),
-                Decision::Step(step) => next = next.or(Some(step)),
+        let mut removed = BTreeSet::new();
+        for asked in self.pending.values_mut().filter(|asked| asked.outcome.is_none()) {
+            match decide(&asked.request.change, standing) {
+                Decision::Done(number) => asked.outcome = Some(Ok(number)),
+                Decision::Refused(refused) => asked.outcome = Some(Err(Box::new(refused.into()))),
+                Decision::Step(step) => {
+                    if let Step::Remove(number) | Step::Forget(number) = step {
+                        removed.insert(number);
+                    }
+                    next = next.or(Some(step));
+                }
                 Decision::Wait => {}
             }
         }
-        for (key, outcome) in answered {
-            if let Some((RouterRequest { from, incarnation, request, .. }, _)) = self.pending.remove(&key) {
+        for asked in self.pending.values_mut() {
+            // Whoever still waits for a router that is removed would have it added again, under another number.
+            if let RouterChange::Add { address, .. } = &asked.request.change
+                && asked.outcome.is_none()
+                && let Some(entry) = standing.routers.entries().iter().find(|entry| entry.address == *address)
+                && removed.contains(&entry.number)
+            {
+                let refused = RefusedChange::removed(ProcessId::router(entry.number));
+                asked.outcome = Some(Err(Box::new(refused.into())));
+            }
+            if let Some(outcome) = asked.outcome.clone()
+                && !std::mem::replace(&mut asked.answered, true)
+            {
+                let RouterRequest { from, incarnation, request, .. } = asked.request;
                 // Whoever hears that it is so also sees it: the news itself may still be on its way.
                 (self.answer)(from, Wire::Routers(self.marks.routers().0));
                 (self.answer)(from, Wire::RoutersChanged { incarnation, request, outcome });

@@ -56,6 +56,12 @@ pub(crate) enum RefusedChange {
     NoQuorum { router: ProcessId, rest: usize, live: usize },
 }
 
+impl RefusedChange {
+    pub(crate) fn removed(router: ProcessId) -> RefusedChange {
+        RefusedChange::Removed(super::removed(router))
+    }
+}
+
 impl From<RefusedChange> for SqlError {
     fn from(refused: RefusedChange) -> SqlError {
         let (state, hint) = match &refused {
@@ -186,7 +192,7 @@ fn add(number: Option<u32>, address: &str, standing: &Standing) -> Result<Decisi
         return Err(RefusedChange::Taken(router, known.address.clone()));
     }
     if routers.is_removed(router) {
-        return Err(RefusedChange::Removed(super::removed(router)));
+        return Err(RefusedChange::removed(router));
     }
     if number > MOST_ROUTERS {
         return Err(RefusedChange::Number);

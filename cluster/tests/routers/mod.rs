@@ -196,6 +196,13 @@ async fn impossible_changes_are_refused() {
         assert_eq!(voters(&cluster), [1]);
         client.remove_router(ProcessId::router(3)).await.expect("it is taken back");
         assert_eq!(client.routers().entries().len(), 1);
+        // Who still waits for a router that is removed does not get another one instead.
+        let asking = client.clone();
+        let waiting = tokio::spawn(async move { asking.add_router(None, "h:2").await });
+        client.routers_when(|routers| routers.entry(4).is_some()).await.expect("it is listed");
+        client.remove_router(ProcessId::router(4)).await.expect("it is taken back");
+        assert_eq!(code(waiting.await.expect("it is answered")), "42710");
+        assert_eq!(client.routers().entries().len(), 1);
         cluster.kill().await;
     };
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
