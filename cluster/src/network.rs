@@ -22,7 +22,10 @@
 //!
 //! So every mailbox is drained whatever happens elsewhere, and every awaited `send` comes to an end.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch};
@@ -164,6 +167,8 @@ pub struct Network {
     pub(crate) routers: raft::Registry,
     /// Where further storage processes can be asked for.
     founder: Arc<RwLock<Option<Founding>>>,
+    /// Where the processes listen that the cluster's description names.
+    described: Arc<RwLock<BTreeMap<ProcessId, String>>>,
     /// The newest config that a process here has heard of: where others listen.
     config: Arc<watch::Sender<Option<Arc<Config>>>>,
     /// The newest list of routers that a process here has heard of.
@@ -207,6 +212,11 @@ impl Network {
         self.founder.read().clone()
     }
 
+    /// Where the processes listen that the cluster's description names.
+    pub(crate) fn set_described(&self, addresses: BTreeMap<ProcessId, String>) {
+        *self.described.write() = addresses;
+    }
+
     /// A process here has heard who the routers are.
     pub(crate) fn learn_routers(&self, routers: &Arc<Routers>) {
         self.known.send_if_modified(|known| {
@@ -221,6 +231,12 @@ impl Network {
     /// Who the routers are, as far as any process here knows; empty before anything is known.
     pub(crate) fn known_routers(&self) -> watch::Receiver<Arc<Routers>> {
         self.known.subscribe()
+    }
+
+    /// The same list, with the addresses of the first routers, which only the cluster's description has.
+    pub(crate) fn known_routers_with_addresses(&self) -> Routers {
+        let known = self.known.borrow().clone();
+        known.resolved(&self.described.read())
     }
 
     /// Joins as `id`. An older endpoint of the same id is replaced: its `recv` ends and its senders fail.

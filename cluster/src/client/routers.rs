@@ -59,8 +59,8 @@ impl Changes {
 
 impl Client {
     /// Who the routers are, as far as this process knows.
-    pub fn routers(&self) -> Arc<Routers> {
-        self.shared.network.known_routers().borrow().clone()
+    pub fn routers(&self) -> Routers {
+        self.shared.network.known_routers_with_addresses()
     }
 
     /// Who the routers are, as soon as it is as wanted.

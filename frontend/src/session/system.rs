@@ -71,7 +71,7 @@ fn routers(client: &Client) -> Vec<Vec<Value>> {
     let (leader, routers) = (client.leader(), client.routers());
     let row = |entry: &RouterEntry| {
         let router = ProcessId::router(entry.number);
-        // Where the first ones listen is told by the description.
+        // Those within this process listen nowhere.
         let address = if entry.address.is_empty() { Value::Null } else { text(&entry.address) };
         vec![text(router), address, Value::Bool(entry.votes), Value::Bool(leader == Some(router))]
     };
