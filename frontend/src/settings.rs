@@ -499,10 +499,8 @@ fn checked(definition: &Definition, value: &str) -> Result<String> {
             match words.iter().position(|word| word.eq_ignore_ascii_case(trimmed)) {
                 Some(place) if place < built => Ok(words[place].to_owned()),
                 Some(_) => Err(not_built(definition, trimmed)),
-                None => {
-                    Err(invalid(definition, value)
-                        .with_hint(format!("Available values: {}.", words.join(", "))))
-                }
+                None => Err(invalid(definition, value)
+                    .with_hint(format!("Available values: {}.", words[..built].join(", ")))),
             }
         }
         Kind::Integer { min, max, built } => {

@@ -153,12 +153,16 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
 fn stranger(shared: &Shared, cluster: &str, shape: &str) -> Option<String> {
     if *cluster != shared.cluster {
         return Some(format!(
-            "it belongs to the cluster '{cluster}', this process to the cluster '{}'",
+            "the process that connects belongs to the cluster '{cluster}', the other one to '{}'",
             shared.cluster
         ));
     }
-    (*shape != shared.shape)
-        .then(|| format!("its cluster consists of {shape}, that of this process of {}", shared.shape))
+    (*shape != shared.shape).then(|| {
+        format!(
+            "to the process that connects the cluster consists of {shape}, to the other one of {}",
+            shared.shape
+        )
+    })
 }
 
 /// Whether a router speaks that this process does not know, as it has an older list than that one.

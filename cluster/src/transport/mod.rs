@@ -108,6 +108,8 @@ pub enum TransportError {
         address: String,
         /// Why not.
         reason: String,
+        /// It may be starting.
+        again: bool,
     },
 }
 
@@ -184,6 +186,7 @@ impl Transport {
                 })?)
             }
         };
+        network.set_described(members.clone());
         let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let shared = Arc::new(Shared {
             cluster,
@@ -245,6 +248,7 @@ impl Transport {
         let failed = |error: dial::DialError| TransportError::Join {
             address: address.to_owned(),
             reason: error.to_string(),
+            again: matches!(error, dial::DialError::NotListening | dial::DialError::NotReady),
         };
         dial::describe(&shared, address).await.map_err(failed)
     }

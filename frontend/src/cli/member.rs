@@ -5,7 +5,7 @@
 use std::{
     net::{SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use carousel_cluster::{
@@ -14,7 +14,7 @@ use carousel_cluster::{
     member::MemberOptions,
     message::{ProcessId, ProcessKind},
     routers::removed,
-    transport::{TlsFiles, Transport},
+    transport::{TlsFiles, Transport, TransportError},
 };
 use clap::{Args, builder::BoolishValueParser};
 use figment::{
@@ -35,6 +35,8 @@ use super::{
 const REMEMBERED: &str = "cluster.toml";
 /// How often a router that joins looks whether it has been added.
 const ADDED: Duration = Duration::from_millis(500);
+/// How long whoever joins for the first time waits for the process that it joins by.
+const STARTING: Duration = Duration::from_secs(15);
 /// Silence after which a storage process is suspected, unless routers are told otherwise.
 const DEFAULT_SUSPECT_AFTER: Duration = Duration::from_secs(10);
 /// After this long a suspected process that nobody replaces leaves the ring, unless routers are told otherwise.
@@ -335,9 +337,11 @@ impl Role {
         let layers = self.layers()?;
         let tls = tls_files(&layers)?;
         let args = &self.member().description;
-        let description = match describe(args, tls.as_ref()).await {
+        let known = remembered(layers.data_dir.as_deref(), args)?;
+        let patience = if known.is_some() { Duration::ZERO } else { STARTING };
+        let description = match describe(args, tls.as_ref(), patience).await {
             // Whoever has joined once knows enough to go on without the process that it was told to ask.
-            Err(failure) if args.join.is_some() => match remembered(layers.data_dir.as_deref(), args)? {
+            Err(failure) if args.join.is_some() => match known {
                 Some(description) => {
                     tracing::warn!("{failure}: going on with what is known from before");
                     description
@@ -416,7 +420,11 @@ where
     Ok(Toml::string(&text))
 }
 
-async fn describe(args: &DescriptionArgs, tls: Option<&TlsFiles>) -> Result<Description, Failure> {
+async fn describe(
+    args: &DescriptionArgs,
+    tls: Option<&TlsFiles>,
+    patience: Duration,
+) -> Result<Description, Failure> {
     let defaults = || Description {
         name: "carousel".into(),
         replication_factor: 2,
@@ -428,10 +436,31 @@ async fn describe(args: &DescriptionArgs, tls: Option<&TlsFiles>) -> Result<Desc
         figment = figment.merge(checked(path, defaults())?);
     }
     if let Some(address) = &args.join {
-        let told = Transport::describe(address, tls).await.map_err(Failure::setup)?;
+        let told = describe_by(address, tls, patience).await.map_err(Failure::setup)?;
         figment = figment.merge(Toml::string(&told));
     }
     figment.merge(Serialized::defaults(args)).extract().map_err(Failure::setup)
+}
+
+/// What a running process says of its cluster; it is waited for as long, as it may be starting, too.
+async fn describe_by(
+    address: &str,
+    tls: Option<&TlsFiles>,
+    patience: Duration,
+) -> Result<String, TransportError> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        match Transport::describe(address, tls).await {
+            Err(TransportError::Join { reason, again: true, .. }) if begun.elapsed() < patience => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%address, "waiting for the process to join by: {reason}");
+                }
+                tokio::time::sleep(ADDED).await;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Where a process listens.
@@ -469,10 +498,10 @@ async fn wait_to_be_added(
         }
         if !std::mem::replace(&mut told, true) {
             let address = bind.unwrap_or("HOST:PORT");
-            tracing::warn!("waiting to be added to the cluster: ALTER CLUSTER ADD ROUTER '{address}'");
+            tracing::warn!("waiting to be added to the cluster: ALTER CLUSTER ADD ROUTER AT '{address}'");
         }
         tokio::time::sleep(ADDED).await;
-        match describe(args, tls).await {
+        match describe(args, tls, Duration::ZERO).await {
             Ok(described) => description = described,
             // It may be restarting.
             Err(failure) => tracing::debug!("{failure}"),

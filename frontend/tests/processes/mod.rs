@@ -588,7 +588,7 @@ fn a_process_that_cannot_run_says_why() {
             "missing.pem",
         ),
         (&["frontend", "--number", "0", all[0], all[1], all[2], all[3]], "numbers from 1"),
-        (&["frontend", "--join", &free[0]], "cannot join by"),
+        (&["frontend", "--join", &free[0], "--log", "error"], "cannot join by"),
         (&["frontend", "--listen", "0.0.0.0:1", all[0], all[1], all[2], all[3]], "loopback"),
         (&["router", "--metrics-listen", &taken, all[0], all[1], all[2], all[3]], "metrics"),
         (&["router", "--cluster", "/nonexistent.toml"], "/nonexistent.toml"),
