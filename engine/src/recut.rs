@@ -194,14 +194,14 @@ impl Shard {
         let block = Block::from_bytes(block, &schema.columns)?;
         let rows = block.rows;
         let segment = Segment::of(NO_PIECE, block.into_columns(&schema.columns), rows, begin);
-        let own: Vec<u32> = match self.shards {
-            1 => (0..rows as u32).collect(),
-            shards => {
+        let own: Vec<u32> = match shards == self.shards || self.shards == 1 {
+            true => (0..rows as u32).collect(),
+            false => {
                 let identity = Table::identity(&schema);
                 let mut key = Vec::new();
                 let mut is_own = |row: u32| {
                     segment.write_identity(&schema.columns, &identity, row, &mut key);
-                    shard_of(Table::hash(&key), shards) == self.index
+                    shard_of(Table::hash(&key), self.shards) == self.index
                 };
                 (0..rows as u32).filter(|row| is_own(*row)).collect()
             }
