@@ -20,42 +20,47 @@ pub(super) fn empty(ty: &Type) -> Test {
     }
 }
 
-/// What meets one of two tests.
-pub(super) fn unite(a: Test, b: Test) -> Option<Test> {
-    fn merge<K: Ord + Copy>(mut a: Vec<(K, K)>, b: Vec<(K, K)>) -> Vec<(K, K)> {
-        a.extend(b);
-        a.sort_unstable();
-        let mut merged: Vec<(K, K)> = Vec::with_capacity(a.len());
-        for (low, high) in a {
-            match merged.last_mut() {
-                Some(last) if low <= last.1 => last.1 = last.1.max(high),
-                _ => merged.push((low, high)),
+/// What meets one of these tests of a column of this type; `None` if they are not all of intervals.
+pub(super) fn unite(ty: &Type, tests: impl IntoIterator<Item = Option<Test>>) -> Option<Test> {
+    fn merge<K: Ord + Copy>(intervals: &mut Vec<(K, K)>) {
+        intervals.sort_unstable();
+        intervals.dedup_by(|next, last| {
+            let meet = next.0 <= last.1;
+            if meet {
+                last.1 = last.1.max(next.1);
             }
-        }
-        merged
+            meet
+        });
     }
-    match (a, b) {
-        (Test::Ints(a), Test::Ints(b)) => Some(Test::Ints(merge(a, b))),
-        (Test::Wides(a), Test::Wides(b)) => Some(Test::Wides(merge(a, b))),
-        (Test::Bytes(mut a), Test::Bytes(b)) => {
-            a.extend(b);
-            a.sort_unstable();
-            let mut merged: Vec<BytesInterval> = Vec::with_capacity(a.len());
-            for (low, high) in a {
-                match merged.last_mut() {
-                    Some(last) if last.1.as_ref().is_none_or(|end| low <= *end) => {
-                        last.1 = match (last.1.take(), high) {
-                            (Some(x), Some(y)) => Some(x.max(y)),
-                            _ => None,
-                        };
-                    }
-                    _ => merged.push((low, high)),
+    let mut union = empty(ty);
+    // All of them are collected before they are sorted: lists may have thousands of members.
+    for test in tests {
+        match (&mut union, test?) {
+            (Test::Ints(all), Test::Ints(more)) => all.extend(more),
+            (Test::Wides(all), Test::Wides(more)) => all.extend(more),
+            (Test::Bytes(all), Test::Bytes(more)) => all.extend(more),
+            _ => return None,
+        }
+    }
+    match &mut union {
+        Test::Ints(all) => merge(all),
+        Test::Wides(all) => merge(all),
+        Test::Bytes(all) => {
+            all.sort_unstable();
+            all.dedup_by(|next, last| {
+                let meet = last.1.as_ref().is_none_or(|end| next.0 <= *end);
+                if meet {
+                    last.1 = match (last.1.take(), next.1.take()) {
+                        (Some(x), Some(y)) => Some(x.max(y)),
+                        _ => None,
+                    };
                 }
-            }
-            Some(Test::Bytes(merged))
+                meet
+            });
         }
-        _ => None,
+        _ => return None,
     }
+    Some(union)
 }
 
 /// What meets both of two tests.

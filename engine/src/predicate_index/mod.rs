@@ -16,7 +16,7 @@ mod side_by_side;
 
 use std::sync::Arc;
 
-use constants::{comparison, empty, intersect, unite};
+use constants::{comparison, intersect, unite};
 pub(crate) use plain::row_holds;
 pub(crate) use probe::{Found, Plan, Prober, Scene, plain_rows};
 pub(crate) use shared::{SharedTests, TestId};
@@ -169,24 +169,19 @@ fn interval_test(conjunct: &Expr, columns: &[Column]) -> Option<ColumnTest> {
         Expr::InList { expr, list, negated: false } => {
             let column = column_index(expr)?;
             let ty = &columns.get(column)?.ty;
-            let mut union = empty(ty);
-            for member in list {
-                let Expr::Literal { value, .. } = member else { return None };
-                union = unite(union, comparison(ty, CompareOp::Eq, value)?)?;
-            }
-            Some(ColumnTest { column, test: union })
+            let tests = list.iter().map(|member| match member {
+                Expr::Literal { value, .. } => comparison(ty, CompareOp::Eq, value),
+                _ => None,
+            });
+            Some(ColumnTest { column, test: unite(ty, tests)? })
         }
         Expr::Or(operands) => {
-            let mut operands = operands.iter();
-            let mut union = interval_test(operands.next()?, columns)?;
-            for operand in operands {
-                let other = interval_test(operand, columns)?;
-                if other.column != union.column {
-                    return None;
-                }
-                union.test = unite(union.test, other.test)?;
-            }
-            Some(union)
+            let mut operands = operands.iter().map(|operand| interval_test(operand, columns));
+            let ColumnTest { column, test } = operands.next()??;
+            let tests =
+                operands.map(|other| other.filter(|other| other.column == column).map(|other| other.test));
+            let test = unite(&columns.get(column)?.ty, std::iter::once(Some(test)).chain(tests))?;
+            Some(ColumnTest { column, test })
         }
         Expr::Like { expr, pattern, escape, case_insensitive: false, negated: false } => {
             let column = column_index(expr)?;
@@ -216,6 +211,38 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever scans waits for this: each member is looked at a few times, not once for each other member.
+    #[test]
+    fn lists_may_have_many_members() {
+        const MEMBERS: i32 = 50_000;
+        let column = |name: &str, ty| Column { name: name.into(), ty, not_null: false, default: None };
+        let columns = [column("a", Type::Int4), column("b", Type::Text)];
+        let text = |k: i32| Value::text(format!("{k:05}"));
+        let members = (0..MEMBERS).rev().chain([7]).map(|k| Expr::literal(text(k), Type::Text));
+        let list = Expr::InList {
+            expr: Box::new(Expr::column(1, Type::Text)),
+            list: members.collect(),
+            negated: false,
+        };
+        let between = |k: i32| {
+            let compare = |op, k| Expr::Compare {
+                op,
+                left: Box::new(Expr::column(0, Type::Int4)),
+                right: Box::new(Expr::literal(Value::Int4(k), Type::Int4)),
+            };
+            if k % 1000 == 0 { compare(CompareOp::Lt, 0) } else { compare(CompareOp::Eq, 2 * k) }
+        };
+        let either = Expr::Or((0..MEMBERS).rev().map(between).collect());
+        let split = split(&[list, either], &columns);
+        assert!(split.residual.is_empty());
+        let Test::Bytes(strings) = &split.tests[0].test else { panic!("{:?}", split.tests[0]) };
+        assert_eq!(strings.len(), MEMBERS as usize);
+        assert!(strings.is_sorted());
+        let Test::Ints(numbers) = &split.tests[1].test else { panic!("{:?}", split.tests[1]) };
+        assert_eq!(numbers.len(), 1 + MEMBERS as usize - MEMBERS as usize / 1000);
+        assert_eq!((numbers[0], numbers[1]), ((i64::MIN, -1), (2, 2)));
+    }
 
     #[test]
     fn bounds_of_one_column_become_one_test() {
