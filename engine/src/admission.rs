@@ -3,6 +3,7 @@
 use arrow::array::{ArrayRef, UInt32Array};
 
 use crate::{
+    batch_size::in_parts,
     error::{Result, SqlError, SqlState},
     expr::can_fail,
     operation::{Effect, Insert, InsertRows, OnConflict, OperationKind, RowBatch},
@@ -220,11 +221,14 @@ impl Shard {
         if rows.is_empty() {
             return Ok(());
         }
-        let ordinals: Vec<u64> = rows.iter().map(|row| batch.ordinals[*row as usize]).collect();
-        let fetch = |column: usize| take(batch.rows.column(column), rows);
-        let batch = returning.batch(rows.len(), Some(&ordinals), &fetch, rider.context())?;
-        effects.push(Effect::Rows { ts: rider.ts, range: rider.range_of(range), batch });
-        Ok(())
+        in_parts(0..rows.len(), &mut |part| {
+            let rows = &rows[part];
+            let ordinals: Vec<u64> = rows.iter().map(|row| batch.ordinals[*row as usize]).collect();
+            let fetch = |column: usize| Ok(take(batch.rows.column(column), rows));
+            let batch = returning.batch(rows.len(), Some(&ordinals), &fetch, rider.context())?;
+            effects.push(Effect::Rows { ts: rider.ts, range: rider.range_of(range), batch });
+            Ok(())
+        })
     }
 
     /// Inserts one of the rows that had to wait; returns the row that it must wait for now, if any.
@@ -339,7 +343,7 @@ impl Shard {
                         let definition = &table.schema.columns[column];
                         table.segments[found.slot as usize].columns[column].gather(&definition.ty, &[found.row])
                     } else {
-                        batch.rows.column(column - width).slice(row as usize, 1)
+                        Ok(batch.rows.column(column - width).slice(row as usize, 1))
                     }
                 };
                 let Work::Insert { conflict: Some(conflict), returning } = &rider.work else { return Ok(()) };
@@ -351,14 +355,14 @@ impl Shard {
                 let assigned = conflict.values.evaluate(1, &fetch, context)?;
                 let arrays: Vec<ArrayRef> = (0..width)
                     .map(|column| match conflict.targets.iter().rposition(|target| *target == column) {
-                        Some(index) => assigned[index].clone(),
+                        Some(index) => Ok(assigned[index].clone()),
                         None => fetch(column),
                     })
-                    .collect();
+                    .collect::<Result<_>>()?;
                 table.check_new_rows(&conflict.targets, &arrays, context)?;
                 if let Some(returning) = returning {
                     let ordinals = [batch.ordinals[row as usize]];
-                    let fetch = |column: usize| arrays[column].clone();
+                    let fetch = |column: usize| Ok(arrays[column].clone());
                     let rows = returning.batch(1, Some(&ordinals), &fetch, context)?;
                     effects.push(Effect::Rows { ts: rider.ts, range: rider.range_of(range), batch: rows });
                 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use arrow::{
     array::{
-        Array, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder,
-        FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
-        IntervalMonthDayNanoBuilder, StringBuilder, Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
+        Array, ArrayBuilder as _, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Builder,
+        Decimal128Builder, FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder,
+        Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder, Time64MicrosecondBuilder,
+        TimestampMicrosecondBuilder,
     },
     datatypes::{
         Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
@@ -16,8 +17,9 @@ use arrow::{
 };
 
 use crate::{
+    batch_size::{BATCH_BYTES, check_value},
     datetime,
-    error::{Result, SqlError},
+    error::{Result, SqlError, SqlState},
     expr::{EvalContext, Row},
     interval::Interval,
     numeric::{self, Numeric},
@@ -173,6 +175,42 @@ pub struct ColumnBuilder {
     ty: Type,
     builder: Builder,
     scratch: String,
+    room: Room,
+}
+
+/// How many bytes of strings an array takes.
+#[derive(Clone, Copy)]
+enum Room {
+    /// As many as Arrow's offsets can count.
+    Most,
+    /// As many as a batch should have, or one string.
+    Batch,
+}
+
+impl Room {
+    /// Whether another string fits behind `rows` strings of `held` bytes.
+    fn check(self, rows: usize, held: usize, more: usize) -> Result<()> {
+        check_value(more)?;
+        match self {
+            Room::Batch if rows > 0 && held + more > BATCH_BYTES => Err(SqlError::batch_full()),
+            Room::Most if held + more > i32::MAX as usize => {
+                Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "a column of one batch is longer than 2 GB"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn append_text(self, builder: &mut StringBuilder, text: &str) -> Result<()> {
+        self.check(builder.len(), builder.values_slice().len(), text.len())?;
+        builder.append_value(text);
+        Ok(())
+    }
+
+    fn append_bytes(self, builder: &mut BinaryBuilder, bytes: &[u8]) -> Result<()> {
+        self.check(builder.len(), builder.values_slice().len(), bytes.len())?;
+        builder.append_value(bytes);
+        Ok(())
+    }
 }
 
 /// A decimal of at most 38 digits at exactly `scale`, rounded from its plain text form; `None` for anything unusual.
@@ -246,7 +284,12 @@ impl ColumnBuilder {
             Type::Uuid => Builder::Uuid(FixedSizeBinaryBuilder::with_capacity(rows, 16)),
             Type::Bytea => Builder::Bytea(BinaryBuilder::with_capacity(rows, rows * 8)),
         };
-        ColumnBuilder { ty: ty.clone(), builder, scratch: String::new() }
+        ColumnBuilder { ty: ty.clone(), builder, scratch: String::new(), room: Room::Most }
+    }
+
+    /// An empty column that takes no more rows when it is as large as a batch should be.
+    pub(crate) fn of_batch(ty: &Type, rows: usize) -> ColumnBuilder {
+        ColumnBuilder { room: Room::Batch, ..ColumnBuilder::with_capacity(ty, rows) }
     }
 
     /// The column's type.
@@ -256,7 +299,6 @@ impl ColumnBuilder {
 
     /// Number of rows so far.
     pub fn len(&self) -> usize {
-        use arrow::array::ArrayBuilder as _;
         match &self.builder {
             Builder::Bool(b) => b.len(),
             Builder::Int2(b) => b.len(),
@@ -320,15 +362,15 @@ impl ColumnBuilder {
             (Builder::Text(b), Value::Numeric(v)) => {
                 self.scratch.clear();
                 v.write(&mut self.scratch);
-                b.append_value(&self.scratch);
+                self.room.append_text(b, &self.scratch)?;
             }
-            (Builder::Text(b), Value::Text(v)) => b.append_value(v),
+            (Builder::Text(b), Value::Text(v)) => self.room.append_text(b, v)?,
             (Builder::Date(b), Value::Date(v)) => b.append_value(*v),
             (Builder::Time(b), Value::Time(v)) => b.append_value(*v),
             (Builder::Timestamp(b), Value::Timestamp(v) | Value::TimestampTz(v)) => b.append_value(*v),
             (Builder::Interval(b), Value::Interval(v)) => b.append_value(interval_cell(v)?),
             (Builder::Uuid(b), Value::Uuid(v)) => b.append_value(v).map_err(internal)?,
-            (Builder::Bytea(b), Value::Bytea(v)) => b.append_value(v),
+            (Builder::Bytea(b), Value::Bytea(v)) => self.room.append_bytes(b, v)?,
             _ => {
                 return Err(SqlError::internal(format!("a value that is no {} in such a column", self.ty)));
             }
@@ -359,16 +401,16 @@ impl ColumnBuilder {
                     None => b.append_value(decimal_of(&Numeric::parse(input)?, *precision, *scale)?),
                 }
             }
-            (Builder::Text(b), Type::Text | Type::Varchar(None)) => b.append_value(input),
+            (Builder::Text(b), Type::Text | Type::Varchar(None)) => self.room.append_text(b, input)?,
             (Builder::Text(b), ty @ (Type::Varchar(_) | Type::Char(_))) => {
                 let (kept, blanks) = text::fit_string(input, ty, false)?;
                 if blanks == 0 {
-                    b.append_value(kept);
+                    self.room.append_text(b, kept)?;
                 } else {
                     self.scratch.clear();
                     self.scratch.push_str(kept);
                     self.scratch.extend(std::iter::repeat_n(' ', blanks));
-                    b.append_value(&self.scratch);
+                    self.room.append_text(b, &self.scratch)?;
                 }
             }
             (Builder::Date(b), _) => b.append_value(datetime::parse_date(input, context)?),
@@ -378,7 +420,7 @@ impl ColumnBuilder {
             }
             (Builder::Timestamp(b), _) => b.append_value(datetime::parse_timestamp(input, context)?),
             (Builder::Uuid(b), _) => b.append_value(text::parse_uuid(input)?).map_err(internal)?,
-            (Builder::Bytea(b), _) => b.append_value(text::parse_bytea(input)?),
+            (Builder::Bytea(b), _) => self.room.append_bytes(b, &text::parse_bytea(input)?)?,
             (_, ty) => {
                 let value = text::parse_value(input, ty, context)?;
                 self.append(&value)?;
@@ -424,4 +466,22 @@ fn interval_cell(interval: &Interval) -> Result<IntervalMonthDayNano> {
     // Nanoseconds reach 292 years.
     let nanoseconds = interval.microseconds.checked_mul(1000).ok_or_else(crate::interval::out_of_range)?;
     Ok(IntervalMonthDayNano::new(interval.months, interval.days, nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_have_limits_alone_and_together() {
+        let code = |room: Room, rows, held, more| room.check(rows, held, more).map_err(|error| error.code);
+        let (large, too_large) = (1 << 29, 1 << 30);
+        assert_eq!(code(Room::Batch, 0, 0, large), Ok(()));
+        assert_eq!(code(Room::Batch, 0, 0, too_large), Err(SqlState::LIMIT_EXCEEDED));
+        assert_eq!(code(Room::Most, 9, 9, too_large), Err(SqlState::LIMIT_EXCEEDED));
+        assert_eq!(code(Room::Batch, 1, 9, large), Err(SqlState::BATCH_FULL));
+        assert_eq!(code(Room::Batch, 1, 9, 100), Ok(()));
+        assert_eq!(code(Room::Most, 3, 3 * large, large - 1), Ok(()));
+        assert_eq!(code(Room::Most, 3, 3 * large, large), Err(SqlState::LIMIT_EXCEEDED));
+    }
 }

@@ -140,6 +140,8 @@ sql_states! {
     INTERNAL = b"XX000";
     /// data_corrupted
     DATA_CORRUPTED = b"XX001";
+    /// An array that takes no more rows: for the engine itself, which then takes fewer.
+    BATCH_FULL = b"XXC01";
 }
 
 /// An error with everything that psql shows of it.
@@ -193,6 +195,15 @@ impl SqlError {
     /// XX000: a broken promise inside Carousel.
     pub fn internal(message: impl Into<String>) -> Self {
         SqlError::new(SqlState::INTERNAL, message)
+    }
+
+    /// An array of several rows that would be too large; nobody outside the engine ever sees it.
+    pub(crate) fn batch_full() -> Self {
+        SqlError::new(SqlState::BATCH_FULL, "too many bytes for one batch")
+    }
+
+    pub(crate) fn is_batch_full(&self) -> bool {
+        self.code == SqlState::BATCH_FULL
     }
 
     /// Adds the DETAIL line.

@@ -1,11 +1,13 @@
 //! Rows that a read has found: kept where they are until they are sent, all of them or the first of an order.
 
+use std::collections::VecDeque;
+
 use arrow::array::ArrayRef;
 
 use crate::{
     block::{BLOCK_BYTES, Block},
     column::{SegmentColumn, gather_runs},
-    error::{Result, SqlError},
+    error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
     operation::{Effect, SortKey, Top},
     order,
@@ -70,6 +72,12 @@ impl FoundRows {
         }
         debug_assert_eq!(start as usize, self.rows.len());
         *self = kept;
+    }
+
+    /// In two parts, if they are more than one row.
+    fn halves(self) -> Vec<FoundRows> {
+        let half = self.len().div_ceil(2).max(1);
+        self.parts(half)
     }
 
     /// In parts of at most so many rows.
@@ -204,8 +212,12 @@ impl Table {
         Ok(rows.len() as u64)
     }
 
-    /// The cells of a column in some rows.
-    pub(crate) fn cells<'a>(&self, column: usize, runs: impl Iterator<Item = (u32, &'a [u32])>) -> ArrayRef {
+    /// The cells of a column in some rows; [`SqlError::batch_full`] when they are several and too large for one array.
+    pub(crate) fn cells<'a>(
+        &self,
+        column: usize,
+        runs: impl Iterator<Item = (u32, &'a [u32])>,
+    ) -> Result<ArrayRef> {
         let cells: Vec<(&SegmentColumn, &[u32])> =
             runs.map(|(slot, rows)| (&self.segments[slot as usize].columns[column], rows)).collect();
         gather_runs(&self.schema.columns[column].ty, &cells)
@@ -217,7 +229,22 @@ impl Table {
             return Ok(());
         }
         let fetch = |column: usize| self.cells(column, found.runs());
-        let values = first.input.evaluate(found.len(), &fetch, context)?;
+        let values = match first.input.evaluate(found.len(), &fetch, context) {
+            Err(error) if error.is_batch_full() => {
+                // The first of each half first.
+                let mut halves = std::mem::take(found).halves();
+                if halves.iter().all(|half| half.len() <= first.limit) {
+                    return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "the keys of an order are too long")
+                        .with_hint("Limit the result to fewer rows."));
+                }
+                for half in &mut halves {
+                    self.keep_first(first, half, context)?;
+                    half.runs().for_each(|(slot, rows)| found.push(slot, rows));
+                }
+                return self.keep_first(first, found, context);
+            }
+            values => values?,
+        };
         let mut kept = order::first(&values, &first.types, &first.keys, first.limit);
         kept.sort_unstable();
         found.keep(&kept);
@@ -233,17 +260,26 @@ impl Table {
         let mut rest = FoundRows::default();
         let found = std::mem::take(found);
         let parts = if blocks.is_some() { self.blocks_of(&found) } else { found.parts(batch_rows) };
-        for part in parts {
+        let is_whole = |part: &FoundRows| part.len() >= batch_rows || all || blocks.is_some();
+        let mut parts: VecDeque<(bool, FoundRows)> =
+            parts.into_iter().map(|part| (is_whole(&part), part)).collect();
+        while let Some((is_whole, part)) = parts.pop_front() {
             let waits = credit.is_some_and(|credit| credit <= 0) || rest.len() > 0;
-            if waits || (part.len() < batch_rows && !all && blocks.is_none()) {
+            if waits || !is_whole {
                 part.runs().for_each(|(slot, rows)| rest.push(slot, rows));
                 continue;
             }
             let sent = match blocks {
-                Some(shard) => self.send_block(rider, shard, &part, effects)?,
-                None => self.send_part(rider, &projection, &part, effects)?,
+                Some(shard) => self.send_block(rider, shard, &part, effects),
+                None => self.send_part(rider, &projection, &part, effects),
             };
-            credit = credit.map(|credit| credit - sent);
+            match sent {
+                Ok(sent) => credit = credit.map(|credit| credit - sent),
+                Err(error) if error.is_batch_full() => {
+                    part.halves().into_iter().rev().for_each(|half| parts.push_front((true, half)));
+                }
+                Err(error) => return Err(error),
+            }
         }
         let is_done = rest.len() == 0;
         if let Work::Rows { found, credit: left, .. } = &mut rider.work {
@@ -286,7 +322,8 @@ impl Table {
         Ok(sent)
     }
 
-    /// Returns how many batches it was.
+    /// Returns how many batches it was; [`SqlError::batch_full`] when nothing has been sent because a batch would be too
+    /// large.
     fn send_part(
         &self,
         rider: &Rider,
@@ -298,13 +335,15 @@ impl Table {
         let mut places: Vec<usize> = part.runs().filter_map(|(slot, _)| place_of(slot)).collect();
         places.sort_unstable();
         places.dedup();
+        let mut batches = Vec::with_capacity(places.len());
         for place in &places {
             let runs = || part.runs().filter(|(slot, _)| place_of(*slot) == Some(*place));
             let rows = runs().map(|(_, rows)| rows.len()).sum();
             let batch =
                 projection.batch(rows, None, &|column| self.cells(column, runs()), rider.context())?;
-            effects.push(Effect::Rows { ts: rider.ts, range: rider.ranges[*place].range, batch });
+            batches.push(Effect::Rows { ts: rider.ts, range: rider.ranges[*place].range, batch });
         }
+        effects.extend(batches);
         Ok(places.len() as i64)
     }
 

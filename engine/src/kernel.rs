@@ -21,8 +21,6 @@ pub(crate) fn text_of(array: &ArrayRef, row: usize, ty: &Type, context: &EvalCon
     (!value.is_null()).then(|| format_value(&value, ty, context))
 }
 
-pub(crate) use crate::expr::vector::evaluate;
-
 /// Indices of the rows for which every conjunct is true, evaluated from the left.
 pub(crate) fn filter(predicate: &[Expr], batch: &RecordBatch, context: &EvalContext) -> Result<Vec<u32>> {
     Ok(vector::filter(predicate, batch, context)?.set_indices().map(|row| row as u32).collect())

@@ -9,6 +9,7 @@ mod admission;
 pub mod aggregate;
 mod ahead;
 pub mod array;
+mod batch_size;
 mod bits;
 mod block;
 mod column;

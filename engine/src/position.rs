@@ -130,20 +130,16 @@ impl Partitioning {
 
     /// The ring position of each row of a batch of whole rows with these column types.
     pub fn positions(&self, columns: &[Column], rows: &RecordBatch) -> Vec<Position> {
-        self.positions_of(columns, rows.num_rows(), |column| rows.column(column).clone())
+        let key: Vec<ArrayRef> = self.columns().iter().map(|column| rows.column(*column).clone()).collect();
+        self.positions_of(columns, rows.num_rows(), &key)
     }
 
-    /// As [`positions`](Partitioning::positions), of rows whose columns are fetched as they are needed.
-    pub(crate) fn positions_of(
-        &self,
-        columns: &[Column],
-        rows: usize,
-        fetch: impl Fn(usize) -> ArrayRef,
-    ) -> Vec<Position> {
+    /// As [`positions`](Partitioning::positions), of rows with these cells in the partitioning columns.
+    pub(crate) fn positions_of(&self, columns: &[Column], rows: usize, key: &[ArrayRef]) -> Vec<Position> {
         match self {
-            Partitioning::Hash { columns: key } => {
-                let key: Vec<(ArrayRef, &Type)> =
-                    key.iter().map(|index| (fetch(*index), &columns[*index].ty)).collect();
+            Partitioning::Hash { columns: indices } => {
+                let key: Vec<(&ArrayRef, &Type)> =
+                    key.iter().zip(indices.iter().map(|index| &columns[*index].ty)).collect();
                 let mut bytes = Vec::with_capacity(64);
                 (0..rows)
                     .map(|row| {
@@ -156,7 +152,7 @@ impl Partitioning {
                     .collect()
             }
             Partitioning::Range { column, splits } => {
-                let array = fetch(*column);
+                let array = &key[0];
                 (0..rows)
                     .map(|row| {
                         range_position(

@@ -18,12 +18,12 @@
 //! of its rows before the next change, and sends them later from where they are then. A piece that is held no more goes
 //! when garbage collection passes the change.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
-use arrow::array::ArrayRef;
 use hashbrown::HashMap;
 
 use crate::{
+    batch_size::in_parts,
     block::Block,
     column::SegmentColumn,
     error::{Result, SqlError},
@@ -384,11 +384,19 @@ impl Table {
         let addresses = if rows * 8 < self.options.segment_rows {
             // Too small to be one of its own.
             let all: Vec<u32> = (0..rows as u32).collect();
-            let gather =
-                |(column, definition): (&SegmentColumn, &Column)| column.gather(&definition.ty, &all);
-            let arrays: Vec<ArrayRef> =
-                segment.columns.iter().zip(&self.schema.columns).map(gather).collect();
-            self.append(piece, &arrays, &all, begin)
+            let columns = self.schema.clone();
+            let mut addresses = Vec::with_capacity(rows);
+            let append = &mut |part: Range<usize>| {
+                let gather = |(column, definition): (&SegmentColumn, &Column)| {
+                    column.gather(&definition.ty, &all[part.clone()])
+                };
+                let arrays =
+                    segment.columns.iter().zip(&columns.columns).map(gather).collect::<Result<Vec<_>>>()?;
+                addresses.extend(self.append(piece, &arrays, &all[..part.len()], begin));
+                Ok(())
+            };
+            in_parts(0..rows, append).expect("a row fits into a batch");
+            addresses
         } else {
             segment.range = piece;
             let vacant = self.segments.iter().position(|segment| segment.range == NO_PIECE);

@@ -81,6 +81,17 @@ impl Table {
                     effects.push(Effect::Rows { ts: share.ts, range: share.range, batch });
                 }
             }
+            Err(error) if error.is_batch_full() => {
+                // Each gets its own, in parts, when it ends.
+                for share in shares {
+                    if let Some(rider) = riders.get_mut(share.ts)
+                        && let Work::Rows { found, credit, .. } = &mut rider.work
+                    {
+                        share.found.runs().for_each(|(slot, rows)| found.push(slot, rows));
+                        *credit = credit.map(|credit| credit + 1);
+                    }
+                }
+            }
             Err(error) => {
                 for share in shares {
                     if let Some(rider) = riders.get_mut(share.ts) {

@@ -12,8 +12,12 @@ use arrow::{
 };
 
 use crate::{
+    batch_size::RESULT_BYTES,
     error::{Result, SqlError},
-    expr::{EvalContext, Expr, Input, can_fail, columns, remap_columns},
+    expr::{
+        EvalContext, Expr, Input, can_fail, columns, remap_columns,
+        vector::{evaluate_part, string_bytes},
+    },
     found::{FoundRows, Wanted},
     kernel::{self, Groups},
     operation::{OnConflict, Operation, OperationKind, OrderedOperation, ReadOutput, RowBatch, Ts},
@@ -31,6 +35,9 @@ pub(crate) struct Projection {
     exprs: Vec<Expr>,
     schema: SchemaRef,
 }
+
+/// Fetches a column; [`SqlError::batch_full`] when the rows are too many for an array of it.
+pub(crate) type Fetch<'a> = &'a dyn Fn(usize) -> Result<ArrayRef>;
 
 /// A batch of these columns; their types make its schema.
 pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
@@ -111,39 +118,43 @@ impl Projection {
     }
 
     /// The fetched columns as a batch.
-    pub(crate) fn input(&self, rows: usize, fetch: &dyn Fn(usize) -> ArrayRef) -> Result<RecordBatch> {
-        batch_of(self.columns.iter().map(|column| fetch(*column)).collect(), rows)
+    pub(crate) fn input(&self, rows: usize, fetch: Fetch<'_>) -> Result<RecordBatch> {
+        batch_of(self.columns.iter().map(|column| fetch(*column)).collect::<Result<_>>()?, rows)
     }
 
-    /// The expressions' values.
+    /// The expressions' values; [`SqlError::batch_full`] when they are of several rows and too large for arrays.
     pub(crate) fn evaluate(
         &self,
         rows: usize,
-        fetch: &dyn Fn(usize) -> ArrayRef,
+        fetch: Fetch<'_>,
         context: &EvalContext,
     ) -> Result<Vec<ArrayRef>> {
         if let Some(columns) = self.table_columns() {
-            return Ok(columns.map(fetch).collect());
+            return columns.map(fetch).collect();
         }
         let input = self.input(rows, fetch)?;
         self.exprs
             .iter()
             .map(|expr| match expr {
                 Expr::Column { index, .. } => Ok(input.column(*index).clone()),
-                _ => kernel::evaluate(expr, &input, context),
+                _ => evaluate_part(expr, &input, context),
             })
             .collect()
     }
 
-    /// The expressions' values as a batch for whoever submitted the operation.
+    /// The expressions' values as a batch for whoever submitted the operation; [`SqlError::batch_full`] when they are of
+    /// several rows and too large for one.
     pub(crate) fn batch(
         &self,
         rows: usize,
         ordinals: Option<&[u64]>,
-        fetch: &dyn Fn(usize) -> ArrayRef,
+        fetch: Fetch<'_>,
         context: &EvalContext,
     ) -> Result<RecordBatch> {
         let mut columns = self.evaluate(rows, fetch, context)?;
+        if rows > 1 && columns.iter().map(string_bytes).sum::<usize>() > RESULT_BYTES {
+            return Err(SqlError::batch_full());
+        }
         if let Some(ordinals) = ordinals {
             let ordinals: Int64Array = ordinals.iter().map(|ordinal| *ordinal as i64).collect();
             columns.insert(0, Arc::new(ordinals));
@@ -170,12 +181,7 @@ impl Filter {
     }
 
     /// Indices of the rows for which it is true.
-    pub(crate) fn select(
-        &self,
-        rows: usize,
-        fetch: &dyn Fn(usize) -> ArrayRef,
-        context: &EvalContext,
-    ) -> Result<Vec<u32>> {
+    pub(crate) fn select(&self, rows: usize, fetch: Fetch<'_>, context: &EvalContext) -> Result<Vec<u32>> {
         kernel::filter(&self.projection.exprs, &self.projection.input(rows, fetch)?, context)
     }
 }

@@ -1,12 +1,14 @@
 //! A segment: some rows of one table and one key range, the unit of a scan. Rows of different ranges never share one.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use arrow::array::{Array, ArrayRef};
 use hashbrown::{HashMap, HashSet};
 
 use crate::{
+    batch_size::in_parts,
     column::{SegmentColumn, Take},
+    error::Result,
     key::write_stored,
     operation::Ts,
     position::Position,
@@ -112,8 +114,16 @@ impl Segment {
 
     /// Ring positions of some rows.
     pub(crate) fn positions(&self, schema: &TableSchema, rows: &[u32]) -> Vec<Position> {
-        let fetch = |column: usize| self.columns[column].gather(&schema.columns[column].ty, rows);
-        schema.partitioning.positions_of(&schema.columns, rows.len(), fetch)
+        let mut positions = Vec::with_capacity(rows.len());
+        let of_part = &mut |part: Range<usize>| {
+            let rows = &rows[part];
+            let gather = |column: &usize| self.columns[*column].gather(&schema.columns[*column].ty, rows);
+            let key = schema.partitioning.columns().iter().map(gather).collect::<Result<Vec<_>>>()?;
+            positions.extend(schema.partitioning.positions_of(&schema.columns, rows.len(), &key));
+            Ok(())
+        };
+        in_parts(0..rows.len(), of_part).expect("a row fits into a batch");
+        positions
     }
 
     /// Appends rows that begin at `begin`; returns the first one's index.

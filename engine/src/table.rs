@@ -8,6 +8,7 @@ use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
+    batch_size::in_parts,
     column::Take,
     content_hash,
     error::{Result, SqlError, SqlState},
@@ -449,6 +450,7 @@ impl Table {
         }
     }
 
+    /// Acts on rows, in parts that fit into batches. Returns how many it were.
     fn try_apply(
         &mut self,
         rider: &mut Rider,
@@ -460,15 +462,32 @@ impl Table {
         if let Work::Rows { .. } = rider.work {
             return self.find_rows(rider, slot, rows, effects);
         }
+        let mut affected = 0;
+        in_parts(0..rows.len(), &mut |part| {
+            affected += self.apply_to_part(rider, place, slot, &rows[part], effects)?;
+            Ok(())
+        })?;
+        Ok(affected)
+    }
+
+    /// Acts on rows; [`SqlError::batch_full`] when nothing has been done because they are too many for batches.
+    fn apply_to_part(
+        &mut self,
+        rider: &mut Rider,
+        place: usize,
+        slot: u32,
+        rows: &[u32],
+        effects: &mut Vec<Effect>,
+    ) -> Result<u64> {
         let operation = rider.operation.clone();
         let context = &operation.context;
         let (ts, range) = (rider.ts, rider.ranges[place].range);
         let segment = &self.segments[slot as usize];
         let types = &self.schema.columns;
-        let fetch = |rows: &[u32], column: usize| segment.columns[column].gather(&types[column].ty, rows);
+        let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
             Work::Groups { groups, input } => {
-                let batch = input.input(rows.len(), &|column| fetch(rows, column))?;
+                let batch = input.input(rows.len(), &fetch)?;
                 Arc::make_mut(groups).update(&batch)?;
                 Ok(rows.len() as u64)
             }
@@ -480,7 +499,7 @@ impl Table {
             Work::Delete { returning, counted } => {
                 let counted = *counted;
                 if let Some(returning) = returning {
-                    let batch = returning.batch(rows.len(), None, &|column| fetch(rows, column), context)?;
+                    let batch = returning.batch(rows.len(), None, &fetch, context)?;
                     effects.push(Effect::Rows { ts, range, batch });
                 }
                 for row in rows {
@@ -491,7 +510,7 @@ impl Table {
                 Ok(if counted { rows.len() as u64 } else { 0 })
             }
             Work::Update { targets, values, returning } => {
-                let assigned = values.evaluate(rows.len(), &|column| fetch(rows, column), context)?;
+                let assigned = values.evaluate(rows.len(), &fetch, context)?;
                 let keeps_not_null = |(target, array): (&usize, &ArrayRef)| {
                     array.null_count() == 0 || !self.schema.columns[*target].not_null
                 };
@@ -510,14 +529,14 @@ impl Table {
                 // Whole rows are needed to return them, or to tell which one is wrong.
                 let arrays: Vec<ArrayRef> = (0..types.len())
                     .map(|column| match targets.iter().rposition(|target| *target == column) {
-                        Some(index) => assigned[index].clone(),
-                        None => fetch(rows, column),
+                        Some(index) => Ok(assigned[index].clone()),
+                        None => fetch(column),
                     })
-                    .collect();
+                    .collect::<Result<_>>()?;
                 let checked = self.check_new_rows(targets, &arrays, context)?;
                 if let Some(returning) = returning {
-                    let batch =
-                        returning.batch(rows.len(), None, &|column| arrays[column].clone(), context)?;
+                    let fetch = |column: usize| Ok(arrays[column].clone());
+                    let batch = returning.batch(rows.len(), None, &fetch, context)?;
                     effects.push(Effect::Rows { ts, range, batch });
                 }
                 debug_assert_eq!(checked, rows.len());

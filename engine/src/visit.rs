@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    batch_size::in_parts,
     bits::Bits,
     column::{EncodedColumn, RowsByCode},
     error::Result,
@@ -333,9 +334,15 @@ impl Table {
         match &rider.residual {
             Some(filter) if !rows.is_empty() => {
                 let types = &self.schema.columns;
-                let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, &rows);
-                let selected = filter.select(rows.len(), &fetch, rider.context())?;
-                Ok(selected.into_iter().map(|index| rows[index as usize]).collect())
+                let mut chosen = Vec::new();
+                in_parts(0..rows.len(), &mut |part| {
+                    let rows = &rows[part];
+                    let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
+                    let selected = filter.select(rows.len(), &fetch, rider.context())?;
+                    chosen.extend(selected.into_iter().map(|index| rows[index as usize]));
+                    Ok(())
+                })?;
+                Ok(chosen)
             }
             _ => Ok(rows),
         }

@@ -1,5 +1,7 @@
 //! Hash aggregation: groups by the values of their keys.
 
+use std::borrow::Cow;
+
 use arrow::{
     array::{Array, ArrayRef, AsArray, BooleanArray},
     datatypes::{Date32Type, Float64Type, Int16Type, Int32Type, Int64Type},
@@ -11,8 +13,12 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::{AggregateCall, AggregateState, ArgumentColumn, Group};
 use crate::{
     array::arrow_cell_to_value,
+    batch_size::in_parts,
     error::{Result, SqlError},
-    expr::{EvalContext, Expr, can_fail, vector},
+    expr::{
+        EvalContext, Expr, can_fail,
+        vector::{evaluate_part, part_of},
+    },
     operation::SortKey,
     order::compare_values,
     types::Type,
@@ -247,48 +253,26 @@ impl GroupTable {
     /// Takes in the rows of a batch: evaluates grouping expressions, filters and arguments. Arguments that may fail are
     /// evaluated only for rows that pass their filter.
     pub fn update(&mut self, batch: &RecordBatch, group_by: &[Expr], context: &EvalContext) -> Result<()> {
-        let keys: Vec<ArrayRef> =
-            group_by.iter().map(|expr| vector::evaluate(expr, batch, context)).collect::<Result<_>>()?;
-        let groups = self.assign_groups(&keys, batch.num_rows());
-        for number in 0..self.calls.len() {
-            let call = self.calls[number].clone();
-            let filter =
-                call.filter.as_ref().map(|expr| vector::evaluate(expr, batch, context)).transpose()?;
-            let filter = filter.as_ref().map(|array| array.as_boolean());
-            if !call.further.is_empty() {
-                // Only rows that pass the filter are looked at.
-                let passing = match filter {
-                    Some(filter) => arrow::compute::filter_record_batch(batch, filter)
-                        .map_err(|error| SqlError::internal(error.to_string()))?,
-                    None => batch.clone(),
-                };
-                let passes = |row: usize| filter.is_none_or(|f| f.is_valid(row) && f.value(row));
-                let their_groups: Vec<u32> =
-                    groups.iter().enumerate().filter(|(row, _)| passes(*row)).map(|(_, g)| *g).collect();
-                let arrays = call.argument.iter().chain(&call.further);
-                let arrays: Vec<ArrayRef> =
-                    arrays.map(|expr| vector::evaluate(expr, &passing, context)).collect::<Result<_>>()?;
-                self.update_several(number, &their_groups, &arrays)?;
-                continue;
-            }
-            match (&call.argument, filter) {
-                (Some(argument), Some(filter)) if can_fail(argument) => {
-                    let passing = arrow::compute::filter_record_batch(batch, filter)
-                        .map_err(|error| SqlError::internal(error.to_string()))?;
-                    let their_groups: Vec<u32> = (groups.iter().zip(filter))
-                        .filter_map(|(group, passes)| (passes == Some(true)).then_some(*group))
-                        .collect();
-                    let array = vector::evaluate(argument, &passing, context)?;
-                    self.update_aggregate(number, &their_groups, Some(&array), None)?;
-                }
-                (argument, filter) => {
-                    let array =
-                        argument.as_ref().map(|expr| vector::evaluate(expr, batch, context)).transpose()?;
-                    self.update_aggregate(number, &groups, array.as_ref(), filter)?;
-                }
-            }
+        in_parts(0..batch.num_rows(), &mut |part| {
+            let batch = part_of(batch, part);
+            let keys: Vec<ArrayRef> =
+                group_by.iter().map(|expr| evaluate_part(expr, &batch, context)).collect::<Result<_>>()?;
+            let fed: Vec<Fed> =
+                self.calls.iter().map(|call| Fed::new(call, &batch, context)).collect::<Result<_>>()?;
+            let groups = self.assign_groups(&keys, batch.num_rows());
+            fed.iter().enumerate().try_for_each(|(number, fed)| self.feed(number, &groups, fed))
+        })
+    }
+
+    fn feed(&mut self, number: usize, groups: &[u32], fed: &Fed) -> Result<()> {
+        let theirs: Cow<'_, [u32]> = match &fed.passing {
+            Some(rows) => rows.iter().map(|row| groups[*row]).collect(),
+            None => groups.into(),
+        };
+        if !self.calls[number].further.is_empty() {
+            return self.update_several(number, &theirs, &fed.arguments);
         }
-        Ok(())
+        self.update_aggregate(number, &theirs, fed.arguments.first(), fed.filter.as_ref())
     }
 
     /// Takes in groups of the same aggregates over other rows.
@@ -357,5 +341,36 @@ impl GroupTable {
                 Ok((group.key.clone(), results))
             })
             .collect()
+    }
+}
+
+/// What an aggregate is fed of a batch.
+struct Fed {
+    /// Which rows it is, if not all of them.
+    passing: Option<Vec<usize>>,
+    arguments: Vec<ArrayRef>,
+    /// Which of all rows count.
+    filter: Option<BooleanArray>,
+}
+
+impl Fed {
+    fn new(call: &AggregateCall, batch: &RecordBatch, context: &EvalContext) -> Result<Fed> {
+        let filter = call.filter.as_ref().map(|expr| evaluate_part(expr, batch, context)).transpose()?;
+        let filter = filter.map(|array| array.as_boolean().clone());
+        let arguments = |batch: &RecordBatch| -> Result<Vec<ArrayRef>> {
+            let exprs = call.argument.iter().chain(&call.further);
+            exprs.map(|expr| evaluate_part(expr, batch, context)).collect()
+        };
+        match filter {
+            Some(filter) if !call.further.is_empty() || call.argument.as_ref().is_some_and(can_fail) => {
+                // Only rows that pass the filter are looked at.
+                let passing = arrow::compute::filter_record_batch(batch, &filter)
+                    .map_err(|error| SqlError::internal(error.to_string()))?;
+                let passes = |row: &usize| filter.is_valid(*row) && filter.value(*row);
+                let rows = (0..batch.num_rows()).filter(passes).collect();
+                Ok(Fed { passing: Some(rows), arguments: arguments(&passing)?, filter: None })
+            }
+            filter => Ok(Fed { passing: None, arguments: arguments(batch)?, filter }),
+        }
     }
 }

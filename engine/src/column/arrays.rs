@@ -1,6 +1,6 @@
 //! Cells as Arrow arrays.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use arrow::{
     array::{ArrayRef, BinaryArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray},
@@ -12,7 +12,12 @@ use arrow::{
 };
 
 use super::{EncodedColumn, Physical, SegmentColumn, int_to_float, physical};
-use crate::{array::DECIMAL_NAN, types::Type};
+use crate::{
+    array::DECIMAL_NAN,
+    batch_size::BATCH_BYTES,
+    error::{Result, SqlError},
+    types::Type,
+};
 
 /// Where the physical values of an array come from.
 pub(super) trait Cells {
@@ -29,8 +34,9 @@ struct Runs<'a> {
     rows: usize,
 }
 
-/// The cells of rows of several segments' columns as one Arrow array.
-pub(crate) fn gather_runs(ty: &Type, runs: &[(&SegmentColumn, &[u32])]) -> ArrayRef {
+/// The cells of rows of several segments' columns as one Arrow array; [`SqlError::batch_full`] when they are several and too
+/// large for one.
+pub(crate) fn gather_runs(ty: &Type, runs: &[(&SegmentColumn, &[u32])]) -> Result<ArrayRef> {
     build(ty, &Runs { runs, rows: runs.iter().map(|(_, rows)| rows.len()).sum() })
 }
 
@@ -92,15 +98,15 @@ impl Cells for Runs<'_> {
     }
 }
 
-/// The entries of a dictionary.
+/// Entries of a dictionary, by code.
 pub(super) struct Entries<'a> {
     pub(super) column: &'a EncodedColumn,
-    pub(super) entries: u64,
+    pub(super) codes: Range<u64>,
 }
 
 impl Cells for Entries<'_> {
     fn rows(&self) -> usize {
-        self.entries as usize
+        (self.codes.end - self.codes.start) as usize
     }
 
     fn nulls(&self) -> Option<NullBuffer> {
@@ -108,27 +114,27 @@ impl Cells for Entries<'_> {
     }
 
     fn ints(&self, mut f: impl FnMut(i64)) {
-        (0..self.entries).for_each(|code| f(self.column.int_of(code)));
+        self.codes.clone().for_each(|code| f(self.column.int_of(code)));
     }
 
     fn wides(&self, mut f: impl FnMut(i128)) {
-        (0..self.entries).for_each(|code| f(self.column.wide_of(code)));
+        self.codes.clone().for_each(|code| f(self.column.wide_of(code)));
     }
 
     fn bytes(&self, mut f: impl FnMut(&[u8])) {
-        (0..self.entries).for_each(|code| f(self.column.bytes_of(code)));
+        self.codes.clone().for_each(|code| f(self.column.bytes_of(code)));
     }
 }
 
-/// Builds an Arrow array of a SQL type from physical values.
-pub(super) fn build(ty: &Type, cells: &impl Cells) -> ArrayRef {
+/// Builds an Arrow array of a SQL type from physical values; [`SqlError::batch_full`] when it would be too large.
+pub(super) fn build(ty: &Type, cells: &impl Cells) -> Result<ArrayRef> {
     let (rows, nulls) = (cells.rows(), cells.nulls());
     macro_rules! primitive {
         ($arrow:ty, $map:expr) => {
             Arc::new(ints::<$arrow>(cells, nulls, $map))
         };
     }
-    match ty {
+    Ok(match ty {
         Type::Bool => {
             let mut values = Vec::with_capacity(rows);
             cells.ints(|value| values.push(value != 0));
@@ -166,7 +172,13 @@ pub(super) fn build(ty: &Type, cells: &impl Cells) -> ArrayRef {
             let mut values: Vec<u8> = Vec::with_capacity(rows * 8);
             offsets.push(0i32);
             let length = if let Type::Char(length) = ty { *length as usize } else { 0 };
+            let most = if rows > 1 { BATCH_BYTES } else { i32::MAX as usize };
+            let mut is_full = false;
             cells.bytes(|value| {
+                is_full |= values.len() + value.len() > most;
+                if is_full {
+                    return;
+                }
                 let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(offsets.len() - 1));
                 if valid {
                     values.extend_from_slice(value);
@@ -175,8 +187,11 @@ pub(super) fn build(ty: &Type, cells: &impl Cells) -> ArrayRef {
                         values.resize(values.len() + length.saturating_sub(characters), b' ');
                     }
                 }
-                offsets.push(i32::try_from(values.len()).expect("a segment's cells are below 2 GB"));
+                offsets.push(values.len() as i32);
             });
+            if is_full || values.len() > most {
+                return Err(SqlError::batch_full());
+            }
             let offsets = OffsetBuffer::new(offsets.into());
             if *ty == Type::Bytea {
                 Arc::new(BinaryArray::new(offsets, Buffer::from_vec(values), nulls))
@@ -186,7 +201,7 @@ pub(super) fn build(ty: &Type, cells: &impl Cells) -> ArrayRef {
                 Arc::new(unsafe { StringArray::new_unchecked(offsets, Buffer::from_vec(values), nulls) })
             }
         }
-    }
+    })
 }
 
 /// The Arrow form of a stored decimal. NaN is stored as the greatest number, which it is.

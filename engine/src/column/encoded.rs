@@ -1,5 +1,7 @@
 //! Columns of codes and what the codes stand for.
 
+use std::ops::Range;
+
 use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +16,7 @@ use crate::{
     ahead::{fetch, fetch_at},
     bits::Bits,
     block::numbers,
+    error::Result,
     types::Type,
     value_filter::{ValueFilter, hash_bytes, hash_int},
 };
@@ -456,9 +459,9 @@ impl EncodedColumn {
             + self.table.as_ref().map_or(0, CodeTable::size)
     }
 
-    /// The dictionary as an Arrow array of the column's type, one element for each code.
-    pub(crate) fn dictionary(&self, ty: &Type) -> Option<ArrayRef> {
-        let entries = self.dictionary_len()?;
-        Some(build(ty, &Entries { column: self, entries: entries as u64 }))
+    /// What some codes of a dictionary stand for, as an Arrow array of the column's type;
+    /// [`SqlError::batch_full`](crate::SqlError::batch_full) when they are several and too large for one.
+    pub(crate) fn entries(&self, ty: &Type, codes: Range<usize>) -> Result<ArrayRef> {
+        build(ty, &Entries { column: self, codes: codes.start as u64..codes.end as u64 })
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
 pub(crate) use plain::{PlainColumn, PlainData, Take};
 
-use crate::{ahead::fetch, bits::Bits, types::Type};
+use crate::{ahead::fetch, bits::Bits, error::Result, types::Type};
 
 /// The physical domain of a SQL type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +148,9 @@ impl SegmentColumn {
         }
     }
 
-    /// The cells of these rows as an Arrow array.
-    pub(crate) fn gather(&self, ty: &Type, rows: &[u32]) -> ArrayRef {
+    /// The cells of these rows as an Arrow array; [`SqlError::batch_full`](crate::SqlError::batch_full) when they are
+    /// several and too large for one.
+    pub(crate) fn gather(&self, ty: &Type, rows: &[u32]) -> Result<ArrayRef> {
         gather_runs(ty, &[(self, rows)])
     }
 

@@ -4,15 +4,18 @@
 //! nothing does; as soon as anything fails, the reference evaluates the batch row by row and decides what the outcome
 //! is, so operands that PostgreSQL does not evaluate for a row cannot fail for it.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, ops::Range, sync::Arc};
 
 use arrow::{
-    array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray, StringArray},
+    array::{
+        Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, BooleanBufferBuilder, PrimitiveArray,
+        StringArray,
+    },
     buffer::{BooleanBuffer, NullBuffer},
     compute,
     datatypes::{
-        Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, Schema,
-        Time64MicrosecondType, TimestampMicrosecondType,
+        DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+        Schema, Time64MicrosecondType, TimestampMicrosecondType,
     },
     record_batch::{RecordBatch, RecordBatchOptions},
 };
@@ -22,8 +25,9 @@ use super::{
     qualifies, remap_columns,
 };
 use crate::{
-    array::{BatchRow, ColumnBuilder, DECIMAL_NAN, arrow_cell_to_value, repeat_value},
-    error::{Result, SqlError},
+    array::{BatchRow, ColumnBuilder, DECIMAL_NAN, arrow_cell_to_value},
+    batch_size::{BATCH_BYTES, in_parts},
+    error::{Result, SqlError, SqlState},
     types::Type,
     value::{Value, compare_as, compare_f64},
 };
@@ -38,7 +42,11 @@ impl Datum {
     fn into_array(self, ty: &Type, rows: usize) -> Result<ArrayRef> {
         match self {
             Datum::Array(array) => Ok(array),
-            Datum::Scalar(value) => repeat_value(&value, ty, rows),
+            Datum::Scalar(value) => {
+                let mut builder = ColumnBuilder::of_batch(ty, rows);
+                (0..rows).try_for_each(|_| builder.append(&value))?;
+                Ok(builder.finish())
+            }
         }
     }
 
@@ -54,20 +62,82 @@ impl Datum {
     }
 }
 
-/// Evaluates an expression for every row of a batch. The result is in the Arrow form of the expression's type.
+/// Evaluates an expression for every row of a batch. The result is in the Arrow form of the expression's type. 54000 when
+/// it is longer than Arrow's offsets can count.
 pub fn evaluate(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
+    let mut parts = Vec::new();
+    in_parts(0..batch.num_rows(), &mut |part| {
+        parts.push(evaluate_part(expr, &part_of(batch, part), context)?);
+        Ok(())
+    })?;
+    concatenate(parts)
+}
+
+/// As [`evaluate`], for an array that is no larger than a batch should be: [`SqlError::batch_full`] when it would be. What
+/// it is made of may be as large as it likes.
+pub(crate) fn evaluate_part(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
     let rows = batch.num_rows();
     let attempt = compute_datum(expr, batch, context).and_then(|datum| datum.into_array(&expr.ty(), rows));
+    let attempt = attempt.or_else(|error| match error.is_batch_full() {
+        true => Err(error),
+        false => row_by_row(expr, batch, context),
+    });
     match attempt {
-        Ok(array) => Ok(array),
-        Err(_) => row_by_row(expr, batch, context),
+        Err(error) if error.is_batch_full() && rows > 1 => {
+            let half = rows / 2;
+            let first = evaluate_part(expr, &batch.slice(0, half), context)?;
+            let second = evaluate_part(expr, &batch.slice(half, rows - half), context)?;
+            match string_bytes(&first) + string_bytes(&second) <= BATCH_BYTES {
+                true => concatenate(vec![first, second]),
+                false => Err(error),
+            }
+        }
+        attempt => attempt,
     }
+}
+
+pub(crate) fn part_of(batch: &RecordBatch, rows: Range<usize>) -> Cow<'_, RecordBatch> {
+    match rows.len() == batch.num_rows() {
+        true => Cow::Borrowed(batch),
+        false => Cow::Owned(batch.slice(rows.start, rows.len())),
+    }
+}
+
+/// Bytes of an array's strings, if it has strings.
+pub(crate) fn string_bytes(array: &ArrayRef) -> usize {
+    let span = |offsets: &[i32]| (offsets[offsets.len() - 1] - offsets[0]) as usize;
+    match array.data_type() {
+        DataType::Utf8 => span(array.as_string::<i32>().value_offsets()),
+        DataType::Binary => span(array.as_binary::<i32>().value_offsets()),
+        _ => 0,
+    }
+}
+
+fn concatenate(mut parts: Vec<ArrayRef>) -> Result<ArrayRef> {
+    if parts.len() == 1 {
+        return Ok(parts.remove(0));
+    }
+    if parts.iter().map(string_bytes).sum::<usize>() > i32::MAX as usize {
+        return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "a column of one batch is longer than 2 GB"));
+    }
+    let parts: Vec<&dyn Array> = parts.iter().map(|part| part.as_ref()).collect();
+    compute::concat(&parts).map_err(arrow_error)
 }
 
 /// The rows of a batch that qualify: every conjunct is true of them.
 pub fn filter(predicate: &[Expr], batch: &RecordBatch, context: &EvalContext) -> Result<BooleanBuffer> {
-    if let Ok(selected) = try_filter(predicate, batch, context) {
-        return Ok(selected);
+    let mut selected = BooleanBufferBuilder::new(batch.num_rows());
+    in_parts(0..batch.num_rows(), &mut |part| {
+        selected.append_buffer(&filter_part(predicate, &part_of(batch, part), context)?);
+        Ok(())
+    })?;
+    Ok(selected.finish())
+}
+
+fn filter_part(predicate: &[Expr], batch: &RecordBatch, context: &EvalContext) -> Result<BooleanBuffer> {
+    match try_filter(predicate, batch, context) {
+        Err(error) if !error.is_batch_full() || batch.num_rows() == 1 => {}
+        attempt => return attempt,
     }
     let mut selected = Vec::with_capacity(batch.num_rows());
     for row in 0..batch.num_rows() {
@@ -132,7 +202,7 @@ fn narrow_batch(expr: &Expr, batch: &RecordBatch, selected: &BooleanBuffer) -> R
 
 /// The reference, row by row.
 fn row_by_row(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
-    let mut builder = ColumnBuilder::with_capacity(&expr.ty(), batch.num_rows());
+    let mut builder = ColumnBuilder::of_batch(&expr.ty(), batch.num_rows());
     for row in 0..batch.num_rows() {
         builder.append(&eval(expr, &BatchRow::new(batch, row), context)?)?;
     }
@@ -217,7 +287,7 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
                 let values: Vec<Value> = datums.iter().map(|datum| datum.value(0, &Type::Text)).collect();
                 return Ok(Datum::Scalar(call::call(*function, &values, first_type, context)?));
             }
-            let mut builder = ColumnBuilder::with_capacity(ty, rows);
+            let mut builder = ColumnBuilder::of_batch(ty, rows);
             let mut values = Vec::with_capacity(datums.len());
             for row in 0..rows {
                 values.clear();
@@ -234,7 +304,7 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
                     if let Some(same) = plain_cast(&array, &from, to) {
                         return Ok(Datum::Array(same));
                     }
-                    let mut builder = ColumnBuilder::with_capacity(to, rows);
+                    let mut builder = ColumnBuilder::of_batch(to, rows);
                     for row in 0..rows {
                         let value = arrow_cell_to_value(&array, row, &from);
                         builder.append(&cast::cast(value, &from, to, *kind, context)?)?;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{BytesInterval, Test, plain::plain_holds};
 use crate::{
+    batch_size::in_parts,
     bits::{Bits, and_where, for_bits},
     column::{Codes, Domain, EncodedColumn, RowsByCode},
     error::Result,
@@ -81,15 +82,19 @@ impl CodeTest {
                 _ => CodeSet::None,
             },
             Test::Bytes(intervals) => bytes_ranges(intervals, column),
-            Test::Expression(expr) => match column.dictionary(ty) {
-                Some(dictionary) => {
-                    let mut set = Bits::zeros(dictionary.len());
-                    for code in kernel::filter_array(expr, &dictionary, context)? {
-                        set.set(code as usize);
-                    }
+            Test::Expression(expr) => match column.dictionary_len() {
+                Some(entries) => {
+                    let mut set = Bits::zeros(entries);
+                    in_parts(0..entries, &mut |codes| {
+                        let values = column.entries(ty, codes.clone())?;
+                        for place in kernel::filter_array(expr, &values, context)? {
+                            set.set(codes.start + place as usize);
+                        }
+                        Ok(())
+                    })?;
                     match set.count() {
                         0 => CodeSet::None,
-                        all if all == dictionary.len() => CodeSet::All,
+                        all if all == entries => CodeSet::All,
                         _ => CodeSet::Set(set),
                     }
                 }

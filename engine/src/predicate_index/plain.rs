@@ -2,6 +2,7 @@
 
 use super::{BytesInterval, ColumnTest, Test};
 use crate::{
+    batch_size::in_parts,
     bits::{Bits, and_where},
     column::{PlainColumn, PlainData, SegmentColumn},
     error::Result,
@@ -27,13 +28,14 @@ pub(super) fn plain_holds(test: &Test, column: &PlainColumn, row: usize) -> bool
 
 /// Whether a value lies in any of these intervals, bounds included.
 fn hold<T: Copy + Ord>(intervals: &[(T, T)], value: T) -> bool {
-    intervals.iter().any(|(low, high)| *low <= value && value <= *high)
+    let next = intervals.partition_point(|(_, high)| *high < value);
+    intervals.get(next).is_some_and(|(low, _)| *low <= value)
 }
 
 fn bytes_hold(intervals: &[BytesInterval], value: &[u8]) -> bool {
-    intervals.iter().any(|(low, high)| {
-        low.as_slice() <= value && high.as_ref().is_none_or(|high| value < high.as_slice())
-    })
+    let next =
+        intervals.partition_point(|(_, high)| high.as_ref().is_some_and(|high| high.as_slice() <= value));
+    intervals.get(next).is_some_and(|(low, _)| low.as_slice() <= value)
 }
 
 /// Clears the rows of `mask` (over the plain rows of the column) that do not meet the test.
@@ -49,11 +51,14 @@ pub(super) fn retain_plain(
         (Test::Expression(expr), _) => {
             let rows: Vec<u32> = mask.iter().collect();
             let addresses: Vec<u32> = rows.iter().map(|row| row + column.base_rows as u32).collect();
-            let array = column.gather(ty, &addresses);
             mask.words_mut().fill(0);
-            for kept in kernel::filter_array(expr, &array, context)? {
-                mask.set(rows[kept as usize] as usize);
-            }
+            in_parts(0..rows.len(), &mut |part| {
+                let array = column.gather(ty, &addresses[part.clone()])?;
+                for kept in kernel::filter_array(expr, &array, context)? {
+                    mask.set(rows[part.start + kept as usize] as usize);
+                }
+                Ok(())
+            })?;
         }
         (Test::Ints(intervals), PlainData::Int(values)) => {
             match intervals.as_slice() {
@@ -86,7 +91,7 @@ pub(crate) fn row_holds(
     let column = &columns[test.column];
     Ok(match &test.test {
         Test::Expression(expr) => {
-            !kernel::filter_array(expr, &column.gather(ty, &[row as u32]), context)?.is_empty()
+            !kernel::filter_array(expr, &column.gather(ty, &[row as u32])?, context)?.is_empty()
         }
         Test::Null => column.is_null(row),
         _ if column.is_null(row) => false,

@@ -5,6 +5,7 @@
 
 mod errors;
 mod generate;
+mod large;
 mod limits;
 mod moving;
 mod nonsense;

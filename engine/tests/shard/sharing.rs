@@ -34,20 +34,30 @@ impl Scan {
 
     /// Rows `(k, k % 10, k % 7)`.
     pub fn with(rows: i32, options: Options) -> Scan {
-        let column = |name: &str, ty| Column { name: name.into(), ty, not_null: true, default: None };
+        let row = |k: i32| vec![Value::Int4(k), Value::Int4(k % 10), Value::Int4(k % 7)];
+        let columns = [("k", Type::Int4), ("a", Type::Int4), ("b", Type::Int4)];
+        Scan::of(&columns, (0..rows).map(row).collect(), options)
+    }
+
+    /// These rows, whose first column is the key.
+    pub fn of(columns: &[(&str, Type)], rows: Vec<Row>, options: Options) -> Scan {
+        let column = |(name, ty): &(&str, Type)| Column {
+            name: (*name).into(),
+            ty: ty.clone(),
+            not_null: true,
+            default: None,
+        };
         let schema = Arc::new(TableSchema {
             id: TableId(1),
             version: Ts(1),
             name: "t".into(),
-            columns: vec![column("k", Type::Int4), column("a", Type::Int4), column("b", Type::Int4)],
+            columns: columns.iter().map(column).collect(),
             primary_key: vec![0],
             primary_key_name: "t_pkey".into(),
             partitioning: Partitioning::Hash { columns: vec![0] },
         });
         let mut shard = Shard::new(0, 1, vec![KeyRange::FULL], options);
         shard.restore_table(schema.clone());
-        let rows: Vec<Row> =
-            (0..rows).map(|k| vec![Value::Int4(k), Value::Int4(k % 10), Value::Int4(k % 7)]).collect();
         shard.restore(schema.id, &batch_of(&schema, &rows), Ts::ZERO).expect("rows in the layout");
         while shard.collect_garbage(Ts(1)) == Progress::Busy {}
         Scan { schema, shard, ts: 10, effects: Vec::new() }
@@ -57,7 +67,7 @@ impl Scan {
         self.submit_with(kind, None)
     }
 
-    fn submit_with(&mut self, kind: OperationKind, window: Option<u32>) -> Ts {
+    pub fn submit_with(&mut self, kind: OperationKind, window: Option<u32>) -> Ts {
         self.ts += 1;
         // Every statement has its own clock; nothing here asks for it.
         let context = EvalContext { now: self.ts as i64, ..EvalContext::default() };

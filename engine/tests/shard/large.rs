@@ -1,0 +1,177 @@
+//! Values that are too many or too long for one Arrow array.
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::Int32Type;
+use carousel_engine::{
+    SqlState, Ts, Type, Value,
+    aggregate::{AggregateCall, AggregateFunction},
+    expr::{CompareOp, Expr, Function},
+    operation::{Effect, OperationKind, Read, ReadOutput, SortKey, Top, Update},
+    shard::Options,
+};
+
+use crate::{
+    oracle::Row,
+    sharing::{Scan, column},
+};
+
+const ROWS: i32 = 2000;
+
+/// Rows `(k, 'k')` in one segment.
+fn scan() -> Scan {
+    scan_of(ROWS)
+}
+
+fn scan_of(rows: i32) -> Scan {
+    let row = |k: i32| -> Row { vec![Value::Int4(k), Value::text(format!("{:04}", k % 10_000))] };
+    let columns = [("k", Type::Int4), ("v", Type::Text)];
+    Scan::of(&columns, (0..rows).map(row).collect(), Options::default())
+}
+
+fn call(function: Function, args: Vec<Expr>, ty: Type) -> Expr {
+    Expr::Call { function, args, ty }
+}
+
+fn text() -> Expr {
+    Expr::column(1, Type::Text)
+}
+
+/// `repeat(v, times)`: four bytes each time.
+fn repeat(times: i32) -> Expr {
+    call(Function::Repeat, vec![text(), Expr::literal(Value::Int4(times), Type::Int4)], Type::Text)
+}
+
+fn length(expr: Expr) -> Expr {
+    call(Function::Length, vec![expr], Type::Int4)
+}
+
+fn rows(predicate: Vec<Expr>, projection: Vec<Expr>, top: Option<Top>) -> OperationKind {
+    OperationKind::Read(Read { predicate, output: ReadOutput::Rows { projection, top } })
+}
+
+fn equal(left: Expr, right: Value, ty: Type) -> Expr {
+    let right = Box::new(Expr::literal(right, ty));
+    Expr::Compare { op: CompareOp::Eq, left: Box::new(left), right }
+}
+
+fn batches(scan: &Scan, of: Ts) -> Vec<&RecordBatch> {
+    let batch = |effect| match effect {
+        &Effect::Rows { ts, ref batch, .. } if ts == of => Some(batch),
+        _ => None,
+    };
+    scan.effects.iter().filter_map(batch).collect()
+}
+
+/// The integers of a read's only column, in order.
+fn integers(scan: &Scan, of: Ts) -> Vec<i32> {
+    let values = batches(scan, of)
+        .into_iter()
+        .flat_map(|batch| batch.column(0).as_primitive::<Int32Type>().values().to_vec());
+    let mut values: Vec<i32> = values.collect();
+    values.sort_unstable();
+    values
+}
+
+/// What is evaluated on the way to a small result may be larger than an array can be.
+#[test]
+fn intermediate_values_may_take_gigabytes() {
+    const MANY: i32 = 20_000;
+    let mut scan = scan_of(MANY);
+    let read = scan.submit(rows(vec![], vec![length(repeat(27_000))], None));
+    scan.run();
+    assert_eq!(scan.outcome_of(read), Ok(MANY as u64));
+    assert_eq!(integers(&scan, read), vec![108_000; MANY as usize]);
+}
+
+/// Rows come in batches that somebody may want to hold.
+#[test]
+fn batches_of_long_values_have_few_rows() {
+    let mut scan = scan();
+    let read = scan.submit(rows(vec![], vec![column(0), repeat(10_000)], None));
+    scan.run();
+    assert_eq!(scan.outcome_of(read), Ok(ROWS as u64));
+    let mut keys = Vec::new();
+    for batch in batches(&scan, read) {
+        let (k, v) = (batch.column(0).as_primitive::<Int32Type>(), batch.column(1).as_string::<i32>());
+        assert!(v.value_data().len() <= 16 << 20, "{} bytes", v.value_data().len());
+        for row in 0..batch.num_rows() {
+            assert_eq!(v.value(row), format!("{:04}", k.value(row)).repeat(10_000));
+            keys.push(k.value(row));
+        }
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, (0..ROWS).collect::<Vec<i32>>());
+    // Whoever takes one batch at a time has no more of them waiting.
+    scan.effects.clear();
+    let read = scan.submit_with(rows(vec![], vec![repeat(10_000)], None), Some(1));
+    scan.run();
+    assert_eq!(batches(&scan, read).len(), 1);
+}
+
+/// New versions of a segment's rows, an expression over its dictionary, and everything that is then read of it.
+#[test]
+fn a_segment_may_be_larger_than_a_batch() {
+    let mut scan = scan();
+    let update = Update { predicate: vec![], assignments: vec![(1, repeat(15_000))], returning: None };
+    let update = scan.submit(OperationKind::Update(update));
+    let returning = Some(vec![length(text())]);
+    let more = call(Function::Concat, vec![text(), Expr::literal(Value::text("-"), Type::Text)], Type::Text);
+    let again = Update { predicate: vec![], assignments: vec![(1, more)], returning };
+    let again = scan.submit(OperationKind::Update(again));
+    scan.run();
+    assert_eq!(scan.outcome_of(update), Ok(ROWS as u64));
+    assert_eq!(scan.outcome_of(again), Ok(ROWS as u64));
+    assert_eq!(integers(&scan, again), vec![60_001; ROWS as usize]);
+    let like = |pattern: &str, case_insensitive| Expr::Like {
+        expr: Box::new(text()),
+        pattern: Box::new(Expr::literal(Value::text(pattern), Type::Text)),
+        escape: None,
+        case_insensitive,
+        negated: false,
+    };
+    let key = |column, descending| SortKey { column, descending, nulls_first: false };
+    let top = || Some(Top { keys: vec![key(1, true)], limit: 3 });
+    let in_code = scan.submit(rows(vec![like("%0777-", true)], vec![column(0)], None));
+    let residual =
+        equal(length(call(Function::Upper, vec![text()], Type::Text)), Value::Int4(60_001), Type::Int4);
+    let residual = vec![
+        equal(
+            call(Function::Right, vec![repeat(1), Expr::literal(Value::Int4(5), Type::Int4)], Type::Text),
+            Value::text("0778-"),
+            Type::Text,
+        ),
+        residual,
+    ];
+    let residual = scan.submit(rows(residual, vec![column(0)], None));
+    let first = scan.submit(rows(vec![], vec![column(0), text()], top()));
+    let longest = AggregateCall::new(AggregateFunction::Max, Some(text()));
+    let output = ReadOutput::Groups { group_by: vec![], aggregates: vec![longest], top: None };
+    let longest = scan.submit(OperationKind::Read(Read { predicate: vec![], output }));
+    let whole = scan.submit(rows(vec![], vec![text()], None));
+    scan.run();
+    assert_eq!(integers(&scan, in_code), [777]);
+    assert_eq!(integers(&scan, residual), [778]);
+    assert_eq!(integers(&scan, first), [1997, 1998, 1999]);
+    let longest = scan.groups_of(longest)[0].states[0].finish().expect("a string");
+    assert_eq!(longest, Value::text(format!("{}-", "1999".repeat(15_000))));
+    let lengths = batches(&scan, whole)
+        .iter()
+        .map(|batch| batch.column(0).as_string::<i32>().value_data().len())
+        .sum::<usize>();
+    assert_eq!(lengths, 60_001 * ROWS as usize);
+}
+
+/// A single value has PostgreSQL's limit, and nothing is left of who passes it.
+#[test]
+fn one_value_may_be_too_long() {
+    let mut scan = scan();
+    let read = scan.submit(rows(vec![], vec![length(repeat(300_000_000))], None));
+    let too_long = Update { predicate: vec![], assignments: vec![(1, repeat(300_000_000))], returning: None };
+    let update = scan.submit(OperationKind::Update(too_long));
+    let after = scan.submit(rows(vec![], vec![length(text())], None));
+    scan.run();
+    for refused in [read, update] {
+        assert_eq!(scan.outcome_of(refused).map_err(|error| error.code), Err(SqlState::LIMIT_EXCEEDED));
+    }
+    assert_eq!(integers(&scan, after), vec![4; ROWS as usize]);
+}
