@@ -197,6 +197,21 @@ impl Groups {
         Ok(())
     }
 
+    /// The same without any groups, to which nothing can be added.
+    pub(crate) fn without_groups(&self) -> Groups {
+        Groups {
+            table: GroupTable::new(Vec::new(), Vec::new()),
+            group_by: Vec::new(),
+            context: self.context.clone(),
+            counted: None,
+            sums: None,
+            top: None,
+            added: 0,
+            measured: 0,
+            bytes: 0,
+        }
+    }
+
     /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         self.table.len()

@@ -131,21 +131,35 @@ impl Table {
         }
     }
 
-    /// Counts what the groups of a read take, which fails when there is no room for them.
+    /// Counts what the groups of a read take, which fails when there is no room for them. Those of a read that has failed
+    /// are dropped, so that others find room.
     pub(crate) fn weigh(&mut self, rider: &mut Rider) {
-        let Work::Groups { groups, .. } = &mut rider.work else { return };
+        let Work::Groups { groups, .. } = &rider.work else { return };
         let bytes = groups.bytes();
-        self.groups_size = self.groups_size - rider.groups_size + bytes;
-        rider.groups_size = bytes;
-        if bytes > 0 && self.groups_size > self.room_for_groups {
-            let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
-                .with_detail(format!("The groups of reads under way take {} bytes.", self.groups_size))
-                .with_hint("Group by less, ask less at a time or raise the memory limit.");
+        self.groups_size -= rider.groups_size;
+        rider.groups_size = 0;
+        if let Err(error) = self.make_room(bytes) {
             rider.fail_everywhere(&error);
-            // Those that are weighed next find room again.
-            self.groups_size -= rider.groups_size;
-            rider.groups_size = 0;
         }
+        if let Work::Groups { groups, .. } = &mut rider.work
+            && rider.ranges.iter().any(|range| range.outcome.is_err())
+        {
+            *groups = Arc::new(groups.without_groups());
+            return;
+        }
+        self.groups_size += bytes;
+        rider.groups_size = bytes;
+    }
+
+    /// 53200 when there is no room for so many bytes more of groups.
+    fn make_room(&self, bytes: usize) -> Result<()> {
+        let all = self.groups_size + bytes;
+        if bytes == 0 || all <= self.room_for_groups {
+            return Ok(());
+        }
+        Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+            .with_detail(format!("The groups of reads under way take {all} bytes."))
+            .with_hint("Group by less, ask less at a time or raise the memory limit."))
     }
 
     /// The size by column, then that of versions and keys.
@@ -462,11 +476,20 @@ impl Table {
         if let Work::Rows { .. } = rider.work {
             return self.find_rows(rider, slot, rows, effects);
         }
-        let mut affected = 0;
-        in_parts(0..rows.len(), &mut |part| {
-            affected += self.apply_to_part(rider, place, slot, &rows[part], effects)?;
-            Ok(())
-        })?;
+        /// Rows that are added to groups before these are weighed.
+        const WEIGHED: usize = 16 << 10;
+        let bytes_of =
+            |rider: &Rider| if let Work::Groups { groups, .. } = &rider.work { groups.bytes() } else { 0 };
+        let (before, mut affected) = (bytes_of(rider), 0);
+        let most = if let Work::Groups { .. } = rider.work { WEIGHED } else { rows.len() };
+        for rows in rows.chunks(most) {
+            in_parts(0..rows.len(), &mut |part| {
+                affected += self.apply_to_part(rider, place, slot, &rows[part], effects)?;
+                Ok(())
+            })?;
+            // What they took before has been counted.
+            self.make_room(bytes_of(rider).saturating_sub(before))?;
+        }
         Ok(affected)
     }
 

@@ -42,6 +42,39 @@ fn groups_without_room_fail_and_harm_nobody() {
     assert!(scan.shard.memory() < rows + 1_000_000, "{} bytes", scan.shard.memory());
 }
 
+/// Groups are weighed while a segment's rows are added to them, and those of a read that has failed make room for others
+/// in the same visit.
+#[test]
+fn groups_without_room_are_dropped_at_once() {
+    const ROWS: i32 = 200_000;
+    let rows = Scan::with(ROWS, Options::default()).shard.memory();
+    let options = Options { memory_bytes: Some(rows + 4_000_000), ..Options::default() };
+    let mut scan = Scan::with(ROWS, options);
+    let distinct = || {
+        let mut distinct = AggregateCall::new(AggregateFunction::Count, Some(column(0)));
+        distinct.distinct = true;
+        distinct
+    };
+    // Each of these would take more than there is; the last one no more than what is left when they have given up.
+    let many: Vec<_> = (0..8).map(|_| scan.submit(groups_by(0, vec![distinct()]))).collect();
+    let few = Read {
+        predicate: vec![compare_equal(1, 3)],
+        output: ReadOutput::Groups { group_by: vec![], aggregates: vec![distinct()], top: None },
+    };
+    let fits = scan.submit(OperationKind::Read(few));
+    scan.run();
+    for refused in many {
+        let error = scan.outcome_of(refused).expect_err("there is no room");
+        assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
+        // Far less than what the groups of all rows would take.
+        let detail = error.detail.expect("how much it is");
+        let bytes: usize = detail.split(' ').find_map(|word| word.parse().ok()).expect("bytes");
+        assert!(bytes < 6_000_000, "{detail}");
+    }
+    assert_eq!(scan.outcome_of(fits), Ok(ROWS as u64 / 10));
+    assert!(scan.shard.memory() < rows + 4_000_000);
+}
+
 /// When rows take all that there is, an eighth is left to groups.
 #[test]
 fn reads_go_on_when_rows_take_everything() {
