@@ -3,7 +3,7 @@
 use hashbrown::{HashMap, HashTable};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Codes, Domain};
+use super::{Codes, Domain, Offsets};
 
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
@@ -118,13 +118,12 @@ pub(super) fn encode_bytes<'a>(
     let mut order: Vec<u32> = (0..distinct.len() as u32).collect();
     order.sort_unstable_by_key(|code| distinct[*code as usize]);
     let mut rank = vec![0u64; distinct.len()];
-    let mut offsets = Vec::with_capacity(distinct.len() + 1);
+    let mut offsets = Offsets::with_capacity(distinct.len());
     let mut bytes = Vec::with_capacity(distinct.iter().map(|entry| entry.len()).sum());
-    offsets.push(0);
     for (place, code) in order.iter().enumerate() {
         rank[*code as usize] = place as u64;
         bytes.extend_from_slice(distinct[*code as usize]);
-        offsets.push(bytes.len() as u32);
+        offsets.push(bytes.len());
     }
     for (row, code) in codes.iter_mut().enumerate() {
         if !is_null(row) {

@@ -6,7 +6,7 @@ use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ByCode, Codes, Frequency, Physical, PlainColumn,
+    ByCode, Codes, Frequency, Offsets, Physical, PlainColumn,
     arrays::{Entries, build},
     code_table::CodeTable,
     physical,
@@ -32,8 +32,7 @@ pub(crate) enum Domain {
     Wides(#[serde(with = "numbers")] Vec<i128>),
     /// Sorted.
     Bytes {
-        #[serde(with = "numbers")]
-        offsets: Vec<u32>,
+        offsets: Offsets,
         #[serde(with = "numbers")]
         bytes: Vec<u8>,
     },
@@ -106,7 +105,7 @@ impl EncodedColumn {
             Domain::Linear { .. } => {}
             Domain::Ints(values) => fetch_at(values, code as usize),
             Domain::Wides(values) => fetch_at(values, code as usize),
-            Domain::Bytes { offsets, .. } => fetch_at(offsets, code as usize),
+            Domain::Bytes { offsets, .. } => offsets.fetch(code as usize),
         }
     }
 
@@ -145,8 +144,8 @@ impl EncodedColumn {
             return if place < self.extra.len { self.extra.bytes(place) } else { &[] };
         }
         match &self.domain {
-            Domain::Bytes { offsets, bytes } if (code as usize) + 1 < offsets.len() => {
-                &bytes[offsets[code as usize] as usize..offsets[code as usize + 1] as usize]
+            Domain::Bytes { offsets, bytes } if (code as usize) < offsets.strings() => {
+                offsets.of(code as usize, bytes)
             }
             _ => &[],
         }
@@ -183,7 +182,7 @@ impl EncodedColumn {
             }
             Domain::Wides(_) => None,
             Domain::Bytes { offsets, .. } => {
-                let entries = offsets.len() - 1;
+                let entries = offsets.strings();
                 let mut filter = ValueFilter::new(entries);
                 (0..entries).for_each(|code| filter.insert(hash_bytes(self.bytes_of(code as u64))));
                 Some(filter)
@@ -195,7 +194,7 @@ impl EncodedColumn {
         /// Rows for each value from which the table takes little of the column's memory.
         const ROWS_A_VALUE: usize = 4;
         let Domain::Bytes { offsets, .. } = &self.domain else { return None };
-        let entries = offsets.len() - 1;
+        let entries = offsets.strings();
         (entries <= (rows / ROWS_A_VALUE).min(CodeTable::MOST))
             .then(|| CodeTable::new(entries, |code| hash_bytes(self.bytes_of(code))))
     }
@@ -371,12 +370,11 @@ impl EncodedColumn {
             Domain::Ints(values) => Domain::Ints(used.iter().map(|code| values[*code as usize]).collect()),
             Domain::Wides(values) => Domain::Wides(used.iter().map(|code| values[*code as usize]).collect()),
             Domain::Bytes { .. } => {
-                let mut offsets = Vec::with_capacity(used.len() + 1);
+                let mut offsets = Offsets::with_capacity(used.len());
                 let mut bytes = Vec::new();
-                offsets.push(0);
                 for code in &used {
                     bytes.extend_from_slice(self.bytes_of(u64::from(*code)));
-                    offsets.push(bytes.len() as u32);
+                    offsets.push(bytes.len());
                 }
                 Domain::Bytes { offsets, bytes }
             }
@@ -408,7 +406,7 @@ impl EncodedColumn {
             (Domain::Ints(values), Physical::Int) if values.is_sorted() => Some(values.len()),
             (Domain::Wides(values), Physical::Wide) if values.is_sorted() => Some(values.len()),
             (Domain::Bytes { offsets, bytes }, Physical::Bytes) if are_values(ty, offsets, bytes) => {
-                Some(offsets.len() - 1)
+                Some(offsets.strings())
             }
             _ => return None,
         };
@@ -447,7 +445,7 @@ impl EncodedColumn {
             Domain::Linear { .. } => 16,
             Domain::Ints(values) => values.len() * 8,
             Domain::Wides(values) => values.len() * 16,
-            Domain::Bytes { offsets, bytes } => offsets.len() * 4 + bytes.len(),
+            Domain::Bytes { offsets, bytes } => offsets.size() + bytes.len(),
         };
         self.codes.size()
             + domain

@@ -18,6 +18,7 @@ mod codes;
 mod encode;
 mod encoded;
 mod frequency;
+mod offsets;
 mod plain;
 mod sum;
 
@@ -30,6 +31,7 @@ pub(crate) use codes::Codes;
 use encode::{encode_bytes, encode_ints, encode_wides};
 pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
+use offsets::Offsets;
 pub(crate) use plain::{PlainColumn, PlainData, Take};
 
 use crate::{ahead::fetch, bits::Bits, error::Result, types::Type};
@@ -274,7 +276,7 @@ impl SegmentColumn {
             Domain::Linear { .. } => max_code + 1,
             Domain::Ints(values) => values.len() as u64,
             Domain::Wides(values) => values.len() as u64,
-            Domain::Bytes { offsets, .. } => offsets.len() as u64 - 1,
+            Domain::Bytes { offsets, .. } => offsets.strings() as u64,
         };
         let mut base = EncodedColumn {
             codes,

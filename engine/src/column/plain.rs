@@ -9,7 +9,7 @@ use arrow::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Physical, float_to_int, physical};
+use super::{Offsets, Physical, float_to_int, physical};
 use crate::{array::DECIMAL_NAN, bits::Bits, block::numbers, types::Type};
 
 /// A column that rows are appended to.
@@ -25,8 +25,7 @@ pub(crate) enum PlainData {
     Int(#[serde(with = "numbers")] Vec<i64>),
     Wide(#[serde(with = "numbers")] Vec<i128>),
     Bytes {
-        #[serde(with = "numbers")]
-        offsets: Vec<u32>,
+        offsets: Offsets,
         #[serde(with = "numbers")]
         bytes: Vec<u8>,
     },
@@ -63,7 +62,7 @@ impl PlainColumn {
         let data = match physical(ty) {
             Physical::Int => PlainData::Int(Vec::new()),
             Physical::Wide => PlainData::Wide(Vec::new()),
-            Physical::Bytes => PlainData::Bytes { offsets: vec![0], bytes: Vec::new() },
+            Physical::Bytes => PlainData::Bytes { offsets: Offsets::new(), bytes: Vec::new() },
         };
         PlainColumn { nulls: None, len: 0, data }
     }
@@ -100,7 +99,7 @@ impl PlainColumn {
 
     pub(crate) fn bytes(&self, row: usize) -> &[u8] {
         match &self.data {
-            PlainData::Bytes { offsets, bytes } => &bytes[offsets[row] as usize..offsets[row + 1] as usize],
+            PlainData::Bytes { offsets, bytes } => offsets.of(row, bytes),
             _ => &[],
         }
     }
@@ -112,7 +111,7 @@ impl PlainColumn {
                 (PlainData::Int(values), Physical::Int) => values.len() == self.len,
                 (PlainData::Wide(values), Physical::Wide) => values.len() == self.len,
                 (PlainData::Bytes { offsets, bytes }, Physical::Bytes) => {
-                    offsets.len() == self.len + 1 && are_values(ty, offsets, bytes)
+                    offsets.strings() == self.len && are_values(ty, offsets, bytes)
                 }
                 _ => false,
             }
@@ -148,7 +147,7 @@ impl PlainColumn {
         match &mut self.data {
             PlainData::Int(values) => values.push(0),
             PlainData::Wide(values) => values.push(0),
-            PlainData::Bytes { offsets, bytes } => offsets.push(bytes.len() as u32),
+            PlainData::Bytes { offsets, bytes } => offsets.push(bytes.len()),
         }
         self.nulls.get_or_insert_with(|| Bits::zeros(self.len)).set(self.len - 1);
     }
@@ -174,7 +173,7 @@ impl PlainColumn {
         self.grow();
         if let PlainData::Bytes { offsets, bytes } = &mut self.data {
             bytes.extend_from_slice(value);
-            offsets.push(bytes.len() as u32);
+            offsets.push(bytes.len());
         }
     }
 
@@ -185,8 +184,8 @@ impl PlainColumn {
             PlainData::Int(values) => values.push(values[row]),
             PlainData::Wide(values) => values.push(values[row]),
             PlainData::Bytes { offsets, bytes } => {
-                bytes.extend_from_within(offsets[row] as usize..offsets[row + 1] as usize);
-                offsets.push(bytes.len() as u32);
+                bytes.extend_from_within(offsets.range(row));
+                offsets.push(bytes.len());
             }
         }
     }
@@ -210,7 +209,7 @@ impl PlainColumn {
             (PlainData::Wide(values), PlainData::Wide(others)) => values.push(others[row]),
             (PlainData::Bytes { offsets, bytes }, _) => {
                 bytes.extend_from_slice(other.bytes(row));
-                offsets.push(bytes.len() as u32);
+                offsets.push(bytes.len());
             }
             _ => {}
         }
@@ -221,7 +220,7 @@ impl PlainColumn {
         let data = match &self.data {
             PlainData::Int(values) => values.len() * 8,
             PlainData::Wide(values) => values.len() * 16,
-            PlainData::Bytes { offsets, bytes } => offsets.len() * 4 + bytes.len(),
+            PlainData::Bytes { offsets, bytes } => offsets.size() + bytes.len(),
         };
         data + self.nulls.as_ref().map_or(0, Bits::size)
     }
@@ -255,7 +254,7 @@ impl PlainColumn {
             PlainData::Bytes { offsets, bytes } => {
                 let mut push = |value: &[u8]| {
                     bytes.extend_from_slice(value);
-                    offsets.push(bytes.len() as u32);
+                    offsets.push(bytes.len());
                 };
                 // The slot of a NULL may hold anything: it is stored empty.
                 let empty = |row: usize| array.null_count() > 0 && array.is_null(row);
@@ -286,17 +285,13 @@ impl PlainColumn {
 }
 
 /// Whether byte strings of a type are what they must be: one after the other, and valid as the type wants it.
-pub(super) fn are_values(ty: &Type, offsets: &[u32], bytes: &[u8]) -> bool {
-    let is_in_order = offsets.first() == Some(&0)
-        && offsets.last().is_some_and(|last| *last as usize == bytes.len())
-        && offsets.is_sorted();
-    let mut values = offsets.windows(2).map(|ends| &bytes[ends[0] as usize..ends[1] as usize]);
-    is_in_order
+pub(super) fn are_values(ty: &Type, offsets: &Offsets, bytes: &[u8]) -> bool {
+    offsets.are_in(bytes.len())
         && match ty {
-            Type::Uuid => values.all(|value| value.len() == 16),
+            Type::Uuid => (0..offsets.strings()).all(|string| offsets.of(string, bytes).len() == 16),
             Type::Bytea => true,
             _ => std::str::from_utf8(bytes)
-                .is_ok_and(|text| offsets.iter().all(|offset| text.is_char_boundary(*offset as usize))),
+                .is_ok_and(|text| offsets.iter().all(|offset| text.is_char_boundary(offset))),
         }
 }
 
