@@ -261,7 +261,7 @@ impl Bench {
                 let server = ServerProcess::start(&options)?;
                 eprintln!("Carousel is process {}", server.id());
                 let more = match &self.args.start_option[..] {
-                    [] => String::new(),
+                    [] => " (durability = disk, sequential reads)".to_owned(),
                     more => format!(" and {}", more.join(" ")),
                 };
                 let text = format!("a process of its own, carousel start with its defaults{more}");
