@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::{
     batch_size::in_parts,
-    column::{SegmentColumn, Take},
+    column::{GOOD_PART, SegmentColumn, Take},
     error::Result,
     key::write_stored,
     operation::Ts,
@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     pub(crate) searched: u64,
     /// The horizon up to which superseded versions have been looked for.
     pub(crate) collected: Ts,
+    /// Bytes of strings in rows that have ended since, about.
+    ended_bytes: usize,
 }
 
 impl Segment {
@@ -82,6 +84,7 @@ impl Segment {
             is_assumed: false,
             searched: 0,
             collected: Ts::ZERO,
+            ended_bytes: 0,
         }
     }
 
@@ -268,6 +271,47 @@ impl Segment {
                 }
             }
         }
+    }
+
+    /// Ends a row's version.
+    pub(crate) fn end(&mut self, row: u32, ts: Ts) {
+        self.versions.set_end(row as usize, ts);
+        self.note_ended(row);
+    }
+
+    /// Makes a version invisible to everybody.
+    pub(crate) fn kill(&mut self, row: u32) {
+        self.versions.kill(row as usize);
+        self.note_ended(row);
+    }
+
+    /// Counts the bytes of a row that has ended: few rows may have most of them.
+    fn note_ended(&mut self, row: u32) {
+        if !self.has_many_ended() {
+            let bytes = self.columns.iter().map(|column| column.string_bytes(row as usize));
+            self.ended_bytes += bytes.sum::<usize>();
+        }
+    }
+
+    /// Whether so many rows have ended that they are cleared away whatever they take.
+    pub(crate) fn has_many_ended(&self) -> bool {
+        self.versions.ended() * 16 >= self.rows
+    }
+
+    /// Whether what has ended may be a good part of the bytes.
+    pub(crate) fn may_have_much_ended(&self) -> bool {
+        self.ended_bytes > 0 && self.ended_bytes * GOOD_PART > self.size.all
+    }
+
+    /// Whether strings that none of these rows has are a good part of the bytes; `is_last` when there will not be more of
+    /// them until other rows end.
+    pub(crate) fn has_much_unused(&mut self, keep: &[u32], is_last: bool) -> bool {
+        let unused: usize = self.columns.iter().map(|column| column.unused_bytes(keep)).sum();
+        let is_much = unused * GOOD_PART > self.size.all;
+        if is_much || is_last {
+            self.ended_bytes = 0;
+        }
+        is_much
     }
 
     pub(crate) fn note_undecided(&mut self, ts: Ts) {

@@ -526,7 +526,7 @@ impl Table {
                     effects.push(Effect::Rows { ts, range, batch });
                 }
                 for row in rows {
-                    self.segments[slot as usize].versions.set_end(*row as usize, ts);
+                    self.segments[slot as usize].end(*row, ts);
                     self.record(rider, Change { slot, old: Some(*row), new: None });
                 }
                 self.measure_later(slot);
@@ -610,7 +610,7 @@ impl Table {
     fn supersede(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], first: u32) {
         for (old, new) in rows.iter().copied().zip(first..) {
             let segment = &mut self.segments[slot as usize];
-            segment.versions.set_end(old as usize, rider.ts);
+            segment.end(old, rider.ts);
             segment.previous.insert(new, Address { slot, row: old });
             segment.next.insert(old, new);
             if self.has_keys() {
@@ -660,7 +660,7 @@ impl Table {
                     None => self.keys.remove(hash, address),
                 }
             }
-            self.segments[slot as usize].versions.kill(new as usize);
+            self.segments[slot as usize].kill(new);
         }
         if let Some(old) = old {
             self.segments[slot as usize].versions.revive(old as usize);
@@ -701,13 +701,14 @@ impl Table {
         let plain = rows - segment.encoded_rows();
         let grown = plain >= 1024.max(segment.encoded_rows() / 4);
         let ended = segment.versions.ended();
-        if !grown && (ended == 0 || ended * 16 < rows || horizon <= segment.collected) {
+        let much = segment.has_many_ended() || segment.may_have_much_ended();
+        if !grown && (ended == 0 || !much || horizon <= segment.collected) {
             return false;
         }
         let keep = if ended == 0 { (0..rows as u32).collect() } else { segment.versions.survivors(horizon) };
         let garbage = rows - keep.len();
         segment.collected = horizon;
-        if !grown && garbage * 16 < rows {
+        if !grown && garbage * 16 < rows && !segment.has_much_unused(&keep, garbage == ended) {
             return false;
         }
         if garbage == 0 {

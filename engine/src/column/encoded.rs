@@ -439,6 +439,12 @@ impl EncodedColumn {
         low
     }
 
+    /// Bytes of its strings.
+    pub(super) fn bytes_held(&self) -> usize {
+        let domain = if let Domain::Bytes { bytes, .. } = &self.domain { bytes.len() } else { 0 };
+        domain + self.extra.bytes_held()
+    }
+
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
         let domain = match &self.domain {

@@ -66,6 +66,10 @@ pub(crate) fn int_to_float(value: i64) -> f64 {
     f64::from_bits((if value < 0 { value ^ i64::MAX } else { value }) as u64)
 }
 
+/// What part of a column or a segment has to be strings that nobody sees any more so that they are cleared away for their
+/// bytes' sake.
+pub(crate) const GOOD_PART: usize = 8;
+
 /// A column of a segment: the encoded part, then the plain part.
 #[derive(Debug)]
 pub(crate) struct SegmentColumn {
@@ -89,6 +93,38 @@ impl SegmentColumn {
             Some(base) if row < self.base_rows => base.is_null(row),
             _ => self.delta.is_null(row - self.base_rows),
         }
+    }
+
+    /// Bytes of a cell that is a string, whatever it shares with others.
+    pub(crate) fn string_bytes(&self, row: usize) -> usize {
+        match self.delta.data() {
+            PlainData::Bytes { .. } => self.bytes(row).len(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of strings that none of these rows has.
+    pub(crate) fn unused_bytes(&self, rows: &[u32]) -> usize {
+        let PlainData::Bytes { .. } = self.delta.data() else { return 0 };
+        let (mut used, mut held) = (0, self.delta.bytes_held());
+        let mut codes = Bits::zeros(0);
+        if let Some(base) = &self.base {
+            codes = Bits::zeros(base.max_code as usize + 1);
+            held += base.bytes_held();
+        }
+        for row in rows.iter().map(|row| *row as usize) {
+            match &self.base {
+                Some(base) if row < self.base_rows => {
+                    let code = base.codes.get(row);
+                    if !base.is_null(row) && !codes.get(code as usize) {
+                        codes.set(code as usize);
+                        used += base.bytes_of(code).len();
+                    }
+                }
+                _ => used += self.bytes(row).len(),
+            }
+        }
+        held.saturating_sub(used)
     }
 
     /// Whether a row may be NULL.
@@ -212,9 +248,9 @@ impl SegmentColumn {
         self.encode(ty, &all);
     }
 
-    /// Keeps only these rows, all of them encoded.
+    /// Keeps only these rows, all of them encoded. Strings that nobody has any more go when they are a good part.
     pub(crate) fn compact(&mut self, ty: &Type, keep: &[u32]) {
-        if self.delta.len * 4 > self.base_rows {
+        if self.delta.len * 4 > self.base_rows || self.unused_bytes(keep) * GOOD_PART > self.size() {
             return self.encode(ty, keep);
         }
         self.absorb(ty);

@@ -215,6 +215,14 @@ impl PlainColumn {
         }
     }
 
+    /// Bytes of its strings.
+    pub(super) fn bytes_held(&self) -> usize {
+        match &self.data {
+            PlainData::Bytes { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
         let data = match &self.data {

@@ -6,7 +6,7 @@ use carousel_engine::{
     SqlState, Ts, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
     expr::{CompareOp, Expr, Function},
-    operation::{Effect, OperationKind, Read, ReadOutput, SortKey, Top, Update},
+    operation::{Delete, Effect, OperationKind, Read, ReadOutput, SortKey, Top, Update},
     shard::Options,
 };
 
@@ -159,6 +159,34 @@ fn a_segment_may_be_larger_than_a_batch() {
         .map(|batch| batch.column(0).as_string::<i32>().value_data().len())
         .sum::<usize>();
     assert_eq!(lengths, 60_001 * ROWS as usize);
+}
+
+/// Few rows may have most of the bytes: what they took is free when nobody sees them any more.
+#[test]
+fn few_long_rows_are_collected() {
+    const LONG: i32 = 20;
+    let mut scan = scan();
+    let before = scan.shard.memory();
+    let is_long = || {
+        vec![Expr::Compare {
+            op: CompareOp::Lt,
+            left: Box::new(column(0)),
+            right: Box::new(Expr::literal(Value::Int4(LONG), Type::Int4)),
+        }]
+    };
+    let longer = Update { predicate: is_long(), assignments: vec![(1, repeat(10_000))], returning: None };
+    scan.submit(OperationKind::Update(longer));
+    scan.run();
+    scan.collect();
+    assert!(scan.shard.memory() > LONG as usize * 40_000);
+    let delete = scan.submit(OperationKind::Delete(Delete { predicate: is_long(), returning: None }));
+    scan.run();
+    assert_eq!(scan.outcome_of(delete), Ok(LONG as u64));
+    scan.collect();
+    assert!(scan.shard.memory() <= before + 10_000, "{before} bytes, then {}", scan.shard.memory());
+    let rest = scan.submit(rows(vec![], vec![length(text())], None));
+    scan.run();
+    assert_eq!(integers(&scan, rest), vec![4; (ROWS - LONG) as usize]);
 }
 
 /// A single value has PostgreSQL's limit, and nothing is left of who passes it.

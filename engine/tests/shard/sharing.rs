@@ -88,6 +88,11 @@ impl Scan {
         while self.shard.step(&mut self.effects) == Progress::Busy {}
     }
 
+    /// Clears away what nobody sees who comes later.
+    pub fn collect(&mut self) {
+        while self.shard.collect_garbage(Ts(self.ts + 1)) == Progress::Busy {}
+    }
+
     pub fn outcome_of(&self, ts: Ts) -> Result<u64, SqlError> {
         let outcome = self.effects.iter().find_map(|effect| match effect {
             Effect::Executed { ts: of, outcomes } if *of == ts => Some(outcomes[0].1.clone()),
