@@ -1,6 +1,9 @@
 //! The reference evaluator: one row at a time, exactly PostgreSQL's order of evaluation.
 
-use super::{CompareOp, EvalContext, Expr, Row, call, cast, pattern::LikePattern};
+use super::{
+    CompareOp, EvalContext, Expr, Function, Row, call, cast,
+    pattern::{LikePattern, with_regex},
+};
 use crate::{
     error::{Result, SqlError, SqlState},
     types::Type,
@@ -169,7 +172,7 @@ pub fn can_fail(expr: &Expr) -> bool {
         Expr::Column { .. } | Expr::Literal { .. } => return false,
         Expr::Compare { left, right, .. } => return can_fail(left) || can_fail(right),
         Expr::Parameter { .. } => true,
-        Expr::Call { function, .. } => !function.is_total(),
+        Expr::Call { function, args, .. } => !function.is_total() && !matches_valid_regex(*function, args),
         Expr::Cast { expr, to, kind } => cast::cast_can_fail(&expr.ty(), to, *kind),
         Expr::Like { pattern, escape, case_insensitive, .. } => match pattern.as_ref() {
             Expr::Literal { value: Value::Text(pattern), .. } => {
@@ -181,6 +184,22 @@ pub fn can_fail(expr: &Expr) -> bool {
         _ => false,
     };
     itself || super::children(expr).into_iter().any(can_fail)
+}
+
+/// Whether a call matches a constant regular expression that is one.
+fn matches_valid_regex(function: Function, args: &[Expr]) -> bool {
+    let case_insensitive = match function {
+        Function::RegexMatch | Function::RegexNotMatch => false,
+        Function::RegexMatchInsensitive | Function::RegexNotMatchInsensitive => true,
+        _ => return false,
+    };
+    match args {
+        [_, Expr::Literal { value: Value::Text(pattern), .. }] => {
+            with_regex(pattern, case_insensitive, |_| ()).is_ok()
+        }
+        [_, Expr::Literal { value: Value::Null, .. }] => true,
+        _ => false,
+    }
 }
 
 /// Folds what does not depend on the row, as PostgreSQL does when it plans: an error in a constant part that may be

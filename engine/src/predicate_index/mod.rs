@@ -211,6 +211,7 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::Function;
 
     /// Whoever scans waits for this: each member is looked at a few times, not once for each other member.
     #[test]
@@ -242,6 +243,23 @@ mod tests {
         let Test::Ints(numbers) = &split.tests[1].test else { panic!("{:?}", split.tests[1]) };
         assert_eq!(numbers.len(), 1 + MEMBERS as usize - MEMBERS as usize / 1000);
         assert_eq!((numbers[0], numbers[1]), ((i64::MIN, -1), (2, 2)));
+    }
+
+    /// So that they are asked of a dictionary's values, not of each row.
+    #[test]
+    fn constant_regular_expressions_are_tests_of_a_column() {
+        let columns = [Column { name: "a".into(), ty: Type::Text, not_null: false, default: None }];
+        let is_test = |pattern: Expr| {
+            let args = vec![Expr::column(0, Type::Text), pattern];
+            let call = Expr::Call { function: Function::RegexMatchInsensitive, args, ty: Type::Bool };
+            let split = split(&[call], &columns);
+            assert_eq!(split.tests.len() + split.residual.len(), 1);
+            matches!(split.tests.first().map(|test| &test.test), Some(Test::Expression(_)))
+        };
+        let constant = |pattern: &str| Expr::literal(Value::text(pattern), Type::Text);
+        assert!(is_test(constant("^a.*(b|c)$")));
+        assert!(!is_test(constant("(")));
+        assert!(!is_test(Expr::column(0, Type::Text)));
     }
 
     #[test]
