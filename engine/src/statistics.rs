@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    expr::{CompareOp, Expr},
+    batch_size::VALUE_BYTES,
+    expr::{CompareOp, Expr, Function},
     operation::{OperationKind, Predicate},
     schema::TableId,
+    types::Type,
     value::Value,
 };
 
@@ -14,6 +16,9 @@ pub const ROW_BYTES: u64 = 64;
 
 /// What a value takes that is returned.
 const RETURNED_BYTES: u64 = 32;
+
+/// How long a string counts that an expression makes as long as a row says.
+const UNKNOWN_LENGTH: u64 = 4096;
 
 /// The share of the rows that meet a condition of which no more is known, as in PostgreSQL.
 const UNKNOWN: f64 = 1.0 / 3.0;
@@ -52,17 +57,28 @@ impl TableStatistics {
     /// What an operation may add to memory: new versions of the rows that an UPDATE may find, and what an UPDATE or a
     /// DELETE may return. Other kinds add nothing that statistics tell of.
     pub fn expected_bytes(&self, kind: &OperationKind) -> u64 {
+        let row_bytes = self.bytes / self.rows.max(1);
         let returned = |returning: &Option<Vec<Expr>>| {
-            returning.as_ref().map_or(0, |exprs| exprs.len() as u64 * RETURNED_BYTES)
+            let size = |expr: &Expr| match expr {
+                Expr::Column { .. } => RETURNED_BYTES,
+                expr => size_of_value(expr, row_bytes).max(RETURNED_BYTES),
+            };
+            returning.iter().flatten().map(size).fold(0, u64::saturating_add)
         };
         match kind {
             OperationKind::Update(update) => {
-                let assigned: u64 = update.assignments.iter().map(|(_, expr)| size_of_constant(expr)).sum();
-                let version = self.bytes / self.rows.max(1) + assigned + ROW_BYTES;
-                self.expected_rows(&update.predicate) * (version + returned(&update.returning))
+                let size = |(_, expr): &(usize, Expr)| match expr {
+                    // It counts as part of the row.
+                    Expr::Column { .. } => 0,
+                    expr => size_of_value(expr, row_bytes),
+                };
+                let assigned = update.assignments.iter().map(size).fold(0, u64::saturating_add);
+                let version = assigned.saturating_add(row_bytes + ROW_BYTES);
+                let row = version.saturating_add(returned(&update.returning));
+                self.expected_rows(&update.predicate).saturating_mul(row)
             }
             OperationKind::Delete(delete) if delete.returning.is_some() => {
-                self.expected_rows(&delete.predicate) * returned(&delete.returning)
+                self.expected_rows(&delete.predicate).saturating_mul(returned(&delete.returning))
             }
             _ => 0,
         }
@@ -98,17 +114,75 @@ impl TableStatistics {
     }
 }
 
-fn size_of_constant(expr: &Expr) -> u64 {
-    match expr {
-        Expr::Literal { value, .. } => value.heap_size() as u64,
-        _ => 0,
+/// What the value of an expression may take at most, about; a string column counts as long as a row is on average.
+fn size_of_value(expr: &Expr, row_bytes: u64) -> u64 {
+    /// A number or a time as text.
+    const SHORT: u64 = 64;
+    let size_of = |expr: &Expr| match is_string(&expr.ty()) {
+        true => size_of_value(expr, row_bytes),
+        false => SHORT,
+    };
+    let number = |expr: Option<&Expr>| match expr {
+        Some(Expr::Literal { value, .. }) => value.as_i64().map_or(0, |number| number.max(0) as u64),
+        _ => UNKNOWN_LENGTH,
+    };
+    if !is_string(&expr.ty()) {
+        return 0;
     }
+    let bytes = match expr {
+        Expr::Literal { value, .. } => value.heap_size() as u64,
+        Expr::Column { .. } => row_bytes,
+        Expr::Cast { expr, to: Type::Varchar(Some(length)) | Type::Char(length), .. } => {
+            size_of(expr).min(4 * u64::from(*length))
+        }
+        Expr::Cast { expr, .. } if expr.ty() == Type::Bytea => 2 * size_of(expr),
+        Expr::Cast { expr, .. } => size_of(expr),
+        Expr::Case { branches, otherwise, .. } => {
+            let results = branches.iter().map(|(_, result)| result).chain(otherwise.as_deref());
+            results.map(size_of).max().unwrap_or(0)
+        }
+        Expr::Coalesce { args, .. } => args.iter().map(size_of).max().unwrap_or(0),
+        Expr::Call { function, args, .. } => {
+            let first = args.first().map_or(0, size_of);
+            let all = args.iter().map(size_of).fold(0, u64::saturating_add);
+            match function {
+                Function::Repeat => first.saturating_mul(number(args.get(1))),
+                Function::PadLeft | Function::PadRight => number(args.get(1)).saturating_mul(4),
+                Function::ConcatSeparated => all.saturating_add(first.saturating_mul(args.len() as u64)),
+                Function::Encode
+                | Function::QuoteLiteral
+                | Function::QuoteNullable
+                | Function::QuoteIdentifier => all.saturating_mul(2),
+                // As often as a string can be found in another.
+                Function::Replace => {
+                    let found = if let Some(Expr::Literal { value: Value::Text(from), .. }) = args.get(1) {
+                        from.len()
+                    } else {
+                        1
+                    };
+                    let with = args.get(2).map_or(0, size_of);
+                    first.saturating_add((first / found.max(1) as u64).saturating_mul(with))
+                }
+                Function::RegexReplace => {
+                    first.saturating_mul(args.get(2).map_or(0, size_of).saturating_add(1))
+                }
+                _ => all,
+            }
+        }
+        _ => UNKNOWN_LENGTH,
+    };
+    // A longer one is an error.
+    bytes.min(VALUE_BYTES as u64)
+}
+
+fn is_string(ty: &Type) -> bool {
+    matches!(ty, Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Bytea)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{operation::Update, types::Type};
+    use crate::{expr::CastKind, operation::Update, types::Type};
 
     fn statistics() -> TableStatistics {
         TableStatistics { table: TableId(1), rows: 10_000, bytes: 1_000_000, distinct: vec![10_000, 100, 2] }
@@ -151,5 +225,41 @@ mod tests {
         assert_eq!(statistics().expected_bytes(&update(vec![equal(0)], None)), 264);
         let returning = Some(vec![number(), number()]);
         assert_eq!(statistics().expected_bytes(&update(vec![equal(0)], returning)), 264 + 64);
+    }
+
+    #[test]
+    fn computed_strings_count_as_long_as_they_may_be() {
+        let text = || Expr::column(1, Type::Text);
+        let constant = |text: &str| Expr::literal(Value::text(text), Type::Text);
+        let int = |number| Expr::literal(Value::Int4(number), Type::Int4);
+        let call = |function, args| Expr::Call { function, args, ty: Type::Text };
+        let cast = |expr, to| Expr::Cast { expr: Box::new(expr), to, kind: CastKind::Assignment };
+        let repeat = |times| call(Function::Repeat, vec![text(), times]);
+        let size = |expr: Expr| {
+            let update = Update { predicate: vec![equal(0)], assignments: vec![(1, expr)], returning: None };
+            statistics().expected_bytes(&OperationKind::Update(update)) - 164
+        };
+        // A row has 100 bytes on average, a constant 16 besides its own.
+        assert_eq!(size(text()), 0);
+        assert_eq!(size(number()), 0);
+        assert_eq!(size(repeat(int(20_000))), 2_000_000);
+        assert_eq!(size(repeat(int(-1))), 0);
+        assert_eq!(size(repeat(int(i32::MAX))), VALUE_BYTES as u64);
+        assert_eq!(size(repeat(*column(0))), 100 * UNKNOWN_LENGTH);
+        assert_eq!(size(cast(repeat(int(20_000)), Type::Varchar(Some(30)))), 120);
+        assert_eq!(size(call(Function::PadLeft, vec![text(), int(1000), constant("x")])), 4000);
+        assert_eq!(size(call(Function::Concat, vec![text(), constant("1234")])), 120);
+        assert_eq!(size(call(Function::Concat, vec![text(), cast(*column(0), Type::Text)])), 164);
+        let replace = call(Function::Replace, vec![text(), constant("ab"), constant("1234")]);
+        assert_eq!(size(replace), 100 + 50 * 20);
+        assert_eq!(size(call(Function::Upper, vec![text()])), 100);
+        let branches = vec![(equal(0), constant("1234"))];
+        let case = Expr::Case { branches, otherwise: Some(Box::new(repeat(int(3)))), ty: Type::Text };
+        assert_eq!(size(case), 300);
+        let update = |returning| {
+            let assignments = vec![(0, number())];
+            OperationKind::Update(Update { predicate: vec![equal(0)], assignments, returning })
+        };
+        assert_eq!(statistics().expected_bytes(&update(Some(vec![text(), repeat(int(5))]))), 164 + 32 + 500);
     }
 }
