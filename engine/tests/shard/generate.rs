@@ -449,7 +449,9 @@ impl Generator<'_> {
                 AggregateFunction::Max,
             ]);
             let fits = |ty: &Type| match function {
-                AggregateFunction::Sum | AggregateFunction::Avg => matches!(ty, Type::Int2 | Type::Int4),
+                AggregateFunction::Sum | AggregateFunction::Avg => {
+                    has_one_form(ty) && matches!(ty, Type::Int2 | Type::Int4 | Type::Int8 | Type::Numeric(_))
+                }
                 AggregateFunction::Count => has_one_form(ty),
                 _ => has_one_form(ty) && !matches!(ty, Type::Bool | Type::Uuid | Type::Bytea),
             };

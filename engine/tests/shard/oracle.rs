@@ -312,7 +312,7 @@ pub fn batch_of(schema: &TableSchema, rows: &[Row]) -> RecordBatch {
     RecordBatch::try_new(schema.arrow(), arrays).expect("columns of one length")
 }
 
-/// The groups of these rows, as text: keys and the aggregates; sums are over integer columns.
+/// The groups of these rows, as text: keys and the aggregates; sums are over integers and numerics.
 pub fn groups(output: &ReadOutput, rows: &[Row]) -> Vec<String> {
     let ReadOutput::Groups { group_by, aggregates, .. } = output else { return Vec::new() };
     let types = types_of(group_by);
@@ -343,18 +343,26 @@ fn aggregate(call: &AggregateCall, rows: &[&Row]) -> String {
         values.dedup_by(|a, b| compare_as(a, b, &ty).is_eq());
     }
     let number = |value: &Value| match value {
-        Value::Int2(number) => i64::from(*number),
-        Value::Int4(number) => i64::from(*number),
+        Value::Int2(number) => Numeric::new(i64::from(*number), 0),
+        Value::Int4(number) => Numeric::new(i64::from(*number), 0),
+        Value::Int8(number) => Numeric::new(*number, 0),
+        Value::Numeric(number) => number.clone(),
         other => panic!("the oracle adds no {other:?}"),
     };
-    let sum = || values.iter().map(number).sum::<i64>();
-    let numeric = |number: i64| Numeric::new(number, 0);
+    let sum = || {
+        let add = |sum: Numeric, value: &Value| sum.add(&number(value)).expect("a sum in range");
+        values.iter().fold(Numeric::zero(), add)
+    };
     let result = match call.function {
         AggregateFunction::Count => Value::Int8(values.len() as i64),
         _ if values.is_empty() => Value::Null,
-        AggregateFunction::Sum => Value::Int8(sum()),
+        AggregateFunction::Sum => match call.result_type() {
+            Ok(Type::Int8) => Value::Int8(sum().to_i128_at_scale(0).expect("a whole number") as i64),
+            _ => Value::Numeric(sum()),
+        },
         AggregateFunction::Avg => {
-            Value::Numeric(numeric(sum()).divide(&numeric(values.len() as i64)).expect("a number of values"))
+            let count = Numeric::new(values.len() as i64, 0);
+            Value::Numeric(sum().divide(&count).expect("a number of values"))
         }
         AggregateFunction::Min => values[0].clone(),
         AggregateFunction::Max => values[values.len() - 1].clone(),
