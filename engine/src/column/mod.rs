@@ -248,9 +248,10 @@ impl SegmentColumn {
         self.encode(ty, &all);
     }
 
-    /// Keeps only these rows, all of them encoded. Strings that nobody has any more go when they are a good part.
-    pub(crate) fn compact(&mut self, ty: &Type, keep: &[u32]) {
-        if self.delta.len * 4 > self.base_rows || self.unused_bytes(keep) * GOOD_PART > self.size() {
+    /// Keeps only these rows, all of them encoded. Strings that none of them has go when they are more than this part of
+    /// the column.
+    pub(crate) fn compact(&mut self, ty: &Type, keep: &[u32], part: usize) {
+        if self.delta.len * 4 > self.base_rows || self.unused_bytes(keep) * part > self.size() {
             return self.encode(ty, keep);
         }
         self.absorb(ty);
