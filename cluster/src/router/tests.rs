@@ -341,8 +341,11 @@ async fn the_log_is_cut_below_what_all_storage_has_durable() {
         };
         assert!(purged > Ts::ZERO && purged <= Ts(150), "cut at {purged}");
         // Later ones are served, from the log, also after a restart.
+        let snapshot = directory_of(&cluster, ProcessId::router(1)).join("snapshot");
+        while !snapshot.exists() {
+            tokio::task::yield_now().await;
+        }
         cluster.routers[0].kill().await;
-        assert!(directory_of(&cluster, ProcessId::router(1)).join("snapshot").exists());
         let _restarted = cluster.router(ProcessId::router(1)).await;
         let mut purged = purged;
         let received = loop {
