@@ -276,6 +276,30 @@ impl Config {
         self.copies().any(|(from, to, _)| process == from || process == to)
     }
 
+    /// Whether all that a storage process holds is still being copied to it, and it has nothing to send: then no life of it has
+    /// anything that could be lost.
+    pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
+        let mut receiving: Vec<KeyRange> = self
+            .copies()
+            .filter(|(_, to, _)| *to == process)
+            .flat_map(|(_, _, ranges)| ranges.iter().copied())
+            .collect();
+        receiving.sort_unstable();
+        let is_received = |range: &KeyRange| {
+            let mut next = Some(range.first);
+            for received in &receiving {
+                next = match next.filter(|next| *next <= range.last) {
+                    Some(next) if received.contains(next) => received.last.checked_add(1),
+                    next => next,
+                };
+            }
+            next.is_none_or(|next| next > range.last)
+        };
+        let held = self.held(process);
+        let sends = self.copies().any(|(from, _, _)| from == process);
+        !sends && !held.is_empty() && held.iter().all(is_received)
+    }
+
     /// Whether a storage process receives a copy that is not complete.
     pub fn is_receiving(&self, process: ProcessId) -> bool {
         self.copies().any(|(_, to, _)| process == to)
@@ -634,6 +658,8 @@ impl Config {
             return Err(ConfigError::Fenced(process, incarnation));
         }
         let mut next = self.clone();
+        // It has restarted where it was: what it was to receive, it still receives.
+        let goes_on = recovered.is_some() || self.has_received_nothing(process);
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
             ProcessKind::Client | ProcessKind::Super => return Ok(self.with_client(process, incarnation)),
@@ -645,8 +671,9 @@ impl Config {
                 if self.placement.nodes()[index].incarnation >= incarnation {
                     return Ok(None);
                 }
-                if recovered.is_some() {
+                if goes_on {
                     Arc::make_mut(&mut next.placement).restart(index, incarnation);
+                    return Ok(Some(next));
                 } else {
                     // Its data is gone, which is the failure of its earlier lives.
                     next = self.suspect(process, incarnation.saturating_sub(1), ts)?.unwrap_or(next);

@@ -308,6 +308,24 @@ fn messages_of_suspected_processes_have_no_effect() {
 }
 
 #[test]
+fn who_restarts_without_data_before_it_has_received_anything_goes_on_receiving() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
+    let expanded = change(&join(&config, S(4), 1, None), Change::Expand { process: S(4), identifier: 15 }, 8);
+    let range = expanded.held(S(4))[0];
+    let restarted = join(&expanded, S(4), 2, None);
+    assert!(!restarted.is_suspected(S(4)) && restarted.is_receiving(S(4)));
+    assert_eq!((restarted.incarnation(S(4)), restarted.holders(range)), (Some(2), vec![S(4)]));
+    // When it has received everything, that is lost with its data.
+    let received = Configuration::Received { keyspace: Ts(8), process: S(4) };
+    let received = after(&restarted, &configuration(CLIENT, 1, 1, received), 9);
+    assert!(join(&received, S(4), 3, None).is_suspected(S(4)));
+    // So is what it was to receive, when it has to send something that it had.
+    let moved = change(&received, Change::Rebalance { process: S(4), identifier: 25 }, 10);
+    assert!(moved.copies().any(|(from, ..)| from == S(4)));
+    assert!(join(&moved, S(4), 3, None).is_suspected(S(4)));
+}
+
+#[test]
 fn who_leaves_the_ring_ends_only_what_it_has_to_send_on() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
     let config = join(&join(&config, S(4), 1, None), S(5), 1, None);
@@ -502,9 +520,10 @@ impl World {
                 let is_stale = matches!(again, Err(ConfigError::Stale { .. }));
                 prop_assert!(is_stale, "{:?}", again);
             }
-            Configuration::Membership(Membership::Join {
-                process, incarnation, recovered: Some(_), ..
-            }) => {
+            Configuration::Membership(Membership::Join { process, incarnation, recovered, .. })
+                if recovered.is_some() || before.has_received_nothing(*process) =>
+            {
+                // Who has received nothing is sent everything again; here copies take no time.
                 let before = self.rows.get(&(*process, incarnation - 1)).cloned();
                 self.rows.insert((*process, *incarnation), before.unwrap_or_default());
             }
@@ -587,7 +606,8 @@ impl World {
             Step::Join(who, recovered) => {
                 let process = any_process(who);
                 let incarnation = self.incarnations[&process] + 1;
-                let lost = !recovered && self.config.placement.node(process).is_some();
+                let has_data = !self.config.has_received_nothing(process);
+                let lost = !recovered && has_data && self.config.placement.node(process).is_some();
                 self.incarnations.insert(process, incarnation);
                 let recovered = recovered.then_some(Ts(0));
                 let joins = Membership::Join { process, incarnation, recovered, address: None };

@@ -8,7 +8,10 @@
 //! Configuration messages change the config for the messages behind them. The configs behind what the log still has
 //! are kept, so that a stream that begins in the middle begins with the config of that place.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use carousel_engine::{Ts, position::KeyRange};
 use serde::{Deserialize, Serialize};
@@ -266,7 +269,14 @@ impl MSeq {
         let placed = before.standbys().filter(|process| {
             config.is_active(*process) && !config.standbys().any(|standby| standby == *process)
         });
-        self.placed.extend(placed.map(|process| (process, (Ts(ts.0 - 1), self.catalog.clone()))));
+        // And who has to receive all of it anew.
+        let begins = |config: &Config, process: ProcessId| config.has_received_nothing(process);
+        let moved = config
+            .storage_processes()
+            .filter(|process| begins(config, *process) && !begins(&before, *process));
+        let placed: BTreeSet<ProcessId> = placed.chain(moved).collect();
+        let place = (Ts(ts.0 - 1), self.catalog.clone());
+        self.placed.extend(placed.into_iter().map(|process| (process, place.clone())));
         // Who has left may still have to send what it received: it began there, too.
         self.placed.retain(|process, _| config.is_active(*process) || config.is_busy(*process));
         if let Body::Configuration(Configuration::Membership(Membership::Join {
@@ -274,7 +284,9 @@ impl MSeq {
         })) = body
         {
             self.joined.insert(*process, (*incarnation, ts));
-            self.placed.remove(process);
+            if !config.has_received_nothing(*process) {
+                self.placed.remove(process);
+            }
         }
     }
 }
