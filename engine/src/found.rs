@@ -294,7 +294,12 @@ impl Table {
         for (slot, rows) in found.runs() {
             let segment = &self.segments[slot as usize];
             let row_bytes = segment.size() / segment.rows.max(1) + 1;
-            for rows in rows.chunks((BLOCK_BYTES / row_bytes).max(1)) {
+            // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded
+            // again for the sake of a few.
+            let (encoded, later) =
+                rows.split_at(rows.partition_point(|row| (*row as usize) < segment.encoded_rows()));
+            for rows in [encoded, later].iter().flat_map(|rows| rows.chunks((BLOCK_BYTES / row_bytes).max(1)))
+            {
                 let mut part = FoundRows::default();
                 part.push(slot, rows);
                 parts.push(part);
