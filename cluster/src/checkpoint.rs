@@ -33,7 +33,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".part";
@@ -68,6 +68,7 @@ struct Manifest {
     passed: Vec<MessageId>,
     held: Vec<KeyRange>,
     served: Vec<(ProcessId, PartId)>,
+    catalogs: BTreeMap<Ts, Arc<Catalog>>,
     hashes: Vec<ContentHash>,
     files: Vec<FileEntry>,
 }
@@ -124,15 +125,25 @@ impl Writer {
     /// # Errors
     /// When its directory cannot be created.
     pub fn begin(root: &Path, checkpoint: Recovered) -> io::Result<Writer> {
-        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served } = checkpoint;
+        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs } = checkpoint;
         let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
         fs::create_dir_all(&dir)?;
         let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
-        let manifest =
-            Manifest { ts, config, catalog, ballots, passed, held, served, hashes, files: Vec::new() };
+        let manifest = Manifest {
+            ts,
+            config,
+            catalog,
+            ballots,
+            passed,
+            held,
+            served,
+            catalogs,
+            hashes,
+            files: Vec::new(),
+        };
         Ok(Writer { root: root.to_path_buf(), dir, manifest, open: BTreeMap::new(), table: None })
     }
 
@@ -277,9 +288,10 @@ impl Checkpoint {
         if manifest.ts != ts {
             return Err(damaged(format!("it is the manifest of checkpoint {}", manifest.ts)));
         }
-        let Manifest { ts, config, catalog, ballots, passed, held, served, hashes, files } = manifest;
+        let Manifest { ts, config, catalog, ballots, passed, held, served, catalogs, hashes, files } =
+            manifest;
         let config = Some(Arc::new(config));
-        let recovered = Recovered { ts, catalog, ballots, passed, hashes, config, held, served };
+        let recovered = Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs };
         Ok(Some(Checkpoint { dir, recovered, files }))
     }
 

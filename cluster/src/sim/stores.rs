@@ -1,9 +1,6 @@
 //! Storage processes of the simulated cluster: [`crate::storage::node`] with real shards and a simulated disk.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use carousel_engine::{
     Ts,
@@ -29,7 +26,6 @@ use crate::{
     storage::{
         checkpointer::CheckpointCommand,
         core::{Core, CoreOptions, Recovered, held_by, local},
-        migration::PartId,
         node::{Input, Node, Output},
         payloads::PayloadCommand,
         scan::{Scan, ShardCommand},
@@ -61,13 +57,10 @@ struct CheckpointRows {
 
 impl Checkpoint {
     fn load(&self, shards: &mut [Shard]) {
-        let Recovered { ts, catalog, served, .. } = &self.recovered;
-        let parts: BTreeSet<PartId> = served.iter().map(|(_, part)| *part).collect();
         for shard in shards {
-            catalog.tables().for_each(|table| shard.restore_table(table.clone()));
-            parts.iter().for_each(|part| shard.restore_piece(part.range, local(part.keyspace)));
+            self.recovered.prepare(shard);
             for CheckpointRows { table, until, range, block } in &self.rows {
-                let begin = if until.is_some() { Ts::ZERO } else { local(*ts) };
+                let begin = if until.is_some() { Ts::ZERO } else { local(self.recovered.ts) };
                 let loaded = shard.install(*table, *range, until.map(local), block, begin);
                 loaded.expect("rows of a checkpoint");
             }

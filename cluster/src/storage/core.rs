@@ -179,6 +179,7 @@ impl Core {
         }
         let held = held_by(&options.config, options.id);
         let moving = Moving::new(&options, &recovered);
+        let drops = recovered.dropped().into_iter().map(|table| table.id).collect();
         Core {
             hashes: if held.is_empty() { Vec::new() } else { recovered.hashes },
             moving,
@@ -203,7 +204,7 @@ impl Core {
             pins: BTreeMap::new(),
             requested: None,
             writing: None,
-            drops: Vec::new(),
+            drops,
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
             payloads: BTreeMap::new(),

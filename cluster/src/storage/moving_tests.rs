@@ -1,5 +1,5 @@
-//! A golden trace of an expansion, through the cores of storage processes and their shards: what they say to one
-//! another, and what is where in the end.
+//! Expansions, through the cores of storage processes and their shards: what they say to one another (a golden trace),
+//! and what is where in the end.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,7 +12,7 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use carousel_engine::{
-    Shard, TableSchema, Ts,
+    Shard, TableId, TableSchema, Ts,
     expr::EvalContext,
     operation::{Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch},
     position::KeyRange,
@@ -42,6 +42,13 @@ struct Process {
     scan: Scan,
 }
 
+/// A checkpoint with its rows.
+#[derive(Default)]
+struct Checkpoint {
+    recovered: Recovered,
+    rows: Vec<(TableId, Option<Ts>, KeyRange, Vec<u8>)>,
+}
+
 struct World {
     first: Arc<Config>,
     mseq: MSeq,
@@ -51,6 +58,7 @@ struct World {
     sequences: BTreeMap<ProcessId, u64>,
     /// Rows by answered range, of the last message.
     answers: BTreeMap<KeyRange, Vec<u64>>,
+    checkpoints: BTreeMap<ProcessId, Checkpoint>,
     trace: String,
 }
 
@@ -65,17 +73,18 @@ impl World {
             announced: VecDeque::new(),
             sequences: BTreeMap::new(),
             answers: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
             trace: String::new(),
         };
         for number in 1..=size {
             let id = ProcessId::storage(number);
             let held = world.first.held(id);
-            world.start(id, held);
+            world.start(id, held, Checkpoint::default());
         }
         world
     }
 
-    fn start(&mut self, id: ProcessId, held: Vec<KeyRange>) {
+    fn start(&mut self, id: ProcessId, held: Vec<KeyRange>, checkpoint: Checkpoint) {
         let options = CoreOptions {
             id,
             incarnation: 1,
@@ -84,9 +93,21 @@ impl World {
             shards: 1,
             running: 16,
         };
-        let core = Core::new(options, Recovered::default());
-        let scan = Scan::new(Shard::new(0, 1, held, Options::default()));
-        self.processes.insert(id, Process { core, scan });
+        let Checkpoint { recovered, rows } = checkpoint;
+        let mut shard = Shard::new(0, 1, held, Options::default());
+        recovered.prepare(&mut shard);
+        for (table, until, range, block) in rows {
+            let begin = if until.is_some() { Ts::ZERO } else { local(recovered.ts) };
+            shard.install(table, range, until.map(local), &block, begin).expect("what it has written");
+        }
+        self.processes.insert(id, Process { core: Core::new(options, recovered), scan: Scan::new(shard) });
+    }
+
+    /// A process crashes and goes on from its last checkpoint, behind which nothing has been ordered.
+    fn restart(&mut self, id: ProcessId) {
+        let checkpoint = self.checkpoints.remove(&id).expect("it has made one");
+        assert_eq!(checkpoint.recovered.ts, self.mseq.ts());
+        self.start(id, checkpoint.recovered.held.clone(), checkpoint);
     }
 
     /// A standby joins and begins with what the routers have.
@@ -94,7 +115,7 @@ impl World {
         let process = ProcessId::storage(number);
         let join = Membership::Join { process, incarnation: 1, recovered: None, address: None };
         self.order(CLIENT, Body::Configuration(Configuration::Membership(join)), Vec::new());
-        self.start(process, Vec::new());
+        self.start(process, Vec::new(), Checkpoint::default());
         let (ts, config, catalog) = (self.mseq.ts(), self.mseq.config().clone(), self.mseq.catalog().clone());
         let present = (ts, config.clone());
         self.handle(process, Event::Begin { ts, config, catalog, present });
@@ -170,6 +191,11 @@ impl World {
                 Effect::Stop(reason) => panic!("{id} stops: {reason}"),
                 Effect::BeginCheckpoint(checkpoint) => {
                     writeln!(self.trace, "{id} makes checkpoint ts={}", checkpoint.ts).expect("text");
+                    self.checkpoints.insert(id, Checkpoint { recovered: *checkpoint, rows: Vec::new() });
+                }
+                Effect::CheckpointRows { table, until, range, block } => {
+                    let checkpoint = self.checkpoints.get_mut(&id).expect("it has begun");
+                    checkpoint.rows.push((table, until, range, block));
                 }
                 _ => {}
             }
@@ -187,13 +213,7 @@ impl World {
         loop {
             let mut busy = false;
             for id in self.processes.keys().copied().collect::<Vec<_>>() {
-                let mut effects = Vec::new();
-                let scan = &mut self.processes.get_mut(&id).expect("it runs").scan;
-                while scan.step(&mut effects) == Progress::Busy {}
-                if !effects.is_empty() {
-                    busy = true;
-                    self.handle(id, Event::Shard { shard: 0, effects });
-                }
+                busy |= self.scan(id);
             }
             if let Some((from, to, wire)) = self.wires.pop_front() {
                 busy = true;
@@ -206,6 +226,18 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Lets the shard of a process do what it has to do now; whether that was something.
+    fn scan(&mut self, id: ProcessId) -> bool {
+        let mut effects = Vec::new();
+        let scan = &mut self.processes.get_mut(&id).expect("it runs").scan;
+        while scan.step(&mut effects) == Progress::Busy {}
+        let busy = !effects.is_empty();
+        if busy {
+            self.handle(id, Event::Shard { shard: 0, effects });
+        }
+        busy
     }
 
     fn deliver(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
@@ -288,4 +320,35 @@ fn an_expansion_moves_rows_while_messages_go_on() {
     // A replica with other contents would stop.
     world.settle();
     insta::assert_snapshot!(world.trace);
+}
+
+#[test]
+fn a_sender_that_restarts_still_has_what_it_is_to_send_of_a_dropped_table() {
+    let mut world = World::new(2, 1);
+    let create = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
+    world.order(CLIENT, Body::Ddl(create), Vec::new());
+    world.insert(0..300);
+    world.settle();
+    world.join(3);
+    world.settle();
+    let (sender, receiver) = (ProcessId::storage(1), ProcessId::storage(3));
+    let identifier =
+        world.mseq.config().held(sender)[0].first / 2 + world.mseq.config().held(sender)[0].last / 2;
+    let keyspace =
+        world.mseq.config().plan(Change::Expand { process: receiver, identifier }).expect("possible");
+    world.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
+    let drop = Ddl::DropTables { names: vec!["t".into()], if_exists: false };
+    world.order(CLIENT, Body::Ddl(drop), Vec::new());
+    world.order(CLIENT, Body::Checkpoint, Vec::new());
+    while world.scan(sender) {}
+    world.restart(sender);
+    world.trace.clear();
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    // The rows, and the end.
+    assert!(
+        world.trace.contains(" chunk 0 of ") && world.trace.contains(" chunk 1, the last"),
+        "{}",
+        world.trace
+    );
 }

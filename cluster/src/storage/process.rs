@@ -438,16 +438,10 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
 
 /// Gives the rows of a checkpoint to the shards.
 fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageError> {
-    let Recovered { ts, catalog, served, .. } = &checkpoint.recovered;
-    for shard in shards.iter_mut() {
-        catalog.tables().for_each(|table| shard.restore_table(table.clone()));
-        let mut parts: Vec<PartId> = served.iter().map(|(_, part)| *part).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        parts.iter().for_each(|part| shard.restore_piece(part.range, local(part.keyspace)));
-    }
+    let recovered = &checkpoint.recovered;
+    shards.iter_mut().for_each(|shard| recovered.prepare(shard));
     // Rows begin before every operation that is replayed.
-    let begin = local(*ts);
+    let begin = local(recovered.ts);
     for file in &checkpoint.files {
         let begin = if file.until.is_some() { Ts::ZERO } else { begin };
         let until = file.until.map(local);

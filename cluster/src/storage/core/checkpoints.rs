@@ -30,14 +30,16 @@ pub(super) struct Requested {
     compared: bool,
     /// Parts that are held no more and that others may still ask for.
     served: Vec<(ProcessId, PartId)>,
+    /// What the catalog was at their keyspace messages.
+    catalogs: BTreeMap<Ts, Arc<Catalog>>,
 }
 
 /// The checkpoint that is being written.
 #[derive(Debug)]
 pub(super) struct Writing {
     pub(super) ts: Ts,
-    /// Tables that have not been read.
-    tables: VecDeque<Arc<TableSchema>>,
+    /// Tables that have not been read, and whether they have been dropped.
+    tables: VecDeque<(Arc<TableSchema>, bool)>,
     held: Vec<KeyRange>,
     compared: bool,
     served: Vec<PartId>,
@@ -80,7 +82,9 @@ impl Core {
         let compared = !self.held.is_empty();
         let held = if compared { self.held.clone() } else { self.moving.retained.clone() };
         let passed = self.passed.values().copied().collect();
-        self.requested = Some(Requested { ts, catalog, config, passed, held, compared, served });
+        let mut catalogs = self.moving.catalogs.clone();
+        catalogs.retain(|keyspace, _| served.iter().any(|(_, part)| part.keyspace == *keyspace));
+        self.requested = Some(Requested { ts, catalog, config, passed, held, compared, served, catalogs });
     }
 
     /// Begins a checkpoint whose time has come.
@@ -92,23 +96,10 @@ impl Core {
         let Some(requested) = self.requested.take_if(|requested| !runs_before(writes, requested.ts)) else {
             return;
         };
-        let Requested { ts, catalog, config, passed, held, compared, served } = requested;
-        // Nothing is read for one who holds nothing: it may have a keyspace message's turn at this very moment.
-        let empty = held.is_empty() && served.is_empty();
-        let tables = catalog.tables().filter(|_| !empty).cloned().collect();
+        let Requested { ts, catalog, config, passed, held, compared, served, catalogs } = requested;
         let mut parts: Vec<PartId> = served.iter().map(|(_, part)| *part).collect();
         parts.sort_unstable();
         parts.dedup();
-        self.writing = Some(Writing {
-            ts,
-            tables,
-            held: held.clone(),
-            compared,
-            served: parts,
-            reads: BTreeMap::new(),
-            hashes: BTreeMap::new(),
-            complete: false,
-        });
         let checkpoint = Recovered {
             ts,
             catalog: Arc::unwrap_or_clone(catalog),
@@ -116,9 +107,25 @@ impl Core {
             passed,
             hashes: Vec::new(),
             config: Some(config),
-            held,
+            held: held.clone(),
             served,
+            catalogs,
         };
+        // Nothing is read for one who holds nothing: it may have a keyspace message's turn at this very moment.
+        let empty = held.is_empty() && parts.is_empty();
+        let present = checkpoint.catalog.tables().filter(|_| !empty).cloned();
+        let dropped = checkpoint.dropped().into_iter();
+        let tables = present.map(|table| (table, false)).chain(dropped.map(|table| (table, true))).collect();
+        self.writing = Some(Writing {
+            ts,
+            tables,
+            held,
+            compared,
+            served: parts,
+            reads: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            complete: false,
+        });
         self.effects.push(Effect::BeginCheckpoint(Box::new(checkpoint)));
         self.read_next_table();
     }
@@ -132,7 +139,7 @@ impl Core {
     fn read_next_table(&mut self) {
         let Some(writing) = &mut self.writing else { return };
         let ts = writing.ts;
-        let Some(table) = writing.tables.pop_front() else {
+        let Some((table, is_dropped)) = writing.tables.pop_front() else {
             writing.complete = true;
             let hashes: Vec<ContentHash> = std::mem::take(&mut writing.hashes)
                 .into_iter()
@@ -145,8 +152,10 @@ impl Core {
         let rows = || ReadOutput::Rows { projection: Vec::new(), top: None };
         let held = writing.held.clone();
         let served = writing.served.clone();
-        self.read_for_checkpoint(&table, None, held.clone(), rows());
-        self.read_for_checkpoint(&table, None, held, ReadOutput::ContentHash);
+        if !is_dropped {
+            self.read_for_checkpoint(&table, None, held.clone(), rows());
+            self.read_for_checkpoint(&table, None, held, ReadOutput::ContentHash);
+        }
         for PartId { keyspace, range } in served {
             self.read_for_checkpoint(&table, Some(keyspace), vec![range], rows());
         }

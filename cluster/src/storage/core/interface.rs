@@ -1,13 +1,17 @@
 //! What happens to a storage process, and what it does.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use carousel_engine::{
-    TableId, Ts,
+    Shard, TableId, TableSchema, Ts,
     operation::{Decision, Effect as ShardEffect, OrderedOperation, PayloadId, RowBatch},
     position::KeyRange,
 };
 
+use super::local;
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration},
@@ -60,6 +64,27 @@ pub struct Recovered {
     pub held: Vec<KeyRange>,
     /// Parts that are held no more and that others may still ask for, with those who may.
     pub served: Vec<(ProcessId, PartId)>,
+    /// The catalogs at the keyspace messages of those parts: the checkpoint also has what they are to send of tables that
+    /// have been dropped since.
+    pub catalogs: BTreeMap<Ts, Arc<Catalog>>,
+}
+
+impl Recovered {
+    /// Tables of which it has rows though they have been dropped.
+    pub fn dropped(&self) -> Vec<Arc<TableSchema>> {
+        let tables = self.catalogs.values().flat_map(|catalog| catalog.tables());
+        let dropped = tables.filter(|table| self.catalog.table_by_id(table.id).is_none());
+        let dropped: BTreeMap<TableId, &Arc<TableSchema>> = dropped.map(|table| (table.id, table)).collect();
+        dropped.into_values().cloned().collect()
+    }
+
+    /// Makes a shard ready for the rows.
+    pub fn prepare(&self, shard: &mut Shard) {
+        let tables = self.catalog.tables().cloned().chain(self.dropped());
+        tables.for_each(|table| shard.restore_table(table));
+        let parts: BTreeSet<PartId> = self.served.iter().map(|(_, part)| *part).collect();
+        parts.iter().for_each(|part| shard.restore_piece(part.range, local(part.keyspace)));
+    }
 }
 
 /// What happens to the process.

@@ -96,17 +96,15 @@ impl Moving {
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
         let mut migrations = Migrations::new(id, recovered.ts, unannounced, Limits::default());
         migrations.resume_serving(recovered.served.iter().copied());
-        let mut catalogs = BTreeMap::new();
         let mut deleted: BTreeMap<Ts, Vec<KeyRange>> = BTreeMap::new();
         for (_, part) in &recovered.served {
-            catalogs.entry(part.keyspace).or_insert_with(|| Arc::new(recovered.catalog.clone()));
             deleted.entry(part.keyspace).or_default().push(part.range);
         }
         Moving {
             migrations,
             heard: options.config.clone(),
             changing: None,
-            catalogs,
+            catalogs: recovered.catalogs.clone(),
             deleted,
             sessions: BTreeMap::new(),
             reads: BTreeMap::new(),
