@@ -102,8 +102,8 @@ pub enum Wire {
         /// The config that routes what comes after `ts`.
         config: Arc<Config>,
         /// The client processes that are part of the system now, at the end of the m-seq: whoever may wait for an answer
-        /// of the subscriber's earlier life.
-        clients: Arc<[ProcessId]>,
+        /// of the subscriber's earlier life. For a subscription without `after` with the last message of each up to `ts`.
+        clients: Arc<[(ProcessId, Option<MessageId>)]>,
         /// The catalog as of `ts`, for a subscription without `after`. Others follow theirs by the deliveries.
         catalog: Option<Arc<Catalog>>,
         /// For storage processes: the end of the m-seq and the config there. Whoever goes on from an old checkpoint would

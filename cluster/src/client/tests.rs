@@ -61,7 +61,7 @@ impl Scene {
 
     fn state_under(&mut self, leadership: u64, ts: u64, with_catalog: bool) {
         let catalog = with_catalog.then(|| Arc::new(Catalog::default()));
-        let (config, clients) = (self.config.clone(), [C1].into());
+        let (config, clients) = (self.config.clone(), [(C1, None)].into());
         let (incarnation, ts, present) = (1, Ts(ts), None);
         self.receive(R1, Wire::State { incarnation, ts, config, clients, catalog, present, leadership });
     }

@@ -26,7 +26,7 @@ use carousel_engine::{Ts, position::KeyRange};
 
 use super::{
     leases::Leases,
-    mseq::{Batch, Command, Learned, MSeq, Routed},
+    mseq::{Batch, Beginning, Command, Learned, MSeq, Routed},
 };
 use crate::{
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
@@ -713,12 +713,12 @@ impl Core {
                 return;
             }
         }
-        let (ts, catalog) = match after {
-            Some(after) => (after, None),
+        let (ts, catalog, passed) = match after {
+            Some(after) => (after, None, Arc::default()),
             // A keyspace message may have given it a place since it joined.
             None => {
-                let (ts, catalog) = self.mseq.begins(to);
-                (ts, Some(catalog.clone()))
+                let Beginning { ts, catalog, passed } = self.mseq.begins(to);
+                (ts, Some(catalog), passed)
             }
         };
         let purged = self.mseq.truncated();
@@ -728,7 +728,8 @@ impl Core {
         }
         let Role::Leading(leading) = &mut self.role else { return };
         let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);
-        let clients = self.mseq.config().clients().collect();
+        let clients = self.mseq.config().clients();
+        let clients = clients.map(|client| (client, passed.get(&client).copied())).collect();
         let is_storage = to.kind == ProcessKind::Storage;
         let present = is_storage.then(|| (now, self.mseq.config().clone()));
         self.last_stream += 1;

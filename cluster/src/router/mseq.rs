@@ -95,6 +95,17 @@ pub struct Last {
     pub ts: Ts,
 }
 
+/// Where the stream of a storage process without data begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Beginning {
+    /// What is ordered behind this is sent.
+    pub ts: Ts,
+    /// The catalog there.
+    pub catalog: Arc<Catalog>,
+    /// The last message of each submitter there.
+    pub passed: Arc<BTreeMap<ProcessId, MessageId>>,
+}
+
 /// The replicated state of a router. Cheap to clone: what is large is shared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MSeq {
@@ -105,9 +116,9 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
-    /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that,
-    /// and the catalog there: what is ordered behind it concerns them.
-    placed: BTreeMap<ProcessId, (Ts, Arc<Catalog>)>,
+    /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that:
+    /// what is ordered behind it concerns them.
+    placed: BTreeMap<ProcessId, Beginning>,
     truncated: Ts,
     /// Learned from the same log.
     routers: Arc<Routers>,
@@ -164,13 +175,19 @@ impl MSeq {
         self.submitters.get(&submitter).copied()
     }
 
-    /// Where the stream of a storage process without data begins, with the catalog then: just before it was given a place, or
-    /// at the end.
-    pub fn begins(&self, process: ProcessId) -> (Ts, &Arc<Catalog>) {
-        match self.placed.get(&process) {
-            Some((ts, catalog)) => (*ts, catalog),
-            None => (self.ts, &self.catalog),
-        }
+    /// Where the stream of a storage process without data begins: just before it was given a place, or at the end.
+    pub fn begins(&self, process: ProcessId) -> Beginning {
+        self.placed.get(&process).cloned().unwrap_or_else(|| self.beginning(self.ts))
+    }
+
+    /// A stream that begins at the end of the m-seq, or just before its last message.
+    fn beginning(&self, ts: Ts) -> Beginning {
+        let last = |(submitter, last): (&ProcessId, &Last)| {
+            let sequence = last.sequence - u64::from(last.ts > ts);
+            (*submitter, MessageId { submitter: *submitter, incarnation: last.incarnation, sequence })
+        };
+        let passed = Arc::new(self.submitters.iter().map(last).collect());
+        Beginning { ts, catalog: self.catalog.clone(), passed }
     }
 
     /// The last incarnation of a process that joined, and when.
@@ -275,8 +292,10 @@ impl MSeq {
             .storage_processes()
             .filter(|process| begins(config, *process) && !begins(&before, *process));
         let placed: BTreeSet<ProcessId> = placed.chain(moved).collect();
-        let place = (Ts(ts.0 - 1), self.catalog.clone());
-        self.placed.extend(placed.into_iter().map(|process| (process, place.clone())));
+        if !placed.is_empty() {
+            let place = self.beginning(Ts(ts.0 - 1));
+            self.placed.extend(placed.into_iter().map(|process| (process, place.clone())));
+        }
         // Who has left may still have to send what it received: it began there, too.
         self.placed.retain(|process, _| config.is_active(*process) || config.is_busy(*process));
         if let Body::Configuration(Configuration::Membership(Membership::Join {
@@ -377,11 +396,15 @@ mod tests {
         let mut mseq = three_and_a_standby();
         let keyspace = expand(&mseq, 7);
         learn(&mut mseq, read(OTHER, 1, 1, 0));
-        assert_eq!(mseq.begins(ProcessId::storage(4)).0, mseq.ts(), "it has no place");
+        assert_eq!(mseq.begins(ProcessId::storage(4)).ts, mseq.ts(), "it has no place");
         let before = mseq.ts();
         change(&mut mseq, 2, Configuration::Keyspace(keyspace));
         learn(&mut mseq, read(OTHER, 1, 2, 0));
-        assert_eq!(mseq.begins(ProcessId::storage(4)).0, before);
+        let begins = mseq.begins(ProcessId::storage(4));
+        assert_eq!(begins.ts, before);
+        // It answers what is behind that.
+        let passed = |submitter| begins.passed.get(&submitter).map(|id: &MessageId| id.sequence);
+        assert_eq!((passed(CLIENT), passed(OTHER)), (Some(1), Some(1)));
         assert!(mseq.config_behind(before).standbys().any(|standby| standby == ProcessId::storage(4)));
     }
 
@@ -398,13 +421,13 @@ mod tests {
             !mseq.config().is_active(process) && mseq.config().is_busy(process),
             "it has to send what it receives"
         );
-        assert_eq!(mseq.begins(process).0, before);
+        assert_eq!(mseq.begins(process).ts, before);
         assert!(mseq.config().migrations().contains_key(&contracted));
         for (sequence, process) in (4..).zip((1..=3).map(ProcessId::storage)) {
             change(&mut mseq, sequence, Configuration::Received { keyspace: contracted, process });
         }
         assert!(!mseq.config().is_busy(process));
-        assert_eq!(mseq.begins(process).0, mseq.ts(), "nobody needs what it has");
+        assert_eq!(mseq.begins(process).ts, mseq.ts(), "nobody needs what it has");
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Scenario {
             }
             Wire::State { ts, catalog, clients, .. } => {
                 let catalog = if catalog.is_some() { " with catalog" } else { "" };
+                let clients: Vec<ProcessId> = clients.iter().map(|(client, _)| *client).collect();
                 format!("state ts={ts}{catalog} clients={clients:?}")
             }
             Wire::LogLost { last, .. } => format!("the log ends at {last}"),

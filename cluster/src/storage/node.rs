@@ -31,7 +31,7 @@ use crate::{
     catalog::Catalog,
     config::{Config, Configuration, Membership},
     link::{RouterLink, log_lost},
-    message::{Body, Incarnation, ProcessId, ProcessKind},
+    message::{Body, Incarnation, MessageId, ProcessId, ProcessKind},
     routers::Routers,
     storage::migration,
     wire::{Answer, Delivery, Watermarks, Wire},
@@ -451,7 +451,7 @@ impl Node {
         router: ProcessId,
         ts: Ts,
         config: Arc<Config>,
-        clients: &[ProcessId],
+        clients: &[(ProcessId, Option<MessageId>)],
         catalog: Option<Arc<Catalog>>,
         present: (Ts, Arc<Config>),
     ) {
@@ -462,8 +462,9 @@ impl Node {
         if is_first {
             // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
             // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
-            for client in clients {
-                let (incarnation, passed) = (self.incarnation, self.core.passed(*client));
+            for (client, passed) in clients {
+                let incarnation = self.incarnation;
+                let passed = if catalog.is_some() { *passed } else { self.core.passed(*client) };
                 self.send(*client, Wire::Restarted { incarnation, passed });
                 self.clients.entry(*client).or_insert(None);
             }

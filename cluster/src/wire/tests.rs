@@ -47,7 +47,7 @@ fn examples() -> Vec<Wire> {
             after: Ts(7),
             deliveries: vec![Delivery {
                 ts: Ts(8),
-                message,
+                message: message.clone(),
                 ranges: vec![KeyRange::FULL],
                 config_version: 3,
             }],
@@ -57,7 +57,7 @@ fn examples() -> Vec<Wire> {
             incarnation: 1,
             ts: Ts(2),
             config: config.clone(),
-            clients: [ProcessId::client(1), ProcessId::client(2)].into(),
+            clients: [(ProcessId::client(1), None), (ProcessId::client(2), Some(message.id))].into(),
             catalog: Some(Arc::new(Catalog::default())),
             present: Some((Ts(9), config)),
             leadership: u64::MAX,
