@@ -117,6 +117,8 @@ struct Open {
     ordered_by: Option<Ts>,
     /// Storage processes that were suspected or came back without data, and when: their earlier lives do not answer.
     fenced: BTreeMap<ProcessId, Ts>,
+    /// Storage processes that have answered for all ranges that they were asked about.
+    done: BTreeSet<ProcessId>,
     /// Rows by range that has been answered for.
     answered: BTreeMap<KeyRange, u64>,
     /// RETURNING rows by replica, until the replica says for which ranges they count.
@@ -149,6 +151,7 @@ impl Open {
             later: Vec::new(),
             ordered_by: None,
             fenced: BTreeMap::new(),
+            done: BTreeSet::new(),
             answered: BTreeMap::new(),
             returned: HashMap::new(),
             grouped: HashMap::new(),
@@ -754,6 +757,10 @@ impl Core {
         let Some(open) = self.open.get_mut(&id.sequence) else {
             return self.refuse_rows(from, id, &part);
         };
+        if id.is_ordered() {
+            // Routers only say by when.
+            open.ordered_by = Some(ts);
+        }
         let is_write = match &open.message.body {
             Body::Data(data) => data.operation.is_write(),
             _ => false,
@@ -773,6 +780,7 @@ impl Core {
             }
             AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
             AnswerPart::Done { outcomes } => {
+                open.done.insert(from);
                 let returned = open.returned.remove(&from).unwrap_or_default();
                 let grouped = open.grouped.remove(&from).unwrap_or_default();
                 let mut counted: HashSet<KeyRange> = HashSet::new();

@@ -470,6 +470,36 @@ fn a_write_whose_answer_is_lost_with_all_who_executed_it_ends_with_an_unknown_ou
 }
 
 #[test]
+fn who_has_answered_does_not_answer_for_more() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let write = scene.submit(write());
+    // What is held by both the second and the third in the config of the client is not held by the third any more.
+    let kept: Vec<KeyRange> = scene
+        .config
+        .held(s3)
+        .into_iter()
+        .filter(|range| scene.config.holders(*range).contains(&s1))
+        .collect();
+    let outcomes = kept.iter().map(|range| (*range, Ok(1))).collect();
+    let answer = Answer { id, ts: Ts(5), part: AnswerPart::Done { outcomes } };
+    scene.receive(s3, Wire::Answers(vec![answer]));
+    assert!(scene.parts().is_empty(), "the others answer");
+    scene.receive(s2, Wire::Restarted { incarnation: 2, passed: Some(id) });
+    assert!(scene.parts().is_empty(), "somebody else may hold it by a config that the client does not know");
+    scene.deliver(0, 5);
+    scene.pass(1_000);
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(ended, Err(Failure::Sql(error)))]
+            if *ended == write && error.code == SqlState::OUTCOME_UNKNOWN),
+        "{parts:?}"
+    );
+}
+
+#[test]
 fn a_suspected_client_finds_that_when_it_subscribes() {
     let mut scene = Scene::subscribed(0);
     let change = scene.submit(write());

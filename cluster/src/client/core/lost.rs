@@ -182,12 +182,14 @@ impl Core {
         self.open.iter().map(awaited).collect()
     }
 
-    /// Whether a process that may have executed a message will not answer: it is suspected, it was suspected later and has
-    /// begun anew since, or it executed the message in an earlier life.
+    /// Whether a process that may have executed a message will not answer, or answer more: it has done so, it is suspected, it
+    /// was suspected later and has begun anew since, or it executed the message in an earlier life.
     fn is_silent(&self, open: &Open, process: ProcessId) -> bool {
         let passed = self.passed.get(&process).is_some_and(|passed| *passed >= open.message.id.sequence);
         let fenced = open.fenced.get(&process).zip(open.ordered_by).is_some_and(|(since, by)| by < *since);
-        passed || fenced || self.config.is_suspected(process)
+        // As long as this client does not know the config of then, others may hold what it takes for that process's.
+        let knows = open.ordered_by.is_some_and(|by| by <= self.frontier);
+        passed || fenced || knows && open.done.contains(&process) || self.config.is_suspected(process)
     }
 
     /// Submits an open read again, under another identity.
