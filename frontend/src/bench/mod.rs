@@ -4,10 +4,12 @@
 //! time. It does fail for a wrong answer: answers are checked against an evaluator that shares no code with Carousel.
 
 mod baselines;
+mod chart;
 mod copy;
 mod draw;
 mod elastic;
 mod failover;
+mod measured;
 mod memory;
 mod order;
 mod processes;

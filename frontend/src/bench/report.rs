@@ -1,6 +1,7 @@
 //! What a benchmark found: a table with the facts it depends on, for people, as Markdown and as csv.
 
 use std::{
+    error::Error,
     io::Write,
     path::{Path, PathBuf},
     time::Duration,
@@ -20,6 +21,51 @@ pub struct ReportArgs {
     /// Also write the report's table as csv
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+}
+
+/// Where a benchmark's reports and plots go besides standard output.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutputArgs {
+    /// Also write the reports (Markdown and csv) and their plots (SVG) into this directory
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Creates the directory, before anything is measured in vain.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub fn create(&self) -> Result<(), Failure> {
+        let Some(directory) = &self.output else { return Ok(()) };
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Failure::setup(format!("{}: {error}", directory.display())))
+    }
+
+    /// The files of a report.
+    pub fn report(&self, name: &str) -> ReportArgs {
+        let file = |ending: &str| Some(self.output.as_ref()?.join(format!("{name}.{ending}")));
+        ReportArgs { markdown: file("md"), csv: file("csv") }
+    }
+
+    /// Makes and writes one more file, such as a plot, if files are wanted.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn write(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<String, Box<dyn Error>>,
+    ) -> Result<(), Failure> {
+        let Some(directory) = &self.output else { return Ok(()) };
+        let text = make().map_err(|error| Failure::job(format!("cannot make {name}: {error}")))?;
+        write(&directory.join(name), text)
+    }
+}
+
+fn write(path: &Path, text: String) -> Result<(), Failure> {
+    std::fs::write(path, text)
+        .map_err(|error| Failure::job(format!("cannot write {}: {error}", path.display())))
 }
 
 /// A report.
@@ -71,10 +117,6 @@ impl Report {
         std::io::stdout()
             .write_all(self.text().as_bytes())
             .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))?;
-        let write = |path: &Path, text: String| {
-            std::fs::write(path, text)
-                .map_err(|error| Failure::job(format!("cannot write {}: {error}", path.display())))
-        };
         if let Some(path) = &to.markdown {
             write(path, self.markdown())?;
         }

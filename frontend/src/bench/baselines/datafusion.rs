@@ -19,7 +19,10 @@ use datafusion::{
 use tokio::task::JoinSet;
 
 use crate::{
-    bench::sql::{Hand, Question, Questions, Turn, line},
+    bench::{
+        measured::Turn,
+        sql::{Hand, Question, Questions, line},
+    },
     cli::Failure,
     ticket::{TABLE, arrow_schema},
 };

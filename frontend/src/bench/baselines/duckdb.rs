@@ -11,7 +11,10 @@ use arrow::array::RecordBatch;
 use parquet::arrow::ArrowWriter;
 
 use crate::{
-    bench::sql::{Hand, Question, Questions, Turn},
+    bench::{
+        measured::Turn,
+        sql::{Hand, Question, Questions},
+    },
     cli::Failure,
     ticket::arrow_schema,
 };

@@ -8,10 +8,7 @@
 mod load;
 mod trace;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use carousel_cluster::{
     embedded::Durability,
@@ -26,7 +23,7 @@ use self::{
 };
 use super::{
     processes::{Processes, Shape},
-    report::{Latencies, Report, ReportArgs, milliseconds, ratio},
+    report::{Latencies, OutputArgs, Report, milliseconds, ratio},
 };
 use crate::{
     cli::{
@@ -115,9 +112,8 @@ pub struct ElasticArgs {
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
 
-    /// Also write the report (elastic.md, elastic.csv), the trace (trace.csv) and its plot (trace.svg) into this directory
-    #[arg(long, value_name = "DIR")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl ElasticArgs {
@@ -127,10 +123,7 @@ impl ElasticArgs {
                 "--replication-factor is greater than the number of storage processes",
             ));
         }
-        if let Some(directory) = &self.output {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| Failure::setup(format!("{}: {error}", directory.display())))?;
-        }
+        self.output.create()?;
         let mut cluster = Processes::start(Shape {
             routers: self.routers,
             storage: self.storage,
@@ -152,12 +145,8 @@ impl ElasticArgs {
         let seen = load.stop().await?;
         check(&client, before, &seen).await?;
         let report = self.report(&phases, &seen);
-        let file = |ending: &str| Some(self.output.as_ref()?.join(format!("elastic.{ending}")));
-        report.publish(&ReportArgs { markdown: file("md"), csv: file("csv") })?;
-        if let Some(directory) = &self.output {
-            trace::write(directory, &phases, &seen)?;
-        }
-        Ok(())
+        report.publish(&self.output.report("elastic"))?;
+        trace::write(&self.output, &phases, &seen)
     }
 
     /// Does all changes, with time between them.

@@ -1,17 +1,21 @@
 //! Throughput and latency over time, as csv and as SVG; the changes of the ring are shaded.
 
-use std::{error::Error, fmt::Write, path::Path, time::Duration};
+use std::{error::Error, fmt::Write, time::Duration};
 
-use plotters::{coord::Shift, prelude::*};
+use plotters::prelude::*;
 
 use super::load::{Seen, Statement};
-use crate::cli::Failure;
+use crate::{
+    bench::{
+        chart::{self, Panel},
+        report::OutputArgs,
+    },
+    cli::Failure,
+};
 
 const SIZE: (u32, u32) = (1200, 800);
 /// Statements are gathered over so long a time.
 const WINDOW: Duration = Duration::from_millis(500);
-const READS: RGBColor = RGBColor(0, 114, 178);
-const WRITES: RGBColor = RGBColor(213, 94, 0);
 
 /// A change of the ring; times are since the load began.
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +46,13 @@ struct Point {
     p99_ms: f64,
 }
 
-/// Writes trace.csv and trace.svg into a directory.
+/// Writes trace.csv and trace.svg.
 ///
 /// # Errors
 /// When it cannot be drawn or written.
-pub fn write(directory: &Path, phases: &[Phase], seen: &Seen) -> Result<(), Failure> {
-    let svg = draw(phases, seen).map_err(|error| Failure::job(format!("cannot draw: {error}")))?;
-    for (name, text) in [("trace.csv", csv(seen)), ("trace.svg", svg)] {
-        let path = directory.join(name);
-        std::fs::write(&path, text)
-            .map_err(|error| Failure::job(format!("cannot write {}: {error}", path.display())))?;
-    }
-    Ok(())
+pub fn write(output: &OutputArgs, phases: &[Phase], seen: &Seen) -> Result<(), Failure> {
+    output.write("trace.csv", || Ok(csv(seen)))?;
+    output.write("trace.svg", || draw(phases, seen))
 }
 
 /// Each window in which a statement ended.
@@ -96,7 +95,7 @@ fn draw(phases: &[Phase], seen: &Seen) -> Result<String, Box<dyn Error>> {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let (above, below) = root.split_vertically(SIZE.1 / 2);
-        let series = [(Statement::Read, &reads[..], READS), (Statement::Write, &writes[..], WRITES)];
+        let series = [(Statement::Read, &reads[..]), (Statement::Write, &writes[..])];
         panel(&above, "statements per second", phases, &series, |point| point.per_second)?;
         panel(&below, "p99, ms", phases, &series, |point| point.p99_ms)?;
         root.present()?;
@@ -104,16 +103,14 @@ fn draw(phases: &[Phase], seen: &Seen) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-type Series<'a> = [(Statement, &'a [Point], RGBColor)];
-
 fn panel(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    area: &Panel<'_>,
     caption: &str,
     phases: &[Phase],
-    series: &Series<'_>,
+    series: &[(Statement, &[Point])],
     value: impl Fn(&Point) -> f64,
 ) -> Result<(), Box<dyn Error>> {
-    let all = || series.iter().flat_map(|(_, points, _)| points.iter());
+    let all = || series.iter().flat_map(|(_, points)| points.iter());
     let end = all().map(|point| point.seconds).fold(1.0, f64::max);
     let most = all().map(&value).fold(1.0, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(area)
@@ -130,20 +127,10 @@ fn panel(
         chart.draw_series([shade])?;
         chart.draw_series([name])?;
     }
-    for (statement, points, colour) in series {
-        let (colour, points) = (*colour, points.iter().map(|point| (point.seconds, value(point))));
-        chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-            .label(statement.name())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
-    Ok(())
+    let line = |(statement, points): &(Statement, &[Point])| {
+        (statement.name(), points.iter().map(|point| (point.seconds, value(point))).collect())
+    };
+    chart::lines(&mut chart, series.iter().map(line).collect(), 0)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use table::Table;
 
 use super::{
     processes::{Processes, Shape, processor_time},
-    report::{Latencies, Report, ReportArgs, median, milliseconds, ratio},
+    report::{Latencies, OutputArgs, Report, median, milliseconds, ratio},
 };
 use crate::cli::{Failure, progress::thousands};
 
@@ -74,9 +74,8 @@ pub struct OrderArgs {
     #[arg(long)]
     writes_only: bool,
 
-    /// Also write the reports into this directory, as Markdown and csv: order, reads and routing
-    #[arg(long, value_name = "DIR")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A system that is measured.
@@ -119,23 +118,14 @@ impl OrderArgs {
                 "--replication-factor must be between 1 and the number of storage processes",
             ));
         }
-        if let Some(directory) = &self.output {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| Failure::setup(format!("{}: {error}", directory.display())))?;
-        }
+        self.output.create()?;
         self.writes().await?;
         if self.writes_only {
             return Ok(());
         }
         self.reads().await?;
         let routing = tokio::task::spawn_blocking(routing::measure).await.map_err(Failure::job)??;
-        routing.publish(&self.report("routing"))
-    }
-
-    /// Where a report goes.
-    fn report(&self, name: &str) -> ReportArgs {
-        let file = |ending: &str| Some(self.output.as_ref()?.join(format!("{name}.{ending}")));
-        ReportArgs { markdown: file("md"), csv: file("csv") }
+        routing.publish(&self.output.report("routing"))
     }
 
     fn shape(&self, durability: ClusterDurability) -> Shape {
@@ -238,7 +228,7 @@ impl OrderArgs {
             "After each measurement of Carousel every row was read from every replica and compared with what was \
              written last.",
         );
-        report.publish(&self.report("order"))
+        report.publish(&self.output.report("order"))
     }
 
     /// Loads a store in full, then by half. `counts` tells the processor time taken so far (the routers' or etcd's, the
@@ -303,6 +293,6 @@ impl OrderArgs {
         let duration = Duration::from_secs(self.seconds);
         let report =
             reads::measure(&cluster, &table, &written, self.clients as usize, duration, self.rounds).await?;
-        report.publish(&self.report("reads"))
+        report.publish(&self.output.report("reads"))
     }
 }

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::question::{Hand, Questions, line};
-use crate::cli::Failure;
+use crate::{bench::measured::Turn, cli::Failure};
 
 /// Connections that are made at the same time.
 const CONNECTING: usize = 32;
@@ -43,17 +43,6 @@ pub struct Address {
     pub socket: SocketAddr,
     /// Startup parameters: user, database, options.
     pub startup: Vec<(String, String)>,
-}
-
-/// What clients did.
-#[derive(Clone, Debug, Default)]
-pub struct Turn {
-    /// Of each statement, from sending it to the end of its answer.
-    pub latencies: Vec<Duration>,
-    /// From the first statement to the end of the last.
-    pub elapsed: Duration,
-    /// Time of a processor that the clients took themselves, where it is known.
-    pub clients_cpu: Duration,
 }
 
 /// Clients that have connected and prepared their statements.

@@ -5,7 +5,6 @@
 //! machine counts against Carousel (and PostgreSQL), so [`load`] does little for each statement and the report tells how
 //! much of a core that was.
 
-mod chart;
 mod load;
 mod question;
 mod server;
@@ -16,18 +15,17 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use tokio::runtime::Handle;
 
-pub use self::{
-    load::Turn,
-    question::{Hand, Mix, Question, Questions, line},
-};
+pub use self::question::{Hand, Mix, Question, Questions, line};
 use self::{
     server::ServerProcess,
     systems::{Kind, System},
 };
 use super::{
     baselines::{DataFusion, DuckDb, Postgres},
+    chart,
     draw::{MOST_ROWS, can_be_asked_for},
-    report::{Latencies, Report, ReportArgs, median, milliseconds, ratio},
+    measured::{Measured, Turn},
+    report::{OutputArgs, Report, milliseconds, ratio},
     rows::Rows,
 };
 use crate::{
@@ -104,9 +102,8 @@ pub struct SqlArgs {
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
 
-    /// Also write the report into this directory: sql.md, sql.csv, and the plot sql.svg
-    #[arg(long, value_name = "DIR")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// What can be measured.
@@ -124,18 +121,6 @@ enum Which {
     Postgres,
     /// PostgreSQL with an index on every column that is asked for
     Indexed,
-}
-
-/// What a system did for so many clients: medians of the rounds.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    system: String,
-    clients: u32,
-    per_second: f64,
-    p50: Duration,
-    p90: Duration,
-    p99: Duration,
-    statements: usize,
 }
 
 impl SqlArgs {
@@ -174,10 +159,7 @@ struct Bench {
 impl Bench {
     /// Makes rows and questions, starts the systems and fills them.
     fn new(args: SqlArgs) -> Result<Bench, Failure> {
-        if let Some(directory) = &args.output {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| Failure::setup(format!("{}: {error}", directory.display())))?;
-        }
+        args.output.create()?;
         let most = args.clients.iter().max().copied().unwrap_or(1);
         open_files::allow(args.connections(), &format!("--clients {most}"))?;
         let title = match args.mix {
@@ -456,11 +438,7 @@ impl Bench {
     }
 
     fn publish(&self, measured: &[Measured]) -> Result<(), Failure> {
-        let Some(directory) = &self.args.output else { return self.report.publish(&ReportArgs::default()) };
-        self.report.publish(&ReportArgs {
-            markdown: Some(directory.join("sql.md")),
-            csv: Some(directory.join("sql.csv")),
-        })?;
+        self.report.publish(&self.args.output.report("sql"))?;
         let title = format!(
             "{} rows, {}",
             thousands(self.args.rows),
@@ -469,37 +447,6 @@ impl Bench {
                 Mix::Mixed => "selective SELECTs, one statement in twenty an aggregate over a tenth",
             }
         );
-        let svg = chart::draw(&title, measured)
-            .map_err(|error| Failure::job(format!("cannot draw the plot: {error}")))?;
-        let path = directory.join("sql.svg");
-        std::fs::write(&path, svg)
-            .map_err(|error| Failure::job(format!("cannot write {}: {error}", path.display())))
-    }
-}
-
-impl Measured {
-    fn new(system: &str, clients: u32, turns: &[Turn]) -> Measured {
-        let rates: Vec<f64> =
-            turns.iter().map(|turn| turn.latencies.len() as f64 / turn.elapsed.as_secs_f64()).collect();
-        let percentile = |percent: usize| {
-            let of_rounds: Vec<f64> = turns
-                .iter()
-                .map(|turn| {
-                    let mut latencies = Latencies::default();
-                    latencies.extend(turn.latencies.iter().copied());
-                    latencies.percentile(percent).as_secs_f64()
-                })
-                .collect();
-            Duration::from_secs_f64(median(&of_rounds))
-        };
-        Measured {
-            system: system.to_owned(),
-            clients,
-            per_second: median(&rates),
-            p50: percentile(50),
-            p90: percentile(90),
-            p99: percentile(99),
-            statements: turns.iter().map(|turn| turn.latencies.len()).sum(),
-        }
+        self.args.output.write("sql.svg", || chart::throughput_and_p99(&title, "clients", measured))
     }
 }

@@ -8,11 +8,14 @@ use std::{
 use tokio_postgres::{Config, config::Host};
 
 use super::{
-    load::{self, Address, Clients, Turn},
+    load::{self, Address, Clients},
     question::{Hand, Question, Questions},
 };
 use crate::{
-    bench::baselines::{DataFusion, DuckDb},
+    bench::{
+        baselines::{DataFusion, DuckDb},
+        measured::Turn,
+    },
     cli::Failure,
     load::{connect, reason},
 };
