@@ -94,14 +94,15 @@ fn panel(
         .y_label_formatter(&|value| format!("{value}"))
         .draw()?;
     let mut systems: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
-    // What is zero has no place on a logarithmic scale.
-    for point in measured.iter().filter(|point| value(point) > 0.0) {
+    for point in measured {
         let at = (f64::from(point.clients), value(point));
         match systems.iter_mut().find(|(system, _)| *system == point.system) {
             Some((_, points)) => points.push(at),
             None => systems.push((&point.system, vec![at])),
         }
     }
+    // Nothing has no place on a logarithmic scale.
+    systems.iter_mut().for_each(|(_, points)| points.retain(|(_, value)| *value > 0.0));
     lines(&mut chart, systems, 3)
 }
 
@@ -117,20 +118,19 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
+    use super::{
+        super::measured::{Kind, Turn},
+        *,
+    };
 
     #[test]
     fn every_system_has_its_line() {
-        let point = |system: &str, clients, per_second, milliseconds| Measured {
-            system: system.to_owned(),
-            clients,
-            per_second,
-            p50: Duration::ZERO,
-            p90: Duration::ZERO,
-            p99: Duration::from_millis(milliseconds),
-            statements: 1,
+        let point = |system: &str, clients, statements, milliseconds| {
+            let latencies = vec![Duration::from_millis(milliseconds); statements];
+            let turn = Turn { latencies, elapsed: Duration::from_secs(1), ..Turn::default() };
+            Measured::new(system, Kind::Scanning, clients, &[turn])
         };
-        let measured = [point("A", 1, 100.0, 9), point("A", 1024, 9_000.0, 90), point("B & co", 1, 7.0, 0)];
+        let measured = [point("A", 1, 100, 9), point("A", 1024, 9_000, 90), point("B & co", 1, 7, 0)];
         let svg = throughput_and_p99("title", "clients", &measured).unwrap();
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"), "{svg}");
         for text in ["title", "per second", "p99, ms", "B &amp; co"] {

@@ -18,6 +18,7 @@ mod rows;
 mod scan;
 mod sql;
 mod target;
+mod targets;
 
 use clap::Subcommand;
 

@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 
-use crate::cli::{Failure, machine_memory};
+use crate::cli::{Failure, machine_memory, progress::thousands};
 
 /// Where a report goes besides standard output.
 #[derive(Args, Clone, Debug, Default)]
@@ -242,6 +242,11 @@ pub fn median(values: &[f64]) -> f64 {
 /// A duration in milliseconds.
 pub fn milliseconds(duration: Duration) -> String {
     format!("{:.2} ms", duration.as_secs_f64() * 1e3)
+}
+
+/// A number with so many decimal places; without any from 1,000 on.
+pub fn number(number: f64, places: usize) -> String {
+    if number < 1_000.0 { format!("{number:.places$}") } else { thousands(number as u64) }
 }
 
 /// How many times `numerator` is `denominator`.

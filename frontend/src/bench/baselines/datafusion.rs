@@ -100,17 +100,15 @@ impl DataFusion {
             self.prepare(place, &questions.all()[place]).await?;
         }
         let started = Instant::now();
-        let deadline = started + duration;
         let mut clients = JoinSet::new();
         for hand in hands {
             let hand = hand.clone();
             let prepared: Vec<Prepared> = hand.questions().map(|place| self.plans[&place].clone()).collect();
-            clients.spawn(async move { ask_until(deadline, &hand, &prepared).await });
+            clients.spawn(async move { ask(started, duration, &hand, &prepared).await });
         }
         let mut turn = Turn::default();
         while let Some(ended) = clients.join_next().await {
-            let latencies = ended.map_err(|error| Failure::job(format!("a client failed: {error}")))??;
-            turn.latencies.extend(latencies);
+            turn.add(ended.map_err(|error| Failure::job(format!("a client failed: {error}")))??);
         }
         turn.elapsed = started.elapsed();
         Ok(turn)
@@ -128,19 +126,24 @@ impl DataFusion {
     }
 }
 
-async fn ask_until(deadline: Instant, hand: &Hand, prepared: &[Prepared]) -> Result<Vec<Duration>, Failure> {
-    let mut asking = hand.until(deadline);
-    for place in asking.by_ref() {
+async fn ask(
+    started: Instant,
+    duration: Duration,
+    hand: &Hand,
+    prepared: &[Prepared],
+) -> Result<Turn, Failure> {
+    let mut asking = hand.ask(started, duration);
+    while let Some(place) = asking.next() {
         let Prepared { plan, task, rows } = &prepared[place];
         // Some operators keep what they saw in an earlier run.
         let plan = reset_plan_states(plan.clone()).map_err(failed)?;
-        let batches = collect(plan, task.clone()).await.map_err(failed)?;
-        let found: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let Some(batches) = asking.wait(collect(plan, task.clone())).await else { break };
+        let found: usize = batches.map_err(failed)?.iter().map(RecordBatch::num_rows).sum();
         if found != *rows {
             return Err(Failure::job(format!("DataFusion: {found} rows instead of {rows}")));
         }
     }
-    Ok(asking.latencies)
+    Ok(asking.turn)
 }
 
 #[cfg(test)]
@@ -162,7 +165,8 @@ mod tests {
                 let answer = baseline.answer(question).await.unwrap();
                 assert_eq!(answer, question.answer, "{}", question.datafusion_sql);
             }
-            let turn = baseline.turn(&questions, &questions.deal(3), Duration::ZERO).await.unwrap();
+            let turn =
+                baseline.turn(&questions, &questions.deal(3, Mix::Mixed), Duration::ZERO).await.unwrap();
             assert!(turn.latencies.is_empty());
         });
     }

@@ -12,7 +12,7 @@ use parquet::arrow::ArrowWriter;
 
 use crate::{
     bench::{
-        measured::Turn,
+        measured::{Turn, patience},
         sql::{Hand, Question, Questions},
     },
     cli::Failure,
@@ -126,7 +126,8 @@ impl DuckDb {
     /// # Errors
     /// DuckDB's.
     pub fn turn(&mut self, hands: &[Hand], duration: Duration) -> Result<Turn, Failure> {
-        let mut command = format!("turn {},{}\n", duration.as_secs_f64(), hands.len());
+        let (seconds, more) = (duration.as_secs_f64(), patience(duration).as_secs_f64());
+        let mut command = format!("turn {seconds},{more},{}\n", hands.len());
         for hand in hands {
             let places: Vec<usize> = hand.questions().collect();
             let steps = hand.cycle().map(|step| places[hand.pick(step)].to_string());
@@ -134,13 +135,17 @@ impl DuckDb {
             command.push('\n');
         }
         self.tell(&command)?;
-        let elapsed: f64 = self.line()?.parse().map_err(failed)?;
-        let latencies = self
-            .line()?
-            .split(' ')
-            .map(|micros| micros.parse().map(Duration::from_micros).map_err(failed))
-            .collect::<Result<_, _>>()?;
-        Ok(Turn { latencies, elapsed: Duration::from_secs_f64(elapsed), clients_cpu: Duration::ZERO })
+        let elapsed = self.line()?;
+        if let Some(error) = elapsed.strip_prefix("error ") {
+            return Err(failed(error));
+        }
+        let elapsed = Duration::from_secs_f64(elapsed.parse().map_err(failed)?);
+        let mut latencies = || {
+            let micros = self.line()?;
+            let latencies = micros.split_whitespace().map(|micros| micros.parse().map(Duration::from_micros));
+            latencies.collect::<Result<Vec<_>, _>>().map_err(failed)
+        };
+        Ok(Turn { latencies: latencies()?, cancelled: latencies()?, elapsed, ..Turn::default() })
     }
 
     fn tell(&mut self, command: &str) -> Result<(), Failure> {

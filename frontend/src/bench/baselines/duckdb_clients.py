@@ -1,13 +1,15 @@
 """DuckDB beside Carousel: one process, one database in memory, a thread and a cursor for each client.
 
-Started by `carousel bench sql` with the Parquet file of the table and the number of threads that DuckDB may use. Reads
-commands as lines, answers each in lines:
+Started by `carousel bench sql` and `carousel bench scan` with the Parquet file of the table and the number of threads
+that DuckDB may use. Reads commands as lines, answers each in lines:
 
     questions N              followed by N lines, each the number of rows of the answer, a statement and its parameters,
                              separated by tabs -> "ok"
     answer I                 -> the number of rows of the answer, then a line for each row
-    turn SECONDS,N           followed by N lines, one for each client: places of questions in the order in which it asks them,
-                             over and over again -> the seconds that it took, then all latencies in microseconds
+    turn SECONDS,MORE,N      followed by N lines, one for each client: places of questions in the order in which it asks them,
+                             over and over again; what has not ended MORE seconds later is cancelled -> the seconds that it
+                             took, then all latencies in microseconds, then how long those had taken that were cancelled;
+                             or "error" and the reason
 """
 
 import sys
@@ -36,43 +38,58 @@ def field(value):
     return "" if value is None else str(value)
 
 
-def client(connection, statements, start, end, latencies, failures):
+def client(connection, statements, start, end, latencies, cancelled, failures):
     """Asks one statement after the other from `start` until `end` (both of which are told later)."""
-    try:
-        start.wait()
-        step = 0
-        while time.monotonic() < end[0]:
-            begun = time.perf_counter_ns()
-            statement, expected = statements[step % len(statements)]
+    start.wait()
+    step = 0
+    while time.monotonic() < end[0]:
+        begun = time.perf_counter_ns()
+        statement, expected = statements[step % len(statements)]
+        took = latencies
+        try:
             rows = len(connection.execute(statement).fetchall())
             if rows != expected:
                 raise ValueError(f"{rows} rows instead of {expected}: {statement}")
-            latencies.append((time.perf_counter_ns() - begun) // 1000)
-            step += 1
-    except Exception as error:  # told to whoever asked
-        failures.append(error)
+        except duckdb.InterruptException:
+            took = cancelled
+        except Exception as error:  # told to whoever asked
+            failures.append(error)
+            return
+        took.append((time.perf_counter_ns() - begun) // 1000)
+        step += 1
 
 
-def turn(connection, questions, seconds, hands):
-    start, end, failures, latencies, threads = threading.Event(), [0.0], [], [], []
+def prepare(connection, questions, hands):
+    """A cursor for each hand, and its statements with the numbers of rows of their answers."""
+    clients = []
     for hand in hands:
         cursor = connection.cursor()
         prepared = {place: (questions[place].prepare(cursor, f"q{place}"), questions[place].rows) for place in set(hand)}
-        statements = [prepared[place] for place in hand]
-        latencies.append([])
-        arguments = (cursor, statements, start, end, latencies[-1], failures)
-        threads.append(threading.Thread(target=client, args=arguments))
+        clients.append((cursor, [prepared[place] for place in hand]))
+    return clients
+
+
+def turn(clients, seconds, more):
+    start, end, latencies, cancelled, failures = threading.Event(), [0.0], [], [], []
+    arguments = (start, end, latencies, cancelled, failures)
+    threads = [threading.Thread(target=client, args=(*each, *arguments)) for each in clients]
     for thread in threads:
         thread.start()
     begun = time.monotonic()
     end[0] = begun + seconds
     start.set()
     for thread in threads:
-        thread.join()
+        thread.join(max(0.0, end[0] + more - time.monotonic()))
+    # Who has not yet begun to execute what is to be cancelled is told again.
+    while any(thread.is_alive() for thread in threads):
+        for (cursor, _), thread in zip(clients, threads):
+            if thread.is_alive():
+                cursor.interrupt()
+        time.sleep(0.05)
     elapsed = time.monotonic() - begun
     if failures:
         raise failures[0]
-    return elapsed, [latency for each in latencies for latency in each]
+    return elapsed, latencies, cancelled
 
 
 def main(path, threads):
@@ -82,7 +99,7 @@ def main(path, threads):
     connection.execute(f"CREATE TABLE ticket AS FROM read_parquet({literal(path)})")
     rows = connection.execute("SELECT count(*) FROM ticket").fetchone()[0]
     print(duckdb.__version__, rows, flush=True)
-    questions = []
+    questions, hands, clients = [], [], []
     for line in sys.stdin:
         command, argument = line.split()
         if command == "questions":
@@ -95,11 +112,18 @@ def main(path, threads):
             for row in rows:
                 print("".join(field(value) + "|" for value in row))
         elif command == "turn":
-            seconds, clients = argument.split(",")
-            hands = [[int(place) for place in sys.stdin.readline().split()] for _ in range(int(clients))]
-            elapsed, latencies = turn(connection, questions, float(seconds), hands)
-            print(elapsed)
-            print(*latencies)
+            seconds, more, count = argument.split(",")
+            asked = [[int(place) for place in sys.stdin.readline().split()] for _ in range(int(count))]
+            try:
+                if asked != hands:
+                    hands, clients = asked, prepare(connection, questions, asked)
+                elapsed, latencies, cancelled = turn(clients, float(seconds), float(more))
+            except Exception as error:
+                print("error", " ".join(str(error).split()))
+            else:
+                print(elapsed)
+                print(*latencies)
+                print(*cancelled)
         sys.stdout.flush()
 
 

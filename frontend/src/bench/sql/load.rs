@@ -33,6 +33,8 @@ use crate::{bench::measured::Turn, cli::Failure};
 const CONNECTING: usize = 32;
 /// Bytes of an answer that are read at once.
 const READ_BYTES: usize = 8 << 10;
+/// How long a server may take to end its sessions.
+const LEAVING: Duration = Duration::from_secs(60);
 
 /// Where to connect, and as whom.
 #[derive(Clone, Debug)]
@@ -104,14 +106,13 @@ impl Clients {
         Ok(Clients { threads })
     }
 
-    /// Lets every client ask one question after the other for `duration`; the last answers are waited for. The number
-    /// of rows of every answer is checked.
+    /// Lets every client ask one question after the other for `duration`; the last answers are waited for, within
+    /// [`patience`](crate::bench::measured::patience). The number of rows of every answer is checked.
     ///
     /// # Errors
     /// An error of the server, or a wrong answer.
     pub fn turn(&mut self, duration: Duration) -> Result<Turn, Failure> {
         let started = Instant::now();
-        let deadline = started + duration;
         let turns: Vec<Result<Turn, Failure>> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
                 .threads
@@ -119,9 +120,9 @@ impl Clients {
                 .map(|worker| {
                     scope.spawn(move || {
                         let before = thread_cpu();
-                        let latencies = worker.runtime.block_on(ask_until(deadline, &mut worker.clients))?;
-                        let clients_cpu = thread_cpu().saturating_sub(before);
-                        Ok(Turn { latencies, elapsed: Duration::ZERO, clients_cpu })
+                        let asking = ask(started, duration, &mut worker.clients);
+                        let turn = worker.runtime.block_on(asking)?;
+                        Ok(Turn { clients_cpu: thread_cpu().saturating_sub(before), ..turn })
                     })
                 })
                 .collect();
@@ -129,11 +130,19 @@ impl Clients {
         });
         let mut all = Turn { elapsed: started.elapsed(), ..Turn::default() };
         for turn in turns {
-            let turn = turn?;
-            all.latencies.extend(turn.latencies);
-            all.clients_cpu += turn.clients_cpu;
+            all.add(turn?);
         }
         Ok(all)
+    }
+
+    /// Disconnects, and waits until the server has ended the sessions: what it still does for statements that were
+    /// cancelled would slow down whoever has the next turn.
+    pub fn leave(self) {
+        for Worker { runtime, clients } in self.threads {
+            let leaving = stream::iter(clients).for_each_concurrent(None, |client| client.connection.close());
+            // A server that does not end them has been waited for long enough.
+            let _ = runtime.block_on(async { tokio::time::timeout(LEAVING, leaving).await });
+        }
     }
 }
 
@@ -180,17 +189,16 @@ fn fields(mut body: &[u8]) -> String {
 }
 
 /// Each client is a task of its own: thousands of them in one would all be looked at when one can go on.
-async fn ask_until(deadline: Instant, clients: &mut Vec<Client>) -> Result<Vec<Duration>, Failure> {
+async fn ask(started: Instant, duration: Duration, clients: &mut Vec<Client>) -> Result<Turn, Failure> {
     let mut tasks = JoinSet::new();
     for mut client in clients.drain(..) {
-        tasks.spawn(async move { client.ask_until(deadline).await.map(|latencies| (client, latencies)) });
+        tasks.spawn(async move { client.ask(started, duration).await.map(|turn| (client, turn)) });
     }
-    let mut all = Vec::new();
+    let mut all = Turn::default();
     while let Some(ended) = tasks.join_next().await {
-        let (client, latencies) =
-            ended.map_err(|error| Failure::job(format!("a client failed: {error}")))??;
+        let (client, turn) = ended.map_err(|error| Failure::job(format!("a client failed: {error}")))??;
         clients.push(client);
-        all.extend(latencies);
+        all.add(turn);
     }
     Ok(all)
 }
@@ -213,18 +221,20 @@ impl Client {
         Ok(Client { connection, hand, statements })
     }
 
-    async fn ask_until(&mut self, deadline: Instant) -> Result<Vec<Duration>, Failure> {
-        let mut asking = self.hand.until(deadline);
-        for place in asking.by_ref() {
+    async fn ask(&mut self, started: Instant, duration: Duration) -> Result<Turn, Failure> {
+        let mut asking = self.hand.ask(started, duration);
+        while let Some(place) = asking.next() {
             let statement = &self.statements[place];
             let mut rows = 0;
-            self.connection.ask(&statement.message, |_| rows += 1).await?;
+            let answer = self.connection.ask(&statement.message, |_| rows += 1);
+            let Some(answered) = asking.wait(answer).await else { break };
+            answered?;
             if rows != statement.rows {
                 let wanted = statement.rows;
                 return Err(self.connection.failed(format!("{rows} rows instead of {wanted}")));
             }
         }
-        Ok(asking.latencies)
+        Ok(asking.turn)
     }
 }
 
@@ -250,6 +260,15 @@ impl Connection {
         frontend::startup_message(startup, &mut message).map_err(|error| connection.failed(error))?;
         connection.ask(&message, |_| {}).await?;
         Ok(connection)
+    }
+
+    /// Tells the server that nothing more comes, and waits until it has nothing more to say either.
+    async fn close(mut self) {
+        // An error is an end as well.
+        let _ = self.socket.shutdown().await;
+        while self.socket.read_buf(&mut self.received).await.is_ok_and(|bytes| bytes > 0) {
+            self.received.clear();
+        }
     }
 
     fn failed(&self, reason: impl std::fmt::Display) -> Failure {

@@ -15,18 +15,19 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use tokio::runtime::Handle;
 
-pub use self::question::{Hand, Mix, Question, Questions, line};
-use self::{
-    server::ServerProcess,
-    systems::{Kind, System},
+use self::server::ServerProcess;
+pub use self::{
+    question::{Hand, Mix, Question, Questions, line},
+    systems::{System, measure},
 };
 use super::{
-    baselines::{DataFusion, DuckDb, Postgres},
+    baselines::Postgres,
     chart,
     draw::{MOST_ROWS, can_be_asked_for},
-    measured::{Measured, Turn},
-    report::{OutputArgs, Report, milliseconds, ratio},
+    measured::{Kind, Measured, best_rate, cancelled},
+    report::{OutputArgs, Report, ratio},
     rows::Rows,
+    targets::Targets,
 };
 use crate::{
     cli::{
@@ -41,6 +42,10 @@ use crate::{
 const CHECKED: usize = 200;
 /// Connections of PostgreSQL's and Carousel's besides the clients'.
 const SPARE_CONNECTIONS: u32 = 16;
+
+/// Names of what is to reach something.
+const CAROUSEL: &str = "Carousel";
+const SNAPSHOT: &str = "Carousel (snapshot reads)";
 
 /// Options of `carousel bench sql`.
 #[derive(Args, Clone, Debug)]
@@ -57,9 +62,9 @@ pub struct SqlArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 16, 64, 256, 1024, 4096], value_parser = clap::value_parser!(u32).range(1..=50_000))]
     clients: Vec<u32>,
 
-    /// Most clients of DataFusion, DuckDB and PostgreSQL: more only make them wait longer
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    baseline_clients: u32,
+    /// Most clients of DataFusion, DuckDB and PostgreSQL [default: as many as Carousel has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    baseline_clients: Option<u32>,
 
     /// Seconds that each system is asked for in each round
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -130,7 +135,7 @@ impl SqlArgs {
             .map_err(|error| Failure::job(format!("the benchmark failed: {error}")))?
     }
 
-    /// Connections that Carousel must allow: clients stay connected while the others have their turn.
+    /// Connections that a server must allow: clients stay connected while the others have their turn.
     fn connections(&self) -> u32 {
         2 * self.clients.iter().max().copied().unwrap_or(1) + SPARE_CONNECTIONS
     }
@@ -149,8 +154,6 @@ struct Bench {
     report: Report,
     questions: Questions,
     systems: Vec<System>,
-    /// The share of a core that the clients took at most.
-    clients_share: f64,
     // They live as long as they are measured.
     _server: Option<ServerProcess>,
     _postgres: Option<Postgres>,
@@ -175,6 +178,7 @@ impl Bench {
             "p99",
             "p99/p50",
             "statements",
+            "cancelled",
             "rate to best without indexes",
             "rate to PostgreSQL with indexes",
         ];
@@ -186,7 +190,6 @@ impl Bench {
             report: Report::new(title, &columns),
             questions,
             systems: Vec::new(),
-            clients_share: 0.0,
             _server: None,
             _postgres: None,
             args,
@@ -224,8 +227,8 @@ impl Bench {
 
     fn add_carousel(&mut self) -> Result<(), Failure> {
         let wanted = [
-            (Which::Carousel, "Carousel", "-c carousel.read_isolation=sequential"),
-            (Which::Snapshot, "Carousel (snapshot reads)", "-c carousel.read_isolation=snapshot"),
+            (Which::Carousel, CAROUSEL, "-c carousel.read_isolation=sequential"),
+            (Which::Snapshot, SNAPSHOT, "-c carousel.read_isolation=snapshot"),
         ];
         if wanted.iter().all(|(which, ..)| !self.args.wants(*which).0) {
             return Ok(());
@@ -267,7 +270,7 @@ impl Bench {
             return Ok(());
         }
         let settings = [
-            format!("max_connections={}", 2 * self.args.baseline_clients + SPARE_CONNECTIONS),
+            format!("max_connections={}", self.args.connections()),
             // A quarter of the memory, as its documentation recommends; its default is 128 MB.
             format!("shared_buffers={}kB", machine_memory().unwrap_or(1 << 30) / 4 / 1024),
         ];
@@ -301,9 +304,12 @@ impl Bench {
             (indexed.0, format!("{version} ({} indexes)", columns.len()), Kind::Indexed, "indexed"),
         ] {
             if wanted {
-                let options = format!("-c search_path={schema} -c timezone=UTC");
+                // A statement ends soon after its client has left.
+                let options = format!(
+                    "-c search_path={schema} -c timezone=UTC -c client_connection_check_interval=200"
+                );
                 let system = System::wire(&name, kind, &postgres.config, &options, threads)?;
-                self.add_baseline(system);
+                self.systems.push(system);
             }
         }
         self._postgres = Some(postgres);
@@ -315,44 +321,16 @@ impl Bench {
         if !wanted {
             return Ok(());
         }
-        match DuckDb::find(&self.args.python) {
-            Err(reason) if named => return Err(Failure::setup(format!("DuckDB: {reason}"))),
-            Err(reason) => self.report.fact("DuckDB", format!("not measured: {reason}")),
-            Ok(()) => {
-                let cores = crate::cli::cores();
-                let duckdb = DuckDb::start(&self.args.python, &rows.batches, &self.questions, cores)?;
-                let name = format!("DuckDB {}", duckdb.version);
-                self.report.fact(
-                    "DuckDB",
-                    format!(
-                        "{}, in memory, {cores} threads, a cursor for each client, asked by its Python package in \
-                         process, statements prepared",
-                        duckdb.version
-                    ),
-                );
-                self.add_baseline(System::duckdb(&name, duckdb));
-            }
-        }
+        let Bench { args, questions, report, .. } = self;
+        self.systems.extend(System::duckdb(&args.python, &rows.batches, questions, named, report)?);
         Ok(())
     }
 
     fn add_datafusion(&mut self, rows: Rows) -> Result<(), Failure> {
         if self.args.wants(Which::Datafusion).0 {
-            let partitions = crate::cli::cores() as usize;
-            let datafusion = DataFusion::new(rows.batches, partitions)?;
-            let text = format!(
-                "{}, in process, MemTable with {partitions} partitions, plans made beforehand",
-                datafusion::DATAFUSION_VERSION
-            );
-            self.report.fact("DataFusion", text);
-            let name = format!("DataFusion {}", datafusion::DATAFUSION_VERSION);
-            self.add_baseline(System::datafusion(&name, datafusion));
+            self.systems.push(System::datafusion(rows.batches, &mut self.report)?);
         }
         Ok(())
-    }
-
-    fn add_baseline(&mut self, system: System) {
-        self.systems.push(system.with_most_clients(self.args.baseline_clients));
     }
 
     fn run(mut self) -> Result<(), Failure> {
@@ -360,6 +338,10 @@ impl Bench {
         for system in &mut self.systems {
             eprintln!("{}: checking {} answers", system.name, sample.len());
             system.check(&self.questions, &sample)?;
+        }
+        if let Some(most) = self.args.baseline_clients {
+            let baselines = self.systems.iter_mut().filter(|system| system.kind != Kind::Carousel);
+            baselines.for_each(|system| system.most_clients = most);
         }
         eprintln!("measuring");
         let mut measured = Vec::new();
@@ -370,57 +352,23 @@ impl Bench {
         self.publish(&measured)
     }
 
-    /// Measures all systems that are let loose so many clients on.
+    /// Measures all systems that so many clients can ask.
     fn measure(&mut self, clients: u32) -> Result<Vec<Measured>, Failure> {
-        let hands = self.questions.deal(clients as usize);
-        let duration = Duration::from_secs(self.args.seconds);
-        let mut turns: Vec<Vec<Turn>> = self.systems.iter().map(|_| Vec::new()).collect();
-        let takes_part = |index: &usize| clients <= self.systems[*index].most_clients;
-        let taking_part: Vec<usize> = (0..self.systems.len()).filter(takes_part).collect();
-        for index in &taking_part {
-            self.systems[*index].connect(&self.questions, &hands)?;
-        }
-        for round in 1..=self.args.rounds {
-            for index in &taking_part {
-                let system = &mut self.systems[*index];
-                let turn = system.turn(&self.questions, &hands, duration)?;
-                let rate = turn.latencies.len() as f64 / turn.elapsed.as_secs_f64();
-                eprintln!("{}, {clients} client(s), round {round}: {rate:.1} statements/s", system.name);
-                if system.kind == Kind::Carousel {
-                    let share = turn.clients_cpu.as_secs_f64() / turn.elapsed.as_secs_f64();
-                    self.clients_share = self.clients_share.max(share);
-                }
-                turns[*index].push(turn);
-            }
-        }
-        for index in &taking_part {
-            self.systems[*index].disconnect();
-        }
-        let named = taking_part.iter().map(|index| (&self.systems[*index].name, &turns[*index]));
-        Ok(named.map(|(name, turns)| Measured::new(name, clients, turns)).collect())
+        let Bench { args, questions, systems, report, .. } = self;
+        let hands = questions.deal(clients as usize, args.mix);
+        measure(systems, questions, &hands, args.rounds, Duration::from_secs(args.seconds), report)
     }
 
     fn fill_report(&mut self, measured: &[Measured]) {
-        let best = |kind: Kind| {
-            let systems = self.systems.iter().filter(|system| system.kind == kind);
-            let names: Vec<&String> = systems.map(|system| &system.name).collect();
-            let rates = measured.iter().filter(|point| names.contains(&&point.system));
-            rates.map(|point| point.per_second).fold(0.0, f64::max)
-        };
-        let (scanning, indexed) = (best(Kind::Scanning), best(Kind::Indexed));
+        let [scanning, indexed] =
+            [Kind::Scanning, Kind::Indexed].map(|kind| best_rate(measured, kind).unwrap_or(0.0));
         for point in measured {
-            self.report.row(vec![
-                point.system.clone(),
-                thousands(point.clients.into()),
-                format!("{:.1}", point.per_second),
-                milliseconds(point.p50),
-                milliseconds(point.p90),
-                milliseconds(point.p99),
-                ratio(point.p99.as_secs_f64(), point.p50.as_secs_f64()),
-                thousands(point.statements as u64),
-                ratio(point.per_second, scanning),
-                ratio(point.per_second, indexed),
-            ]);
+            let mut fields = vec![point.system.clone()];
+            fields.extend(point.fields());
+            fields.push(ratio(point.p99.as_secs_f64(), point.p50.as_secs_f64()));
+            fields.extend([point.statements, point.cancelled].map(|count| thousands(count as u64)));
+            fields.extend([scanning, indexed].map(|best| ratio(point.per_second, best)));
+            self.report.row(fields);
         }
         self.report.remark(format!(
             "Before, every system gave the right answers to the first {CHECKED} statements, as an evaluator tells that \
@@ -430,15 +378,42 @@ impl Bench {
             "The last two columns divide a rate by the best one of DataFusion, DuckDB and PostgreSQL without indexes, and \
              of PostgreSQL with them, at whatever number of clients.",
         );
-        let share = format!(
+        self.report.remark(cancelled(Duration::from_secs(self.args.seconds)));
+        let of_carousel = measured.iter().filter(|point| point.kind == Kind::Carousel);
+        self.report.remark(format!(
             "While they asked Carousel, the clients took up to {:.0} % of a core of the same machine.",
-            self.clients_share * 100.0
-        );
-        self.report.remark(share);
+            of_carousel.map(|point| point.clients_share).fold(0.0, f64::max) * 100.0
+        ));
+    }
+
+    /// What is to be reached on two cores with selective SELECTs.
+    fn targets(&self, measured: &[Measured]) -> Targets {
+        let of = |which: &dyn Fn(&Measured) -> bool, clients: u32| {
+            measured.iter().find(|point| which(point) && point.clients == clients)
+        };
+        let many = of(&|point| point.system == CAROUSEL, 1024);
+        let times =
+            |kind: Kind| Some(many?.per_second / best_rate(measured, kind).filter(|rate| *rate > 0.0)?);
+        let alone = of(&|point| point.system == SNAPSHOT, 1);
+        let indexed = of(&|point| point.kind == Kind::Indexed, 1);
+        let mut targets = Targets::new("Whole stack: what is to be reached");
+        let rate = "1,024 clients: times the rate of the best";
+        targets.at_least(format!("{rate} without indexes"), times(Kind::Scanning), 100.0);
+        targets.at_least(format!("{rate} PostgreSQL with indexes"), times(Kind::Indexed), 10.0);
+        let spread = many.map(|point| point.p99.as_secs_f64() / point.p50.as_secs_f64());
+        targets.at_most("1,024 clients: times p50 that p99 is", spread, 3.0);
+        let beside =
+            alone.zip(indexed).map(|(ours, theirs)| ours.p50.as_secs_f64() / theirs.p50.as_secs_f64());
+        let what = "one client with snapshot reads: times the p50 of PostgreSQL with indexes";
+        targets.at_most(what, beside, 2.0);
+        targets
     }
 
     fn publish(&self, measured: &[Measured]) -> Result<(), Failure> {
         self.report.publish(&self.args.output.report("sql"))?;
+        if self.args.mix == Mix::Selective {
+            self.targets(measured).publish(&self.args.output.report("sql-targets"))?;
+        }
         let title = format!(
             "{} rows, {}",
             thousands(self.args.rows),

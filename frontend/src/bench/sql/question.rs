@@ -2,13 +2,18 @@
 //!
 //! The answers come from [`Rows`], which shares nothing with Carousel or the baselines.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use clap::ValueEnum;
+use tokio::time::{Sleep, sleep_until};
 
 use crate::{
     bench::{
         draw::{self, DATE_OUT, FARE, SELECT_LIST},
+        measured::{Turn, patience},
         rows::{Conditions, Rows},
     },
     ticket::{COLUMNS, TABLE},
@@ -91,15 +96,15 @@ impl Questions {
         (0..self.selects).take(count).chain((self.selects..self.all.len()).take(count / 10)).collect()
     }
 
-    /// What each of `clients` clients asks.
-    pub fn deal(&self, clients: usize) -> Vec<Hand> {
+    /// What each of `clients` clients asks; aggregates only if the mix has any.
+    pub fn deal(&self, clients: usize, mix: Mix) -> Vec<Hand> {
         // So many that a single client is not lucky, and so few that thousands can prepare theirs.
         let each = (1024 / clients).clamp(4, 64).min(self.selects);
         let aggregates = self.all.len() - self.selects;
         (0..clients)
             .map(|client| Hand {
                 selects: (0..each).map(|index| (client * each + index) % self.selects).collect(),
-                aggregate: (aggregates > 0).then(|| self.selects + client % aggregates),
+                aggregate: (mix == Mix::Mixed).then(|| self.selects + client % aggregates),
                 client,
             })
             .collect()
@@ -133,35 +138,48 @@ impl Hand {
         if turn && self.aggregate.is_some() { self.selects.len() } else { step % self.selects.len() }
     }
 
-    /// What the client asks until the deadline.
-    pub fn until(&self, deadline: Instant) -> Asking<'_> {
-        Asking { hand: self, deadline, step: 0, begun: None, latencies: Vec::new() }
+    /// What the client asks in a turn.
+    pub fn ask(&self, started: Instant, duration: Duration) -> Asking<'_> {
+        let deadline = started + duration;
+        let over = Box::pin(sleep_until((deadline + patience(duration)).into()));
+        Asking { hand: self, deadline, over, step: 0, begun: None, turn: Turn::default() }
     }
 }
 
-/// A client that asks one statement after the other until a deadline: its items are what it asks, see [`Hand::pick`], and
-/// each statement takes until the next item is wanted.
+/// A client that asks one statement after the other until a deadline.
 pub struct Asking<'h> {
     hand: &'h Hand,
     deadline: Instant,
+    over: Pin<Box<Sleep>>,
     step: usize,
     begun: Option<Instant>,
-    /// How long each of the statements took.
-    pub latencies: Vec<Duration>,
+    /// What it has done so far.
+    pub turn: Turn,
 }
 
-impl Iterator for Asking<'_> {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
+impl Asking<'_> {
+    /// What to ask now, see [`Hand::pick`], unless it is too late; the statement before has ended.
+    pub fn next(&mut self) -> Option<usize> {
         let now = Instant::now();
-        self.latencies.extend(self.begun.take().map(|begun| now - begun));
+        self.turn.latencies.extend(self.begun.take().map(|begun| now - begun));
         if now >= self.deadline {
             return None;
         }
         self.begun = Some(now);
         self.step += 1;
         Some(self.hand.pick(self.step - 1))
+    }
+
+    /// Waits for an answer; `None` when the turn is over before, and nobody waits for it any more.
+    pub async fn wait<T>(&mut self, answer: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            answer = answer => Some(answer),
+            () = &mut self.over => {
+                self.turn.cancelled.extend(self.begun.take().map(|begun| begun.elapsed()));
+                None
+            }
+        }
     }
 }
 
@@ -237,7 +255,7 @@ mod tests {
         let rows = Rows::new(1, 6_000);
         let questions = Questions::draw(&rows, Mix::Mixed, 400, 2);
         assert_eq!(questions.all().len(), 420);
-        let hands = questions.deal(5);
+        let hands = questions.deal(5, Mix::Mixed);
         let mut dealt: Vec<usize> = hands.iter().flat_map(Hand::questions).collect();
         dealt.sort_unstable();
         dealt.dedup();
@@ -248,8 +266,8 @@ mod tests {
             assert_eq!(asked.iter().filter(|question| **question >= 400).count(), 20);
         }
         let selective = Questions::draw(&rows, Mix::Selective, 400, 2);
-        assert_eq!(selective.deal(4096).len(), 4096);
-        let hand = &selective.deal(1)[0];
+        assert_eq!(selective.deal(4096, Mix::Selective).len(), 4096);
+        let hand = &questions.deal(1, Mix::Selective)[0];
         assert_eq!((hand.questions().count(), hand.pick(64), hand.pick(65)), (64, 0, 1));
     }
 

@@ -2,9 +2,12 @@
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
+    path::Path,
     time::Duration,
 };
 
+use arrow::array::RecordBatch;
+use datafusion::DATAFUSION_VERSION;
 use tokio_postgres::{Config, config::Host};
 
 use super::{
@@ -14,9 +17,10 @@ use super::{
 use crate::{
     bench::{
         baselines::{DataFusion, DuckDb},
-        measured::Turn,
+        measured::{Kind, Measured, Turn},
+        report::Report,
     },
-    cli::Failure,
+    cli::{Failure, progress::thousands},
     load::{connect, reason},
 };
 
@@ -24,22 +28,11 @@ use crate::{
 pub struct System {
     /// Its name in the report.
     pub name: String,
-    /// What kind of thing it is, for the ratios.
+    /// What it is compared as.
     pub kind: Kind,
-    /// No more clients than this are let loose on it.
+    /// It is not asked by more clients than these.
     pub most_clients: u32,
     access: Access,
-}
-
-/// What a system is compared as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Carousel.
-    Carousel,
-    /// It looks at every row.
-    Scanning,
-    /// It has an index on every column that is asked for.
-    Indexed,
 }
 
 enum Access {
@@ -73,21 +66,51 @@ impl System {
         Ok(System { name: name.to_owned(), kind, most_clients: u32::MAX, access })
     }
 
-    /// DataFusion in this process.
-    pub fn datafusion(name: &str, datafusion: DataFusion) -> System {
-        let access = Access::DataFusion(datafusion);
-        System { name: name.to_owned(), kind: Kind::Scanning, most_clients: u32::MAX, access }
+    /// DataFusion in this process; the report says which.
+    ///
+    /// # Errors
+    /// DataFusion's.
+    pub fn datafusion(batches: Vec<RecordBatch>, report: &mut Report) -> Result<System, Failure> {
+        let partitions = crate::cli::cores() as usize;
+        let text = format!(
+            "{DATAFUSION_VERSION}, in process, MemTable with {partitions} partitions, plans made beforehand"
+        );
+        report.fact("DataFusion", text);
+        let access = Access::DataFusion(DataFusion::new(batches, partitions)?);
+        let name = format!("DataFusion {DATAFUSION_VERSION}");
+        Ok(System { name, kind: Kind::Scanning, most_clients: u32::MAX, access })
     }
 
-    /// DuckDB.
-    pub fn duckdb(name: &str, duckdb: DuckDb) -> System {
+    /// DuckDB, if this Python has it; the report says which, or why it is not measured.
+    ///
+    /// # Errors
+    /// DuckDB's, or that it is missing although it is `required`.
+    pub fn duckdb(
+        python: &Path,
+        batches: &[RecordBatch],
+        questions: &Questions,
+        required: bool,
+        report: &mut Report,
+    ) -> Result<Option<System>, Failure> {
+        match DuckDb::find(python) {
+            Err(reason) if required => return Err(Failure::setup(format!("DuckDB: {reason}"))),
+            Err(reason) => {
+                report.fact("DuckDB", format!("not measured: {reason}"));
+                return Ok(None);
+            }
+            Ok(()) => {}
+        }
+        let cores = crate::cli::cores();
+        let duckdb = DuckDb::start(python, batches, questions, cores)?;
+        let text = format!(
+            "{}, in memory, {cores} threads, a cursor for each client, asked by its Python package in process, \
+             statements prepared",
+            duckdb.version
+        );
+        report.fact("DuckDB", text);
+        let name = format!("DuckDB {}", duckdb.version);
         let access = Access::DuckDb(duckdb);
-        System { name: name.to_owned(), kind: Kind::Scanning, most_clients: u32::MAX, access }
-    }
-
-    /// The same, for no more clients than these.
-    pub fn with_most_clients(self, most_clients: u32) -> System {
-        System { most_clients, ..self }
+        Ok(Some(System { name, kind: Kind::Scanning, most_clients: u32::MAX, access }))
     }
 
     /// Compares the answers to questions with the right ones. `places` are those of the questions.
@@ -118,42 +141,31 @@ impl System {
         Ok(())
     }
 
-    /// Connects clients, if it is something to connect to.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn connect(&mut self, questions: &Questions, hands: &[Hand]) -> Result<(), Failure> {
-        if let Access::Wire { address, clients, threads } = &mut self.access {
-            // Those of the last measurement leave first.
-            *clients = None;
-            *clients = Some(Clients::connect(address, questions, hands.to_vec(), *threads)?);
-        }
-        Ok(())
-    }
-
-    /// Disconnects the clients.
-    pub fn disconnect(&mut self) {
+    /// Disconnects the clients, if it is something to connect to: the next ones are others.
+    fn disconnect(&mut self) {
         if let Access::Wire { clients, .. } = &mut self.access {
-            *clients = None;
+            clients.take().map(Clients::leave);
         }
     }
 
-    /// Lets clients ask for a while.
+    /// Lets clients ask for a while, always the same until [`System::disconnect`].
     ///
     /// # Errors
     /// The system's, or a wrong number of rows.
-    ///
-    /// # Panics
-    /// When it is connected to, and clients have not been connected.
-    pub fn turn(
-        &mut self,
-        questions: &Questions,
-        hands: &[Hand],
-        duration: Duration,
-    ) -> Result<Turn, Failure> {
+    fn turn(&mut self, questions: &Questions, hands: &[Hand], duration: Duration) -> Result<Turn, Failure> {
         match &mut self.access {
-            Access::Wire { clients, .. } => {
-                clients.as_mut().expect("clients are connected first").turn(duration)
+            Access::Wire { address, clients, threads } => {
+                let mut connected = match clients.take() {
+                    Some(connected) => connected,
+                    None => Clients::connect(address, questions, hands.to_vec(), *threads)?,
+                };
+                let turn = connected.turn(duration);
+                match &turn {
+                    Ok(turn) if turn.cancelled.is_empty() => *clients = Some(connected),
+                    // Their connections are still in the middle of an answer.
+                    _ => connected.leave(),
+                }
+                turn
             }
             Access::DataFusion(datafusion) => {
                 let runtime = tokio::runtime::Handle::current();
@@ -162,6 +174,54 @@ impl System {
             Access::DuckDb(duckdb) => duckdb.turn(hands, duration),
         }
     }
+}
+
+/// Lets the systems take turns, in each of so many rounds. A baseline that fails is left out, and one that does not get
+/// half of its statements done is not asked by as many clients again; the report says so.
+///
+/// # Errors
+/// Carousel's.
+pub fn measure(
+    systems: &mut [System],
+    questions: &Questions,
+    hands: &[Hand],
+    rounds: u32,
+    duration: Duration,
+    report: &mut Report,
+) -> Result<Vec<Measured>, Failure> {
+    let clients = hands.len() as u32;
+    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); systems.len()];
+    for round in 1..=rounds {
+        for (system, turns) in systems.iter_mut().zip(&mut turns) {
+            if clients > system.most_clients {
+                continue;
+            }
+            let turn = system.turn(questions, hands, duration);
+            let asked = format!("{} with {} client(s)", system.name, thousands(clients.into()));
+            let reason = match turn {
+                Err(failure) if system.kind == Kind::Carousel => return Err(failure),
+                Err(failure) => {
+                    turns.clear();
+                    failure.to_string()
+                }
+                Ok(turn) => {
+                    eprintln!("{asked}, round {round}: {:.1} statements/s", turn.per_second());
+                    let is_done = turn.latencies.len() >= turn.cancelled.len();
+                    turns.push(turn);
+                    if is_done || system.kind == Kind::Carousel {
+                        continue;
+                    }
+                    "less than half of the statements were done in time".to_owned()
+                }
+            };
+            eprintln!("{asked}, round {round}: {reason}");
+            report.remark(format!("{asked}: {reason}; it is not asked by so many again, nor by more."));
+            system.most_clients = clients - 1;
+        }
+    }
+    systems.iter_mut().for_each(System::disconnect);
+    let with_turns = systems.iter().zip(&turns).filter(|(_, turns)| !turns.is_empty());
+    Ok(with_turns.map(|(system, turns)| Measured::new(&system.name, system.kind, clients, turns)).collect())
 }
 
 fn socket(config: &Config) -> Result<SocketAddr, Failure> {
