@@ -19,7 +19,7 @@ use carousel_engine::{
 };
 
 use super::questions::{Question, TABLE_ID, operation_of};
-use crate::bench::rows::Rows;
+use crate::bench::{measured::Turn, rows::Rows};
 
 /// How often a storage process lets its shards collect superseded versions.
 const HORIZON_EVERY: Duration = Duration::from_millis(5);
@@ -48,16 +48,10 @@ pub struct Load<'a> {
 /// What became of them.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Reads executed in a second, by the slower shard.
-    pub per_second: f64,
+    /// Reads executed by the slower shard, each from submission to the end of execution.
+    pub turn: Turn,
     /// Updates executed in a second, by the slower shard.
     pub updates_per_second: f64,
-    /// From submission to the end of execution, of each read, at the slower shard.
-    pub latencies: Vec<Duration>,
-    /// Rows that reads found, by all shards.
-    pub rows: u64,
-    /// Reads executed by all shards.
-    pub reads: u64,
 }
 
 impl Engine {
@@ -187,16 +181,10 @@ impl Engine {
         results
             .into_iter()
             .map(|(_, outcome)| outcome)
-            .reduce(|a, b| Outcome {
-                per_second: a.per_second.min(b.per_second),
-                updates_per_second: a.updates_per_second.min(b.updates_per_second),
-                rows: a.rows + b.rows,
-                reads: a.reads + b.reads,
-                latencies: if median(&a.latencies) > median(&b.latencies) {
-                    a.latencies
-                } else {
-                    b.latencies
-                },
+            .reduce(|a, b| {
+                let updates_per_second = a.updates_per_second.min(b.updates_per_second);
+                let slower = if a.turn.per_second() < b.turn.per_second() { a } else { b };
+                Outcome { updates_per_second, ..slower }
             })
             .unwrap_or_default()
     }
@@ -230,13 +218,6 @@ impl Engine {
             }
         });
     }
-}
-
-/// The median; zero of nothing.
-pub fn median(durations: &[Duration]) -> Duration {
-    let mut sorted = durations.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
 fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
@@ -297,23 +278,18 @@ fn drive(shard: &mut Shard, first: u64, load: &Load) -> (u64, Outcome) {
         garbage = garbage && shard.collect_garbage(horizon) == Progress::Busy;
         let now = Instant::now();
         for effect in effects.drain(..) {
-            match effect {
-                Effect::Rows { batch, .. } => outcome.rows += batch.num_rows() as u64,
-                Effect::Executed { ts, .. } => match in_flight[(ts.0 - first) as usize] {
-                    (true, submitted) => {
-                        reading -= 1;
-                        outcome.reads += 1;
-                        outcome.latencies.push(now - submitted);
-                    }
-                    _ => updated += 1,
-                },
-                _ => {}
+            let Effect::Executed { ts, .. } = effect else { continue };
+            match in_flight[(ts.0 - first) as usize] {
+                (true, submitted) => {
+                    reading -= 1;
+                    outcome.turn.latencies.push(now - submitted);
+                }
+                _ => updated += 1,
             }
         }
     }
-    let seconds = started.elapsed().as_secs_f64();
-    outcome.per_second = outcome.reads as f64 / seconds;
-    outcome.updates_per_second = updated as f64 / seconds;
+    outcome.turn.elapsed = started.elapsed();
+    outcome.updates_per_second = updated as f64 / outcome.turn.elapsed.as_secs_f64();
     while shard.step(&mut effects) == Progress::Busy {}
     (ts, outcome)
 }

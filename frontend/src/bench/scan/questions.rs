@@ -99,17 +99,15 @@ pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64, most: usize) -> V
         .collect()
 }
 
-/// `count(*)` or `sum(fare)` over about a tenth of the rows, see [`draw::tenths`].
+/// `count(*)` and `sum(fare)` over about a tenth of the rows, see [`draw::tenths`].
 pub fn aggregates(rows: &Rows, count: usize, seed: u64) -> Vec<Question> {
-    let call = AggregateCall::new;
     draw::tenths(rows, count, seed)
         .into_iter()
-        .enumerate()
-        .map(|(index, conditions)| {
-            let aggregates = match index % 2 {
-                0 => vec![call(AggregateFunction::Count, None)],
-                _ => vec![call(AggregateFunction::Sum, Some(column_expr(FARE)))],
-            };
+        .map(|conditions| {
+            let aggregates = vec![
+                AggregateCall::new(AggregateFunction::Count, None),
+                AggregateCall::new(AggregateFunction::Sum, Some(column_expr(FARE))),
+            ];
             let read = Read {
                 predicate: predicate(rows, &conditions),
                 output: ReadOutput::Groups { group_by: Vec::new(), aggregates, top: None },
