@@ -428,6 +428,32 @@ fn the_whole_stack_is_measured_beside_others() {
 }
 
 #[test]
+fn the_engine_is_measured_beside_a_baseline() {
+    let directory = scratch();
+    let output = carousel(&["bench", "scan", "--rows", "1000", "--questions", "40", "--rounds", "1"])
+        .args(["--seconds", "0.1", "--riding", "1,8", "--baseline-clients", "1", "--update-each", "1"])
+        // Whatever Python has it: DuckDB is left out.
+        .args(["--python", "/nonexistent", "--output", path(directory.path())])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let file = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    let csv = file("scan.csv");
+    let lines = |start: &str| csv.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!(
+        (lines("selective SELECTs,Carousel,"), lines("selective SELECTs,DataFusion")),
+        (2, 1),
+        "{csv}"
+    );
+    let markdown = file("scan.md");
+    assert!(markdown.contains("- DuckDB: not measured: cannot run /nonexistent"), "{markdown}");
+    let targets = file("scan-targets.csv");
+    assert!(targets.contains("\"reads a second, 1,024 riding\",not measured,"), "{targets}");
+    assert!(targets.contains("\nbytes a row,"), "{targets}");
+    assert!(file("scan.svg").contains("Carousel: beside updates"));
+}
+
+#[test]
 fn ordering_is_measured_over_separate_processes() {
     let directory = scratch();
     let output = carousel(&["bench", "order", "--no-etcd", "--clients", "64", "--keys", "500"])

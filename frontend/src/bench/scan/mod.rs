@@ -45,8 +45,8 @@ pub struct ScanArgs {
     riding: Vec<u32>,
 
     /// Seconds of each round
-    #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
+    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    seconds: Duration,
 
     /// Rounds of each measurement; what is reported is the median
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -106,10 +106,6 @@ impl ScanArgs {
             .await
             .map_err(|error| Failure::job(format!("the benchmark failed: {error}")))?
     }
-
-    fn duration(&self) -> Duration {
-        Duration::from_secs(self.seconds)
-    }
 }
 
 /// One line of the report.
@@ -166,7 +162,7 @@ impl Bench {
         );
         report.fact(MIXED, "the same, but one in twenty is count(*) and sum(fare) over a tenth of the table");
         report.fact(BESIDE_UPDATES, "the selective SELECTs, and updates of single rows that ride along");
-        report.fact("rounds", format!("{} of {} s each; medians", args.rounds, args.seconds));
+        report.fact("rounds", format!("{} of {} s each; medians", args.rounds, args.seconds.as_secs_f64()));
         report.fact("loading", format!("{} rows/s", number(args.rows as f64 / loading.as_secs_f64(), 0)));
         let mut bench =
             Bench { args, threads, rows, engine, report, found: Vec::new(), bytes_a_row: [None; 2] };
@@ -248,7 +244,7 @@ impl Bench {
             riding: riding as usize,
             updates,
             updates_per_second: f64::from(self.args.updates),
-            duration: self.args.duration(),
+            duration: self.args.seconds,
         };
         let outcomes: Vec<Outcome> = (0..self.args.rounds).map(|_| self.engine.run(&load)).collect();
         let updated: Vec<f64> = outcomes.iter().map(|outcome| outcome.updates_per_second).collect();
@@ -270,7 +266,7 @@ impl Bench {
             self.ride(what, 1, &question(AggregateFunction::Sum, Some(column)), &[]);
             let sum = if bits == 32 { plain_sum::<u32> } else { plain_sum::<u16> };
             let turns: Vec<Turn> =
-                (0..self.args.rounds).map(|_| sum(share, self.threads, self.args.duration())).collect();
+                (0..self.args.rounds).map(|_| sum(share, self.threads, self.args.seconds)).collect();
             let name = format!("a plain loop over as many numbers of {bits} bits");
             let measured = Measured::new(&name, Kind::Scanning, 1, &turns);
             self.found.push(Found { what: what.to_owned(), measured, updates_per_second: None });
@@ -291,8 +287,7 @@ impl Bench {
         for (what, mix) in [(SELECTIVE, sql::Mix::Selective), (MIXED, sql::Mix::Mixed)] {
             for clients in &args.baseline_clients {
                 let hands = questions.deal(*clients as usize, mix);
-                let all =
-                    sql::measure(&mut systems, &questions, &hands, args.rounds, args.duration(), report)?;
+                let all = sql::measure(&mut systems, &questions, &hands, args.rounds, args.seconds, report)?;
                 found.extend(all.into_iter().map(|measured| Found {
                     what: what.to_owned(),
                     measured,
@@ -334,7 +329,7 @@ impl Bench {
             "The first {CHECKED} answers of each set of SELECTs, and {CHECKED_OF_BASELINES} of each baseline, agreed with \
              an evaluator that shares nothing with any of them."
         ));
-        self.report.remark(cancelled(self.args.duration()));
+        self.report.remark(cancelled(self.args.seconds));
         let output = &self.args.output;
         self.report.publish(&output.report("scan"))?;
         self.targets().publish(&output.report("scan-targets"))?;
@@ -415,6 +410,12 @@ impl Bench {
 
 fn of_mix(mix: Mix) -> String {
     format!("SELECTs of one row over {}", mix.name())
+}
+
+/// A time in seconds, which may have decimal places.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|time| !time.is_zero()).ok_or_else(|| "not a number of seconds above 0".to_owned())
 }
 
 /// Lets threads add up numbers in a plain loop for a while, as many at the same time as there are shards, each with
