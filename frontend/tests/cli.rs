@@ -468,22 +468,13 @@ fn ordering_is_measured_over_separate_processes() {
 #[test]
 fn processes_are_killed_under_load_and_no_read_fails() {
     let directory = scratch();
-    let markdown = directory.path().join("failover.md");
     let output = carousel(&["bench", "failover", "--kills", "2", "--storage-kills", "1", "--writes", "200"])
-        .args([
-            "--readers",
-            "2",
-            "--keys",
-            "2000",
-            "--suspect-after-ms",
-            "500",
-            "--markdown",
-            path(&markdown),
-        ])
+        .args(["--readers", "2", "--keys", "2000", "--suspect-after-ms", "500"])
+        .args(["--output", path(directory.path())])
         .output()
         .expect("the binary runs");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let markdown = std::fs::read_to_string(&markdown).unwrap();
+    let markdown = std::fs::read_to_string(directory.path().join("failover.md")).unwrap();
     assert!(
         markdown.contains("| lead router | 2 |") && markdown.contains("; 0 of them failed."),
         "{markdown}"

@@ -18,7 +18,8 @@ use self::watch::{Load, Seen};
 use super::{
     order::table::Table,
     processes::{Processes, Shape},
-    report::{Latencies, Report, ReportArgs, milliseconds},
+    report::{Latencies, OutputArgs, Report, milliseconds},
+    targets::Targets,
 };
 use crate::cli::{Failure, progress::thousands};
 
@@ -69,7 +70,7 @@ pub struct FailoverArgs {
     suspect_after_ms: u64,
 
     #[command(flatten)]
-    report: ReportArgs,
+    output: OutputArgs,
 }
 
 impl FailoverArgs {
@@ -79,6 +80,8 @@ impl FailoverArgs {
                 "--replication-factor is greater than the number of storage processes",
             ));
         }
+        self.output.create()?;
+        let mut targets = Targets::new("Fail-over: what is to be reached");
         let mut report = Report::new(
             "Fail-over: processes are killed under load",
             &["killed", "times", "what", "p50", "p99", "most"],
@@ -94,11 +97,12 @@ impl FailoverArgs {
         report.fact("writes that arrive in a second", thousands(self.writes.into()));
         report.fact("readers of the whole table", format!("{} for each isolation level", self.readers));
         report.fact("suspected after", format!("{} ms", self.suspect_after_ms));
-        self.kill_routers(&mut report).await?;
+        self.kill_routers(&mut report, &mut targets).await?;
         if self.storage_kills > 0 {
-            self.kill_storage(&mut report).await?;
+            self.kill_storage(&mut report, &mut targets).await?;
         }
-        report.publish(&self.report)
+        report.publish(&self.output.report("failover"))?;
+        targets.publish(&self.output.report("failover-targets"))
     }
 
     fn shape(&self, suspect_after: Option<Duration>) -> Shape {
@@ -111,7 +115,7 @@ impl FailoverArgs {
         }
     }
 
-    async fn kill_routers(&self, report: &mut Report) -> Result<(), Failure> {
+    async fn kill_routers(&self, report: &mut Report, targets: &mut Targets) -> Result<(), Failure> {
         let mut cluster = Processes::start(self.shape(None)).await?;
         let table = Table::create(cluster.client()?, self.keys).await?;
         let load = Load::start(&table, self.keys, self.writes);
@@ -129,11 +133,13 @@ impl FailoverArgs {
         }
         let seen = load.stop().await?;
         row(report, "lead router", self.kills, "first write that was submitted after it", &mut outages);
+        let p99 = outages.percentile(99).as_secs_f64() * 1e3;
+        targets.at_most("lead router killed: ms to the first write, p99", Some(p99), 1_000.0);
         tell_failures(report, "When lead routers were killed", &seen);
         table.check(&seen.written, self.replication_factor).await
     }
 
-    async fn kill_storage(&self, report: &mut Report) -> Result<(), Failure> {
+    async fn kill_storage(&self, report: &mut Report, targets: &mut Targets) -> Result<(), Failure> {
         let suspect_after = Duration::from_millis(self.suspect_after_ms);
         let (mut first, mut longest_write, mut longest_read) =
             (Latencies::default(), Latencies::default(), Latencies::default());
@@ -183,6 +189,14 @@ impl FailoverArgs {
             all.failed_reads.len(),
             examples(&all.failed_reads)
         ));
+        targets.at_most(
+            "storage process killed: failed reads whose rows had not begun to come",
+            Some(all.failed_reads.len() as f64),
+            0.0,
+        );
+        let most = longest_write.percentile(100).as_secs_f64() * 1e3;
+        let within = self.suspect_after_ms as f64;
+        targets.at_most("storage process killed: ms that a write took at most", Some(most), within);
         tell_failures(report, "When storage processes were killed", &all);
         Ok(())
     }

@@ -25,6 +25,7 @@ use table::Table;
 use super::{
     processes::{Processes, Shape, processor_time},
     report::{Latencies, OutputArgs, Report, median, milliseconds, ratio},
+    targets::Targets,
 };
 use crate::cli::{Failure, progress::thousands};
 
@@ -200,10 +201,14 @@ impl OrderArgs {
         let is_etcd = |(_, system): &(String, System)| matches!(system, System::Etcd(_));
         let baseline = systems.iter().position(is_etcd);
         let baseline = baseline.map_or(0.0, |index| measured[index].median(|round| round.per_second));
+        let mut figures = Vec::new();
         for ((name, _), measured) in systems.iter().zip(&mut measured) {
             let per_second = measured.median(|round| round.per_second);
             let [routers, storage, clients] =
                 [0, 1, 2].map(|part| format!("{:.1}", measured.median(|round| round.cpu[part])));
+            let [full, half] = [(&mut measured.full, 50), (&mut measured.half, 99)]
+                .map(|(latencies, percent)| latencies.percentile(percent).as_secs_f64() * 1e3);
+            figures.push([per_second, full, half]);
             let in_an_entry = measured.median(|round| round.in_an_entry.unwrap_or(0.0));
             report.row(vec![
                 name.clone(),
@@ -228,7 +233,16 @@ impl OrderArgs {
             "After each measurement of Carousel every row was read from every replica and compared with what was \
              written last.",
         );
-        report.publish(&self.output.report("order"))
+        report.publish(&self.output.report("order"))?;
+        // Disk, then memory, as in `systems`.
+        let ([rate, p50, p99_at_half], [memory_rate, memory_p50, _]) = (figures[0], figures[1]);
+        let mut targets = Targets::new("Ordering: what is to be reached");
+        targets.at_least("durability disk: writes a second", Some(rate), 100_000.0);
+        targets.at_most("durability disk: ms of p99 at half of that", Some(p99_at_half), 10.0);
+        targets.at_least("durability disk: rate to etcd's", (baseline > 0.0).then(|| rate / baseline), 20.0);
+        targets.at_least("durability memory: rate to that of disk", Some(memory_rate / rate), 1.0);
+        targets.at_most("durability memory: p50 to that of disk", Some(memory_p50 / p50), 0.5);
+        targets.publish(&self.output.report("order-targets"))
     }
 
     /// Loads a store in full, then by half. `counts` tells the processor time taken so far (the routers' or etcd's, the
