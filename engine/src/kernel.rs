@@ -10,6 +10,7 @@ use crate::{
     array::arrow_cell_to_value,
     error::{Result, SqlError},
     expr::{EvalContext, Expr, can_fail, columns, remap_columns, vector},
+    grouping::{ByCode, SegmentRows},
     operation::Top,
     text::format_value,
     types::Type,
@@ -161,14 +162,35 @@ impl Groups {
         }
     }
 
-    /// Adds the rows of a batch.
-    pub(crate) fn update(&mut self, batch: &RecordBatch) -> Result<()> {
-        match &mut self.counted {
-            Some(counted) => *counted += batch.num_rows() as u64,
-            None => self.table.update(batch, &self.group_by, &self.context)?,
+    /// Adds rows of a segment, of which there will be `all`: by their codes, if they are encoded;
+    /// [`SqlError::batch_full`] when nothing has been done because they are too many for batches.
+    pub(crate) fn add(&mut self, rows: &SegmentRows, all: usize, by_code: &mut Option<ByCode>) -> Result<()> {
+        if let Some(counted) = &mut self.counted {
+            *counted += rows.rows.len() as u64;
+        } else if !self.add_by_code(rows, all, by_code)? {
+            self.table.update(&rows.batch()?, &self.group_by, &self.context)?;
         }
-        self.grown(batch.num_rows());
+        self.grown(rows.rows.len());
         Ok(())
+    }
+
+    fn add_by_code(&mut self, rows: &SegmentRows, all: usize, by_code: &mut Option<ByCode>) -> Result<bool> {
+        let Some(mut known) = by_code.take() else { return Ok(false) };
+        match known.add(&mut self.table, rows, all, &self.group_by, &self.context) {
+            // Groups that are taken away leave their numbers to others.
+            Ok(true) => *by_code = Some(if self.top.is_some() { ByCode::default() } else { known }),
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                known.finish(&mut self.table, rows)?;
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds what is left of rows of a segment when all of them have been added.
+    pub(crate) fn finish(&mut self, rows: &SegmentRows, by_code: Option<ByCode>) -> Result<()> {
+        by_code.map_or(Ok(()), |known| known.finish(&mut self.table, rows))
     }
 
     /// After rows or groups have been added.

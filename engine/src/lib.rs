@@ -18,6 +18,7 @@ pub mod datetime;
 pub mod error;
 pub mod expr;
 mod found;
+mod grouping;
 pub mod interval;
 pub mod ipc;
 mod kernel;

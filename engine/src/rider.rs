@@ -102,6 +102,11 @@ impl Projection {
         self
     }
 
+    /// The table's columns that the input columns are.
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
     /// The table's column that an input column is.
     pub(crate) fn source_of(&self, input: usize) -> Option<usize> {
         self.columns.get(input).copied()

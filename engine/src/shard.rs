@@ -62,6 +62,8 @@ pub struct Options {
     /// Passes over a column of a segment that take as long as it takes to put its rows in the order of their codes: when
     /// the column has been asked for rows so often, that is done.
     pub passes_to_order: usize,
+    /// Rows of a segment from which they are put to their groups by codes rather than by values.
+    pub group_by_code: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
     /// The most bytes that rows and the groups of reads under way should take together, if there is a limit. Rows are
@@ -77,6 +79,7 @@ impl Default for Options {
             probe_together: 10,
             selective_share: 256,
             passes_to_order: 16,
+            group_by_code: 64,
             batch_rows: 512,
             memory_bytes: None,
         }

@@ -152,7 +152,7 @@ impl Table {
     }
 
     /// 53200 when there is no room for so many bytes more of groups.
-    fn make_room(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
         let all = self.groups_size + bytes;
         if bytes == 0 || all <= self.room_for_groups {
             return Ok(());
@@ -473,23 +473,16 @@ impl Table {
         rows: &[u32],
         effects: &mut Vec<Effect>,
     ) -> Result<u64> {
-        if let Work::Rows { .. } = rider.work {
-            return self.find_rows(rider, slot, rows, effects);
+        match rider.work {
+            Work::Rows { .. } => return self.find_rows(rider, slot, rows, effects),
+            Work::Groups { .. } => return self.add_to_groups(rider, slot, rows),
+            _ => {}
         }
-        /// Rows that are added to groups before these are weighed.
-        const WEIGHED: usize = 16 << 10;
-        let bytes_of =
-            |rider: &Rider| if let Work::Groups { groups, .. } = &rider.work { groups.bytes() } else { 0 };
-        let (before, mut affected) = (bytes_of(rider), 0);
-        let most = if let Work::Groups { .. } = rider.work { WEIGHED } else { rows.len() };
-        for rows in rows.chunks(most) {
-            in_parts(0..rows.len(), &mut |part| {
-                affected += self.apply_to_part(rider, place, slot, &rows[part], effects)?;
-                Ok(())
-            })?;
-            // What they took before has been counted.
-            self.make_room(bytes_of(rider).saturating_sub(before))?;
-        }
+        let mut affected = 0;
+        in_parts(0..rows.len(), &mut |part| {
+            affected += self.apply_to_part(rider, place, slot, &rows[part], effects)?;
+            Ok(())
+        })?;
         Ok(affected)
     }
 
@@ -509,11 +502,6 @@ impl Table {
         let types = &self.schema.columns;
         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
-            Work::Groups { groups, input } => {
-                let batch = input.input(rows.len(), &fetch)?;
-                Arc::make_mut(groups).update(&batch)?;
-                Ok(rows.len() as u64)
-            }
             Work::Hash => {
                 let hash = &mut rider.ranges[place].hash;
                 *hash = content_hash::add_rows(*hash, &segment.columns, types, rows);
@@ -566,7 +554,9 @@ impl Table {
                 self.replace(rider, slot, rows, &arrays);
                 Ok(rows.len() as u64)
             }
-            Work::Rows { .. } | Work::Insert { .. } => Err(SqlError::internal("an insert looks at no rows")),
+            Work::Rows { .. } | Work::Groups { .. } | Work::Insert { .. } => {
+                Err(SqlError::internal("rows are for others than this operation"))
+            }
         }
     }
 

@@ -33,6 +33,8 @@ pub struct GroupTable {
     index: HashTable<u32>,
     hashes: Vec<u64>,
     groups: Vec<Group>,
+    /// So many groups, the first ones, have been weighed, and take so many bytes.
+    weighed: (usize, usize),
 }
 
 fn mix(hash: u64, cell: u64) -> u64 {
@@ -111,8 +113,8 @@ fn cell_equals(array: &ArrayRef, row: usize, ty: &Type, value: &Value) -> bool {
 impl GroupTable {
     /// A table for groups with keys of these types. Without keys there is one group, even without any row.
     pub fn new(key_types: Vec<Type>, calls: Vec<AggregateCall>) -> GroupTable {
-        let mut table =
-            GroupTable { key_types, calls, index: HashTable::new(), hashes: Vec::new(), groups: Vec::new() };
+        let (index, hashes, groups) = Default::default();
+        let mut table = GroupTable { key_types, calls, index, hashes, groups, weighed: (0, 0) };
         if table.key_types.is_empty() {
             table.find_or_add(0, |_| true, Vec::new);
         }
@@ -132,6 +134,22 @@ impl GroupTable {
         }
     }
 
+    /// The aggregates.
+    pub(crate) fn calls(&self) -> &[AggregateCall] {
+        &self.calls
+    }
+
+    /// Adds to one aggregate of a group what it needs to know of rows: `values` that are not NULL, and their sum.
+    pub(crate) fn add_sum(
+        &mut self,
+        call: usize,
+        group: u32,
+        (values, total): (u64, i128),
+        scale: u32,
+    ) -> Result<()> {
+        self.groups[group as usize].states[call].update_sum(values, total, scale)
+    }
+
     /// Number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()
@@ -143,8 +161,16 @@ impl GroupTable {
     }
 
     /// Bytes held, roughly.
-    pub fn heap_size(&self) -> usize {
-        self.groups.iter().map(Group::heap_size).sum()
+    pub fn heap_size(&mut self) -> usize {
+        // Most aggregates take as much for many rows as for one.
+        let grow = |group: &Group| group.states.iter().any(AggregateState::may_grow);
+        let (weighed, bytes) = match self.groups.first().is_some_and(grow) {
+            true => (0, 0),
+            false => self.weighed,
+        };
+        let more: usize = self.groups[weighed..].iter().map(Group::heap_size).sum();
+        self.weighed = (self.groups.len(), bytes + more);
+        self.weighed.1
     }
 
     fn find_or_add(
@@ -167,7 +193,7 @@ impl GroupTable {
     }
 
     /// The group of each row; `keys` are the grouping expressions' columns, all of `rows` rows.
-    fn assign_groups(&mut self, keys: &[ArrayRef], rows: usize) -> Vec<u32> {
+    pub(crate) fn assign_groups(&mut self, keys: &[ArrayRef], rows: usize) -> Vec<u32> {
         if keys.is_empty() {
             return vec![0; rows];
         }
@@ -191,7 +217,7 @@ impl GroupTable {
         assigned
     }
 
-    fn update_aggregate(
+    pub(crate) fn update_aggregate(
         &mut self,
         number: usize,
         groups: &[u32],
@@ -264,7 +290,7 @@ impl GroupTable {
         })
     }
 
-    fn feed(&mut self, number: usize, groups: &[u32], fed: &Fed) -> Result<()> {
+    pub(crate) fn feed(&mut self, number: usize, groups: &[u32], fed: &Fed) -> Result<()> {
         let theirs: Cow<'_, [u32]> = match &fed.passing {
             Some(rows) => rows.iter().map(|row| groups[*row]).collect(),
             None => groups.into(),
@@ -315,6 +341,7 @@ impl GroupTable {
         };
         self.hashes = groups.iter().map(hash_of).collect();
         self.groups = groups;
+        self.weighed = (0, 0);
         self.index.clear();
         let hashes = &self.hashes;
         for (number, hash) in hashes.iter().enumerate() {
@@ -345,7 +372,7 @@ impl GroupTable {
 }
 
 /// What an aggregate is fed of a batch.
-struct Fed {
+pub(crate) struct Fed {
     /// Which rows it is, if not all of them.
     passing: Option<Vec<usize>>,
     arguments: Vec<ArrayRef>,
@@ -354,7 +381,7 @@ struct Fed {
 }
 
 impl Fed {
-    fn new(call: &AggregateCall, batch: &RecordBatch, context: &EvalContext) -> Result<Fed> {
+    pub(crate) fn new(call: &AggregateCall, batch: &RecordBatch, context: &EvalContext) -> Result<Fed> {
         let filter = call.filter.as_ref().map(|expr| evaluate_part(expr, batch, context)).transpose()?;
         let filter = filter.map(|array| array.as_boolean().clone());
         let arguments = |batch: &RecordBatch| -> Result<Vec<ArrayRef>> {

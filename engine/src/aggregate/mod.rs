@@ -25,6 +25,7 @@ mod moments;
 
 use concatenation::Concatenation;
 pub use exact_sum::ExactSum;
+pub(crate) use group_table::Fed;
 pub use group_table::GroupTable;
 pub use moments::{Moments, Spread};
 
@@ -368,7 +369,10 @@ impl AggregateState {
             }
             Accumulator::Decimal { small, scale: so_far, rest, count } => {
                 *count += values;
-                add_decimal(small, so_far, rest, &Numeric::new(total, scale))?;
+                match small.checked_add(total).filter(|_| *so_far == scale) {
+                    Some(sum) => *small = sum,
+                    None => add_decimal(small, so_far, rest, &Numeric::new(total, scale))?,
+                }
             }
             _ => return Err(SqlError::internal("a sum in another aggregate")),
         }
@@ -570,6 +574,20 @@ impl AggregateState {
             },
             Accumulator::Concatenation(concatenation) => concatenation.finish()?,
         })
+    }
+
+    /// Whether it may take more bytes the more rows there are.
+    fn may_grow(&self) -> bool {
+        let grows = match &self.accumulator {
+            Accumulator::Extreme(_) => match &self.argument {
+                Some(Type::Numeric(modifiers)) => modifiers.is_none(),
+                Some(ty) => ty.is_string() || *ty == Type::Bytea,
+                None => false,
+            },
+            Accumulator::Moments(_) | Accumulator::Concatenation(_) => true,
+            _ => false,
+        };
+        grows || self.distinct.is_some()
     }
 
     /// Bytes held on the heap, roughly.

@@ -68,6 +68,19 @@ impl Codes {
         }
     }
 
+    /// As [`for_rows`](Codes::for_rows), of the rows of a list.
+    #[inline]
+    pub(crate) fn for_listed(&self, rows: &[u32], mut f: impl FnMut(u64)) {
+        match self {
+            Codes::Constant => rows.iter().for_each(|_| f(0)),
+            Codes::Bit(bits) => rows.iter().for_each(|row| f(u64::from(bits.get(*row as usize)))),
+            Codes::U8(codes) => rows.iter().for_each(|row| f(u64::from(codes[*row as usize]))),
+            Codes::U16(codes) => rows.iter().for_each(|row| f(u64::from(codes[*row as usize]))),
+            Codes::U32(codes) => rows.iter().for_each(|row| f(u64::from(codes[*row as usize]))),
+            Codes::U64(codes) => rows.iter().for_each(|row| f(codes[*row as usize])),
+        }
+    }
+
     /// Begins to fetch the code of a row into the cache.
     #[inline]
     pub(super) fn fetch(&self, row: usize) {
@@ -134,16 +147,9 @@ impl Codes {
 
     /// The codes of some rows, as wide as can be.
     pub(super) fn widened(&self, rows: &[u32]) -> Vec<u64> {
-        fn take<T: Copy + Into<u64>>(codes: &[T], rows: &[u32]) -> Vec<u64> {
-            rows.iter().map(|row| codes[*row as usize].into()).collect()
-        }
-        match self {
-            Codes::Constant | Codes::Bit(_) => rows.iter().map(|row| self.get(*row as usize)).collect(),
-            Codes::U8(codes) => take(codes, rows),
-            Codes::U16(codes) => take(codes, rows),
-            Codes::U32(codes) => take(codes, rows),
-            Codes::U64(codes) => take(codes, rows),
-        }
+        let mut codes = Vec::with_capacity(rows.len());
+        self.for_listed(rows, |code| codes.push(code));
+        codes
     }
 
     /// The largest code; 0 without rows.

@@ -123,6 +123,30 @@ impl EncodedColumn {
         }
     }
 
+    /// Whether one of its whole numbers may be what stands for a NaN among decimals.
+    pub(crate) fn may_be_nan(&self) -> bool {
+        let last = self.sorted.checked_sub(1).map(|code| self.int_of(code));
+        let extra = (0..self.extra.len).map(|place| self.extra.int(place));
+        last.into_iter().chain(extra).any(|value| value == i64::MAX)
+    }
+
+    /// Whether the order of codes is that of the values of a column of this type, and equal values look alike.
+    pub(crate) fn is_in_order(&self, ty: &Type) -> bool {
+        let is_text = matches!(ty, Type::Numeric(_)) && physical(ty) == Physical::Bytes;
+        self.extra.len == 0 && !is_text && !matches!(ty, Type::Float4 | Type::Float8)
+    }
+
+    /// Calls `f` with the whole number of each of these rows; of a NULL it may be any.
+    #[inline]
+    pub(crate) fn for_ints(&self, rows: &[u32], mut f: impl FnMut(i64)) {
+        match &self.domain {
+            Domain::Linear { base, scale } if self.extra.len == 0 => {
+                self.codes.for_listed(rows, |code| f(base.wrapping_add(scale.wrapping_mul(code) as i64)));
+            }
+            _ => self.codes.for_listed(rows, |code| f(self.int_of(code))),
+        }
+    }
+
     #[inline]
     pub(crate) fn wide_of(&self, code: u64) -> i128 {
         if code >= self.sorted {

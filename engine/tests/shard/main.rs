@@ -306,6 +306,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         selective_share: 1 + random.below(20),
         batch_rows: 1 + random.below(40),
         passes_to_order: random.below(3) * random.below(6),
+        group_by_code: random.below(30),
         memory_bytes: None,
     };
     let mut shards: Vec<Shard> =
