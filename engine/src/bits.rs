@@ -96,6 +96,14 @@ impl Bits {
         self.words.len() * 8
     }
 
+    /// Adds the bits of some of the `before` rows once more.
+    pub(crate) fn repeat(&mut self, rows: &[u32], before: usize) {
+        self.resize(before + rows.len());
+        for (row, at) in rows.iter().zip(before..) {
+            self.words[at / 64] |= u64::from(self.get(*row as usize)) << (at % 64);
+        }
+    }
+
     /// The bits of some rows.
     pub(crate) fn gather(&self, rows: &[u32]) -> Bits {
         let mut gathered = Bits::zeros(rows.len());

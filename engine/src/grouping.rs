@@ -33,7 +33,7 @@ pub(crate) struct SegmentRows<'a> {
 /// What is known of the rows of a segment while they are added to groups: as long as nothing changes the segment or takes
 /// groups away.
 #[derive(Default)]
-pub(crate) struct ByCode {
+pub(crate) struct CodeGroups {
     combinations: Option<Combinations>,
     /// By combination.
     groups: Vec<u32>,
@@ -280,8 +280,8 @@ impl Aggregate {
     }
 }
 
-impl ByCode {
-    /// Adds rows, of which there will be `all`; what codes tell is kept for [`finish`](ByCode::finish). Returns false when
+impl CodeGroups {
+    /// Adds rows, of which there will be `all`; what codes tell is kept for [`finish`](CodeGroups::finish). Returns false when
     /// they do not tell the groups. After a failure, which may be [`SqlError::batch_full`], these rows have not been
     /// added, and no others can be.
     pub(crate) fn add(
@@ -382,7 +382,7 @@ impl Table {
         let before = groups.bytes();
         let is_encoded = rows.len() >= self.options.group_by_code
             && rows.iter().all(|row| (*row as usize) < segment.encoded_rows());
-        let mut by_code = is_encoded.then(ByCode::default);
+        let mut by_code = is_encoded.then(CodeGroups::default);
         let columns: Vec<(&SegmentColumn, &Type)> = input
             .columns()
             .iter()

@@ -10,7 +10,7 @@ use crate::{
     array::arrow_cell_to_value,
     error::{Result, SqlError},
     expr::{EvalContext, Expr, can_fail, columns, remap_columns, vector},
-    grouping::{ByCode, SegmentRows},
+    grouping::{CodeGroups, SegmentRows},
     operation::Top,
     text::format_value,
     types::Type,
@@ -164,7 +164,12 @@ impl Groups {
 
     /// Adds rows of a segment, of which there will be `all`: by their codes, if they are encoded;
     /// [`SqlError::batch_full`] when nothing has been done because they are too many for batches.
-    pub(crate) fn add(&mut self, rows: &SegmentRows, all: usize, by_code: &mut Option<ByCode>) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        rows: &SegmentRows,
+        all: usize,
+        by_code: &mut Option<CodeGroups>,
+    ) -> Result<()> {
         if let Some(counted) = &mut self.counted {
             *counted += rows.rows.len() as u64;
         } else if !self.add_by_code(rows, all, by_code)? {
@@ -174,11 +179,16 @@ impl Groups {
         Ok(())
     }
 
-    fn add_by_code(&mut self, rows: &SegmentRows, all: usize, by_code: &mut Option<ByCode>) -> Result<bool> {
+    fn add_by_code(
+        &mut self,
+        rows: &SegmentRows,
+        all: usize,
+        by_code: &mut Option<CodeGroups>,
+    ) -> Result<bool> {
         let Some(mut known) = by_code.take() else { return Ok(false) };
         match known.add(&mut self.table, rows, all, &self.group_by, &self.context) {
             // Groups that are taken away leave their numbers to others.
-            Ok(true) => *by_code = Some(if self.top.is_some() { ByCode::default() } else { known }),
+            Ok(true) => *by_code = Some(if self.top.is_some() { CodeGroups::default() } else { known }),
             Ok(false) => return Ok(false),
             Err(error) => {
                 known.finish(&mut self.table, rows)?;
@@ -189,7 +199,7 @@ impl Groups {
     }
 
     /// Adds what is left of rows of a segment when all of them have been added.
-    pub(crate) fn finish(&mut self, rows: &SegmentRows, by_code: Option<ByCode>) -> Result<()> {
+    pub(crate) fn finish(&mut self, rows: &SegmentRows, by_code: Option<CodeGroups>) -> Result<()> {
         by_code.map_or(Ok(()), |known| known.finish(&mut self.table, rows))
     }
 

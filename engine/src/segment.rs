@@ -18,6 +18,9 @@ use crate::{
     versions::Versions,
 };
 
+/// What part of the rows has to have ended so that they are cleared away whatever they take.
+const MANY_ENDED: usize = 16;
+
 /// What an operation still has to do with a row that waits for a decision.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deferred {
@@ -282,6 +285,21 @@ impl Segment {
         self.note_ended(row);
     }
 
+    /// Ends rows of this segment, which is in `slot`; their new versions are in it from row `first` on.
+    pub(crate) fn supersede(&mut self, slot: u32, rows: &[u32], first: u32, ts: Ts) {
+        let are_many = (self.versions.ended() + rows.len()) * MANY_ENDED >= self.rows;
+        self.previous.reserve(rows.len());
+        self.next.reserve(rows.len());
+        for (old, new) in rows.iter().copied().zip(first..) {
+            self.versions.set_end(old as usize, ts);
+            if !are_many {
+                self.note_ended(old);
+            }
+            self.previous.insert(new, Address { slot, row: old });
+            self.next.insert(old, new);
+        }
+    }
+
     /// Makes a version invisible to everybody.
     pub(crate) fn kill(&mut self, row: u32) {
         self.versions.kill(row as usize);
@@ -298,7 +316,7 @@ impl Segment {
 
     /// Whether so many rows have ended that they are cleared away whatever they take.
     pub(crate) fn has_many_ended(&self) -> bool {
-        self.versions.ended() * 16 >= self.rows
+        self.versions.ended() * MANY_ENDED >= self.rows
     }
 
     /// Whether what has ended may be a good part of the bytes.

@@ -74,6 +74,9 @@ pub(crate) struct Table {
     collector: usize,
 }
 
+/// Keys that are gone through in the time that a key is read, hashed and found.
+const KEYS_A_SEARCH: usize = 32;
+
 /// The new number of a row that is collected.
 const GONE: u32 = u32::MAX;
 
@@ -598,19 +601,28 @@ impl Table {
 
     /// Ends rows whose new versions are in the same segment, from row `first` on.
     fn supersede(&mut self, rider: &mut Rider, slot: u32, rows: &[u32], first: u32) {
+        self.segments[slot as usize].supersede(slot, rows, first, rider.ts);
+        if self.has_keys() {
+            self.supersede_keys(slot, rows, first);
+        }
         for (old, new) in rows.iter().copied().zip(first..) {
-            let segment = &mut self.segments[slot as usize];
-            segment.end(old, rider.ts);
-            segment.previous.insert(new, Address { slot, row: old });
-            segment.next.insert(old, new);
-            if self.has_keys() {
-                let new = Address { slot, row: new };
-                let hash = self.hash_of_stored(new);
-                self.keys.replace(hash, Address { slot, row: old }, new);
-            }
             self.record(rider, Change { slot, old: Some(old), new: Some(new) });
         }
         self.assume_growth(slot, rows.len());
+    }
+
+    /// Lets the key index point to the new versions of rows, from row `first` on.
+    fn supersede_keys(&mut self, slot: u32, rows: &[u32], first: u32) {
+        if self.keys.len() <= rows.len() * KEYS_A_SEARCH {
+            let mut renumbered: Vec<u32> = (0..first).collect();
+            rows.iter().zip(first..).for_each(|(old, new)| renumbered[*old as usize] = new);
+            return self.keys.renumber(slot, |row| Some(renumbered[row as usize]));
+        }
+        for (old, new) in rows.iter().copied().zip(first..) {
+            let new = Address { slot, row: new };
+            let hash = self.hash_of_stored(new);
+            self.keys.replace(hash, Address { slot, row: old }, new);
+        }
     }
 
     /// Makes a write's effects final or takes them back; returns the rows that others wait for.
@@ -712,8 +724,6 @@ impl Table {
     /// Gives the rows of a segment new numbers in the key index: by their keys, or by going through all keys when that
     /// is less than so many searches.
     fn renumber_keys(&mut self, slot: u32, renumbered: &[u32]) {
-        /// Keys that are gone through in the time that a key is read, hashed and found.
-        const KEYS_A_SEARCH: usize = 32;
         if self.keys.len() <= renumbered.len() * KEYS_A_SEARCH {
             let new_row = |row: u32| Some(renumbered[row as usize]).filter(|row| *row != GONE);
             return self.keys.renumber(slot, new_row);

@@ -32,12 +32,26 @@ pub(super) trait Cells {
 struct Runs<'a> {
     runs: &'a [(&'a SegmentColumn, &'a [u32])],
     rows: usize,
+    /// The encoded columns, if that is where all rows are, and close together.
+    dense: Option<Vec<(&'a EncodedColumn, &'a [u32])>>,
+}
+
+/// The encoded column, if all of these rows are in it, and many of them lie close together.
+fn dense<'a>((column, rows): &(&'a SegmentColumn, &'a [u32])) -> Option<(&'a EncodedColumn, &'a [u32])> {
+    /// So many rows, and one in so many.
+    const MANY: usize = 32;
+    const APART: usize = 16;
+    let (base, first, last) = (column.base.as_ref()?, *rows.first()?, *rows.last()?);
+    let are_close = rows.len() >= MANY && last.saturating_sub(first) as usize <= rows.len() * APART;
+    let encoded = column.base_rows as u32;
+    (are_close && rows.iter().all(|row| *row < encoded)).then_some((base, *rows))
 }
 
 /// The cells of rows of several segments' columns as one Arrow array; [`SqlError::batch_full`] when they are several and too
 /// large for one.
 pub(crate) fn gather_runs(ty: &Type, runs: &[(&SegmentColumn, &[u32])]) -> Result<ArrayRef> {
-    build(ty, &Runs { runs, rows: runs.iter().map(|(_, rows)| rows.len()).sum() })
+    let rows = runs.iter().map(|(_, rows)| rows.len()).sum();
+    build(ty, &Runs { runs, rows, dense: runs.iter().map(dense).collect() })
 }
 
 impl<'a> Runs<'a> {
@@ -81,12 +95,20 @@ impl Cells for Runs<'_> {
             return None;
         }
         let mut valid = Vec::with_capacity(self.rows);
-        self.for_each(|column, row| valid.push(!column.is_null(row)));
+        match &self.dense {
+            Some(dense) => dense.iter().for_each(|(base, rows)| {
+                valid.extend(rows.iter().map(|row| !base.is_null(*row as usize)));
+            }),
+            None => self.for_each(|column, row| valid.push(!column.is_null(row))),
+        }
         valid.contains(&false).then(|| NullBuffer::from(valid))
     }
 
     fn ints(&self, mut f: impl FnMut(i64)) {
-        self.for_each(|column, row| f(column.int(row)));
+        match &self.dense {
+            Some(dense) => dense.iter().for_each(|(base, rows)| base.for_ints(rows, &mut f)),
+            None => self.for_each(|column, row| f(column.int(row))),
+        }
     }
 
     fn wides(&self, mut f: impl FnMut(i128)) {
@@ -94,7 +116,10 @@ impl Cells for Runs<'_> {
     }
 
     fn bytes(&self, mut f: impl FnMut(&[u8])) {
-        self.for_each(|column, row| f(column.bytes(row)));
+        match &self.dense {
+            Some(dense) => dense.iter().for_each(|(base, rows)| base.for_bytes(rows, &mut f)),
+            None => self.for_each(|column, row| f(column.bytes(row))),
+        }
     }
 }
 

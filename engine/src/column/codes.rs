@@ -20,6 +20,14 @@ pub(crate) enum Codes {
     U64(#[serde(with = "numbers")] Vec<u64>),
 }
 
+/// Makes room for that many more.
+fn make_room<T>(codes: &mut Vec<T>, more: usize) {
+    if codes.capacity() - codes.len() < more {
+        // Doubling would leave half of a full segment's memory unused.
+        codes.reserve_exact(1024.max(codes.len() / 16).max(more));
+    }
+}
+
 impl Codes {
     pub(super) fn narrow(codes: &[u64], max: u64) -> Codes {
         match max {
@@ -97,10 +105,7 @@ impl Codes {
     /// Adds a code behind `rows` others; the codes become wider if it does not fit.
     pub(super) fn push(&mut self, code: u64, rows: usize) {
         fn add<T>(codes: &mut Vec<T>, code: T) {
-            if codes.len() == codes.capacity() {
-                // Doubling would leave half of a full segment's memory unused.
-                codes.reserve_exact(1024.max(codes.len() / 16));
-            }
+            make_room(codes, 1);
             codes.push(code);
         }
         let fits = match self {
@@ -127,6 +132,22 @@ impl Codes {
             Codes::U16(codes) => add(codes, code as u16),
             Codes::U32(codes) => add(codes, code as u32),
             Codes::U64(codes) => add(codes, code),
+        }
+    }
+
+    /// Adds the codes of some of the `before` rows once more.
+    pub(super) fn repeat(&mut self, rows: &[u32], before: usize) {
+        fn add<T: Copy>(codes: &mut Vec<T>, rows: &[u32]) {
+            make_room(codes, rows.len());
+            rows.iter().for_each(|row| codes.push(codes[*row as usize]));
+        }
+        match self {
+            Codes::Constant => {}
+            Codes::Bit(bits) => bits.repeat(rows, before),
+            Codes::U8(codes) => add(codes, rows),
+            Codes::U16(codes) => add(codes, rows),
+            Codes::U32(codes) => add(codes, rows),
+            Codes::U64(codes) => add(codes, rows),
         }
     }
 

@@ -38,6 +38,9 @@ pub(crate) enum Domain {
     },
 }
 
+/// Cells for which memory is fetched ahead of the one that is read.
+const AHEAD: usize = 8;
+
 /// Codes up to which a search for a value is as cheap as asking a filter.
 const FEW_CODES: u64 = 256;
 
@@ -143,7 +146,37 @@ impl EncodedColumn {
             Domain::Linear { base, scale } if self.extra.len == 0 => {
                 self.codes.for_listed(rows, |code| f(base.wrapping_add(scale.wrapping_mul(code) as i64)));
             }
+            Domain::Ints(values) if self.extra.len == 0 => {
+                let codes = self.codes.widened(rows);
+                for (at, code) in codes.iter().enumerate() {
+                    if let Some(code) = codes.get(at + AHEAD) {
+                        fetch_at(values, *code as usize);
+                    }
+                    f(values.get(*code as usize).copied().unwrap_or(0));
+                }
+            }
             _ => self.codes.for_listed(rows, |code| f(self.int_of(code))),
+        }
+    }
+
+    /// As [`for_ints`](EncodedColumn::for_ints), the bytes.
+    #[inline]
+    pub(super) fn for_bytes(&self, rows: &[u32], mut f: impl FnMut(&[u8])) {
+        match &self.domain {
+            Domain::Bytes { offsets, bytes } if self.extra.len == 0 && offsets.strings() > 0 => {
+                // A dictionary may be larger than the cache: what is read next is fetched while others are copied.
+                let codes = self.codes.widened(rows);
+                for (at, code) in codes.iter().enumerate() {
+                    if let Some(code) = codes.get(at + 2 * AHEAD) {
+                        offsets.fetch(*code as usize);
+                    }
+                    if let Some(code) = codes.get(at + AHEAD) {
+                        fetch_at(bytes, offsets.range(*code as usize).start);
+                    }
+                    f(offsets.of(*code as usize, bytes));
+                }
+            }
+            _ => self.codes.for_listed(rows, |code| f(self.bytes_of(code))),
         }
     }
 
@@ -324,6 +357,21 @@ impl EncodedColumn {
             }
         }
         self.codes.push(code.unwrap_or(0), rows);
+    }
+
+    /// Adds some of the `before` rows once more.
+    pub(super) fn repeat(&mut self, rows: &[u32], before: usize) {
+        if let Some(nulls) = &mut self.nulls {
+            nulls.repeat(rows, before);
+        }
+        self.codes.repeat(rows, before);
+        if self.frequency.is_exact() && !self.all_null {
+            for row in (before..before + rows.len())
+                .filter(|row| !self.nulls.as_ref().is_some_and(|nulls| nulls.get(*row)))
+            {
+                self.frequency.add(self.codes.get(row));
+            }
+        }
     }
 
     /// Keeps only some rows.

@@ -46,6 +46,11 @@ impl Frequency {
         Frequency { exact: Vec::new(), heavy, rest: light as f64 / (max_code as f64 + 1.0) }
     }
 
+    /// Whether each row counts.
+    pub(super) fn is_exact(&self) -> bool {
+        !self.exact.is_empty()
+    }
+
     /// Another row has this code.
     pub(super) fn add(&mut self, code: u64) {
         if let Some(count) = self.exact.get_mut(code as usize) {

@@ -196,11 +196,8 @@ impl SegmentColumn {
     pub(crate) fn repeat(&mut self, rows: &[u32]) {
         match &mut self.base {
             Some(base) if self.delta.len() == 0 => {
-                for row in rows {
-                    let code = (!base.is_null(*row as usize)).then(|| base.codes.get(*row as usize));
-                    base.push(code, self.base_rows);
-                    self.base_rows += 1;
-                }
+                base.repeat(rows, self.base_rows);
+                self.base_rows += rows.len();
             }
             _ => rows.iter().for_each(|row| self.repeat_plainly(*row as usize)),
         }
