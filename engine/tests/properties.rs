@@ -12,8 +12,8 @@ use carousel_engine::{
     aggregate::{AggregateCall, AggregateFunction, AggregateState, Direction, GroupTable, Spread},
     array::{BatchRow, ColumnBuilder, arrow_cell_to_value, values_to_array},
     expr::{
-        CompareOp, EvalContext, Expr, Function, check_depth, columns, eval, fold, qualifies, shift_columns,
-        vector,
+        CastKind, CompareOp, EvalContext, Expr, Function, check_depth, columns, eval, fold, qualifies,
+        shift_columns, vector,
     },
     numeric::Numeric,
     text::{format_value, parse_value},
@@ -141,6 +141,22 @@ fn operator() -> impl Strategy<Value = CompareOp> {
     ]
 }
 
+const DECIMAL: Type = Type::Numeric(Some((6, 2)));
+
+/// An expression of a type, or one that is as good as one where a type is asked for without its modifiers.
+fn operand_of(ty: Type, depth: u32) -> BoxedStrategy<Expr> {
+    if ty != Type::Numeric(None) {
+        return expression(ty, depth);
+    }
+    let whole = prop::sample::select(vec![Type::Int2, Type::Int4, Type::Int8]);
+    let cast = whole.prop_flat_map(move |ty| expression(ty, depth.min(1))).prop_map(|expr| Expr::Cast {
+        expr: Box::new(expr),
+        to: Type::Numeric(None),
+        kind: CastKind::Implicit,
+    });
+    prop_oneof![2 => expression(ty, depth), 3 => expression(DECIMAL, depth.min(1)), 1 => cast].boxed()
+}
+
 /// A typed expression over the columns.
 fn expression(ty: Type, depth: u32) -> BoxedStrategy<Expr> {
     let literal_type = ty.clone();
@@ -175,7 +191,7 @@ fn expression(ty: Type, depth: u32) -> BoxedStrategy<Expr> {
         Type::Bool => {
             let operand = prop::sample::select(column_types());
             let comparison = (operand.clone(), operator()).prop_flat_map(move |(ty, op)| {
-                (expression(ty.clone(), depth - 1), expression(ty, depth - 1)).prop_map(
+                (operand_of(ty.clone(), depth - 1), operand_of(ty, depth - 1)).prop_map(
                     move |(left, right)| Expr::Compare { op, left: Box::new(left), right: Box::new(right) },
                 )
             });
@@ -239,10 +255,10 @@ fn expression(ty: Type, depth: u32) -> BoxedStrategy<Expr> {
                 ]
             };
             let result = ty.clone();
-            let call =
-                (prop::sample::select(functions), inner(), inner()).prop_map(move |(function, a, b)| {
-                    Expr::Call { function, args: vec![a, b], ty: result.clone() }
-                });
+            let argument = || operand_of(ty.clone(), depth - 1);
+            let call = (prop::sample::select(functions), argument(), argument()).prop_map(
+                move |(function, a, b)| Expr::Call { function, args: vec![a, b], ty: result.clone() },
+            );
             prop_oneof![1 => leaf, 3 => call, 1 => case, 1 => coalesce].boxed()
         }
         Type::Text => {
@@ -252,6 +268,14 @@ fn expression(ty: Type, depth: u32) -> BoxedStrategy<Expr> {
                 ty: Type::Text,
             });
             prop_oneof![leaf, call, case, coalesce].boxed()
+        }
+        DECIMAL => {
+            let cast = operand_of(Type::Numeric(None), depth - 1).prop_map(|expr| Expr::Cast {
+                expr: Box::new(expr),
+                to: DECIMAL,
+                kind: CastKind::Explicit,
+            });
+            prop_oneof![leaf, cast, case, coalesce].boxed()
         }
         _ => prop_oneof![leaf, case, coalesce].boxed(),
     }

@@ -17,7 +17,7 @@ use crate::{
     error::{Result, SqlError},
     expr::{
         EvalContext, Expr, can_fail,
-        vector::{evaluate_part, part_of},
+        vector::{evaluate_numbers, evaluate_part, part_of},
     },
     operation::SortKey,
     order::compare_values,
@@ -385,8 +385,15 @@ impl Fed {
         let filter = call.filter.as_ref().map(|expr| evaluate_part(expr, batch, context)).transpose()?;
         let filter = filter.map(|array| array.as_boolean().clone());
         let arguments = |batch: &RecordBatch| -> Result<Vec<ArrayRef>> {
-            let exprs = call.argument.iter().chain(&call.further);
-            exprs.map(|expr| evaluate_part(expr, batch, context)).collect()
+            match &call.argument {
+                Some(argument) if call.further.is_empty() => {
+                    Ok(vec![evaluate_numbers(argument, batch, context)?])
+                }
+                argument => {
+                    let exprs = argument.iter().chain(&call.further);
+                    exprs.map(|expr| evaluate_part(expr, batch, context)).collect()
+                }
+            }
         };
         match filter {
             Some(filter) if !call.further.is_empty() || call.argument.as_ref().is_some_and(can_fail) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use arrow::{
     array::{Array, ArrayRef, AsArray},
-    datatypes::{Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type},
+    datatypes::{DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type},
 };
 use serde::{Deserialize, Serialize};
 
@@ -654,7 +654,7 @@ fn canonical(value: &Value, ty: &Type) -> Value {
     }
 }
 
-/// An argument's column, with its representation looked up once.
+/// An argument's column, with its representation looked up once. Numbers of a numeric without a precision may be decimals.
 enum ArgumentColumn<'a> {
     Int2(&'a arrow::array::Int16Array),
     Int4(&'a arrow::array::Int32Array),
@@ -667,15 +667,15 @@ enum ArgumentColumn<'a> {
 
 impl<'a> ArgumentColumn<'a> {
     fn new(array: &'a ArrayRef, ty: &'a Type) -> Self {
+        if let DataType::Decimal128(_, scale) = array.data_type() {
+            return ArgumentColumn::Decimal(array.as_primitive::<Decimal128Type>(), *scale as u32);
+        }
         match ty {
             Type::Int2 => ArgumentColumn::Int2(array.as_primitive::<Int16Type>()),
             Type::Int4 => ArgumentColumn::Int4(array.as_primitive::<Int32Type>()),
             Type::Int8 => ArgumentColumn::Int8(array.as_primitive::<Int64Type>()),
             Type::Float4 => ArgumentColumn::Float4(array.as_primitive::<Float32Type>()),
             Type::Float8 => ArgumentColumn::Float8(array.as_primitive::<Float64Type>()),
-            Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
-                ArgumentColumn::Decimal(array.as_primitive::<Decimal128Type>(), (*scale).into())
-            }
             ty => ArgumentColumn::Other(array.as_ref(), ty),
         }
     }

@@ -365,12 +365,16 @@ impl EncodedColumn {
             nulls.repeat(rows, before);
         }
         self.codes.repeat(rows, before);
-        if self.frequency.is_exact() && !self.all_null {
-            for row in (before..before + rows.len())
-                .filter(|row| !self.nulls.as_ref().is_some_and(|nulls| nulls.get(*row)))
-            {
-                self.frequency.add(self.codes.get(row));
-            }
+        if !self.frequency.is_exact() || self.all_null {
+            return;
+        }
+        match &self.nulls {
+            None => self.codes.for_listed(rows, |code| self.frequency.add(code)),
+            Some(nulls) => rows.iter().map(|row| *row as usize).for_each(|row| {
+                if !nulls.get(row) {
+                    self.frequency.add(self.codes.get(row));
+                }
+            }),
         }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 mod call;
 pub mod cast;
+mod decimal;
 mod elementary;
 pub mod eval;
 mod format;

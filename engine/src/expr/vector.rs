@@ -21,7 +21,10 @@ use arrow::{
 };
 
 use super::{
-    CompareOp, EvalContext, Expr, Function, call, can_fail, cast, columns, eval, pattern::LikePattern,
+    CompareOp, EvalContext, Expr, Function, call, can_fail, cast, columns,
+    decimal::{self, Decimals, Side},
+    eval,
+    pattern::LikePattern,
     qualifies, remap_columns,
 };
 use crate::{
@@ -36,6 +39,8 @@ use crate::{
 enum Datum {
     Array(ArrayRef),
     Scalar(Value),
+    /// Of a numeric without a precision, whose Arrow form is text.
+    Decimals(Decimals),
 }
 
 impl Datum {
@@ -47,6 +52,24 @@ impl Datum {
                 (0..rows).try_for_each(|_| builder.append(&value))?;
                 Ok(builder.finish())
             }
+            Datum::Decimals(decimals) => decimals.into_texts(rows),
+        }
+    }
+
+    /// As one side of arithmetic with exact numbers, if it can be one.
+    fn side(&self) -> Option<Side> {
+        match self {
+            Datum::Array(array) => Decimals::of_array(array).map(Side::Column),
+            Datum::Scalar(value) => Side::constant(value),
+            Datum::Decimals(decimals) => Some(Side::Column(decimals.clone())),
+        }
+    }
+
+    fn nulls(&self) -> Option<&NullBuffer> {
+        match self {
+            Datum::Array(array) => array.nulls(),
+            Datum::Scalar(_) => None,
+            Datum::Decimals(decimals) => decimals.nulls(),
         }
     }
 
@@ -54,6 +77,7 @@ impl Datum {
         match self {
             Datum::Array(array) => arrow_cell_to_value(array, row, ty),
             Datum::Scalar(value) => value.clone(),
+            Datum::Decimals(decimals) => decimals.value(row),
         }
     }
 
@@ -76,8 +100,27 @@ pub fn evaluate(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Resu
 /// As [`evaluate`], for an array that is no larger than a batch should be: [`SqlError::batch_full`] when it would be. What
 /// it is made of may be as large as it likes.
 pub(crate) fn evaluate_part(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
+    evaluate_as(expr, batch, context, &|datum| datum.into_array(&expr.ty(), batch.num_rows()))
+}
+
+/// As [`evaluate_part`]; numbers of a numeric without a precision may be decimals instead of text.
+pub(crate) fn evaluate_numbers(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
+    evaluate_as(expr, batch, context, &|datum| match datum {
+        Datum::Decimals(decimals) => {
+            decimals.into_decimals().or_else(|decimals| decimals.into_texts(batch.num_rows()))
+        }
+        datum => datum.into_array(&expr.ty(), batch.num_rows()),
+    })
+}
+
+fn evaluate_as(
+    expr: &Expr,
+    batch: &RecordBatch,
+    context: &EvalContext,
+    to_array: &dyn Fn(Datum) -> Result<ArrayRef>,
+) -> Result<ArrayRef> {
     let rows = batch.num_rows();
-    let attempt = compute_datum(expr, batch, context).and_then(|datum| datum.into_array(&expr.ty(), rows));
+    let attempt = compute_datum(expr, batch, context).and_then(to_array);
     let attempt = attempt.or_else(|error| match error.is_batch_full() {
         true => Err(error),
         false => row_by_row(expr, batch, context),
@@ -225,14 +268,15 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
         Expr::Not(inner) => Ok(match compute_datum(inner, batch, context)? {
             Datum::Array(array) => Datum::boolean(compute::not(array.as_boolean()).map_err(arrow_error)?),
             Datum::Scalar(value) => Datum::Scalar(value.as_bool().map_or(Value::Null, |v| Value::Bool(!v))),
+            Datum::Decimals(_) => return Err(SqlError::internal("a number that is no condition")),
         }),
         Expr::IsNull { expr, negated } => Ok(match compute_datum(expr, batch, context)? {
-            Datum::Array(array) => {
+            Datum::Scalar(value) => Datum::Scalar(Value::Bool(value.is_null() != *negated)),
+            datum => {
                 let nulls =
-                    array.nulls().map_or_else(|| BooleanBuffer::new_unset(rows), |nulls| !nulls.inner());
+                    datum.nulls().map_or_else(|| BooleanBuffer::new_unset(rows), |nulls| !nulls.inner());
                 Datum::boolean(BooleanArray::new(if *negated { !&nulls } else { nulls }, None))
             }
-            Datum::Scalar(value) => Datum::Scalar(Value::Bool(value.is_null() != *negated)),
         }),
         Expr::IsTruth { expr, truth, negated } => {
             let array = compute_datum(expr, batch, context)?.into_array(&Type::Bool, rows)?;
@@ -281,6 +325,13 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
             if let Some(array) = arithmetic(*function, &datums, ty, rows)? {
                 return Ok(Datum::Array(array));
             }
+            if let (Type::Numeric(None), [a, b]) = (ty, datums.as_slice())
+                && matches!(function, Function::Add | Function::Subtract | Function::Multiply)
+                && let (Some(a), Some(b)) = (a.side(), b.side())
+                && let Some(result) = decimal::arithmetic(*function, a, b)
+            {
+                return Ok(Datum::Decimals(result));
+            }
             let types: Vec<Type> = args.iter().map(Expr::ty).collect();
             let first_type = || types.first().cloned().unwrap_or(Type::Text);
             if datums.iter().all(|datum| matches!(datum, Datum::Scalar(_))) {
@@ -300,13 +351,13 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
             let from = inner.ty();
             match compute_datum(inner, batch, context)? {
                 Datum::Scalar(value) => Ok(Datum::Scalar(cast::cast(value, &from, to, *kind, context)?)),
-                Datum::Array(array) => {
-                    if let Some(same) = plain_cast(&array, &from, to) {
-                        return Ok(Datum::Array(same));
+                datum => {
+                    if let Some(cast) = plain_cast(&datum, &from, to) {
+                        return Ok(cast);
                     }
                     let mut builder = ColumnBuilder::of_batch(to, rows);
                     for row in 0..rows {
-                        let value = arrow_cell_to_value(&array, row, &from);
+                        let value = datum.value(row, &from);
                         builder.append(&cast::cast(value, &from, to, *kind, context)?)?;
                     }
                     Ok(Datum::Array(builder.finish()))
@@ -332,27 +383,33 @@ fn connect(operands: &[Expr], decisive: bool, batch: &RecordBatch, context: &Eva
     Ok(result.map_or(Datum::Scalar(Value::Bool(!decisive)), Datum::boolean))
 }
 
-/// Casts between integers, floats and strings that only widen.
-fn plain_cast(array: &ArrayRef, from: &Type, to: &Type) -> Option<ArrayRef> {
-    if from == to {
-        return Some(array.clone());
+/// Casts between integers, floats and strings that only widen, and those to exact numbers where none fails.
+fn plain_cast(datum: &Datum, from: &Type, to: &Type) -> Option<Datum> {
+    if let Type::Numeric(modifiers) = to
+        && (from != to || *modifiers == None)
+        && (from.is_integer() || matches!(from, Type::Numeric(_)))
+        && let Some(Side::Column(decimals)) = datum.side()
+    {
+        return match modifiers {
+            None => Some(Datum::Decimals(decimals)),
+            Some((precision, scale)) => decimals.fit(*precision, *scale).map(Datum::Array),
+        };
     }
+    let Datum::Array(array) = datum else { return None };
+    let same = || Some(Datum::Array(array.clone()));
     match (from, to) {
+        _ if from == to => same(),
         (Type::Text | Type::Varchar(_), Type::Text | Type::Varchar(None))
-        | (Type::Char(_), Type::Char(0)) => Some(array.clone()),
+        | (Type::Char(_), Type::Char(0)) => same(),
         (Type::Int2, Type::Int4 | Type::Int8)
         | (Type::Int4, Type::Int8)
-        | (Type::Int2 | Type::Int4, Type::Float8) => compute::cast(array, &to.arrow()).ok(),
+        | (Type::Int2 | Type::Int4, Type::Float8) => compute::cast(array, &to.arrow()).ok().map(Datum::Array),
         _ => None,
     }
 }
 
 fn nulls_of(a: &Datum, b: &Datum) -> Option<NullBuffer> {
-    let nulls = |datum: &Datum| match datum {
-        Datum::Array(array) => array.nulls().cloned(),
-        Datum::Scalar(_) => None,
-    };
-    NullBuffer::union(nulls(a).as_ref(), nulls(b).as_ref())
+    NullBuffer::union(a.nulls(), b.nulls())
 }
 
 fn compare(op: CompareOp, a: &Datum, a_type: &Type, b: &Datum, b_type: &Type, rows: usize) -> Result<Datum> {
@@ -366,12 +423,24 @@ fn compare(op: CompareOp, a: &Datum, a_type: &Type, b: &Datum, b_type: &Type, ro
         (Datum::Scalar(Value::Null), _) | (_, Datum::Scalar(Value::Null)) => {
             return Ok(Datum::Scalar(Value::Null));
         }
-        (Datum::Scalar(_), Datum::Array(_)) => return compare(op.swapped(), b, b_type, a, a_type, rows),
+        (Datum::Scalar(_), _) => return compare(op.swapped(), b, b_type, a, a_type, rows),
         _ => {}
     }
-    let Datum::Array(left) = a else { return Err(SqlError::internal("a comparison without a column")) };
+    if let (Type::Numeric(_), Type::Numeric(_)) = (a_type, b_type)
+        && let (Some(a), Some(b)) = (a.side(), b.side())
+        && let Some(result) = decimal::compare(op, a, b)
+    {
+        return Ok(Datum::boolean(result));
+    }
     let nulls = nulls_of(a, b);
     let finish = |values: BooleanBuffer| Ok(Datum::boolean(BooleanArray::new(values, nulls.clone())));
+    let row_by_row = || {
+        finish(BooleanBuffer::collect_bool(rows, |row| {
+            let (left, right) = (a.value(row, a_type), b.value(row, b_type));
+            !left.is_null() && !right.is_null() && op.holds(compare_as(&left, &right, a_type))
+        }))
+    };
+    let Datum::Array(left) = a else { return row_by_row() };
     macro_rules! ordered {
         ($arrow:ty, $variant:pat => $value:expr) => {{
             let left = left.as_primitive::<$arrow>().values();
@@ -461,15 +530,11 @@ fn compare(op: CompareOp, a: &Datum, a_type: &Type, b: &Datum, b_type: &Type, ro
         }
         _ => {}
     }
-    let values = BooleanBuffer::collect_bool(rows, |row| {
-        let (left, right) = (a.value(row, a_type), b.value(row, b_type));
-        !left.is_null() && !right.is_null() && op.holds(compare_as(&left, &right, a_type))
-    });
-    finish(values)
+    row_by_row()
 }
 
 /// One tight loop for each operator.
-fn loops<T: Ord>(
+pub(super) fn loops<T: Ord>(
     op: CompareOp,
     rows: usize,
     left: impl Fn(usize) -> T,
