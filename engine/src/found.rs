@@ -7,6 +7,7 @@ use arrow::array::ArrayRef;
 use crate::{
     block::{BLOCK_BYTES, Block},
     column::{SegmentColumn, gather_runs},
+    content_hash,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
     operation::{Effect, SortKey, Top},
@@ -47,6 +48,24 @@ impl FoundRows {
             start = *end as usize;
             (*slot, rows)
         })
+    }
+
+    /// Takes the last ones, at most so many.
+    fn take(&mut self, most: usize) -> FoundRows {
+        let mut taken = FoundRows::default();
+        while let Some((slot, end)) = self.runs.pop() {
+            let start = self.runs.last().map_or(0, |(_, end)| *end as usize);
+            let first = start.max((end as usize).saturating_sub(most - taken.len()));
+            taken.push(slot, &self.rows[first..end as usize]);
+            self.rows.truncate(first);
+            if first > start {
+                self.runs.push((slot, first as u32));
+            }
+            if taken.len() == most {
+                break;
+            }
+        }
+        taken
     }
 
     /// Gives the rows of a segment new numbers.
@@ -350,6 +369,20 @@ impl Table {
         }
         effects.extend(batches);
         Ok(places.len() as i64)
+    }
+
+    /// Adds the hashes of some of the rows that a read has found. Returns whether nothing is left.
+    pub(crate) fn hash_found(&self, rider: &mut Rider) -> bool {
+        let Work::Hash { found } = &mut rider.work else { return true };
+        let now = found.take(self.options.batch_rows.max(1));
+        let is_done = found.len() == 0;
+        for (slot, rows) in now.runs() {
+            let segment = &self.segments[slot as usize];
+            let Some(place) = rider.place_of_range[segment.range] else { continue };
+            let hash = &mut rider.ranges[place].hash;
+            *hash = content_hash::add_rows(*hash, &segment.columns, &self.schema.columns, rows);
+        }
+        is_done
     }
 
     /// Lets a read send more batches of what it has found.

@@ -32,7 +32,7 @@ use crate::{
     pieces::{Piece, held_at},
     position::{KeyRange, Position},
     primary_key::Address,
-    rider::{Change, Work},
+    rider::Change,
     riders::Riders,
     schema::{Column, TableId},
     segment::Segment,
@@ -501,7 +501,7 @@ impl Table {
                 *change = Change { slot, old: of(change.old), new: of(change.new) };
                 self.segments[slot as usize].note_undecided(rider.ts);
             }
-            if let Work::Rows { found, .. } = &mut rider.work {
+            if let Some(found) = rider.work.found() {
                 *found = found.readdressed(to);
             }
         }

@@ -216,7 +216,10 @@ pub(crate) enum Work {
         groups: Arc<Groups>,
         input: Projection,
     },
-    Hash,
+    Hash {
+        /// Rows whose hashes have not been added.
+        found: FoundRows,
+    },
     Insert {
         conflict: Option<ConflictUpdate>,
         returning: Option<Projection>,
@@ -230,6 +233,16 @@ pub(crate) enum Work {
         returning: Option<Projection>,
         counted: bool,
     },
+}
+
+impl Work {
+    /// Rows that a read has found and still needs where they are.
+    pub(crate) fn found(&mut self) -> Option<&mut FoundRows> {
+        match self {
+            Work::Rows { found, .. } | Work::Hash { found } => Some(found),
+            _ => None,
+        }
+    }
 }
 
 /// One key range of an operation.
@@ -352,7 +365,7 @@ impl Rider {
                         let groups = Groups::new(group_by, aggregates, top.as_ref(), &operation.context)?;
                         Work::Groups { groups: Arc::new(groups), input }
                     }
-                    ReadOutput::ContentHash => Work::Hash,
+                    ReadOutput::ContentHash => Work::Hash { found: FoundRows::default() },
                 }
             }
             OperationKind::Insert(insert) => {

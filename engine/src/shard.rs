@@ -126,6 +126,8 @@ pub struct Shard {
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
     pub(crate) rotation: VecDeque<TableId>,
+    /// Reads that hash rows, piece by piece between visits.
+    hashing: VecDeque<Ts>,
     /// Rows whose decision has been made and that others may wait for.
     pub(crate) decided: VecDeque<(TableId, Address)>,
     revolutions: u64,
@@ -157,6 +159,7 @@ impl Shard {
             supplies: BTreeMap::new(),
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
+            hashing: VecDeque::new(),
             decided: VecDeque::new(),
             revolutions: 0,
             visits: 0,
@@ -234,9 +237,27 @@ impl Shard {
             }
             self.drain(effects);
         }
+        self.hash_some(effects);
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
         let can_recut = self.recut_is_next() && self.is_quiet();
-        if self.rotation.is_empty() && !can_fill && !can_recut { Progress::Idle } else { Progress::Busy }
+        let is_idle = self.rotation.is_empty() && self.hashing.is_empty() && !can_fill && !can_recut;
+        if is_idle { Progress::Idle } else { Progress::Busy }
+    }
+
+    /// Hashes some rows of a read that has found all of them.
+    fn hash_some(&mut self, effects: &mut Vec<Effect>) {
+        let Some(ts) = self.hashing.front().copied() else { return };
+        let rider = self.riders.take(ts);
+        let is_done = rider.is_none_or(|mut rider| {
+            let table = self.tables.get(&rider.table);
+            let is_done = table.is_none_or(|table| table.hash_found(&mut rider));
+            self.riders.put_back(rider);
+            is_done
+        });
+        if is_done {
+            self.hashing.pop_front();
+            self.finish(ts, effects);
+        }
     }
 
     /// Inserts the next piece of staged rows.
@@ -625,6 +646,10 @@ impl Shard {
         }
         let Some(mut rider) = self.riders.take(ts) else { return };
         if !rider.is_write {
+            if matches!(&rider.work, Work::Hash { found } if found.len() > 0) {
+                self.hashing.push_back(ts);
+                return self.riders.put_back(rider);
+            }
             let table = self.tables.get(&rider.table);
             if !table.is_none_or(|table| table.send_found(&mut rider, effects)) {
                 // It ends when it may send the rest.
@@ -778,7 +803,7 @@ fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
         Work::Groups { groups, .. } => {
             effects.push(Effect::Groups { ts, groups: Arc::make_mut(groups).take() });
         }
-        Work::Hash => {
+        Work::Hash { .. } => {
             for range in &rider.ranges {
                 effects.push(Effect::ContentHash { ts, range: range.range, hash: range.hash });
             }

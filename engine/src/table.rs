@@ -10,7 +10,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::{
     batch_size::in_parts,
     column::Take,
-    content_hash,
     error::{Result, SqlError, SqlState},
     key::{Blanks, write_cell},
     operation::{Effect, Ts},
@@ -505,9 +504,9 @@ impl Table {
         let types = &self.schema.columns;
         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
-            Work::Hash => {
-                let hash = &mut rider.ranges[place].hash;
-                *hash = content_hash::add_rows(*hash, &segment.columns, types, rows);
+            // To hash them takes long: that is done between the visits.
+            Work::Hash { found } => {
+                found.push(slot, rows);
                 Ok(rows.len() as u64)
             }
             Work::Delete { returning, counted } => {
@@ -757,7 +756,7 @@ impl Table {
             self.renumber_keys(slot, &renumbered);
         }
         for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {
-            if let Work::Rows { found, .. } = &mut rider.work {
+            if let Some(found) = rider.work.found() {
                 found.renumber(slot, &renumbered);
             }
         }

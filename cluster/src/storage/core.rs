@@ -59,7 +59,7 @@ use crate::{
 /// Batches of the answer of a read that a shard may send before its reader has taken some.
 const READ_WINDOW: u32 = 8;
 /// Batches of rows of a checkpoint that a shard gathers before it looks at others' operations again.
-const CHECKPOINT_WINDOW: u32 = 8;
+const CHECKPOINT_WINDOW: u32 = 1;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
 

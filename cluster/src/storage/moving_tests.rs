@@ -154,6 +154,9 @@ impl World {
                 Effect::Decide { ts, decision, .. } => {
                     process.scan.tell(super::scan::ShardCommand::Decide(ts, decision), &mut shard_effects);
                 }
+                Effect::Allow { ts, batches, .. } => {
+                    process.scan.tell(super::scan::ShardCommand::Allow(ts, batches), &mut shard_effects);
+                }
                 Effect::Shard { command, .. } => process.scan.tell(command, &mut shard_effects),
                 Effect::Send(to, wire) => {
                     let line = match &wire {

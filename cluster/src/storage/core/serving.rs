@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Blocks of rows that a shard may have on their way to a receiver. Each is a chunk.
-const SHARD_WINDOW: u32 = 4;
+const SHARD_WINDOW: u32 = 1;
 /// Chunks that are kept after they have been sent: more than a receiver's window.
 const KEPT: usize = 10;
 
