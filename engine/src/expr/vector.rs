@@ -386,7 +386,7 @@ fn connect(operands: &[Expr], decisive: bool, batch: &RecordBatch, context: &Eva
 /// Casts between integers, floats and strings that only widen, and those to exact numbers where none fails.
 fn plain_cast(datum: &Datum, from: &Type, to: &Type) -> Option<Datum> {
     if let Type::Numeric(modifiers) = to
-        && (from != to || *modifiers == None)
+        && (from != to || modifiers.is_none())
         && (from.is_integer() || matches!(from, Type::Numeric(_)))
         && let Some(Side::Column(decimals)) = datum.side()
     {

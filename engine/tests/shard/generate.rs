@@ -3,7 +3,7 @@
 use carousel_engine::{
     TableId, TableSchema, Ts, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
-    expr::{CastKind, CompareOp, Expr},
+    expr::{CastKind, CompareOp, Expr, Function},
     numeric::Numeric,
     operation::{
         Delete, Insert, InsertRows, OnConflict, OperationKind, Read, ReadOutput, RowBatch, SortKey, Top,
@@ -252,6 +252,12 @@ impl Generator<'_> {
                     right: Box::new(Expr::literal(Value::Int2(0), Type::Int2)),
                 }
             }
+            8 if self.random.one_in(2) => {
+                let left = Box::new(self.arithmetic().unwrap_or_else(|| self.column_expr(index)));
+                let ty = left.ty();
+                let right = Box::new(Expr::literal(self.random.nullable(&ty), ty));
+                Expr::Compare { op: CompareOp::Gt, left, right }
+            }
             _ => {
                 let op = *self.random.pick(&[
                     CompareOp::Eq,
@@ -388,27 +394,7 @@ impl Generator<'_> {
                 OperationKind::Delete(Delete { predicate: self.predicate(), returning: self.returning() })
             }
             10 if self.random.one_in(4) => OperationKind::Truncate,
-            12 => {
-                // Groups whose key has one form for each value.
-                let keys: Vec<usize> = (0..self.schema.visible_columns().len())
-                    .filter(|index| has_one_form(&self.schema.columns[*index].ty))
-                    .collect();
-                let group_by: Vec<Expr> = (0..self.random.below(3))
-                    .map(|_| {
-                        let key = *self.random.pick(&keys);
-                        self.column_expr(key)
-                    })
-                    .collect();
-                let aggregates = self.aggregates(&group_by);
-                let top = match aggregates.is_empty() && self.random.one_in(2) {
-                    true => Some(self.top(group_by.len())),
-                    false => None,
-                };
-                OperationKind::Read(Read {
-                    predicate: self.predicate(),
-                    output: ReadOutput::Groups { group_by, aggregates, top },
-                })
-            }
+            12 => OperationKind::Read(self.groups()),
             11 => OperationKind::Read(Read { predicate: self.predicate(), output: ReadOutput::ContentHash }),
             _ => {
                 let projection = self.exprs();
@@ -419,6 +405,56 @@ impl Generator<'_> {
                 })
             }
         }
+    }
+
+    /// A read of groups whose key has one form for each value.
+    pub fn groups(&mut self) -> Read {
+        let keys: Vec<usize> = (0..self.schema.visible_columns().len())
+            .filter(|index| has_one_form(&self.schema.columns[*index].ty))
+            .collect();
+        let group_by: Vec<Expr> = (0..self.random.below(4))
+            .map(|_| {
+                let key = *self.random.pick(&keys);
+                let column = self.column_expr(key);
+                match self.random.one_in(6) {
+                    true => Expr::IsNull { expr: Box::new(column), negated: self.random.one_in(2) },
+                    false => column,
+                }
+            })
+            .collect();
+        let aggregates = self.aggregates(&group_by);
+        let top = match aggregates.is_empty() && self.random.one_in(2) {
+            true => Some(self.top(group_by.len())),
+            false => None,
+        };
+        Read { predicate: self.predicate(), output: ReadOutput::Groups { group_by, aggregates, top } }
+    }
+
+    /// Arithmetic with columns of decimals, if there are any.
+    fn arithmetic(&mut self) -> Option<Expr> {
+        let is_decimal = |index: &usize| matches!(self.schema.columns[*index].ty, Type::Numeric(Some(_)));
+        let decimals: Vec<usize> = (0..self.schema.columns.len()).filter(is_decimal).collect();
+        if decimals.is_empty() {
+            return None;
+        }
+        let first = *self.random.pick(&decimals);
+        let mut expr = self.column_expr(first);
+        for _ in 0..1 + self.random.below(2) {
+            let function = *self.random.pick(&[Function::Add, Function::Subtract, Function::Multiply]);
+            let other = match self.random.one_in(2) {
+                true => {
+                    let other = *self.random.pick(&decimals);
+                    self.column_expr(other)
+                }
+                false => {
+                    let number = Numeric::new(self.random.below(30) as i64 - 15, self.random.below(4) as u32);
+                    Expr::literal(Value::Numeric(number), Type::Numeric(None))
+                }
+            };
+            let args = if self.random.one_in(2) { vec![expr, other] } else { vec![other, expr] };
+            expr = Expr::Call { function, args, ty: Type::Numeric(None) };
+        }
+        Some(expr)
     }
 
     /// An order of so many columns, or any, and a limit.
@@ -458,7 +494,10 @@ impl Generator<'_> {
             let visible = self.schema.visible_columns();
             let fitting: Vec<usize> = (0..visible.len()).filter(|index| fits(&visible[*index].ty)).collect();
             let argument = *self.random.pick(&fitting);
-            let mut call = AggregateCall::new(function, Some(self.column_expr(argument)));
+            let is_number = !matches!(function, AggregateFunction::Count);
+            let computed = if is_number && self.random.one_in(4) { self.arithmetic() } else { None };
+            let argument = computed.unwrap_or_else(|| self.column_expr(argument));
+            let mut call = AggregateCall::new(function, Some(argument));
             call.distinct = self.random.one_in(4);
             if self.random.one_in(5) {
                 let asked = self.visible();

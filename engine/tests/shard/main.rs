@@ -5,6 +5,7 @@
 
 mod errors;
 mod generate;
+mod grouping;
 mod large;
 mod limits;
 mod moving;
