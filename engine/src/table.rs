@@ -761,10 +761,11 @@ impl Table {
             }
         }
         for (index, segment) in self.segments.iter_mut().enumerate() {
-            if segment.previous.is_empty() {
+            let here = index as u32 == slot;
+            // An earlier row with the same key may be in any segment, but rarely is in another one.
+            if !here && segment.previous.values().all(|old| old.slot != slot) {
                 continue;
             }
-            let here = index as u32 == slot;
             let previous = std::mem::take(&mut segment.previous);
             segment.previous = previous
                 .into_iter()

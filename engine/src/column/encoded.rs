@@ -359,6 +359,18 @@ impl EncodedColumn {
         self.codes.push(code.unwrap_or(0), rows);
     }
 
+    /// Bytes of the strings that some rows have.
+    pub(super) fn bytes_used(&self, rows: &[u32]) -> usize {
+        let mut used = Bits::zeros(self.max_code as usize + 1);
+        match self.all_null || self.nulls.is_some() {
+            false => self.codes.for_listed(rows, |code| used.set(code as usize)),
+            true => rows.iter().map(|row| *row as usize).filter(|row| !self.is_null(*row)).for_each(|row| {
+                used.set(self.codes.get(row) as usize);
+            }),
+        }
+        used.iter().map(|code| self.bytes_of(code.into()).len()).sum()
+    }
+
     /// Adds some of the `before` rows once more.
     pub(super) fn repeat(&mut self, rows: &[u32], before: usize) {
         if let Some(nulls) = &mut self.nulls {

@@ -103,26 +103,16 @@ impl SegmentColumn {
         }
     }
 
-    /// Bytes of strings that none of these rows has.
+    /// Bytes of strings that none of these rows has, which ascend.
     pub(crate) fn unused_bytes(&self, rows: &[u32]) -> usize {
         let PlainData::Bytes { .. } = self.delta.data() else { return 0 };
-        let (mut used, mut held) = (0, self.delta.bytes_held());
-        let mut codes = Bits::zeros(0);
+        let encoded = rows.partition_point(|row| (*row as usize) < self.base_rows);
+        let (encoded, plain) = rows.split_at(encoded);
+        let mut used: usize = plain.iter().map(|row| self.bytes(*row as usize).len()).sum();
+        let mut held = self.delta.bytes_held();
         if let Some(base) = &self.base {
-            codes = Bits::zeros(base.max_code as usize + 1);
+            used += base.bytes_used(encoded);
             held += base.bytes_held();
-        }
-        for row in rows.iter().map(|row| *row as usize) {
-            match &self.base {
-                Some(base) if row < self.base_rows => {
-                    let code = base.codes.get(row);
-                    if !base.is_null(row) && !codes.get(code as usize) {
-                        codes.set(code as usize);
-                        used += base.bytes_of(code).len();
-                    }
-                }
-                _ => used += self.bytes(row).len(),
-            }
         }
         held.saturating_sub(used)
     }
