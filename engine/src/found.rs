@@ -1,12 +1,12 @@
 //! Rows that a read has found: kept where they are until they are sent, all of them or the first of an order.
 
-use std::collections::VecDeque;
+use std::{borrow::Cow, collections::VecDeque};
 
 use arrow::array::ArrayRef;
 
 use crate::{
     block::{BLOCK_BYTES, Block},
-    column::{SegmentColumn, gather_runs},
+    column::{Physical, SegmentColumn, gather_runs, physical},
     content_hash,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
@@ -138,6 +138,10 @@ pub(crate) struct First {
     /// Over the keys' values.
     keys: Vec<SortKey>,
     limit: usize,
+    /// The table's column that the first key is, if its values are whole numbers inside.
+    leading: Option<usize>,
+    /// As many rows as wanted have no later value there: rows that do are not looked at.
+    bound: Option<i64>,
 }
 
 impl Wanted {
@@ -159,11 +163,20 @@ impl Wanted {
         };
         let exprs = top.keys.iter().map(of_key).collect::<Result<Vec<Expr>>>()?;
         let renumbered = top.keys.iter().enumerate().map(|(column, key)| SortKey { column, ..key.clone() });
+        let leading = match exprs.first() {
+            Some(Expr::Column { index, ty }) if physical(ty) == Physical::Int => {
+                // Zeros of different signs are equal, but not inside.
+                Some(*index).filter(|_| !matches!(ty, Type::Float4 | Type::Float8))
+            }
+            _ => None,
+        };
         Ok(Wanted::First(Box::new(First {
             input: Projection::new(&exprs, row)?,
             types: exprs.iter().map(Expr::ty).collect(),
             keys: renumbered.collect(),
             limit: top.limit as usize,
+            leading,
+            bound: None,
         })))
     }
 
@@ -205,7 +218,7 @@ impl Table {
                 Wanted::First(first) => {
                     let many = first.many(batch_rows);
                     for rows in rows.chunks(many) {
-                        found.push(slot, rows);
+                        found.push(slot, &self.hopeful(first, slot, rows));
                         if found.len() >= many {
                             self.keep_first(first, found, context)?;
                         }
@@ -242,8 +255,38 @@ impl Table {
         gather_runs(&self.schema.columns[column].ty, &cells)
     }
 
+    /// The rows that may be among the first of an order.
+    fn hopeful<'a>(&self, first: &First, slot: u32, rows: &'a [u32]) -> Cow<'a, [u32]> {
+        let (Some(leading), Some(bound)) = (first.leading, first.bound) else { return rows.into() };
+        let (column, key) = (&self.segments[slot as usize].columns[leading], &first.keys[0]);
+        let is_hopeful = |row: &u32| match column.is_null(*row as usize) {
+            true => key.nulls_first,
+            false if key.descending => column.int(*row as usize) >= bound,
+            false => column.int(*row as usize) <= bound,
+        };
+        rows.iter().copied().filter(is_hopeful).collect()
+    }
+
+    /// The last value of the first key in rows of which no more are wanted, if it is not NULL.
+    fn bound(&self, first: &First, found: &FoundRows) -> Option<i64> {
+        let (leading, key) = (first.leading?, &first.keys[0]);
+        let mut bound: Option<i64> = None;
+        for (slot, rows) in found.runs() {
+            let column = &self.segments[slot as usize].columns[leading];
+            for row in rows.iter().map(|row| *row as usize) {
+                match (column.is_null(row), bound) {
+                    (true, _) if key.nulls_first => {}
+                    (true, _) => return None,
+                    (false, Some(bound)) if (column.int(row) > bound) == key.descending => {}
+                    (false, _) => bound = Some(column.int(row)),
+                }
+            }
+        }
+        bound
+    }
+
     /// Drops the rows beyond the limit.
-    fn keep_first(&self, first: &First, found: &mut FoundRows, context: &EvalContext) -> Result<()> {
+    fn keep_first(&self, first: &mut First, found: &mut FoundRows, context: &EvalContext) -> Result<()> {
         if found.len() <= first.limit {
             return Ok(());
         }
@@ -267,6 +310,7 @@ impl Table {
         let mut kept = order::first(&values, &first.types, &first.keys, first.limit);
         kept.sort_unstable();
         found.keep(&kept);
+        first.bound = self.bound(first, found);
         Ok(())
     }
 
