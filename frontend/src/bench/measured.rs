@@ -13,7 +13,8 @@ pub fn patience(duration: Duration) -> Duration {
 pub fn cancelled(duration: Duration) -> String {
     format!(
         "Nothing is asked after {} s, and what is not answered {} s later is cancelled: it counts among the percentiles \
-         with the time it had taken, and those that are lower bounds therefore are marked.",
+         with the time it had taken, as does the first statement of a client that did not come to ask; those that \
+         are lower bounds therefore are marked.",
         duration.as_secs_f64(),
         patience(duration).as_secs_f64()
     )

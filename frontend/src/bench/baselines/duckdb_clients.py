@@ -38,12 +38,15 @@ def field(value):
     return "" if value is None else str(value)
 
 
-def client(connection, statements, start, end, latencies, cancelled, failures):
-    """Asks one statement after the other from `start` until `end` (both of which are told later)."""
+def client(connection, statements, start, times, latencies, cancelled, failures):
+    """Asks one statement after the other between two times (which are told later). The first one is due at the former:
+    a client that does not come to ask waits as well."""
     start.wait()
+    begun, end = times
     step = 0
-    while time.monotonic() < end[0]:
-        begun = time.perf_counter_ns()
+    while (now := time.monotonic()) < end:
+        if step > 0:
+            begun = now
         statement, expected = statements[step % len(statements)]
         took = latencies
         try:
@@ -55,8 +58,10 @@ def client(connection, statements, start, end, latencies, cancelled, failures):
         except Exception as error:  # told to whoever asked
             failures.append(error)
             return
-        took.append((time.perf_counter_ns() - begun) // 1000)
+        took.append(round((time.monotonic() - begun) * 1e6))
         step += 1
+    if step == 0:
+        cancelled.append(round((now - begun) * 1e6))
 
 
 def prepare(connection, questions, hands):
@@ -70,16 +75,17 @@ def prepare(connection, questions, hands):
 
 
 def turn(clients, seconds, more):
-    start, end, latencies, cancelled, failures = threading.Event(), [0.0], [], [], []
-    arguments = (start, end, latencies, cancelled, failures)
+    start, times, latencies, cancelled, failures = threading.Event(), [], [], [], []
+    arguments = (start, times, latencies, cancelled, failures)
     threads = [threading.Thread(target=client, args=(*each, *arguments)) for each in clients]
     for thread in threads:
         thread.start()
     begun = time.monotonic()
-    end[0] = begun + seconds
+    end = begun + seconds
+    times.extend((begun, end))
     start.set()
     for thread in threads:
-        thread.join(max(0.0, end[0] + more - time.monotonic()))
+        thread.join(max(0.0, end + more - time.monotonic()))
     # Who has not yet begun to execute what is to be cancelled is told again.
     while any(thread.is_alive() for thread in threads):
         for (cursor, _), thread in zip(clients, threads):

@@ -142,7 +142,7 @@ impl Hand {
     pub fn ask(&self, started: Instant, duration: Duration) -> Asking<'_> {
         let deadline = started + duration;
         let over = Box::pin(sleep_until((deadline + patience(duration)).into()));
-        Asking { hand: self, deadline, over, step: 0, begun: None, turn: Turn::default() }
+        Asking { hand: self, deadline, over, step: 0, begun: Some(started), turn: Turn::default() }
     }
 }
 
@@ -158,14 +158,19 @@ pub struct Asking<'h> {
 }
 
 impl Asking<'_> {
-    /// What to ask now, see [`Hand::pick`], unless it is too late; the statement before has ended.
+    /// What to ask now, see [`Hand::pick`], unless it is too late; the statement before has ended. The first one was due
+    /// when the turn began: a client that does not come to ask waits as well.
     pub fn next(&mut self) -> Option<usize> {
         let now = Instant::now();
-        self.turn.latencies.extend(self.begun.take().map(|begun| now - begun));
+        let waited = self.begun.take();
+        if self.step > 0 {
+            self.turn.latencies.extend(waited.map(|begun| now - begun));
+        }
         if now >= self.deadline {
+            self.turn.cancelled.extend(waited.filter(|_| self.step == 0).map(|begun| now - begun));
             return None;
         }
-        self.begun = Some(now);
+        self.begun = waited.filter(|_| self.step == 0).or(Some(now));
         self.step += 1;
         Some(self.hand.pick(self.step - 1))
     }
