@@ -32,11 +32,11 @@ impl Targets {
         let [measured, to_wanted, reached] = match measured {
             Some(measured) => {
                 let reached = if is_reached(measured) { "yes" } else { "no" };
-                [number(measured, 2), ratio(measured, wanted), reached.to_owned()]
+                [number(measured, 3), ratio(measured, wanted), reached.to_owned()]
             }
             None => ["not measured", "-", "-"].map(str::to_owned),
         };
-        self.0.row(vec![what, measured, format!("{bound} {}", number(wanted, 2)), to_wanted, reached]);
+        self.0.row(vec![what, measured, format!("{bound} {}", number(wanted, 1)), to_wanted, reached]);
     }
 
     /// Prints the table, and writes it to the files that were asked for.
