@@ -143,8 +143,10 @@ impl System {
 
     /// Disconnects the clients, if it is something to connect to: the next ones are others.
     fn disconnect(&mut self) {
-        if let Access::Wire { clients, .. } = &mut self.access {
-            clients.take().map(Clients::leave);
+        if let Access::Wire { clients, .. } = &mut self.access
+            && let Some(clients) = clients.take()
+        {
+            clients.leave();
         }
     }
 
