@@ -49,6 +49,15 @@ impl Mix {
         }
     }
 
+    /// Whether the rows have columns enough of it for the most equalities that a SELECT may have.
+    pub fn is_in(self, rows: &Rows) -> bool {
+        self.columns(rows).len() >= MOST_EQUALITIES
+    }
+
+    fn columns(self, rows: &Rows) -> Vec<usize> {
+        (0..COLUMNS.len()).filter(|column| self.has(*column, rows)).collect()
+    }
+
     fn has(self, column: usize, rows: &Rows) -> bool {
         if !can_be_asked_for(column) {
             return false;
@@ -70,6 +79,8 @@ pub fn can_be_asked_for(column: usize) -> bool {
     !KEY.contains(name) && !matches!(ty, Type::Float4 | Type::Float8 | Type::Bytea | Type::Uuid)
 }
 
+const MOST_EQUALITIES: usize = 5;
+
 /// A selective SELECT.
 #[derive(Clone, Debug)]
 pub struct Select {
@@ -83,11 +94,11 @@ pub struct Select {
 /// constant from the rows; each finds from 1 to `most` rows.
 pub fn selects(rows: &Rows, mix: Mix, count: usize, seed: u64, most: usize) -> Vec<Select> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let columns: Vec<usize> = (0..COLUMNS.len()).filter(|column| mix.has(*column, rows)).collect();
+    let columns = mix.columns(rows);
     let mut selects = Vec::with_capacity(count);
     while selects.len() < count {
         let row = random.random_range(0..rows.len());
-        let wanted = random.random_range(2..=5);
+        let wanted = random.random_range(2..=MOST_EQUALITIES);
         let mut conditions = Conditions::default();
         while conditions.equal.len() < wanted {
             let column = columns[random.random_range(0..columns.len())];

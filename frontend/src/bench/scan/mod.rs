@@ -193,6 +193,10 @@ impl Bench {
             self.baselines()?;
         }
         for mix in Mix::EACH {
+            if !mix.is_in(&self.rows) {
+                self.report.fact(&of_mix(mix), "not measured: too few columns of so few rows".to_owned());
+                continue;
+            }
             // At equal selectivity, so that they can be compared.
             let selects = self.selects(mix, 3, 1)?;
             self.ride(&of_mix(mix), 1024, &selects, &[]);
