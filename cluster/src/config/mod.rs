@@ -34,7 +34,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use carousel_engine::{
     Ts,
-    position::{KeyRange, Position},
+    position::{KeyRange, Position, covers},
 };
 use serde::{Deserialize, Serialize};
 
@@ -279,25 +279,15 @@ impl Config {
     /// Whether all that a storage process holds is still being copied to it, and it has nothing to send: then no life of it has
     /// anything that could be lost.
     pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
-        let mut receiving: Vec<KeyRange> = self
-            .copies()
-            .filter(|(_, to, _)| *to == process)
-            .flat_map(|(_, _, ranges)| ranges.iter().copied())
-            .collect();
-        receiving.sort_unstable();
-        let is_received = |range: &KeyRange| {
-            let mut next = Some(range.first);
-            for received in &receiving {
-                next = match next.filter(|next| *next <= range.last) {
-                    Some(next) if received.contains(next) => received.last.checked_add(1),
-                    next => next,
-                };
-            }
-            next.is_none_or(|next| next > range.last)
-        };
         let held = self.held(process);
         let sends = self.copies().any(|(from, _, _)| from == process);
-        !sends && !held.is_empty() && held.iter().all(is_received)
+        !sends && !held.is_empty() && covers(&self.received_by(process), &held)
+    }
+
+    /// What is still being copied to a storage process.
+    fn received_by(&self, process: ProcessId) -> Vec<KeyRange> {
+        let received = self.copies().filter(|(_, to, _)| *to == process);
+        received.flat_map(|(_, _, ranges)| ranges.iter().copied()).collect()
     }
 
     /// Whether a storage process receives a copy that is not complete.
@@ -658,8 +648,6 @@ impl Config {
             return Err(ConfigError::Fenced(process, incarnation));
         }
         let mut next = self.clone();
-        // It has restarted where it was: what it was to receive, it still receives.
-        let goes_on = recovered.is_some() || self.has_received_nothing(process);
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
             ProcessKind::Client | ProcessKind::Super => return Ok(self.with_client(process, incarnation)),
@@ -671,14 +659,14 @@ impl Config {
                 if self.placement.nodes()[index].incarnation >= incarnation {
                     return Ok(None);
                 }
-                if goes_on {
+                // What it was to receive, it still receives.
+                if recovered.is_some() || self.has_received_nothing(process) {
                     Arc::make_mut(&mut next.placement).restart(index, incarnation);
                     return Ok(Some(next));
-                } else {
-                    // Its data is gone, which is the failure of its earlier lives.
-                    next = self.suspect(process, incarnation.saturating_sub(1), ts)?.unwrap_or(next);
-                    next.standbys.insert(process, Standby { incarnation, recovered });
                 }
+                // Its data is gone, which is the failure of its earlier lives.
+                next = self.suspect(process, incarnation.saturating_sub(1), ts)?.unwrap_or(next);
+                next.standbys.insert(process, Standby { incarnation, recovered });
             }
             // What it has missed must be copied, so it comes back as any other standby.
             _ => {
@@ -743,11 +731,7 @@ impl Config {
         if let Some(index) = self.placement.index(process) {
             let node = &self.placement.nodes()[index];
             if node.suspected.is_none() && node.incarnation <= incarnation {
-                let receiving: Vec<KeyRange> = self
-                    .copies()
-                    .filter(|(_, to, _)| *to == process)
-                    .flat_map(|(_, _, ranges)| ranges.iter().copied())
-                    .collect();
+                let receiving = self.received_by(process);
                 Arc::make_mut(&mut next.placement).suspect(index, ts, &receiving);
                 next.end_copies(|_, to| to == process);
                 next.version += 1;
