@@ -418,7 +418,7 @@ impl Table {
     /// Adds the hashes of some of the rows that a read has found. Returns whether nothing is left.
     pub(crate) fn hash_found(&self, rider: &mut Rider) -> bool {
         let Work::Hash { found } = &mut rider.work else { return true };
-        let now = found.take(self.options.batch_rows.max(1));
+        let now = found.take(self.options.rows_together());
         let is_done = found.len() == 0;
         for (slot, rows) in now.runs() {
             let segment = &self.segments[slot as usize];

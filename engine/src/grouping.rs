@@ -372,8 +372,6 @@ impl CodeGroups {
 impl Table {
     /// Adds rows of a segment to the groups of a read. Returns how many it were.
     pub(crate) fn add_to_groups(&self, rider: &mut Rider, slot: u32, rows: &[u32]) -> Result<u64> {
-        /// Batches of an answer that have as many rows as are added to groups before these are weighed.
-        const WEIGHED: usize = 32;
         let segment = &self.segments[slot as usize];
         let Work::Groups { groups, input } = &mut rider.work else {
             return Err(SqlError::internal("a read without groups"));
@@ -388,7 +386,7 @@ impl Table {
             .iter()
             .map(|column| (&segment.columns[*column], &self.schema.columns[*column].ty))
             .collect();
-        for part in rows.chunks(self.options.batch_rows.max(1) * WEIGHED) {
+        for part in rows.chunks(self.options.rows_together()) {
             in_parts(0..part.len(), &mut |range| {
                 groups.add(&SegmentRows { columns: &columns, rows: &part[range] }, rows.len(), &mut by_code)
             })?;

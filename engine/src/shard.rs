@@ -72,6 +72,14 @@ pub struct Options {
     pub memory_bytes: Option<usize>,
 }
 
+impl Options {
+    /// How many rows are added to a content hash, or to groups before these are weighed, at a time: enough to look at what a
+    /// code stands for once for all of them.
+    pub(crate) fn rows_together(&self) -> usize {
+        self.batch_rows.max(1) * 32
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options {
