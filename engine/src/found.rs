@@ -50,6 +50,12 @@ impl FoundRows {
         })
     }
 
+    /// Forgets the rows of segments.
+    pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
+        let all = std::mem::take(self);
+        all.runs().filter(|(slot, _)| !is_gone(*slot)).for_each(|(slot, rows)| self.push(slot, rows));
+    }
+
     /// Takes the last ones, at most so many.
     fn take(&mut self, most: usize) -> FoundRows {
         let mut taken = FoundRows::default();

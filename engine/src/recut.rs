@@ -235,10 +235,16 @@ impl Shard {
         Ok(())
     }
 
-    /// Forgets the rows of a range that has been received in part.
+    /// Forgets the rows of a range that has been received in part, also those that a read under way has found.
     pub fn clear(&mut self, range: KeyRange) {
         for piece in 0..self.pieces.len() {
             if self.pieces[piece].is_held() && self.pieces[piece].lies_in(&range) {
+                for rider in self.riders.iter_mut() {
+                    let table = self.tables.get(&rider.table);
+                    if let Some((table, found)) = table.zip(rider.work.found()) {
+                        found.forget(|slot| table.segments[slot as usize].range == piece);
+                    }
+                }
                 self.tables.values_mut().for_each(|table| {
                     table.forget_keys(piece);
                     table.vacate(piece);

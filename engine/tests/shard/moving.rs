@@ -238,3 +238,18 @@ fn ranges_that_are_joined_can_be_read_as_they_were() {
     assert!(rows(&mut scan.shard, 22, 22, &[KeyRange::FULL]));
     assert!(!rows(&mut scan.shard, 23, 23, &halves), "they are one range now");
 }
+
+/// What has come of a copy may be compared when the copy begins anew.
+#[test]
+fn rows_are_forgotten_while_their_hash_is_made() {
+    let mut scan = Scan::with(1_000, Options { batch_rows: 4, ..Options::default() });
+    let kind = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
+    let ts = scan.submit_with(kind, None);
+    let mut effects = Vec::new();
+    assert_eq!(scan.shard.step(&mut effects), Progress::Busy, "it has found more than it hashes at a time");
+    scan.shard.clear(KeyRange::FULL);
+    while scan.shard.step(&mut effects) == Progress::Busy {}
+    assert!(
+        effects.iter().any(|effect| matches!(effect, Effect::Executed { ts: ended, .. } if *ended == ts))
+    );
+}
