@@ -177,8 +177,8 @@ impl Core {
         if let Some(config) = &recovered.config {
             options.config = config.clone();
         }
-        let held = held_by(&options.config, options.id);
         let moving = Moving::new(&options, &recovered);
+        let held = moving.held_in(&options.config, options.id);
         let drops = recovered.dropped().into_iter().map(|table| table.id).collect();
         Core {
             hashes: if held.is_empty() { Vec::new() } else { recovered.hashes },

@@ -30,7 +30,7 @@ use crate::{
     message::{Body, Data, Ddl, Message, MessageId, ProcessId},
     router::{
         core::delivery,
-        mseq::{Batch, Command, Learned, MSeq},
+        mseq::{Batch, Beginning, Command, Learned, MSeq, Routed},
     },
     wire::{AnswerPart, Wire},
 };
@@ -56,6 +56,8 @@ struct World {
     wires: VecDeque<(ProcessId, ProcessId, Wire)>,
     announced: VecDeque<(ProcessId, Configuration)>,
     sequences: BTreeMap<ProcessId, u64>,
+    /// The last message.
+    last: Option<Routed>,
     /// Rows by answered range, of the last message.
     answers: BTreeMap<KeyRange, Vec<u64>>,
     checkpoints: BTreeMap<ProcessId, Checkpoint>,
@@ -72,6 +74,7 @@ impl World {
             wires: VecDeque::new(),
             announced: VecDeque::new(),
             sequences: BTreeMap::new(),
+            last: None,
             answers: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             trace: String::new(),
@@ -81,6 +84,16 @@ impl World {
             let held = world.first.held(id);
             world.start(id, held, Checkpoint::default());
         }
+        world
+    }
+
+    /// Storage processes with 300 rows.
+    fn with_rows(size: u32, replication: u32) -> World {
+        let mut world = World::new(size, replication);
+        let create = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
+        world.order(CLIENT, Body::Ddl(create), Vec::new());
+        world.insert(0..300);
+        world.settle();
         world
     }
 
@@ -115,10 +128,26 @@ impl World {
         let process = ProcessId::storage(number);
         let join = Membership::Join { process, incarnation: 1, recovered: None, address: None };
         self.order(CLIENT, Body::Configuration(Configuration::Membership(join)), Vec::new());
-        self.start(process, Vec::new(), Checkpoint::default());
-        let (ts, config, catalog) = (self.mseq.ts(), self.mseq.config().clone(), self.mseq.catalog().clone());
-        let present = (ts, config.clone());
+        self.begin(process, Vec::new());
+    }
+
+    /// A process starts without data, and begins where the routers say.
+    fn begin(&mut self, process: ProcessId, held: Vec<KeyRange>) {
+        self.start(process, held, Checkpoint::default());
+        let Beginning { ts, catalog, .. } = self.mseq.begins(process);
+        let config = self.mseq.config_behind(ts).clone();
+        let present = (self.mseq.ts(), self.mseq.config().clone());
         self.handle(process, Event::Begin { ts, config, catalog, present });
+    }
+
+    fn change(&mut self, change: Change) -> Ts {
+        let keyspace = self.mseq.config().plan(change).expect("possible");
+        for instruction in &keyspace.instructions {
+            writeln!(self.trace, "instruction {instruction:?}").expect("text");
+        }
+        let ts = self.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
+        writeln!(self.trace, "ts={ts} {change}").expect("text");
+        ts
     }
 
     fn order(&mut self, submitter: ProcessId, body: Body, ranges: Vec<KeyRange>) -> Ts {
@@ -135,7 +164,9 @@ impl World {
             let deliveries = delivery(&routed, process).into_iter().collect();
             self.handle(process, Event::Delivered { deliveries, frontier: routed.ts });
         }
-        routed.ts
+        let ts = routed.ts;
+        self.last = Some(routed);
+        ts
     }
 
     fn handle(&mut self, id: ProcessId, event: Event) {
@@ -295,23 +326,12 @@ impl World {
 
 #[test]
 fn an_expansion_moves_rows_while_messages_go_on() {
-    let mut world = World::new(4, 3);
-    let create = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
-    world.order(CLIENT, Body::Ddl(create), Vec::new());
-    world.insert(0..300);
-    world.settle();
+    let mut world = World::with_rows(4, 3);
     assert_eq!(world.count(0), 300);
     world.join(5);
     world.settle();
     world.trace.clear();
-    let process = ProcessId::storage(5);
-    let identifier = (1 << 62) + (1 << 61);
-    let keyspace = world.mseq.config().plan(Change::Expand { process, identifier }).expect("possible");
-    for instruction in &keyspace.instructions {
-        writeln!(world.trace, "instruction {instruction:?}").expect("text");
-    }
-    let ts = world.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
-    writeln!(world.trace, "ts={ts} {}", Change::Expand { process, identifier }).expect("text");
+    world.change(Change::Expand { process: ProcessId::storage(5), identifier: (1 << 62) + (1 << 61) });
     // Ordered behind the message before anything has moved.
     world.insert(300..400);
     world.settle();
@@ -327,19 +347,12 @@ fn an_expansion_moves_rows_while_messages_go_on() {
 
 #[test]
 fn a_sender_that_restarts_still_has_what_it_is_to_send_of_a_dropped_table() {
-    let mut world = World::new(2, 1);
-    let create = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
-    world.order(CLIENT, Body::Ddl(create), Vec::new());
-    world.insert(0..300);
-    world.settle();
+    let mut world = World::with_rows(2, 1);
     world.join(3);
     world.settle();
     let (sender, receiver) = (ProcessId::storage(1), ProcessId::storage(3));
-    let identifier =
-        world.mseq.config().held(sender)[0].first / 2 + world.mseq.config().held(sender)[0].last / 2;
-    let keyspace =
-        world.mseq.config().plan(Change::Expand { process: receiver, identifier }).expect("possible");
-    world.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
+    let sent = world.mseq.config().held(sender)[0];
+    world.change(Change::Expand { process: receiver, identifier: sent.first / 2 + sent.last / 2 });
     let drop = Ddl::DropTables { names: vec!["t".into()], if_exists: false };
     world.order(CLIENT, Body::Ddl(drop), Vec::new());
     world.order(CLIENT, Body::Checkpoint, Vec::new());
@@ -354,4 +367,28 @@ fn a_sender_that_restarts_still_has_what_it_is_to_send_of_a_dropped_table() {
         "{}",
         world.trace
     );
+}
+
+/// What it held before, it has to receive no less than what it holds now.
+#[test]
+fn who_is_moved_and_loses_its_data_begins_with_nothing() {
+    let mut world = World::with_rows(6, 2);
+    let moved = ProcessId::storage(1);
+    for number in [5, 3] {
+        world.settle();
+        let there = world.mseq.config().held(ProcessId::storage(number))[0];
+        world.change(Change::Rebalance { process: moved, identifier: there.first / 2 + there.last / 2 });
+    }
+    assert!(world.mseq.config().has_received_nothing(moved), "{}", world.trace);
+    let founded = world.first.held(moved);
+    world.begin(moved, founded);
+    while world.scan(moved) {}
+    let message = world.last.as_ref().and_then(|message| delivery(message, moved)).expect("it concerns it");
+    let frontier = message.ts;
+    world.handle(moved, Event::Delivered { deliveries: vec![message], frontier });
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 300, "every replica has every row");
+    }
 }

@@ -84,6 +84,8 @@ pub(super) struct Moving {
     left: Option<Ts>,
     /// Ranges that are not its own any more and whose only copy it may have: its earlier life was suspected.
     pub(super) retained: Vec<KeyRange>,
+    /// It began with nothing: what the config says it holds was an earlier life's, until a keyspace message gives it a place.
+    begun_empty: bool,
 }
 
 impl Moving {
@@ -116,7 +118,13 @@ impl Moving {
             joining: None,
             left: None,
             retained: recovered.held.clone(),
+            begun_empty: recovered.config.is_some() && recovered.held.is_empty(),
         }
+    }
+
+    /// The primary ranges of a config that are held here.
+    pub(super) fn held_in(&self, config: &Config, process: ProcessId) -> Vec<KeyRange> {
+        if self.begun_empty { Vec::new() } else { held_by(config, process) }
     }
 
     /// Whether what is behind the last keyspace message must wait.
@@ -186,6 +194,7 @@ impl Core {
             (self.held, self.moving.retained) = (Vec::new(), Vec::new());
             self.moving.left = Some(ts);
         }
+        self.moving.begun_empty = !keeps;
         self.learn(config.clone(), present);
         self.follow(config);
         self.request_checkpoint(ts);
@@ -314,7 +323,7 @@ impl Core {
             // It has stopped.
             return;
         }
-        let held = held_by(&config, self.options.id);
+        let held = self.moving.held_in(&config, self.options.id);
         if held.is_empty() && !self.held.is_empty() {
             self.moving.retained = self.held.clone();
         }
@@ -365,7 +374,11 @@ impl Core {
     fn change(&mut self, ts: Ts, keyspace: &Keyspace, before: &Config, config: Arc<Config>) {
         let id = self.options.id;
         // It has been applied, so it is correct.
-        let transfers = before.transfers(keyspace).unwrap_or_default();
+        let mut transfers = before.transfers(keyspace).unwrap_or_default();
+        if self.moving.begun_empty {
+            // What an earlier life held it cannot send.
+            transfers.iter_mut().for_each(|transfer| transfer.senders.retain(|sender| *sender != id));
+        }
         let held = held_by(&config, id);
         let deletes = keyspace.instructions.iter().filter_map(|instruction| match instruction {
             Instruction::Delete { process, ranges } if *process == id => Some(ranges.clone()),
@@ -392,6 +405,7 @@ impl Core {
         let cuts = ranges(&|transfer: &Transfer| transfer.to == id || transfer.senders.contains(&id));
         let recut = held != self.held || !cuts.is_empty();
         self.moving.left = held.is_empty().then_some(ts);
+        self.moving.begun_empty = false;
         (self.held, self.options.config) = (held.clone(), config);
         self.moving.retained.clear();
         if !recut {
