@@ -73,16 +73,7 @@ impl Scan {
 
     fn submit(&mut self, operation: &Arc<Operation>) {
         self.ts += 1;
-        self.shard.submit(OrderedOperation {
-            ts: Ts(self.ts),
-            read_ts: Ts(self.ts),
-            operation: operation.clone(),
-            ranges: vec![KeyRange::FULL],
-            undecided: false,
-            window: None,
-            blocks: false,
-            bulk: false,
-        });
+        self.shard.submit(OrderedOperation::new(Ts(self.ts), operation.clone(), vec![KeyRange::FULL]));
     }
 
     fn finish(&mut self) -> Vec<Effect> {

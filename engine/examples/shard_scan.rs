@@ -77,16 +77,11 @@ fn batch(schema: &TableSchema, first: usize, rows: usize) -> RecordBatch {
 }
 
 fn ordered(ts: u64, kind: OperationKind) -> OrderedOperation {
-    OrderedOperation {
-        ts: Ts(ts),
-        read_ts: Ts(ts),
-        operation: Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind }),
-        ranges: vec![KeyRange::FULL],
-        undecided: false,
-        window: None,
-        blocks: false,
-        bulk: false,
-    }
+    OrderedOperation::new(
+        Ts(ts),
+        Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind }),
+        vec![KeyRange::FULL],
+    )
 }
 
 fn question(schema: &TableSchema, seed: u64) -> OperationKind {

@@ -234,6 +234,22 @@ pub struct OrderedOperation {
     pub bulk: bool,
 }
 
+impl OrderedOperation {
+    /// An operation that sees everything before it and is answered as a whole.
+    pub fn new(ts: Ts, operation: Arc<Operation>, ranges: Vec<KeyRange>) -> OrderedOperation {
+        OrderedOperation {
+            ts,
+            read_ts: ts,
+            operation,
+            ranges,
+            undecided: false,
+            window: None,
+            blocks: false,
+            bulk: false,
+        }
+    }
+}
+
 /// What comes out of a shard.
 #[derive(Clone, Debug)]
 pub enum Effect {

@@ -127,16 +127,11 @@ pub(super) fn rows_of(batch: &RecordBatch) -> Vec<(i64, i32)> {
 fn all_rows(shard: &mut Shard, table: TableId, time: Ts, ranges: &[KeyRange]) -> Vec<(i64, i32)> {
     let output = ReadOutput::Rows { projection: both(), top: None };
     let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
-    shard.submit(OrderedOperation {
-        ts: time,
-        read_ts: time,
-        operation: Arc::new(Operation { table, context: Default::default(), kind }),
-        ranges: ranges.to_vec(),
-        undecided: false,
-        window: None,
-        blocks: false,
-        bulk: false,
-    });
+    shard.submit(OrderedOperation::new(
+        time,
+        Arc::new(Operation { table, context: Default::default(), kind }),
+        ranges.to_vec(),
+    ));
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
     let batches = effects.iter().filter_map(|effect| match effect {

@@ -435,14 +435,11 @@ impl Core {
     ) {
         let operation = Arc::new(Operation { table, context: Default::default(), kind });
         self.submit(OrderedOperation {
-            ts: time,
             read_ts,
-            operation,
-            ranges,
-            undecided: false,
             window: Some(CHECKPOINT_WINDOW),
             blocks: true,
             bulk: true,
+            ..OrderedOperation::new(time, operation, ranges)
         });
     }
 
@@ -587,14 +584,10 @@ impl Core {
         let undecided = undecided && !planted(Bug::ReadBeforeDecision);
         let window = (!is_write).then_some(READ_WINDOW);
         self.submit(OrderedOperation {
-            ts: time,
             read_ts,
-            operation,
-            ranges,
             undecided,
             window,
-            blocks: false,
-            bulk: false,
+            ..OrderedOperation::new(time, operation, ranges)
         });
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());

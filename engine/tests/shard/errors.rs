@@ -46,16 +46,7 @@ impl Table {
     fn execute(&mut self, kind: OperationKind) -> Result<u64, SqlError> {
         self.ts += 1;
         let operation = Operation { table: self.schema.id, context: EvalContext::default(), kind };
-        self.shard.submit(OrderedOperation {
-            ts: Ts(self.ts),
-            read_ts: Ts(self.ts),
-            operation: Arc::new(operation),
-            ranges: vec![KeyRange::FULL],
-            undecided: false,
-            window: None,
-            blocks: false,
-            bulk: false,
-        });
+        self.shard.submit(OrderedOperation::new(Ts(self.ts), Arc::new(operation), vec![KeyRange::FULL]));
         let mut effects = Vec::new();
         while self.shard.step(&mut effects) == Progress::Busy {}
         match effects.pop() {

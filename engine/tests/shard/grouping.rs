@@ -17,16 +17,7 @@ use crate::{
 
 /// The groups as text, and the outcome.
 fn answer(shard: &mut Shard, ts: u64, operation: &Arc<Operation>) -> (Vec<String>, String) {
-    shard.submit(OrderedOperation {
-        ts: Ts(ts),
-        read_ts: Ts(ts),
-        operation: operation.clone(),
-        ranges: vec![KeyRange::FULL],
-        undecided: false,
-        window: None,
-        blocks: false,
-        bulk: false,
-    });
+    shard.submit(OrderedOperation::new(Ts(ts), operation.clone(), vec![KeyRange::FULL]));
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
     while shard.collect_garbage(Ts(ts + 1)) == Progress::Busy {}

@@ -163,14 +163,9 @@ fn read_all(shard: &mut Shard, world: &World, ts: Ts, blocks: bool) -> Vec<Effec
         kind: OperationKind::Read(Read { predicate: vec![], output }),
     };
     shard.submit(OrderedOperation {
-        ts,
-        read_ts: ts,
-        operation: Arc::new(operation),
-        ranges: world.ranges.clone(),
-        undecided: false,
-        window: None,
         blocks,
         bulk: true,
+        ..OrderedOperation::new(ts, Arc::new(operation), world.ranges.clone())
     });
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
@@ -282,14 +277,11 @@ fn run(seed: u64, scale: &Scale) -> usize {
             world: world.clone(),
             change,
             ordered: OrderedOperation {
-                ts: Ts(ts),
                 read_ts: Ts(read_ts),
-                operation,
-                ranges,
                 undecided,
                 window,
-                blocks: false,
                 bulk: random.one_in(4),
+                ..OrderedOperation::new(Ts(ts), operation, ranges)
             },
             answers: prediction.answers,
             wanted,

@@ -161,14 +161,11 @@ impl Moving {
         let read_ts = Ts(self.recut.ts.0 - 1);
         let window = 1 + random.below(3) as u32;
         shard.submit(OrderedOperation {
-            ts,
             read_ts,
-            operation,
-            ranges: vec![range],
-            undecided: false,
             window: Some(window),
             blocks: true,
             bulk: true,
+            ..OrderedOperation::new(ts, operation, vec![range])
         });
         self.state = State::Reading { ts, range, window, unread: 0 };
     }
@@ -225,7 +222,14 @@ fn ranges_that_are_joined_can_be_read_as_they_were() {
         let operation = Arc::new(Operation { table: TableId(1), context: context(), kind });
         let (ts, read_ts, ranges) = (Ts(ts), Ts(read_ts), ranges.to_vec());
         let (undecided, window, blocks, bulk) = (false, None, false, false);
-        shard.submit(OrderedOperation { ts, read_ts, operation, ranges, undecided, window, blocks, bulk });
+        shard.submit(OrderedOperation {
+            read_ts,
+            undecided,
+            window,
+            blocks,
+            bulk,
+            ..OrderedOperation::new(ts, operation, ranges)
+        });
         let mut effects = Vec::new();
         while shard.step(&mut effects) == Progress::Busy {}
         let outcomes = effects.into_iter().find_map(|effect| match effect {

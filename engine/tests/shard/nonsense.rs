@@ -245,14 +245,12 @@ fn nonsense_is_refused_and_does_not_panic() {
                 if matches!(insert.rows, InsertRows::Staged(_)));
             let undecided = random.one_in(4);
             shard.submit(OrderedOperation {
-                ts,
                 read_ts: Ts(random.next() % (ts.0 + 20)),
-                operation: Arc::new(Operation { table, context: context(), kind }),
-                ranges,
                 undecided,
                 window: random.one_in(3).then(|| random.below(3) as u32),
                 blocks: random.one_in(4),
                 bulk: random.one_in(4),
+                ..OrderedOperation::new(ts, Arc::new(Operation { table, context: context(), kind }), ranges)
             });
             if random.one_in(2) {
                 step(&mut shard, &mut effects);

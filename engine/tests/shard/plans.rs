@@ -20,16 +20,11 @@ use crate::{
 fn count(shard: &mut Shard, ts: u64, predicate: Vec<Expr>) -> u64 {
     let read = Read { predicate, output: ReadOutput::Rows { projection: Vec::new(), top: None } };
     let kind = OperationKind::Read(read);
-    shard.submit(OrderedOperation {
-        ts: Ts(ts),
-        read_ts: Ts(ts),
-        operation: Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind }),
-        ranges: vec![KeyRange::FULL],
-        undecided: false,
-        window: None,
-        blocks: false,
-        bulk: false,
-    });
+    shard.submit(OrderedOperation::new(
+        Ts(ts),
+        Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind }),
+        vec![KeyRange::FULL],
+    ));
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
     match effects.pop() {

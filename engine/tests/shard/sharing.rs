@@ -72,14 +72,12 @@ impl Scan {
         // Every statement has its own clock; nothing here asks for it.
         let context = EvalContext { now: self.ts as i64, ..EvalContext::default() };
         self.shard.submit(OrderedOperation {
-            ts: Ts(self.ts),
-            read_ts: Ts(self.ts),
-            operation: Arc::new(Operation { table: self.schema.id, context, kind }),
-            ranges: vec![KeyRange::FULL],
-            undecided: false,
             window,
-            blocks: false,
-            bulk: false,
+            ..OrderedOperation::new(
+                Ts(self.ts),
+                Arc::new(Operation { table: self.schema.id, context, kind }),
+                vec![KeyRange::FULL],
+            )
         });
         Ts(self.ts)
     }

@@ -136,14 +136,15 @@ impl Core {
         let time = self.next_local();
         let read_ts = if planted(Bug::CopyOfThePresent) { time } else { local(part.keyspace) };
         self.submit(OrderedOperation {
-            ts: time,
             read_ts,
-            operation: Arc::new(Operation { table: table.id, context: Default::default(), kind: rows }),
-            ranges: vec![part.range],
-            undecided: false,
             window: Some(SHARD_WINDOW),
             blocks: true,
             bulk: true,
+            ..OrderedOperation::new(
+                time,
+                Arc::new(Operation { table: table.id, context: Default::default(), kind: rows }),
+                vec![part.range],
+            )
         });
         let hash = self.next_local();
         self.submit_to_all(hash, read_ts, table.id, read(ReadOutput::ContentHash), vec![part.range]);

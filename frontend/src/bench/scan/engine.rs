@@ -221,16 +221,7 @@ impl Engine {
 }
 
 fn ordered(ts: u64, operation: Arc<Operation>) -> OrderedOperation {
-    OrderedOperation {
-        ts: Ts(ts),
-        read_ts: Ts(ts),
-        operation,
-        ranges: vec![KeyRange::FULL],
-        undecided: false,
-        window: None,
-        blocks: false,
-        bulk: false,
-    }
+    OrderedOperation::new(Ts(ts), operation, vec![KeyRange::FULL])
 }
 
 fn key(batch: &RecordBatch, row: usize) -> (String, i16, i16) {
