@@ -212,7 +212,8 @@ pub struct Delete {
 /// An operation with its place in the order, as a shard receives it.
 #[derive(Clone, Debug)]
 pub struct OrderedOperation {
-    /// Its position in the m-seq. Strictly increasing over the operations submitted to a shard.
+    /// Its position in the m-seq. Strictly increasing over the operations submitted to a shard, except `late` ones, and over
+    /// those.
     pub ts: Ts,
     /// The prefix a read sees: versions that begin before `read_ts` and do not end before it. Equal to `ts` except
     /// for reads under a pin.
@@ -232,6 +233,9 @@ pub struct OrderedOperation {
     pub blocks: bool,
     /// Of a read that takes long and that no user waits for: it looks at one segment in each revolution of the others.
     pub bulk: bool,
+    /// Whether operations with a later `Ts` have been submitted before it. None of them has read what it writes, or
+    /// written there.
+    pub late: bool,
 }
 
 impl OrderedOperation {
@@ -246,6 +250,7 @@ impl OrderedOperation {
             window: None,
             blocks: false,
             bulk: false,
+            late: false,
         }
     }
 }

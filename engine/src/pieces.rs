@@ -23,12 +23,14 @@ pub(crate) struct Piece {
     pub(crate) until: Option<Ts>,
     /// When it got its bounds.
     pub(crate) cut: Ts,
+    /// The latest prefix that an operation asks for that has been admitted: writes come behind it.
+    pub(crate) reached: Ts,
 }
 
 impl Piece {
     /// A piece that is held.
     pub(crate) fn new(range: KeyRange, since: Ts) -> Piece {
-        Piece { range, since, until: None, cut: since }
+        Piece { range, since, until: None, cut: since, reached: Ts::ZERO }
     }
 
     pub(crate) fn is_held(&self) -> bool {

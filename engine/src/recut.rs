@@ -358,6 +358,7 @@ impl Shard {
         for piece in 0..self.pieces.len() {
             while let Some(next) = self.next_of(piece) {
                 self.pieces[piece].range.last = self.pieces[next].range.last;
+                self.pieces[piece].reached = self.pieces[piece].reached.max(self.pieces[next].reached);
                 self.pieces[next].vacate();
                 for table in self.tables.values_mut() {
                     table.tails[next] = None;

@@ -23,6 +23,9 @@
 //!   may fail is undecided until the end of its own revolution, even if no other shard has a say.
 //! - *Definitions* (create, drop) act at once.
 //!
+//! Where rows are still being received, operations wait while those behind them go on with the rows that are there. Such a
+//! *late* operation joins behind later ones that have left its ranges alone: for every single row the order is the same.
+//!
 //! Rows that were staged come piece by piece ([`Shard::supply`]), so that a large INSERT needs little memory besides
 //! what it inserts and riders go on between the pieces; nothing is admitted before the last piece is in.
 
@@ -124,6 +127,8 @@ pub struct Shard {
     /// When the last of them was made.
     pub(crate) recut_at: Ts,
     submitted: Ts,
+    /// The last one that was late.
+    submitted_late: Ts,
     /// Nobody asks for a prefix before this.
     pub(crate) horizon: Ts,
     /// The INSERT that was admitted last, if not all its rows have come.
@@ -163,6 +168,7 @@ impl Shard {
             recut_at: Ts::ZERO,
             horizon: Ts::ZERO,
             submitted: Ts::ZERO,
+            submitted_late: Ts::ZERO,
             filling: None,
             supplies: BTreeMap::new(),
             early: BTreeMap::new(),
@@ -182,9 +188,17 @@ impl Shard {
     /// Hands over the next operation; it joins at the next segment boundary.
     ///
     /// # Panics
-    /// When its `Ts` is not above those of all operations submitted before.
+    /// When its `Ts` is not above those of all operations submitted before, or of those that were late if it is.
     pub fn submit(&mut self, operation: OrderedOperation) {
-        self.advance_to(operation.ts);
+        if operation.late {
+            assert!(
+                operation.ts > self.submitted_late,
+                "late operations are submitted in the order of their Ts"
+            );
+            self.submitted_late = operation.ts;
+        } else {
+            self.advance_to(operation.ts);
+        }
         self.inbox.push_back(operation);
     }
 
@@ -513,6 +527,7 @@ impl Shard {
                 return refuse(error, effects);
             }
         };
+        self.reach(&rider);
         if early == Some(Decision::Commit) {
             rider.awaits_decision = false;
         }
@@ -541,12 +556,26 @@ impl Shard {
         }
         let (ts, rides) = (rider.ts, rider.rides);
         let place = self.riders.insert(rider);
-        if rides && let Some(ride) = table.riding.last_mut() {
-            ride.place = place;
+        if rides {
+            table.ride_of(ts).place = place;
         }
         self.tables.insert(id, table);
         if !rides {
             self.finish(ts, effects);
+        }
+    }
+
+    /// Notes how far the pieces are that an operation acts on.
+    ///
+    /// # Panics
+    /// When it is a write of a prefix that has been read.
+    fn reach(&mut self, rider: &Rider) {
+        for (piece, place) in self.pieces.iter_mut().zip(&rider.place_of_range) {
+            if place.is_some() {
+                let is_in_order = !rider.is_write || rider.ts >= piece.reached;
+                assert!(is_in_order, "a write at {} where {} has been read", rider.ts, piece.reached);
+                piece.reached = piece.reached.max(rider.sees.min(rider.ts));
+            }
         }
     }
 

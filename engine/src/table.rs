@@ -242,7 +242,22 @@ impl Table {
         let tests: Box<[TestId]> =
             rider.split.tests.iter_mut().map(|test| self.tests.join(test, context)).collect();
         let class = self.classes.join(rider, &tests);
-        self.riding.push(Ride::new(rider, tests, class, (self.cursor % slots) as u32, slots as u32));
+        self.join(Ride::new(rider, tests, class, (self.cursor % slots) as u32, slots as u32));
+    }
+
+    /// Adds a ride in the order of `Ts`.
+    fn join(&mut self, ride: Ride) {
+        let index = match self.riding.last() {
+            Some(last) if last.ts > ride.ts => self.riding.partition_point(|other| other.ts < ride.ts),
+            _ => self.riding.len(),
+        };
+        self.riding.insert(index, ride);
+    }
+
+    /// The ride of an operation that rides.
+    pub(crate) fn ride_of(&mut self, ts: Ts) -> &mut Ride {
+        let index = self.riding.partition_point(|ride| ride.ts < ts);
+        &mut self.riding[index]
     }
 
     /// Takes a read from those that have paused.
@@ -254,8 +269,7 @@ impl Table {
     /// Lets a read go on that has paused.
     pub(crate) fn resume(&mut self, mut ride: Ride) {
         ride.paused = false;
-        let index = self.riding.partition_point(|other| other.ts < ride.ts);
-        self.riding.insert(index, ride);
+        self.join(ride);
     }
 
     pub(crate) fn resume_all(&mut self) {

@@ -7,6 +7,7 @@ mod errors;
 mod generate;
 mod grouping;
 mod large;
+mod late;
 mod limits;
 mod moving;
 mod nonsense;
