@@ -357,6 +357,8 @@ pub enum AnswerPart {
     Done {
         /// For each range the number of rows, or how it failed.
         outcomes: Vec<(KeyRange, Result<u64, SqlError>)>,
+        /// Whether the process answers for further ranges as soon as their rows are there.
+        more: bool,
     },
     /// The message was planned against another catalog or config: it has no effect.
     Stale,

@@ -104,6 +104,20 @@ pub fn covers(outer: &[KeyRange], inner: &[KeyRange]) -> bool {
     })
 }
 
+/// The parts of a range that begin at its beginning and at boundaries (ascending).
+pub fn cut(range: KeyRange, boundaries: &[Position]) -> Vec<KeyRange> {
+    let mut parts = Vec::new();
+    let mut first = range.first;
+    for boundary in boundaries.iter().copied() {
+        if first < boundary && boundary <= range.last {
+            parts.push(KeyRange::new(first, boundary - 1));
+            first = boundary;
+        }
+    }
+    parts.push(KeyRange::new(first, range.last));
+    parts
+}
+
 /// The most combinations of key constants that are looked up one by one; beyond, the whole ring is asked.
 const POINTS: usize = 1024;
 

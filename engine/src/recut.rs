@@ -30,7 +30,7 @@ use crate::{
     found::FoundRows,
     operation::{Effect, OrderedOperation, Ts},
     pieces::{Piece, held_at},
-    position::{KeyRange, Position},
+    position::{KeyRange, Position, cut},
     primary_key::Address,
     rider::Change,
     riders::Riders,
@@ -66,20 +66,6 @@ impl Recut {
         boundaries.dedup();
         boundaries
     }
-}
-
-/// The parts of a range that begin at its beginning and at boundaries.
-fn cut(range: KeyRange, boundaries: &[Position]) -> Vec<KeyRange> {
-    let mut parts = Vec::new();
-    let mut first = range.first;
-    for boundary in boundaries.iter().copied() {
-        if first < boundary && boundary <= range.last {
-            parts.push(KeyRange::new(first, boundary - 1));
-            first = boundary;
-        }
-    }
-    parts.push(KeyRange::new(first, range.last));
-    parts
 }
 
 /// What of these ranges is not in others; all sorted and disjoint.

@@ -779,8 +779,10 @@ impl Core {
                 open.grouped.entry(from).or_default().extend(groups);
             }
             AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
-            AnswerPart::Done { outcomes } => {
-                open.done.insert(from);
+            AnswerPart::Done { outcomes, more } => {
+                if !more {
+                    open.done.insert(from);
+                }
                 let returned = open.returned.remove(&from).unwrap_or_default();
                 let grouped = open.grouped.remove(&from).unwrap_or_default();
                 let mut counted: HashSet<KeyRange> = HashSet::new();

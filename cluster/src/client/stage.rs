@@ -85,7 +85,7 @@ impl Stager {
     pub async fn push(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
         self.admitted.grow(admission::bytes_of(batch), self.client.memory())?;
         let config = self.config.clone();
-        for range in config.primary_ranges() {
+        for range in config.overlapping(&[KeyRange::FULL]) {
             let Some(part) = rows_within(batch, &range)? else { continue };
             let mut holders = config.holders(range);
             holders.retain(|holder| !config.is_suspected(*holder));

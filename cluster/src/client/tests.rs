@@ -139,7 +139,7 @@ impl Scene {
     /// A storage process answers for its half of the ring.
     fn answer(&mut self, from: ProcessId, id: MessageId, ts: u64) {
         let outcomes = self.config.held(from).into_iter().map(|range| (range, Ok(1))).collect();
-        let answer = Answer { id, ts: Ts(ts), part: AnswerPart::Done { outcomes } };
+        let answer = Answer { id, ts: Ts(ts), part: AnswerPart::Done { outcomes, more: false } };
         self.receive(from, Wire::Answers(vec![answer]));
     }
 
@@ -484,7 +484,7 @@ fn who_has_answered_does_not_answer_for_more() {
         .filter(|range| scene.config.holders(*range).contains(&s1))
         .collect();
     let outcomes = kept.iter().map(|range| (*range, Ok(1))).collect();
-    let answer = Answer { id, ts: Ts(5), part: AnswerPart::Done { outcomes } };
+    let answer = Answer { id, ts: Ts(5), part: AnswerPart::Done { outcomes, more: false } };
     scene.receive(s3, Wire::Answers(vec![answer]));
     assert!(scene.parts().is_empty(), "the others answer");
     scene.receive(s2, Wire::Restarted { incarnation: 2, passed: Some(id) });

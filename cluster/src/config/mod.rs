@@ -34,7 +34,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use carousel_engine::{
     Ts,
-    position::{KeyRange, Position, covers},
+    position::{KeyRange, Position, covers, cut},
 };
 use serde::{Deserialize, Serialize};
 
@@ -305,17 +305,49 @@ impl Config {
         self.placement.primary()[self.placement.primary_at(position)].0
     }
 
-    /// The primary ranges that overlap any of `ranges`, ascending.
+    /// The ranges that overlap any of `ranges` and that operations act on, ascending: the primary ranges, and where a process
+    /// has a part of one and is still receiving another, the parts. Until all has been received each part has its own
+    /// votes and answers, so that nobody waits for rows that are there.
     pub fn overlapping(&self, ranges: &[KeyRange]) -> Vec<KeyRange> {
-        self.placement.touched(ranges).into_iter().map(|(range, _)| range).collect()
+        self.touched(ranges).into_iter().map(|(range, _)| range).collect()
     }
 
-    /// The processes that hold a primary range, its primary first; empty when it is no primary range.
-    pub fn holders(&self, range: KeyRange) -> Vec<ProcessId> {
-        match self.placement.primary().binary_search_by_key(&range, |(range, _)| *range) {
-            Ok(i) => self.placement.holders(self.placement.primary()[i].1).map(|node| node.process).collect(),
-            Err(_) => Vec::new(),
+    /// The same, with their partitions.
+    fn touched(&self, ranges: &[KeyRange]) -> Vec<(KeyRange, usize)> {
+        let touched = self.placement.touched(ranges);
+        let boundaries = self.boundaries();
+        if boundaries.is_empty() {
+            return touched;
         }
+        let parts =
+            |(range, partition)| cut(range, &boundaries).into_iter().map(move |part| (part, partition));
+        let concerned = |part: &KeyRange| ranges.iter().any(|range| range.overlaps(part));
+        touched.into_iter().flat_map(parts).filter(|(part, _)| concerned(part)).collect()
+    }
+
+    /// Where copies that are not complete begin and end.
+    fn boundaries(&self) -> Vec<Position> {
+        let copied = self.copies().flat_map(|(_, _, ranges)| ranges);
+        let mut boundaries: Vec<Position> =
+            copied.flat_map(|range| [Some(range.first), range.last.checked_add(1)]).flatten().collect();
+        boundaries.sort_unstable();
+        boundaries.dedup();
+        boundaries
+    }
+
+    /// The parts of primary ranges that operations name, see [`Config::overlapping`].
+    pub fn parts(&self, primary: &[KeyRange]) -> Vec<KeyRange> {
+        let boundaries = self.boundaries();
+        primary.iter().flat_map(|range| cut(*range, &boundaries)).collect()
+    }
+
+    /// The processes that hold a primary range or a part of one, its primary first; empty when no primary range contains it.
+    pub fn holders(&self, range: KeyRange) -> Vec<ProcessId> {
+        let (primary, partition) = self.placement.primary()[self.placement.primary_at(range.first)];
+        if range.last > primary.last {
+            return Vec::new();
+        }
+        self.placement.holders(partition).map(|node| node.process).collect()
     }
 
     /// Since when a process holds the primary range that contains a position; none when it does not hold it.
@@ -357,7 +389,7 @@ impl Config {
         let sent = self.copies().filter(|(from, _, _)| *from == process);
         let sent: Vec<KeyRange> = sent.flat_map(|(_, _, ranges)| ranges.iter().copied()).collect();
         let mut ranges = self.held(process);
-        ranges.extend(self.overlapping(&sent));
+        ranges.extend(self.placement.touched(&sent).into_iter().map(|(range, _)| range));
         ranges.sort_unstable();
         ranges.dedup();
         ranges
@@ -486,7 +518,7 @@ impl Config {
 
     /// The processes that would execute a write of these ranges now, or a read at the present time.
     pub fn executors(&self, ranges: &[KeyRange], writes: bool) -> Vec<ProcessId> {
-        let touched = self.placement.touched(ranges);
+        let touched = self.touched(ranges);
         let executors = if writes { self.write_all(&touched) } else { self.read_one(0, None, &touched) };
         executors.into_iter().map(|(process, _)| process).collect()
     }
@@ -500,7 +532,7 @@ impl Config {
         }
         match &message.body {
             Body::Data(data) => {
-                let touched = self.placement.touched(&message.ranges);
+                let touched = self.touched(&message.ranges);
                 if data.operation.is_write() {
                     self.write_all(&touched)
                 } else {
@@ -599,22 +631,21 @@ impl Config {
         let mut partitions: Vec<usize> = touched.iter().map(|(_, partition)| *partition).collect();
         partitions.sort_unstable();
         partitions.dedup();
-        let class = |partition: usize, replica: usize| {
+        let answers = |partition: usize, replica: usize| {
+            let is_late = |read_ts| self.placement.since(partition, replica) > read_ts;
             let node = self.placement.holder(partition, replica);
-            if node.suspected.is_some()
-                || read_ts.is_some_and(|read_ts| self.placement.since(partition, replica) > read_ts)
-            {
-                return None;
-            }
-            if !self.is_busy(node.process) {
+            (node.suspected.is_none() && !read_ts.is_some_and(is_late)).then_some(node.process)
+        };
+        let receives = |process: ProcessId, range: KeyRange| {
+            self.copies()
+                .any(|(_, to, copied)| to == process && copied.iter().any(|copied| copied.overlaps(&range)))
+        };
+        let class = |partition: usize, replica: usize| {
+            let process = answers(partition, replica)?;
+            if !self.is_busy(process) {
                 return Some(Class::Idle);
             }
-            let receiving = |range: KeyRange| {
-                self.copies().any(|(_, to, copied)| {
-                    to == node.process && copied.iter().any(|copied| copied.overlaps(&range))
-                })
-            };
-            match self.placement.ranges(partition).any(receiving) {
+            match self.placement.ranges(partition).any(|range| receives(process, range)) {
                 true => Some(Class::Receiving),
                 false => Some(Class::Busy),
             }
@@ -623,7 +654,14 @@ impl Config {
         answering.sort_unstable();
         let destinations = touched.iter().filter_map(|(range, partition)| {
             let found = answering.binary_search_by_key(partition, |(partition, _)| *partition).ok()?;
-            Some((self.placement.holder(*partition, answering[found].1).process, *range))
+            let replica = answering[found].1;
+            // Where nobody has all of a partition, somebody may have the part.
+            let reach = self.placement.reach();
+            let mut others = (0..reach).filter_map(|r| answers(*partition, (offset + r) % reach));
+            let part = (class(*partition, replica) == Some(Class::Receiving))
+                .then(|| others.find(|process| !receives(*process, *range)))
+                .flatten();
+            Some((part.unwrap_or(self.placement.holder(*partition, replica).process), *range))
         });
         by_process(destinations.collect())
     }

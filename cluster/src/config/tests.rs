@@ -63,7 +63,16 @@ fn live_holders(config: &Config, range: KeyRange) -> BTreeSet<ProcessId> {
 }
 
 fn touched(config: &Config, ranges: &[KeyRange]) -> Vec<KeyRange> {
-    config.primary_ranges().filter(|primary| ranges.iter().any(|range| primary.overlaps(range))).collect()
+    let primary = config.primary_ranges().collect::<Vec<_>>();
+    config
+        .parts(&primary)
+        .into_iter()
+        .filter(|part| ranges.iter().any(|range| part.overlaps(range)))
+        .collect()
+}
+
+fn receives(config: &Config, process: ProcessId, range: KeyRange) -> bool {
+    config.received_by(process).iter().any(|received| received.overlaps(&range))
 }
 
 /// Primary ranges partition the ring, and each has as many holders as it can.
@@ -82,6 +91,19 @@ fn check_ring(config: &Config) -> Result<(), TestCaseError> {
         prop_assert_eq!(config.range_of(range.last), range);
         for process in config.storage_processes() {
             prop_assert_eq!(holders.contains(&process), config.held(process).contains(&range));
+        }
+        let parts = config.parts(&[range]);
+        prop_assert!(covers(&parts, &[range]) && covers(&[range], &parts));
+        for part in parts {
+            prop_assert_eq!(config.holders(part), config.holders(range));
+            for process in config.storage_processes() {
+                let received = config.received_by(process);
+                prop_assert!(
+                    !receives(config, process, part) || covers(&received, &[part]),
+                    "{} in part",
+                    part
+                );
+            }
         }
     }
     Ok(())
@@ -106,6 +128,8 @@ fn check_read(
             prop_assert!(holders.contains(process));
             let idle = holders.iter().any(|holder| !config.is_busy(*holder));
             prop_assert!(!idle || !config.is_busy(*process), "{} is busy and others are not", process);
+            let has = |holder: &ProcessId| !receives(config, *holder, *range);
+            prop_assert!(has(process) || !holders.iter().any(has), "{} does not have {}", process, range);
         }
     }
     Ok(())

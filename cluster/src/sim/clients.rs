@@ -439,7 +439,7 @@ impl World {
             moments.any(|before| within(self.replay.rows(table.id, filter, before)) == given)
         };
         let mut configs = self.replay.configs_since(question.seen).iter();
-        match configs.any(|(_, config)| config.primary_ranges().all(was_so)) {
+        match configs.any(|(_, config)| config.overlapping(&[KeyRange::FULL]).into_iter().all(was_so)) {
             true => Ok(()),
             false => Err(format!(
                 "{statement:?} of {}, basic, after {}: {:?} was never so",
@@ -461,7 +461,7 @@ impl World {
             .collect();
         let was_so = |config: &Config| {
             let mut sums: BTreeSet<(i64, i32)> = [(0, 0)].into();
-            for range in config.primary_ranges() {
+            for range in config.overlapping(&[KeyRange::FULL]) {
                 let within = |(key, _): &&(i64, i32)| {
                     range.contains(table.partitioning.position(&[Value::Int8(*key)]))
                 };

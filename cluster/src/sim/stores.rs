@@ -149,7 +149,7 @@ impl World {
         let outdated = std::mem::take(&mut disk.outdated);
         let joins = checkpoint.is_none() && (outdated || !self.config.contains(id));
         let held = match &checkpoint {
-            Some(checkpoint) => checkpoint.recovered.held.clone(),
+            Some(checkpoint) => checkpoint.recovered.parts(),
             None if joins => Vec::new(),
             None => self.config.held(id),
         };
@@ -387,12 +387,19 @@ impl World {
             // What it may keep of an earlier life is what is written of it there.
             return Ok(());
         }
+        let behind = self.replay.configs_since(ts).get(1);
+        if checkpoint.recovered.held.is_empty()
+            && behind.is_some_and(|(_, config)| config.has_received_nothing(id))
+        {
+            // It has begun without data, and is given a place by the next message.
+            return Ok(());
+        }
         let mut shard = [Shard::new(0, 1, checkpoint.recovered.held.clone(), few_rows_a_segment())];
         checkpoint.load(&mut shard);
         let [mut shard] = shard;
         for (number, table) in (1..).zip(checkpoint.recovered.catalog.tables()) {
             let position = |key: i64| table.partitioning.position(&[carousel_engine::Value::Int8(key)]);
-            let mut wanted = self.replay.rows(table.id, &Filter::All, ts);
+            let mut wanted = self.replay.rows(table.id, &Filter::All, Ts(ts.0 + 1));
             wanted.retain(|(key, _)| held.iter().any(|range| range.contains(position(*key))));
             let time = Ts(local(ts).0 + number);
             let mut rows = all_rows(&mut shard, table.id, time, &checkpoint.recovered.held);

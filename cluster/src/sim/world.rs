@@ -688,7 +688,7 @@ fn brief(wire: &Wire) -> String {
                     let part = match &answer.part {
                         crate::wire::AnswerPart::Rows { batch, .. } => format!("{} rows", batch.num_rows()),
                         crate::wire::AnswerPart::Groups(_) => "groups".into(),
-                        crate::wire::AnswerPart::Done { outcomes } => {
+                        crate::wire::AnswerPart::Done { outcomes, .. } => {
                             let outcomes: Vec<String> = outcomes
                                 .iter()
                                 .map(|(_, outcome)| match outcome {

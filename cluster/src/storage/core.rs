@@ -30,11 +30,12 @@ use carousel_engine::{
     operation::{
         Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId,
     },
-    position::KeyRange,
+    position::{KeyRange, covers},
 };
 
 mod checkpoints;
 mod interface;
+mod late;
 mod moving;
 mod readers;
 mod serving;
@@ -44,6 +45,7 @@ mod votes;
 pub use self::interface::{ChunkWanted, ContentHash, CoreOptions, Effect, Event, Recovered};
 use self::{
     checkpoints::{Requested, Writing},
+    late::{Late, in_time, late},
     moving::Moving,
     supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
 };
@@ -128,6 +130,7 @@ pub struct Core {
     requested: Option<Requested>,
     writing: Option<Writing>,
     moving: Moving,
+    late: Late,
     /// Dropped tables whose rows a checkpoint still needs.
     drops: Vec<TableId>,
     hashes: Vec<ContentHash>,
@@ -150,21 +153,26 @@ pub struct Core {
 }
 
 /// Bits of local time below a message's `Ts`.
-const LOCAL_BITS: u32 = 16;
+const LOCAL_BITS: u32 = 18;
 /// Local times between two messages that are kept for the process's own operations.
 const OWN_OPERATIONS: u64 = 1 << 12;
 
 /// The time of a shard at a message: later than everything between it and the message before.
 ///
 /// # Panics
-/// When the m-seq has more than 2^48 messages.
+/// When the m-seq has more than 2^46 messages.
 pub fn local(ts: Ts) -> Ts {
     assert!(ts.0 < 1 << (64 - LOCAL_BITS), "the m-seq is exhausted");
     Ts(ts.0 << LOCAL_BITS)
 }
 
+/// The last of a shard's times before the next message.
+fn end(ts: Ts) -> Ts {
+    Ts(local(Ts(ts.0 + 1)).0 - 1)
+}
+
 /// The message at or before a shard's time.
-fn global(local: Ts) -> Ts {
+pub(super) fn global(local: Ts) -> Ts {
     Ts(local.0 >> LOCAL_BITS)
 }
 
@@ -204,6 +212,7 @@ impl Core {
             pins: BTreeMap::new(),
             requested: None,
             writing: None,
+            late: Late::default(),
             drops,
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
@@ -387,15 +396,14 @@ impl Core {
 
     /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
     fn advance(&mut self) {
-        // A read that waits for its reader does no work.
-        while self.running.len() - self.stalled.len() < self.options.running
-            && !self.moving.is_waiting()
+        self.submit_late();
+        while self.may_go_on()
             && let Some(delivery) = self.pending.pop_front()
         {
             self.delivered = delivery.ts;
             self.process(delivery);
         }
-        if self.pending.is_empty() && !self.moving.is_waiting() {
+        if self.pending.is_empty() && !self.moving.is_changing() {
             self.delivered = self.frontier;
         }
         self.rejoin();
@@ -411,18 +419,15 @@ impl Core {
     /// A local time for an operation of the process's own, after everything that has been submitted.
     fn next_local(&mut self) -> Ts {
         let time = Ts(self.submitted.0.max(local(self.delivered).0) + 1);
-        assert_eq!(
-            global(time),
-            self.delivered.max(global(self.submitted)),
-            "too many operations between two messages"
-        );
+        let is_free = global(time) == self.delivered.max(global(self.submitted)) && in_time(time) == time;
+        assert!(is_free, "too many operations between two messages");
         time
     }
 
     /// Whether a read can have a local time of its own.
     fn has_local(&self) -> bool {
-        let last = self.submitted.0.max(local(self.delivered).0);
-        global(Ts(last + OWN_OPERATIONS)) == self.delivered
+        let last = Ts(self.submitted.0.max(local(self.delivered).0) + OWN_OPERATIONS);
+        global(last) == self.delivered && in_time(last) == last
     }
 
     fn submit_to_all(
@@ -455,6 +460,10 @@ impl Core {
 
     fn submit(&mut self, operation: OrderedOperation) {
         self.take_time(operation.ts);
+        self.submit_at_its_time(operation);
+    }
+
+    fn submit_at_its_time(&mut self, operation: OrderedOperation) {
         for shard in 0..self.options.shards {
             self.effects.push(Effect::Submit { shard, operation: operation.clone() });
         }
@@ -473,12 +482,15 @@ impl Core {
             Body::Pin { lease_ms } => {
                 let lease_ms = u64::from(*lease_ms);
                 self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });
-                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
+                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
             }
             Body::Checkpoint => {
-                self.request_checkpoint(ts);
+                // Who is receiving makes one when everything is there.
+                if !self.moving.is_waiting() {
+                    self.request_checkpoint(ts);
+                }
                 self.logged = 0;
-                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
+                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
             }
             Body::Configuration(configuration) => self.configure(&message, configuration, ts),
         }
@@ -506,8 +518,8 @@ impl Core {
         };
         let is_ordered = message.id.is_ordered();
         // A basic read was sent here because of the config that its client knows.
-        let routed = delivery.config_version == self.options.config.version()
-            && delivery.ranges.iter().all(|range| self.held.contains(range));
+        let routed =
+            delivery.config_version == self.options.config.version() && covers(&self.held, &delivery.ranges);
         if !(is_ordered || routed && self.has_local()) {
             return self.lose(message.id);
         }
@@ -533,11 +545,11 @@ impl Core {
             if chunks.is_empty() {
                 // No row of the payload lies in the ranges that are held here.
                 let outcomes = delivery.ranges.iter().map(|range| (*range, Ok(0))).collect();
-                return self.answer(message.id, ts, AnswerPart::Done { outcomes });
+                return self.answer(message.id, ts, AnswerPart::Done { outcomes, more: false });
             }
         }
         if delivery.ranges.is_empty() {
-            return self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new() });
+            return self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
         }
         let cancelled = self.cancelled.remove(&message.id);
         if cancelled && !is_write {
@@ -560,35 +572,42 @@ impl Core {
             }
         }
         let time = if is_ordered { local(ts) } else { self.next_local() };
-        let running = Running {
-            answer: (!cancelled).then_some(message.id),
-            read_ts,
-            is_write,
-            undecided,
-            executing: (0..self.options.shards).collect(),
-            outcomes: delivery.ranges.iter().map(|range| (*range, Ok(0))).collect(),
-            rows: Vec::new(),
-            returned_bytes: 0,
-            unread: VecDeque::new(),
-        };
-        if is_write {
-            self.writes.insert(time);
-        }
+        self.take_time(time);
+        let (present, late_ones) = self.late.split(&delivery.ranges, is_write);
         if !cancelled {
             self.by_message.insert(message.id, time);
         }
-        self.running.insert(time, running);
-        let ranges = delivery.ranges.clone();
-        // What is read at the present time sees all messages up to it.
-        let read_ts = if read_ts == ts { time } else { local(read_ts) };
-        let undecided = undecided && !planted(Bug::ReadBeforeDecision);
-        let window = (!is_write).then_some(READ_WINDOW);
-        self.submit(OrderedOperation {
-            read_ts,
-            undecided,
-            window,
-            ..OrderedOperation::new(time, operation, ranges)
-        });
+        for (time, ranges, waits) in [(time, present, false), (late(time), late_ones, true)] {
+            if ranges.is_empty() {
+                continue;
+            }
+            let running = Running {
+                answer: (!cancelled).then_some(message.id),
+                read_ts,
+                is_write,
+                undecided,
+                executing: (0..self.options.shards).collect(),
+                outcomes: ranges.iter().map(|range| (*range, Ok(0))).collect(),
+                rows: Vec::new(),
+                returned_bytes: 0,
+                unread: VecDeque::new(),
+            };
+            if is_write {
+                self.writes.insert(time);
+            }
+            self.running.insert(time, running);
+            let operation = OrderedOperation {
+                // What is read at the present time sees all messages up to it.
+                read_ts: if read_ts == ts { time } else { local(read_ts) },
+                undecided: undecided && !planted(Bug::ReadBeforeDecision),
+                window: (!is_write).then_some(READ_WINDOW),
+                ..OrderedOperation::new(time, operation.clone(), ranges)
+            };
+            match waits {
+                true => self.late.push(operation),
+                false => self.submit_at_its_time(operation),
+            }
+        }
         if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());
             let taken = vec![0; self.options.shards];
@@ -684,6 +703,12 @@ impl Core {
         self.decide(ts);
     }
 
+    /// The times of the parts of an operation that have not ended.
+    fn parts(&self, time: Ts) -> impl Iterator<Item = Ts> {
+        let parts = [in_time(time), late(time)];
+        parts.into_iter().filter(|part| self.running.contains_key(part))
+    }
+
     /// Outcomes by primary range.
     fn outcomes(&self, time: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
         let outcomes = self.running.get(&time).into_iter().flat_map(|running| &running.outcomes);
@@ -697,6 +722,7 @@ impl Core {
         let Some(running) = self.running.remove(&time) else { return };
         self.returned_bytes -= running.returned_bytes;
         self.writes.remove(&time);
+        self.late.end(time);
         if let Some(decision) = decision {
             for shard in 0..self.options.shards {
                 self.effects.push(Effect::Decide { shard, ts: time, decision });
@@ -713,19 +739,22 @@ impl Core {
             }
         }
         if let Some(id) = running.answer {
-            self.by_message.remove(&id);
+            let more = self.parts(time).next().is_some();
+            if !more {
+                self.by_message.remove(&id);
+            }
             if !failed {
                 for rows in running.rows {
                     self.answer(id, ts, rows);
                 }
             }
-            self.answer(id, ts, AnswerPart::Done { outcomes });
+            self.answer(id, ts, AnswerPart::Done { outcomes, more });
         }
     }
 
     fn fail(&mut self, delivery: &Delivery, error: SqlError) {
         let outcomes = delivery.ranges.iter().map(|range| (*range, Err(error.clone()))).collect();
-        self.answer(delivery.message.id, delivery.ts, AnswerPart::Done { outcomes });
+        self.answer(delivery.message.id, delivery.ts, AnswerPart::Done { outcomes, more: false });
     }
 
     fn answer(&mut self, id: MessageId, ts: Ts, part: AnswerPart) {
@@ -748,10 +777,11 @@ impl Core {
 
     fn executed(&self) -> Ts {
         // A read changes nothing, and may have to wait for its reader.
-        match self.writes.first() {
-            Some(oldest) => global(Ts(oldest.0 - 1)),
+        let executed = match self.writes.first() {
+            Some(oldest) => Ts(global(*oldest).0 - 1),
             None => self.delivered,
-        }
+        };
+        self.moving.migrations.oldest_receiving().map_or(executed, |keyspace| keyspace.min(executed))
     }
 
     fn peers_of_ring(&self) -> impl Iterator<Item = ProcessId> {
@@ -779,6 +809,6 @@ pub(crate) fn held_by(config: &Config, process: ProcessId) -> Vec<KeyRange> {
     if config.is_suspected(process) { Vec::new() } else { config.held(process) }
 }
 
-fn runs_before(writes: &BTreeSet<Ts>, ts: Ts) -> bool {
-    writes.range(..local(ts)).next().is_some()
+fn runs_until(writes: &BTreeSet<Ts>, ts: Ts) -> bool {
+    writes.range(..=end(ts)).next().is_some()
 }

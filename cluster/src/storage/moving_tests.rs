@@ -120,7 +120,7 @@ impl World {
     fn restart(&mut self, id: ProcessId) {
         let checkpoint = self.checkpoints.remove(&id).expect("it has made one");
         assert_eq!(checkpoint.recovered.ts, self.mseq.ts());
-        self.start(id, checkpoint.recovered.held.clone(), checkpoint);
+        self.start(id, checkpoint.recovered.parts(), checkpoint);
     }
 
     /// A standby joins and begins with what the routers have.
@@ -209,7 +209,7 @@ impl World {
                     self.wires.push_back((id, to, wire));
                 }
                 Effect::Answer(_, answer) => match answer.part {
-                    AnswerPart::Done { outcomes } => {
+                    AnswerPart::Done { outcomes, .. } => {
                         for (range, outcome) in outcomes {
                             self.answers.entry(range).or_default().push(outcome.expect("it does not fail"));
                         }
@@ -367,6 +367,49 @@ fn a_sender_that_restarts_still_has_what_it_is_to_send_of_a_dropped_table() {
         "{}",
         world.trace
     );
+}
+
+/// Two of the three that stay receive what the fourth had.
+#[test]
+fn who_receives_goes_on_with_what_it_has() {
+    let mut world = World::with_rows(4, 2);
+    world.change(Change::Contract { process: ProcessId::storage(3) });
+    let receivers = [2, 4].map(ProcessId::storage);
+    for id in receivers {
+        while world.scan(id) {}
+        assert!(world.processes[&id].core.is_receiving(), "{}", world.trace);
+    }
+    // Nothing has moved, and no message travels.
+    let whole: Vec<KeyRange> = world.mseq.config().overlapping(&[KeyRange::FULL]);
+    world.insert(300..400);
+    let everywhere = |world: &mut World| {
+        for id in world.processes.keys().copied().collect::<Vec<_>>() {
+            while world.scan(id) {}
+        }
+    };
+    everywhere(&mut world);
+    let answered: Vec<KeyRange> = world.answers.keys().copied().collect();
+    assert_eq!(answered, whole, "somebody has each range and has answered for it");
+    let answers: Vec<usize> = world.answers.values().map(Vec::len).collect();
+    assert_eq!(answers, [2, 1, 1, 2], "who receives a part has not");
+    let count = |world: &mut World, offset| {
+        let output = ReadOutput::Rows { projection: Vec::new(), top: None };
+        let body = world.data(OperationKind::Read(Read { predicate: Vec::new(), output }), offset);
+        world.order(CLIENT, body, vec![KeyRange::FULL]);
+        everywhere(world);
+        world.answers.values().map(|replicas| replicas[0]).sum::<u64>()
+    };
+    for offset in 0..4 {
+        assert_eq!(count(&mut world, offset), 400, "reads see what was written meanwhile");
+    }
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty());
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 400, "every replica has every row");
+    }
+    world.order(CLIENT, Body::Checkpoint, Vec::new());
+    // A replica with other contents would stop.
+    world.settle();
 }
 
 /// What it held before, it has to receive no less than what it holds now.

@@ -412,7 +412,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let checkpoint = Checkpoint::newest(dir)?;
     let joins = checkpoint.is_none() && (is_outdated || !options.config.contains(options.id));
     let held = match &checkpoint {
-        Some(checkpoint) => checkpoint.recovered.held.clone(),
+        Some(checkpoint) => checkpoint.recovered.parts(),
         None if joins => Vec::new(),
         None => options.config.held(options.id),
     };

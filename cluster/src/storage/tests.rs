@@ -20,7 +20,7 @@ use carousel_engine::{
 
 use super::{
     basic::BasicRead,
-    core::{Core, CoreOptions, Effect, Event, Recovered, local},
+    core::{Core, CoreOptions, Effect, Event, Recovered, global, local},
     node::{Input, Node, Output},
 };
 use crate::{
@@ -104,9 +104,11 @@ impl Scene {
             let line = match effect {
                 Effect::Submit { operation, .. } => {
                     let undecided = if operation.undecided { " undecided" } else { "" };
-                    format!("{me} submits ts={}{undecided}", operation.ts.0 >> 16)
+                    format!("{me} submits ts={}{undecided}", global(operation.ts))
                 }
-                Effect::Decide { ts, decision, .. } => format!("{me} decides ts={} {decision:?}", ts.0 >> 16),
+                Effect::Decide { ts, decision, .. } => {
+                    format!("{me} decides ts={} {decision:?}", global(ts))
+                }
                 Effect::Send(to, wire) => {
                     let line = match &wire {
                         Wire::Votes(votes) => {
@@ -127,7 +129,7 @@ impl Scene {
                 }
                 Effect::Answer(to, answer) => {
                     let part = match answer.part {
-                        AnswerPart::Done { outcomes } => {
+                        AnswerPart::Done { outcomes, .. } => {
                             let outcomes: Vec<String> = outcomes
                                 .into_iter()
                                 .map(|(range, outcome)| match outcome {
@@ -145,8 +147,8 @@ impl Scene {
                     let Recovered { ts, ballots, .. } = *checkpoint;
                     format!("{me} begins checkpoint ts={ts} with {} ballots", ballots.len())
                 }
-                Effect::Allow { ts, batches, .. } => format!("{me} allows ts={} {batches}", ts.0 >> 16),
-                Effect::Cancel { ts, .. } => format!("{me} cancels ts={}", ts.0 >> 16),
+                Effect::Allow { ts, batches, .. } => format!("{me} allows ts={} {batches}", global(ts)),
+                Effect::Cancel { ts, .. } => format!("{me} cancels ts={}", global(ts)),
                 Effect::EndCheckpoint { ts, .. } => format!("{me} completes checkpoint ts={ts}"),
                 other => format!("{me} {other:?}"),
             };
@@ -224,7 +226,7 @@ impl Scene {
     }
 
     fn horizon(&self, number: u32) -> u64 {
-        self.cores[&number].horizon().0 >> 16
+        global(self.cores[&number].horizon()).0
     }
 
     /// The process's only shard has executed an operation.

@@ -70,6 +70,7 @@ fn examples() -> Vec<Wire> {
         }])),
         answer(AnswerPart::Done {
             outcomes: vec![(KeyRange::FULL, Err(error.clone())), (KeyRange::FULL, Ok(7))],
+            more: true,
         }),
         Wire::Staged { payload, range: KeyRange::FULL, chunk: 1, outcome: Err(Box::new(error)) },
         Wire::Stage(StageChunk {

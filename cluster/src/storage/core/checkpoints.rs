@@ -1,7 +1,7 @@
 //! Checkpoints: what is read for them, and what follows when they are durable (DESIGN, decision 13).
 //!
-//! A checkpoint has the rows that a read at its `Ts` sees, those of ranges that are held no more and that others are
-//! still to receive, and whatever else the process needs to go on from there.
+//! A checkpoint has the rows that a read just behind its `Ts` sees, those of ranges that are held no more and that others
+//! are still to receive, and whatever else the process needs to go on from there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -12,7 +12,7 @@ use carousel_engine::{
 };
 
 use super::{
-    Arc, Catalog, Config, ContentHash, Core, Effect, MessageId, ProcessId, Recovered, local, runs_before,
+    Arc, Catalog, Config, ContentHash, Core, Effect, MessageId, ProcessId, Recovered, end, local, runs_until,
 };
 use crate::storage::migration::{self, PartId};
 
@@ -74,8 +74,8 @@ struct CheckpointRead {
 }
 
 impl Core {
-    /// A checkpoint of the present moment, at `ts`, has been asked for. A newer one makes one that has not begun
-    /// unnecessary.
+    /// A checkpoint of the present moment, of everything up to `ts`, has been asked for. A newer one makes one that has
+    /// not begun unnecessary.
     pub(super) fn request_checkpoint(&mut self, ts: Ts) {
         let served = self.moving.served_and_not_held();
         let (catalog, config) = (self.catalog.clone(), self.options.config.clone());
@@ -93,7 +93,7 @@ impl Core {
         if self.writing.is_some() {
             return;
         }
-        let Some(requested) = self.requested.take_if(|requested| !runs_before(writes, requested.ts)) else {
+        let Some(requested) = self.requested.take_if(|requested| !runs_until(writes, requested.ts)) else {
             return;
         };
         let Requested { ts, catalog, config, passed, held, compared, served, catalogs } = requested;
@@ -172,7 +172,7 @@ impl Core {
         let executing = (0..self.options.shards).collect();
         let Some(writing) = &mut self.writing else { return };
         writing.reads.insert(time, CheckpointRead { table: table.id, until, executing });
-        let read_ts = local(until.unwrap_or(writing.ts));
+        let read_ts = until.map_or(end(writing.ts), local);
         let read = OperationKind::Read(Read { predicate: Vec::new(), output });
         self.submit_to_all(time, read_ts, table.id, read, ranges);
     }

@@ -78,6 +78,11 @@ impl Recovered {
         dropped.into_values().cloned().collect()
     }
 
+    /// The key ranges of its shards: what is held, cut where the config still has copies under way.
+    pub fn parts(&self) -> Vec<KeyRange> {
+        self.config.as_ref().map_or_else(|| self.held.clone(), |config| config.parts(&self.held))
+    }
+
     /// Makes a shard ready for the rows.
     pub fn prepare(&self, shard: &mut Shard) {
         let tables = self.catalog.tables().cloned().chain(self.dropped());

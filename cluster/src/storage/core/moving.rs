@@ -3,8 +3,8 @@
 //!
 //! A keyspace message has its turn when everything before it has been given to the shards. They change their key
 //! ranges ([`Recut`]); then the process sends what others are to receive ([`super::serving`]), and takes what it is to
-//! receive itself. Until its parts are there it takes nothing that is ordered behind the message. As soon as they are,
-//! it makes a checkpoint of that very moment.
+//! receive itself. Until its parts are there, operations of their ranges wait ([`super::late`]). As soon as they are, it
+//! makes a checkpoint.
 //!
 //! What is received begins just before the keyspace message: a read at the message's `Ts` sees it, as it did where it
 //! came from.
@@ -19,7 +19,7 @@ use carousel_engine::{
 };
 
 use super::{
-    Arc, Catalog, Config, Core, CoreOptions, Delivery, Effect, MessageId, ProcessId, Recovered, Wire,
+    Arc, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId, Recovered, Wire,
     held_by, local, serving::Session,
 };
 use crate::{
@@ -127,9 +127,14 @@ impl Moving {
         if self.begun_empty { Vec::new() } else { held_by(config, process) }
     }
 
-    /// Whether what is behind the last keyspace message must wait.
+    /// Whether the shards are changing their ranges: nothing goes on.
+    pub(super) fn is_changing(&self) -> bool {
+        self.changing.is_some()
+    }
+
+    /// Whether what the last keyspace message gives to the process is not all there.
     pub(super) fn is_waiting(&self) -> bool {
-        self.changing.is_some() || self.migrations.is_waiting() && !planted(Bug::AheadOfTheCopy)
+        self.is_changing() || self.migrations.is_waiting() && !planted(Bug::AheadOfTheCopy)
     }
 
     /// The oldest keyspace message at whose `Ts` rows may still have to be read, or to be received: up to then no shard
@@ -213,6 +218,7 @@ impl Core {
         self.writes.clear();
         self.stalled.clear();
         self.supplying.clear();
+        self.late = Late::default();
     }
 
     /// Who has left the ring and has ended everything needs no votes any more, and votes again from what it has written down:
@@ -408,6 +414,7 @@ impl Core {
         self.moving.begun_empty = false;
         (self.held, self.options.config) = (held.clone(), config);
         self.moving.retained.clear();
+        self.late.begin(received.clone());
         if !recut {
             return self.begin_moving(ts, transfers, deletes);
         }
@@ -417,7 +424,7 @@ impl Core {
         let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
         assert_eq!(time, local(ts), "a keyspace message has a time of its own");
         self.take_time(time);
-        let recut = Recut { ts: time, held, received, cuts };
+        let recut = Recut { ts: time, held: self.options.config.parts(&held), received, cuts };
         self.tell_shards(|| ShardCommand::Recut(recut.clone()));
     }
 
@@ -462,8 +469,8 @@ impl Core {
             migration::Effect::Install { part, hashes, .. } => self.check(part, hashes),
             // The shards have done so when they changed their ranges.
             migration::Effect::Delete { .. } => {}
-            // Nothing behind the message has been taken yet.
-            migration::Effect::Checkpoint { keyspace } => self.request_checkpoint(keyspace),
+            // Everything up to here has been given to the shards, or waits to be: it is executed first.
+            migration::Effect::Checkpoint { .. } => self.request_checkpoint(self.delivered),
             migration::Effect::Announce { keyspace } => {
                 let process = self.options.id;
                 self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));

@@ -16,7 +16,8 @@ impl Core {
 
     /// A reader has taken batches: the shards that they came from may send as many more.
     pub(super) fn took_batches(&mut self, id: MessageId, batches: u32) {
-        let Some(time) = self.by_message.get(&id).copied() else { return };
+        // A read has one part.
+        let Some(time) = self.by_message.get(&id).and_then(|time| self.parts(*time).next()) else { return };
         let Some(running) = self.running.get_mut(&time) else { return };
         let mut allowed = vec![0; self.options.shards];
         let taken = running.unread.len().min(batches as usize);
@@ -54,12 +55,19 @@ impl Core {
             self.cancelled.insert(id);
             return;
         };
-        self.stalled.remove(&time);
-        let Some(running) = self.running.get_mut(&time) else { return };
-        running.answer = None;
-        running.rows.clear();
-        running.unread.clear();
-        if !running.is_write {
+        for time in self.parts(time).collect::<Vec<_>>() {
+            self.stalled.remove(&time);
+            let Some(running) = self.running.get_mut(&time) else { continue };
+            running.answer = None;
+            running.rows.clear();
+            running.unread.clear();
+            if running.is_write {
+                continue;
+            }
+            if self.late.cancel(time) {
+                self.running.remove(&time);
+                continue;
+            }
             let shards = running.executing.iter();
             self.effects.extend(shards.map(|shard| Effect::Cancel { shard: *shard, ts: time }));
         }

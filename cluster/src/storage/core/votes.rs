@@ -21,11 +21,12 @@ impl Core {
 
     /// Ends an undecided write that has been executed here, if its votes allow.
     pub(super) fn decide(&mut self, ts: Ts) {
-        let time = local(ts);
-        let executed = self.running.get(&time).is_some_and(|r| r.undecided && r.executing.is_empty());
-        if executed && let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) {
-            self.end(time, Some(decision));
-        }
+        let Some(decision) = self.ballots.get(ts).and_then(Ballot::decision) else { return };
+        let is_executed = |time: &Ts| {
+            self.running.get(time).is_some_and(|running| running.undecided && running.executing.is_empty())
+        };
+        let executed: Vec<Ts> = self.parts(local(ts)).filter(is_executed).collect();
+        executed.into_iter().for_each(|time| self.end(time, Some(decision)));
     }
 
     /// Whether votes about a write are kept here.
@@ -35,12 +36,12 @@ impl Core {
 
     /// Whether a write has been begun here that others must vote about before it is decided.
     pub(crate) fn needs_votes(&self, ts: Ts) -> bool {
-        let Some(running) = self.running.get(&local(ts)).filter(|running| running.undecided) else {
-            return false;
-        };
+        let parts = || self.parts(local(ts)).map(|part| &self.running[&part]).filter(|part| part.undecided);
         let ballot = self.ballots.get(ts).filter(|ballot| ballot.decision().is_none());
         // What it acts on here votes here, whatever is held since.
-        ballot.is_some_and(|ballot| ballot.missing().any(|range| !running.outcomes.contains_key(&range)))
+        let votes_here = |range: &KeyRange| parts().any(|part| part.outcomes.contains_key(range));
+        parts().next().is_some()
+            && ballot.is_some_and(|ballot| ballot.missing().any(|range| !votes_here(&range)))
     }
 
     /// The ranges whose votes are missing about writes that have been executed here.

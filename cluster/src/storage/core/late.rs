@@ -1,0 +1,136 @@
+//! What waits for rows that are being received, while what is ordered behind it goes on with the rows that are there.
+//!
+//! ```text
+//!                 ranges that are there        ranges that are being received
+//!   keyspace  ──▶ shards change their ranges   parts are asked for
+//!   write     ──▶ executed, answered           ┐
+//!   read      ──▶ executed, answered           │ wait
+//!   write     ──▶ executed, answered           ┘
+//!                                              all parts are there ──▶ executed, answered, in their order
+//! ```
+//!
+//! A write is executed in two parts, each with a time of its own; the ranges of each answer and vote for themselves. A read
+//! of a range that is not there waits as a whole. Where a part of a primary range is received, operations name the parts
+//! ([`Config::overlapping`](crate::config::Config::overlapping)). What changes the tables or the key ranges, and INSERTs of
+//! staged rows, wait for their turn with everything behind them.
+
+use std::collections::VecDeque;
+
+use carousel_engine::{Ts, operation::OrderedOperation, position::KeyRange};
+
+use super::{Core, global, local, supplies::staged_insert};
+use crate::{config::Configuration, message::Body, wire::Delivery};
+
+/// Operations that may wait.
+const WAITING: usize = 1 << 14;
+/// The bit that tells the time of what has waited from that of what has not.
+const LATE: u64 = 1 << 16;
+/// The bit of times after those of what has waited and belongs to the same message.
+const AFTER: u64 = 1 << 17;
+
+/// The time of the part of an operation that has to wait, if `time` is that of the one that has not.
+pub(super) fn late(time: Ts) -> Ts {
+    Ts(time.0 | LATE)
+}
+
+/// The time of the part of an operation that need not wait.
+pub(super) fn in_time(time: Ts) -> Ts {
+    Ts(time.0 & !LATE)
+}
+
+/// Operations that wait for ranges.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// Ranges that are not there, or on which something has waited that has not been given to the shards.
+    ranges: Vec<KeyRange>,
+    /// In the order of their times.
+    waiting: VecDeque<OrderedOperation>,
+    /// Those that wait, and those that have waited and have not ended.
+    open: usize,
+}
+
+impl Late {
+    /// Whether what is ordered now may have to wait.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// From here on operations wait for these ranges.
+    pub(super) fn begin(&mut self, ranges: Vec<KeyRange>) {
+        assert!(self.waiting.is_empty(), "something waits for an earlier change");
+        self.ranges = ranges;
+    }
+
+    fn is_late(&self, range: &KeyRange) -> bool {
+        self.ranges.iter().any(|late| late.overlaps(range))
+    }
+
+    /// What of an operation goes on and what waits.
+    pub(super) fn split(&self, ranges: &[KeyRange], is_write: bool) -> (Vec<KeyRange>, Vec<KeyRange>) {
+        if !is_write && ranges.iter().any(|range| self.is_late(range)) {
+            return (Vec::new(), ranges.to_vec());
+        }
+        ranges.iter().partition(|range| !self.is_late(range))
+    }
+
+    /// An operation waits for its ranges.
+    pub(super) fn push(&mut self, operation: OrderedOperation) {
+        self.waiting.push_back(OrderedOperation { late: true, ..operation });
+        self.open += 1;
+    }
+
+    /// An operation has ended.
+    pub(super) fn end(&mut self, time: Ts) {
+        if late(time) == time {
+            self.open -= 1;
+        }
+    }
+
+    /// Nobody wants the answer of an operation any more; whether it was still waiting.
+    pub(super) fn cancel(&mut self, time: Ts) -> bool {
+        let waiting = self.waiting.binary_search_by_key(&time, |operation| operation.ts);
+        let cancelled = waiting.ok().and_then(|index| self.waiting.remove(index));
+        self.open -= usize::from(cancelled.is_some());
+        cancelled.is_some()
+    }
+
+    fn may_be_overtaken_by(&self, delivery: &Delivery) -> bool {
+        let may = match &delivery.message.body {
+            Body::Data(_) => staged_insert(delivery).is_none(),
+            Body::Pin { .. } | Body::Checkpoint => true,
+            Body::Configuration(Configuration::Keyspace(_)) | Body::Ddl(_) => false,
+            Body::Configuration(_) => true,
+        };
+        may && self.waiting.len() < WAITING
+    }
+}
+
+impl Core {
+    /// Whether the next delivery can be given to the shards.
+    pub(super) fn may_go_on(&self) -> bool {
+        // A read that waits for its reader does no work. What has waited counts by itself: others wait for its votes.
+        let others = self.running.len().saturating_sub(self.stalled.len() + self.late.open);
+        others < self.options.running
+            && !self.moving.is_changing()
+            && (self.late.is_empty()
+                || self.pending.front().is_some_and(|next| self.late.may_be_overtaken_by(next)))
+    }
+
+    /// Gives what has waited to the shards when everything is there.
+    pub(super) fn submit_late(&mut self) {
+        if self.late.is_empty() || self.moving.is_waiting() {
+            return;
+        }
+        let stalled = self.stalled.iter().filter(|time| late(**time) == **time).count();
+        while self.late.open - self.late.waiting.len() - stalled < self.options.running
+            && let Some(operation) = self.late.waiting.pop_front()
+        {
+            let after = Ts(local(global(operation.ts)).0 | AFTER);
+            self.submitted = self.submitted.max(after);
+            self.submit_at_its_time(operation);
+        }
+        if self.late.waiting.is_empty() {
+            self.late.ranges.clear();
+        }
+    }
+}
