@@ -300,7 +300,7 @@ impl Shard {
         match found {
             Some(found) => {
                 table.keys.replace(hash, found, address);
-                table.segments[address.slot as usize].previous.insert(address.row, found);
+                table.segments[address.slot as usize].set_previous(address.slot, address.row, found);
             }
             None => table.keys.insert(hash, address),
         }

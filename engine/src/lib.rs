@@ -13,6 +13,7 @@ mod batch_size;
 mod bits;
 mod block;
 mod column;
+mod compaction;
 mod content_hash;
 pub mod datetime;
 pub mod error;

@@ -1,6 +1,8 @@
 //! The hash index over a table's primary key: from a key to its newest version. Older versions, and earlier rows with
 //! the same key, are reached from there.
 
+use std::cell::Cell;
+
 use hashbrown::HashTable;
 
 /// Where a row version is: a segment of its table, and a row of the segment.
@@ -14,13 +16,82 @@ pub(crate) struct Address {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
-    address: Address,
+    /// As [`Numbers`] says where it is.
+    stored: Address,
+}
+
+impl Entry {
+    /// Where it is to be looked for, for whoever puts all entries into other buckets.
+    fn hash_again(&self, all_move: &Cell<bool>) -> u64 {
+        all_move.set(true);
+        spread(self.hash)
+    }
 }
 
 /// The index of one table in one shard.
 #[derive(Debug, Default)]
 pub(crate) struct KeyIndex {
     entries: HashTable<Entry>,
+    numbers: Numbers,
+}
+
+/// What the rows of entries mean. When the rows of a segment get new numbers, the entries follow some at a time; until
+/// then those that have not been rewritten are told from the others by a bit.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// Slots whose rows have been renumbered an odd number of times: entries with new numbers have the bit [`ODD`].
+    odd: Vec<bool>,
+    /// The segment that has been renumbered last, while entries may have its rows' old numbers.
+    moved: Option<Moved>,
+}
+
+#[derive(Debug)]
+struct Moved {
+    slot: u32,
+    /// From old numbers to new ones; [`GONE`] for rows that are not there any more.
+    renumbered: Vec<u32>,
+    /// The buckets before this one have no entry with an old number.
+    next: usize,
+}
+
+/// The new number of a row that is not there any more.
+pub(crate) const GONE: u32 = u32::MAX;
+
+/// The bit of a stored slot that tells old numbers from new ones.
+const ODD: u32 = 1 << 31;
+
+impl Numbers {
+    fn is_odd(&self, slot: u32) -> bool {
+        self.odd.get(slot as usize).copied().unwrap_or(false)
+    }
+
+    /// How an address is stored.
+    #[inline]
+    fn stored(&self, address: Address) -> Address {
+        Address { slot: address.slot | if self.is_odd(address.slot) { ODD } else { 0 }, row: address.row }
+    }
+
+    /// Where a stored address is now.
+    #[inline]
+    fn now(&self, stored: Address) -> Option<Address> {
+        let address = Address { slot: stored.slot & !ODD, row: stored.row };
+        match &self.moved {
+            Some(moved) if moved.slot == address.slot && stored != self.stored(address) => {
+                let row = moved.renumbered[address.row as usize];
+                (row != GONE).then_some(Address { slot: address.slot, row })
+            }
+            _ => Some(address),
+        }
+    }
+
+    /// Begins to go through the buckets anew when entries have been put into others.
+    fn note(&mut self, all_move: &Cell<bool>) {
+        if all_move.get()
+            && let Some(moved) = &mut self.moved
+        {
+            moved.next = 0;
+        }
+    }
 }
 
 /// Spreads the stored half of a hash over 64 bits again.
@@ -32,23 +103,31 @@ impl KeyIndex {
     /// The newest version of the key with this hash for which `is_key` holds.
     pub(crate) fn find(&self, hash: u64, mut is_key: impl FnMut(Address) -> bool) -> Option<Address> {
         let hash = hash as u32;
-        self.entries
-            .find(spread(hash), |entry| entry.hash == hash && is_key(entry.address))
-            .map(|entry| entry.address)
+        let mut found = None;
+        self.entries.find(spread(hash), |entry| {
+            found = (entry.hash == hash).then(|| self.numbers.now(entry.stored)).flatten();
+            found.is_some_and(&mut is_key)
+        })?;
+        found
     }
 
     /// Adds a key that is not there.
     pub(crate) fn insert(&mut self, hash: u64, address: Address) {
         let hash = hash as u32;
-        self.entries.insert_unique(spread(hash), Entry { hash, address }, |entry| spread(entry.hash));
+        let entry = Entry { hash, stored: self.numbers.stored(address) };
+        let all_move = Cell::new(false);
+        self.entries.insert_unique(spread(hash), entry, |entry| entry.hash_again(&all_move));
+        self.numbers.note(&all_move);
     }
 
     /// Lets the entry that points to `old` point to `new`. Returns whether there was one.
     pub(crate) fn replace(&mut self, hash: u64, old: Address, new: Address) -> bool {
         let hash = hash as u32;
-        match self.entries.find_mut(spread(hash), |entry| entry.hash == hash && entry.address == old) {
+        let KeyIndex { entries, numbers } = self;
+        let is_it = |entry: &Entry| entry.hash == hash && numbers.now(entry.stored) == Some(old);
+        match entries.find_mut(spread(hash), is_it) {
             Some(entry) => {
-                entry.address = new;
+                entry.stored = numbers.stored(new);
                 true
             }
             None => false,
@@ -58,31 +137,69 @@ impl KeyIndex {
     /// Removes the entry that points to `address`, if there is one.
     pub(crate) fn remove(&mut self, hash: u64, address: Address) {
         let hash = hash as u32;
-        if let Ok(entry) =
-            self.entries.find_entry(spread(hash), |entry| entry.hash == hash && entry.address == address)
-        {
+        let KeyIndex { entries, numbers } = self;
+        let is_it = |entry: &Entry| entry.hash == hash && numbers.now(entry.stored) == Some(address);
+        if let Ok(entry) = entries.find_entry(spread(hash), is_it) {
             entry.remove();
         }
     }
 
     /// Puts every entry where `to` says, and forgets those of which it says nothing: in one pass over all keys.
     pub(crate) fn readdress(&mut self, to: impl Fn(Address) -> Option<Address>) {
-        self.entries.retain(|entry| match to(entry.address) {
+        let KeyIndex { entries, numbers } = self;
+        entries.retain(|entry| match numbers.now(entry.stored).and_then(&to) {
             Some(address) => {
-                entry.address = address;
+                entry.stored = numbers.stored(address);
                 true
             }
             None => false,
         });
+        numbers.moved = None;
     }
 
-    /// Gives the rows of a segment the numbers that `new_row` says, and forgets those that get none: in one pass over all
-    /// keys.
-    pub(crate) fn renumber(&mut self, slot: u32, new_row: impl Fn(u32) -> Option<u32>) {
+    /// Gives the rows of a segment the numbers that `new_row` says: in one pass over all keys.
+    pub(crate) fn renumber(&mut self, slot: u32, new_row: impl Fn(u32) -> u32) {
         self.readdress(|address| match address.slot == slot {
-            true => new_row(address.row).map(|row| Address { slot, row }),
+            true => Some(Address { slot, row: new_row(address.row) }),
             false => Some(address),
         });
+    }
+
+    /// Gives the rows of a segment new numbers, [`GONE`] to those that are not there any more. The entries
+    /// [`follow`](KeyIndex::follow) before another segment's turn.
+    pub(crate) fn begin_move(&mut self, slot: u32, renumbered: Vec<u32>) {
+        assert!(self.numbers.moved.is_none(), "the rows of one segment move at a time");
+        let slots = self.numbers.odd.len().max(slot as usize + 1);
+        self.numbers.odd.resize(slots, false);
+        self.numbers.odd[slot as usize] ^= true;
+        self.numbers.moved = Some(Moved { slot, renumbered, next: 0 });
+    }
+
+    /// Lets the entries of so many buckets follow their rows. Returns whether all have.
+    pub(crate) fn follow(&mut self, buckets: usize) -> bool {
+        let KeyIndex { entries, numbers } = self;
+        let Some(first) = numbers.moved.as_ref().map(|moved| moved.next) else { return true };
+        let all = entries.num_buckets();
+        let until = all.min(first + buckets);
+        for bucket in first..until {
+            let Some(entry) = entries.get_bucket_mut(bucket) else { continue };
+            match numbers.now(entry.stored) {
+                Some(address) => entry.stored = numbers.stored(address),
+                None => {
+                    if let Ok(entry) = entries.get_bucket_entry(bucket) {
+                        entry.remove();
+                    }
+                }
+            }
+        }
+        numbers.moved.iter_mut().for_each(|moved| moved.next = until);
+        numbers.moved.take_if(|_| until == all);
+        until == all
+    }
+
+    /// Forgets that the rows of a segment have been renumbered: no entry leads to them.
+    pub(crate) fn forget_move(&mut self, slot: u32) {
+        self.numbers.moved.take_if(|moved| moved.slot == slot);
     }
 
     /// Number of keys.
@@ -92,11 +209,79 @@ impl KeyIndex {
 
     /// Makes room for that many more keys.
     pub(crate) fn reserve(&mut self, keys: usize) {
-        self.entries.reserve(keys, |entry| spread(entry.hash));
+        let all_move = Cell::new(false);
+        self.entries.reserve(keys, |entry| entry.hash_again(&all_move));
+        self.numbers.note(&all_move);
     }
 
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
-        self.entries.len() * (size_of::<Entry>() + 1)
+        let moved = self.numbers.moved.as_ref().map_or(0, |moved| moved.renumbered.len() * 4);
+        self.entries.len() * (size_of::<Entry>() + 1) + moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: u32 = 5000;
+
+    fn hash(key: u32) -> u64 {
+        u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn find(index: &KeyIndex, key: u32) -> Option<Address> {
+        index.find(hash(key), |_| true)
+    }
+
+    /// Keys in two segments, of which the second is renumbered again and again; every third row goes at the first time.
+    #[test]
+    fn keys_are_found_while_they_follow_their_rows() {
+        let mut index = KeyIndex::default();
+        let at = |slot, row| Address { slot, row };
+        (0..KEYS).for_each(|key| index.insert(hash(key), at(key % 2, key / 2)));
+        let mut now: Vec<u32> = (0..KEYS / 2).collect();
+        let mut more = KEYS;
+        for round in 0..3 {
+            let goes = |row: u32| round == 0 && row.is_multiple_of(3);
+            let by_row: Vec<u32> =
+                (0..KEYS / 2 + 100).map(|row| if goes(row) { GONE } else { row + 10 + round }).collect();
+            now.iter_mut().filter(|row| **row != GONE).for_each(|row| *row = by_row[*row as usize]);
+            index.begin_move(1, by_row);
+            let mut steps = 0;
+            loop {
+                for key in (0..KEYS).step_by(7) {
+                    let row = if key % 2 == 0 { key / 2 } else { now[key as usize / 2] };
+                    assert_eq!(find(&index, key), (row != GONE).then_some(at(key % 2, row)));
+                }
+                // New versions and new keys; the index grows meanwhile.
+                let (key, new) = (1 + 2 * (steps * 13 % (KEYS / 2)), 1_000_000 + more);
+                if let Some(old) = find(&index, key) {
+                    assert!(index.replace(hash(key), old, at(0, new)) && !index.replace(hash(key), old, old));
+                    assert_eq!(find(&index, key), Some(at(0, new)));
+                    assert!(index.replace(hash(key), at(0, new), old));
+                }
+                for _ in 0..20 {
+                    index.insert(hash(more), at(1, more));
+                    assert_eq!(find(&index, more), Some(at(1, more)));
+                    index.remove(hash(more), at(1, more));
+                    index.insert(hash(more), at(0, more));
+                    more += 1;
+                }
+                steps += 1;
+                if index.follow(500) {
+                    break;
+                }
+            }
+            assert!(steps > 10 && index.numbers.moved.is_none());
+        }
+        let there = now.iter().filter(|row| **row != GONE).count() as u32 + KEYS / 2 + (more - KEYS);
+        assert_eq!(index.len() as u32, there);
+        assert!((KEYS..more).all(|key| find(&index, key) == Some(at(0, key))));
+        // Whoever goes through all of them at once leaves none behind.
+        index.begin_move(0, (0..more).map(|row| row + 1).collect());
+        index.renumber(0, |row| row);
+        assert!(index.numbers.moved.is_none() && find(&index, 10) == Some(at(0, 6)));
     }
 }

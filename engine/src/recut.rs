@@ -471,7 +471,7 @@ impl Table {
             previous.extend(segment.previous.drain().map(|(row, old)| (to(at(row)), to(old))));
         }
         for (new, old) in previous {
-            self.segments[new.slot as usize].previous.insert(new.row, old);
+            self.segments[new.slot as usize].set_previous(new.slot, new.row, old);
         }
         for (slot, addresses) in moves {
             let segment = &mut self.segments[*slot as usize];
@@ -520,6 +520,7 @@ impl Table {
                     std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
                 self.forget_size(&old);
                 self.measure(slot as u32);
+                self.keys.forget_move(slot as u32);
             }
         }
     }

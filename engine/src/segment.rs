@@ -8,6 +8,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::{
     batch_size::in_parts,
     column::{GOOD_PART, SegmentColumn, Take},
+    compaction::Compaction,
     error::Result,
     key::write_stored,
     operation::Ts,
@@ -54,6 +55,8 @@ pub(crate) struct Segment {
     pub(crate) versions: Versions,
     /// From a row to the version before it: its predecessor, or an earlier row with the same key.
     pub(crate) previous: HashMap<u32, Address>,
+    /// Whether any of these is in another segment.
+    pub(crate) leads_elsewhere: bool,
     /// From a row to the version after it, in this segment.
     pub(crate) next: HashMap<u32, u32>,
     /// Writes with undecided effects here.
@@ -69,6 +72,8 @@ pub(crate) struct Segment {
     pub(crate) collected: Ts,
     /// Bytes of strings in rows that have ended since, about.
     ended_bytes: usize,
+    /// The rows that stay, while they are being gathered. Whoever puts another segment here gives it up.
+    pub(crate) compaction: Option<Box<Compaction>>,
 }
 
 impl Segment {
@@ -80,6 +85,7 @@ impl Segment {
             encoded: 0,
             versions: Versions::default(),
             previous: HashMap::new(),
+            leads_elsewhere: false,
             next: HashMap::new(),
             undecided: HashSet::new(),
             queues: BTreeMap::new(),
@@ -88,6 +94,7 @@ impl Segment {
             searched: 0,
             collected: Ts::ZERO,
             ended_bytes: 0,
+            compaction: None,
         }
     }
 
@@ -116,6 +123,12 @@ impl Segment {
         for index in identity {
             write_stored(key, &self.columns[*index], row as usize, &columns[*index].ty);
         }
+    }
+
+    /// Notes which version or row comes before a row.
+    pub(crate) fn set_previous(&mut self, slot: u32, row: u32, previous: Address) {
+        self.leads_elsewhere |= previous.slot != slot;
+        self.previous.insert(row, previous);
     }
 
     /// Ring positions of some rows.
@@ -202,18 +215,17 @@ impl Segment {
         self.encoded = self.rows;
     }
 
-    /// Keeps only these rows, all of them encoded.
-    pub(crate) fn compact(&mut self, columns: &[Column], keep: &[u32], horizon: Ts) {
-        // To encode a column anew takes far longer than to drop rows: that is for strings that rows alone do not tell of.
-        let for_bytes = (self.rows - keep.len()) * 16 < self.rows;
-        let part = if for_bytes { GOOD_PART } else { 2 };
-        for (column, definition) in self.columns.iter_mut().zip(columns) {
-            column.compact(&definition.ty, keep, part);
-        }
+    /// Puts columns of only these rows in the place of what is there, which is returned.
+    pub(crate) fn replace_rows(
+        &mut self,
+        columns: Vec<SegmentColumn>,
+        keep: &[u32],
+        horizon: Ts,
+    ) -> Vec<SegmentColumn> {
         self.versions.compact(keep, horizon);
-        self.next.clear();
         self.rows = keep.len();
-        self.encoded = self.rows;
+        self.encoded = columns.iter().map(|column| column.base_rows).min().unwrap_or(self.rows);
+        std::mem::replace(&mut self.columns, columns)
     }
 
     /// The row for whose decision an operation at `t` must wait before it looks at `row`: the oldest version of the

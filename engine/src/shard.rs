@@ -67,6 +67,8 @@ pub struct Options {
     pub passes_to_order: usize,
     /// Rows of a segment from which they are put to their groups by codes rather than by values.
     pub group_by_code: usize,
+    /// Cells of columns that are compacted at a time, between two visits; a column is not divided.
+    pub compact_cells: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
     /// The most bytes that rows and the groups of reads under way should take together, if there is a limit. Rows are
@@ -91,6 +93,7 @@ impl Default for Options {
             selective_share: 256,
             passes_to_order: 16,
             group_by_code: 64,
+            compact_cells: 1 << 17,
             batch_rows: 512,
             memory_bytes: None,
         }
@@ -367,7 +370,8 @@ impl Shard {
     }
 
     /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more. Looks at a bounded
-    /// amount of data; `Busy` means that there was something to do and may be more.
+    /// amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
+    /// more.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
         let oldest = self.riders.horizon();
         let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
@@ -376,10 +380,11 @@ impl Shard {
         if self.drop_pieces() {
             return Progress::Busy;
         }
-        // Sorted, so that it is a function of the history.
-        let mut ids: Vec<TableId> = self.tables.keys().copied().collect();
+        // Sorted, so that it is a function of the history; one segment is compacted at a time.
+        let mut ids: Vec<(bool, TableId)> =
+            self.tables.iter().map(|(id, table)| (!table.is_compacting(), *id)).collect();
         ids.sort_unstable();
-        for id in ids {
+        for (_, id) in ids {
             if let Some(table) = self.tables.get_mut(&id)
                 && table.collect_garbage(horizon, &mut self.riders)
             {
@@ -431,7 +436,8 @@ impl Shard {
         limit.saturating_sub(rows).max(limit / 8).saturating_sub(others)
     }
 
-    /// Logical size of one table in bytes, by part: its columns by name, then their versions, then the key index.
+    /// Logical size of one table in bytes, by part: its columns by name, then their versions, the key index,
+    /// and the columns that are being made beside them.
     pub fn memory_by_part(&self, table: TableId) -> Vec<(String, usize)> {
         self.tables.get(&table).map_or(Vec::new(), |table| table.size_by_part())
     }

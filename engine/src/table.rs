@@ -17,7 +17,7 @@ use crate::{
     primary_key::{Address, KeyIndex},
     recut::NO_PIECE,
     rider::{Change, Projections, Rider, Work, check_not_null},
-    riders::{Ride, Riders},
+    riders::Ride,
     schema::TableSchema,
     segment::Segment,
     shard::Options,
@@ -69,15 +69,13 @@ pub(crate) struct Table {
     pub(crate) room_for_groups: usize,
     /// Segments that have changed a little since they were measured.
     unmeasured: Vec<u32>,
-    /// Where garbage collection goes on.
-    collector: usize,
+    /// The segment whose garbage is looked for next, and the one that is being compacted.
+    pub(crate) collector: usize,
+    pub(crate) compacting: Option<u32>,
 }
 
 /// Keys that are gone through in the time that a key is read, hashed and found.
 const KEYS_A_SEARCH: usize = 32;
-
-/// The new number of a row that is collected.
-const GONE: u32 = u32::MAX;
 
 /// What became of an operation's look at one row.
 pub(crate) enum Visit {
@@ -113,11 +111,12 @@ impl Table {
             by_code_size: 0,
             unmeasured: Vec::new(),
             collector: 0,
+            compacting: None,
         }
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.segments_size + self.keys.size()
+        self.segments_size + self.keys.size() + self.copy_size()
     }
 
     pub(crate) fn statistics(&self) -> TableStatistics {
@@ -170,7 +169,8 @@ impl Table {
             (column.name.clone(), self.segments.iter().map(|segment| segment.columns[index].size()).sum())
         });
         let versions = self.segments.iter().map(Segment::versions_size).sum();
-        columns.chain([("versions".to_owned(), versions), ("keys".to_owned(), self.keys.size())]).collect()
+        let others = [("versions", versions), ("keys", self.keys.size()), ("compaction", self.copy_size())];
+        columns.chain(others.map(|(name, size)| (name.to_owned(), size))).collect()
     }
 
     /// Whether some segment is one that an operation has to look at.
@@ -629,7 +629,7 @@ impl Table {
         if self.keys.len() <= rows.len() * KEYS_A_SEARCH {
             let mut renumbered: Vec<u32> = (0..first).collect();
             rows.iter().zip(first..).for_each(|(old, new)| renumbered[*old as usize] = new);
-            return self.keys.renumber(slot, |row| Some(renumbered[row as usize]));
+            return self.keys.renumber(slot, |row| renumbered[row as usize]);
         }
         for (old, new) in rows.iter().copied().zip(first..) {
             let new = Address { slot, row: new };
@@ -681,117 +681,6 @@ impl Table {
             self.segments[slot as usize].versions.revive(old as usize);
             self.segments[slot as usize].next.remove(&old);
         }
-    }
-
-    /// Collects versions that ended before `horizon` and encodes what has grown, in at most one segment. Returns
-    /// whether there was anything to do.
-    pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
-        for _ in 0..self.segments.len() {
-            let slot = self.collector % self.segments.len();
-            self.collector = (slot + 1) % self.segments.len();
-            if self.collect_segment(slot, horizon, riders) {
-                self.measure(slot as u32);
-                return true;
-            }
-        }
-        false
-    }
-
-    fn collect_segment(&mut self, slot: usize, horizon: Ts, riders: &mut Riders) -> bool {
-        if self.segments[slot].is_assumed {
-            self.measure(slot as u32);
-        }
-        let segment = &mut self.segments[slot];
-        if !segment.undecided.is_empty() || !segment.queues.is_empty() {
-            return false;
-        }
-        segment.versions.trim(horizon);
-        let searched = segment.searched;
-        let encoded = segment.columns.iter_mut().filter_map(|column| column.base.as_mut());
-        if encoded.fold(false, |any, base| base.by_code.retire(searched) | any) {
-            self.measure(slot as u32);
-        }
-        let segment = &mut self.segments[slot];
-        let rows = segment.rows;
-        let plain = rows - segment.encoded_rows();
-        let grown = plain >= 1024.max(segment.encoded_rows() / 4);
-        let ended = segment.versions.ended();
-        let much = segment.has_many_ended() || segment.may_have_much_ended();
-        if !grown && (ended == 0 || !much || horizon <= segment.collected) {
-            return false;
-        }
-        let keep = if ended == 0 { (0..rows as u32).collect() } else { segment.versions.survivors(horizon) };
-        let garbage = rows - keep.len();
-        segment.collected = horizon;
-        if !grown && garbage * 16 < rows && !segment.has_much_unused(&keep, garbage == ended) {
-            return false;
-        }
-        if garbage == 0 {
-            self.segments[slot].encode(&self.schema.columns);
-        } else {
-            self.compact(slot as u32, &keep, horizon, riders);
-        }
-        true
-    }
-
-    /// Gives the rows of a segment new numbers in the key index: by their keys, or by going through all keys when that
-    /// is less than so many searches.
-    fn renumber_keys(&mut self, slot: u32, renumbered: &[u32]) {
-        if self.keys.len() <= renumbered.len() * KEYS_A_SEARCH {
-            let new_row = |row: u32| Some(renumbered[row as usize]).filter(|row| *row != GONE);
-            return self.keys.renumber(slot, new_row);
-        }
-        // Moves go upwards only and are ascending, so no entry is taken for another's new place.
-        let mut key = Vec::new();
-        for old in 0..renumbered.len() as u32 {
-            let new = renumbered[old as usize];
-            if new == old {
-                continue;
-            }
-            let address = Address { slot, row: old };
-            self.stored_key(address, &mut key);
-            let hash = Table::hash(&key);
-            match new {
-                GONE => self.keys.remove(hash, address),
-                new => {
-                    self.keys.replace(hash, address, Address { slot, row: new });
-                }
-            }
-        }
-    }
-
-    /// Keeps only some rows of a segment; every reference to its rows is renumbered.
-    fn compact(&mut self, slot: u32, keep: &[u32], horizon: Ts, riders: &mut Riders) {
-        let mut renumbered = vec![GONE; self.segments[slot as usize].rows];
-        for (new, old) in keep.iter().enumerate() {
-            renumbered[*old as usize] = new as u32;
-        }
-        if self.has_keys() {
-            self.renumber_keys(slot, &renumbered);
-        }
-        for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {
-            if let Some(found) = rider.work.found() {
-                found.renumber(slot, &renumbered);
-            }
-        }
-        for (index, segment) in self.segments.iter_mut().enumerate() {
-            let here = index as u32 == slot;
-            // An earlier row with the same key may be in any segment, but rarely is in another one.
-            if !here && segment.previous.values().all(|old| old.slot != slot) {
-                continue;
-            }
-            let previous = std::mem::take(&mut segment.previous);
-            segment.previous = previous
-                .into_iter()
-                .filter_map(|(row, old)| {
-                    let row = if here { renumbered[row as usize] } else { row };
-                    let old_row = if old.slot == slot { renumbered[old.row as usize] } else { old.row };
-                    (row != GONE && old_row != GONE)
-                        .then_some((row, Address { slot: old.slot, row: old_row }))
-                })
-                .collect();
-        }
-        self.segments[slot as usize].compact(&self.schema.columns, keep, horizon);
     }
 
     /// Appends rows that are known to be new: loading a checkpoint.

@@ -3,7 +3,7 @@
 use crate::ahead::fetch_at;
 
 /// Codes by the hashes of their values. It does not know the values: who asks compares them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct CodeTable {
     /// Linear probing; at least a quarter of them is [`FREE`].
     slots: Vec<u16>,

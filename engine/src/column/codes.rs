@@ -23,9 +23,13 @@ pub(crate) enum Codes {
 /// Makes room for that many more.
 fn make_room<T>(codes: &mut Vec<T>, more: usize) {
     if codes.capacity() - codes.len() < more {
-        // Doubling would leave half of a full segment's memory unused.
-        codes.reserve_exact(1024.max(codes.len() / 16).max(more));
+        codes.reserve_exact(spare(codes.len()).max(more));
     }
+}
+
+/// Room for more behind so many codes: doubling would leave half of a full segment's memory unused.
+fn spare(codes: usize) -> usize {
+    1024.max(codes / 16)
 }
 
 impl Codes {
@@ -151,10 +155,12 @@ impl Codes {
         }
     }
 
-    /// The codes of some rows.
+    /// The codes of some rows, with room for some more.
     pub(super) fn gather(&self, rows: &[u32]) -> Codes {
         fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
-            rows.iter().map(|row| codes[*row as usize]).collect()
+            let mut taken = Vec::with_capacity(rows.len() + spare(rows.len()));
+            taken.extend(rows.iter().map(|row| codes[*row as usize]));
+            taken
         }
         match self {
             Codes::Constant => Codes::Constant,

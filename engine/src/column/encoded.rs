@@ -390,12 +390,21 @@ impl EncodedColumn {
         }
     }
 
-    /// Keeps only some rows.
-    pub(super) fn keep(&mut self, rows: &[u32]) {
-        self.codes = self.codes.gather(rows);
-        self.by_code = self.by_code.anew();
-        self.nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
-        self.frequency = Frequency::new(&self.codes, self.max_code, rows.len(), self.nulls.as_ref());
+    /// Only some rows, with the same codes.
+    pub(super) fn keep(&self, rows: &[u32]) -> EncodedColumn {
+        let codes = self.codes.gather(rows);
+        let nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
+        EncodedColumn {
+            frequency: Frequency::new(&codes, self.max_code, rows.len(), nulls.as_ref()),
+            codes,
+            domain: self.domain.clone(),
+            extra: self.extra.clone(),
+            filter: self.filter.clone(),
+            table: self.table.clone(),
+            by_code: self.by_code.anew(),
+            nulls,
+            ..*self
+        }
     }
 
     /// Some of its rows as a column of their own, whose dictionary has only what they need. What only speeds it up is

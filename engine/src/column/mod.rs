@@ -22,6 +22,8 @@ mod offsets;
 mod plain;
 mod sum;
 
+use std::ops::Range;
+
 use arrow::array::ArrayRef;
 
 pub(crate) use arrays::{decimal, gather_runs};
@@ -209,47 +211,63 @@ impl SegmentColumn {
 
     /// Gives the plain rows codes, behind the others; the domain stays as it is, if that is reasonable.
     pub(crate) fn absorb(&mut self, ty: &Type) {
-        /// Values beyond the domain with which a column is encoded again.
-        const EXTRA: usize = 256;
-        if self.delta.len == 0 {
-            return;
+        self.absorb_known(ty);
+        if self.delta.len > 0 {
+            let all: Vec<u32> = (0..self.rows() as u32).collect();
+            self.encode(ty, &all);
         }
-        if let Some(base) = &mut self.base {
-            let mut done = 0;
-            while done < self.delta.len && base.extra.len < EXTRA {
-                let code = match self.delta.is_null(done) {
-                    true => None,
-                    false if base.all_null => break,
-                    false => Some(base.code_for(&self.delta, done)),
-                };
-                base.push(code, self.base_rows);
-                self.base_rows += 1;
-                done += 1;
-            }
-            self.delta = self.delta.rest(done, ty);
-            if self.delta.len == 0 {
-                return;
-            }
-        }
-        let all: Vec<u32> = (0..(self.base_rows + self.delta.len) as u32).collect();
-        self.encode(ty, &all);
     }
 
-    /// Keeps only these rows, all of them encoded. Strings that none of them has go when they are more than this part of
-    /// the column.
-    pub(crate) fn compact(&mut self, ty: &Type, keep: &[u32], part: usize) {
-        if self.delta.len * 4 > self.base_rows || self.unused_bytes(keep) * part > self.size() {
-            return self.encode(ty, keep);
+    /// As [`absorb`](SegmentColumn::absorb), as far as the domain stays as it is.
+    pub(crate) fn absorb_known(&mut self, ty: &Type) {
+        /// Values beyond the domain with which a column is encoded again.
+        const EXTRA: usize = 256;
+        // A domain of no rows is none.
+        let Some(base) = self.base.as_mut().filter(|_| self.base_rows > 0 && self.delta.len > 0) else {
+            return;
+        };
+        let mut done = 0;
+        while done < self.delta.len && base.extra.len < EXTRA {
+            let code = match self.delta.is_null(done) {
+                true => None,
+                false if base.all_null => break,
+                false => Some(base.code_for(&self.delta, done)),
+            };
+            base.push(code, self.base_rows);
+            self.base_rows += 1;
+            done += 1;
         }
-        self.absorb(ty);
-        match &mut self.base {
+        self.delta = self.delta.rest(done, ty);
+    }
+
+    /// Only these rows, all of them encoded. Strings that none of them has go when they are more than this part of the
+    /// column.
+    pub(crate) fn compacted(&mut self, ty: &Type, keep: &[u32], part: usize) -> SegmentColumn {
+        if self.delta.len * 4 <= self.base_rows && self.unused_bytes(keep) * part <= self.size() {
+            self.absorb(ty);
             // Most of the domain is still in use.
-            Some(base) if !base.all_null && keep.len() * 2 >= base.made_of => {
-                base.keep(keep);
-                self.base_rows = keep.len();
+            if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && keep.len() * 2 >= it.made_of) {
+                return SegmentColumn::of(base.keep(keep), keep.len(), ty);
             }
-            _ => self.encode(ty, keep),
         }
+        self.encoded_anew(ty, keep)
+    }
+
+    /// Appends some rows of another column of its type.
+    pub(crate) fn append_rows_of(&mut self, other: &SegmentColumn, rows: Range<usize>) {
+        for row in rows {
+            match self.delta.data() {
+                _ if other.is_null(row) => self.delta.push_null(),
+                PlainData::Int(_) => self.delta.push_int(other.int(row)),
+                PlainData::Wide(_) => self.delta.push_wide(other.wide(row)),
+                PlainData::Bytes { .. } => self.delta.push_bytes(other.bytes(row)),
+            }
+        }
+    }
+
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.base_rows + self.delta.len
     }
 
     /// Some of its rows as a column of their own, all of them encoded.
@@ -274,9 +292,13 @@ impl SegmentColumn {
 
     /// Keeps only these rows, encoded from scratch.
     pub(crate) fn encode(&mut self, ty: &Type, keep: &[u32]) {
+        *self = self.encoded_anew(ty, keep);
+    }
+
+    fn encoded_anew(&self, ty: &Type, keep: &[u32]) -> SegmentColumn {
         let mut base = self.encoded(ty, keep);
         base.by_code = self.base.as_ref().map_or_else(ByCode::default, |base| base.by_code.anew());
-        *self = SegmentColumn::of(base, keep.len(), ty);
+        SegmentColumn::of(base, keep.len(), ty)
     }
 
     /// These rows, encoded from scratch.

@@ -3,6 +3,7 @@
 //! one that a naive evaluator gets by applying the operations one after the other, in the order of their `Ts`, to a list
 //! of rows.
 
+mod compaction;
 mod errors;
 mod generate;
 mod grouping;
@@ -301,6 +302,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         batch_rows: 1 + random.below(40),
         passes_to_order: random.below(3) * random.below(6),
         group_by_code: random.below(30),
+        compact_cells: 1 << random.below(16),
         memory_bytes: None,
     };
     let mut shards: Vec<Shard> =
@@ -369,7 +371,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
                 let next = steps.get(submitted[index]).and_then(|step| step.change.as_ref());
                 let kept = next.map_or(last_ts, |change| change.recut.ts.0 - 1);
                 let horizon = pinned.unwrap_or(last_ts).min(kept).min(random.next() % (last_ts + 1));
-                for _ in 0..random.below(4) {
+                for _ in 0..random.below(8) {
                     shard.collect_garbage(Ts(horizon));
                 }
             }

@@ -19,7 +19,7 @@ const ROWS: i32 = 1000;
 const SEGMENTS: u64 = 10;
 
 pub struct Scan {
-    schema: Arc<TableSchema>,
+    pub schema: Arc<TableSchema>,
     pub shard: Shard,
     ts: u64,
     pub effects: Vec<Effect>,
@@ -68,17 +68,22 @@ impl Scan {
     }
 
     pub fn submit_with(&mut self, kind: OperationKind, window: Option<u32>) -> Ts {
-        self.ts += 1;
+        self.submit_as(kind, |ordered| ordered.window = window)
+    }
+
+    pub fn submit_as(&mut self, kind: OperationKind, change: impl FnOnce(&mut OrderedOperation)) -> Ts {
+        let ts = self.next_ts();
         // Every statement has its own clock; nothing here asks for it.
         let context = EvalContext { now: self.ts as i64, ..EvalContext::default() };
-        self.shard.submit(OrderedOperation {
-            window,
-            ..OrderedOperation::new(
-                Ts(self.ts),
-                Arc::new(Operation { table: self.schema.id, context, kind }),
-                vec![KeyRange::FULL],
-            )
-        });
+        let operation = Arc::new(Operation { table: self.schema.id, context, kind });
+        let mut ordered = OrderedOperation::new(ts, operation, self.shard.ranges().to_vec());
+        change(&mut ordered);
+        self.shard.submit(ordered);
+        ts
+    }
+
+    pub fn next_ts(&mut self) -> Ts {
+        self.ts += 1;
         Ts(self.ts)
     }
 
@@ -120,7 +125,7 @@ pub fn compare_equal(index: usize, constant: i32) -> Expr {
     compare(CompareOp::Eq, column(index), number(constant))
 }
 
-fn number(number: i32) -> Expr {
+pub fn number(number: i32) -> Expr {
     Expr::literal(Value::Int4(number), Type::Int4)
 }
 

@@ -1,0 +1,280 @@
+//! Clearing away versions that nobody sees any more, and encoding rows that have been added: a piece at a time, between
+//! the visits of segments (paper, section 4.3).
+//!
+//! ```text
+//!   begin ─────▶ gather ────────▶ catch up ─────▶ swap ─────▶ follow ───────▶ release
+//!   which rows   a column         rows written    at once     some keys       a column
+//!   stay         at a time        meanwhile                   at a time       at a time
+//! ```
+//!
+//! Nobody but those who look for garbage knows of it before the swap: the segment is read and written as it is. What has
+//! ended before the horizon then will never be seen again, and which other rows have ended since is asked at the swap; so
+//! all that has to be followed are rows that have been added, which stay. Keys follow their rows when those have their new
+//! numbers ([`KeyIndex::begin_move`](crate::primary_key::KeyIndex::begin_move)). A segment that is cut, cleared or dropped
+//! takes the columns beside it along. Where rows are added faster than they can be followed, all is done at once.
+
+use crate::{
+    column::{GOOD_PART, SegmentColumn},
+    operation::Ts,
+    primary_key::{Address, GONE},
+    riders::Riders,
+    table::Table,
+};
+
+/// Rows added that are brought into all columns together.
+const CAUGHT_UP: usize = 64;
+
+/// Cells of a column that are gathered in the time in which one that was added is dealt with.
+const CELLS: usize = 16;
+
+/// Buckets of the key index that are gone through together.
+const BUCKETS: usize = 1 << 16;
+
+/// The rows of a segment that stay, beside it; then what is left of the others.
+#[derive(Debug)]
+pub(crate) struct Compaction {
+    horizon: Ts,
+    /// Rows when it began, and which of them stay.
+    rows: usize,
+    keep: Vec<u32>,
+    /// Strings that nobody has go where they are more than this part of a column.
+    part: usize,
+    stage: Stage,
+    /// Those that stay, as far as they have been gathered; after the swap the old ones.
+    columns: Vec<SegmentColumn>,
+    /// Logical size of the columns in bytes.
+    size: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Gather,
+    Follow,
+    Release,
+}
+
+impl Compaction {
+    fn measure(&mut self) {
+        self.size = self.columns.iter().map(SegmentColumn::size).sum();
+    }
+
+    /// The rows of the segment that column `index` of those gathered lacks.
+    fn missing(&self, index: usize, rows: usize) -> std::ops::Range<usize> {
+        self.columns[index].rows() - self.keep.len() + self.rows..rows
+    }
+}
+
+impl Table {
+    /// Whether a segment is being compacted.
+    pub(crate) fn is_compacting(&self) -> bool {
+        self.compaction().is_some()
+    }
+
+    fn compaction(&self) -> Option<&Compaction> {
+        self.segments.get(self.compacting? as usize)?.compaction.as_deref()
+    }
+
+    /// Logical size in bytes of the columns beside the segments.
+    pub(crate) fn copy_size(&self) -> usize {
+        self.compaction().map_or(0, |compaction| compaction.size)
+    }
+
+    /// Collects versions that ended before `horizon` and encodes what has grown: a bounded amount of work on one segment.
+    /// Returns whether there was anything to do.
+    pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
+        if !self.is_compacting() && !self.begin_compaction(horizon) {
+            return false;
+        }
+        let Some(slot) = self.compacting else { return false };
+        let segment = &self.segments[slot as usize];
+        let mut room = self.options.compact_cells;
+        if let Some(compaction) = &segment.compaction
+            && compaction.stage == Stage::Gather
+            && segment.rows - compaction.rows > compaction.rows
+        {
+            // There may be more garbage than rows by now.
+            let horizon = compaction.horizon.max(horizon);
+            let keep = segment.versions.survivors(horizon);
+            self.compact(slot, keep, horizon);
+            room = usize::MAX;
+        }
+        while room > 0 && self.is_compacting() {
+            room = room.saturating_sub(self.compact_some(slot, riders));
+        }
+        if let Some(compaction) = &mut self.segments[slot as usize].compaction {
+            compaction.measure();
+        }
+        self.measure(slot);
+        true
+    }
+
+    /// Looks for a segment that has garbage or has grown.
+    fn begin_compaction(&mut self, horizon: Ts) -> bool {
+        for _ in 0..self.segments.len() {
+            let slot = self.collector % self.segments.len();
+            self.collector = (slot + 1) % self.segments.len();
+            if let Some(keep) = self.what_stays(slot as u32, horizon) {
+                self.compact(slot as u32, keep, horizon);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The rows of a segment that stay, if it is to be compacted.
+    fn what_stays(&mut self, slot: u32, horizon: Ts) -> Option<Vec<u32>> {
+        if self.segments[slot as usize].is_assumed {
+            self.measure(slot);
+        }
+        let segment = &mut self.segments[slot as usize];
+        segment.versions.trim(horizon);
+        let searched = segment.searched;
+        let encoded = segment.columns.iter_mut().filter_map(|column| column.base.as_mut());
+        if encoded.fold(false, |any, base| base.by_code.retire(searched) | any) {
+            self.measure(slot);
+        }
+        let segment = &mut self.segments[slot as usize];
+        let rows = segment.rows;
+        let plain = rows - segment.encoded_rows();
+        let grown = plain >= 1024.max(segment.encoded_rows() / 4);
+        let ended = segment.versions.ended();
+        let may_be_much = segment.may_have_much_ended();
+        let much = segment.has_many_ended() || may_be_much;
+        if !grown && (ended == 0 || !much || horizon <= segment.collected) {
+            return None;
+        }
+        let keep = if ended == 0 { (0..rows as u32).collect() } else { segment.versions.survivors(horizon) };
+        let garbage = rows - keep.len();
+        segment.collected = horizon;
+        let is_much = grown || garbage * 16 >= rows;
+        (is_much || (may_be_much && segment.has_much_unused(&keep, garbage == ended))).then_some(keep)
+    }
+
+    /// Begins to keep only some rows of a segment.
+    fn compact(&mut self, slot: u32, keep: Vec<u32>, horizon: Ts) {
+        let segment = &mut self.segments[slot as usize];
+        let rows = segment.rows;
+        // To encode a column anew takes far longer than to drop rows: that is for strings that rows alone do not tell of.
+        let for_bytes = (rows - keep.len()) * 16 < rows;
+        let part = if for_bytes { GOOD_PART } else { 2 };
+        let columns = Vec::with_capacity(segment.columns.len());
+        let stage = Stage::Gather;
+        segment.compaction =
+            Some(Box::new(Compaction { horizon, rows, keep, part, stage, columns, size: 0 }));
+        self.compacting = Some(slot);
+    }
+
+    /// Does some of what there is to do; returns what it took, in cells that are gathered in that time.
+    fn compact_some(&mut self, slot: u32, riders: &mut Riders) -> usize {
+        let Some(mut compaction) = self.segments[slot as usize].compaction.take() else { return 0 };
+        let took = match compaction.stage {
+            Stage::Gather if compaction.columns.len() < self.schema.columns.len() => {
+                self.gather_column(slot, &mut compaction)
+            }
+            Stage::Gather => self.catch_up(slot, &mut compaction, riders),
+            Stage::Follow => {
+                if self.keys.follow(BUCKETS) {
+                    compaction.stage = Stage::Release;
+                }
+                BUCKETS / 2
+            }
+            Stage::Release => compaction.columns.pop().map_or(1, |column| column.rows() / 4 + 1),
+        };
+        if compaction.stage == Stage::Release && compaction.columns.is_empty() {
+            self.compacting = None;
+        } else {
+            self.segments[slot as usize].compaction = Some(compaction);
+        }
+        took
+    }
+
+    fn gather_column(&mut self, slot: u32, compaction: &mut Compaction) -> usize {
+        let segment = &mut self.segments[slot as usize];
+        let index = compaction.columns.len();
+        let stays = compaction.keep.len();
+        compaction.keep.extend(compaction.rows as u32..segment.rows as u32);
+        let column = &mut segment.columns[index];
+        let gathered = column.compacted(&self.schema.columns[index].ty, &compaction.keep, compaction.part);
+        compaction.keep.truncate(stays);
+        compaction.columns.push(gathered);
+        segment.rows
+    }
+
+    /// Brings some rows that have been added meanwhile into the columns, or puts these in the place of the old ones when
+    /// few are left.
+    fn catch_up(&mut self, slot: u32, compaction: &mut Compaction, riders: &mut Riders) -> usize {
+        let segment = &mut self.segments[slot as usize];
+        let mut left = 0;
+        for (index, column) in segment.columns.iter().enumerate() {
+            let missing = compaction.missing(index, segment.rows);
+            left = left.max(missing.len());
+            let now = missing.start..missing.end.min(missing.start + CAUGHT_UP);
+            compaction.columns[index].append_rows_of(column, now);
+            compaction.columns[index].absorb_known(&self.schema.columns[index].ty);
+        }
+        let columns = compaction.columns.len();
+        match left > CAUGHT_UP {
+            true => CAUGHT_UP * columns * CELLS,
+            false => {
+                self.swap(slot, compaction, riders);
+                left * columns * CELLS + compaction.rows
+            }
+        }
+    }
+
+    /// Puts the rows that stay in the place of all; whatever refers to them by their numbers is put right.
+    fn swap(&mut self, slot: u32, compaction: &mut Compaction, riders: &mut Riders) {
+        let rows = self.segments[slot as usize].rows;
+        let mut keep = std::mem::take(&mut compaction.keep);
+        keep.extend(compaction.rows as u32..rows as u32);
+        let columns = std::mem::take(&mut compaction.columns);
+        assert!(columns.iter().all(|column| column.rows() == keep.len()), "every column has all rows");
+        compaction.stage = Stage::Release;
+        if keep.len() < rows {
+            let mut renumbered = vec![GONE; rows];
+            keep.iter().zip(0..).for_each(|(old, new)| renumbered[*old as usize] = new);
+            self.renumber(slot, &renumbered, riders);
+            if self.has_keys() {
+                self.keys.begin_move(slot, renumbered);
+                compaction.stage = Stage::Follow;
+            }
+        }
+        let segment = &mut self.segments[slot as usize];
+        compaction.columns = segment.replace_rows(columns, &keep, compaction.horizon);
+    }
+
+    /// Gives the rows of a segment new numbers wherever they are referred to, but for the keys.
+    fn renumber(&mut self, slot: u32, renumbered: &[u32], riders: &mut Riders) {
+        let now = |row: u32| Some(renumbered[row as usize]).filter(|row| *row != GONE);
+        // What somebody may still take back, or waits for, is not garbage.
+        let stays = |row: u32| now(row).expect("rows in doubt stay");
+        for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {
+            for change in rider.changes.iter_mut().filter(|change| change.slot == slot) {
+                change.old = change.old.map(stays);
+                change.new = change.new.map(stays);
+            }
+            if let Some(found) = rider.work.found() {
+                found.renumber(slot, renumbered);
+            }
+        }
+        for (index, segment) in self.segments.iter_mut().enumerate() {
+            let here = index as u32 == slot;
+            if !here && !segment.leads_elsewhere {
+                continue;
+            }
+            segment.leads_elsewhere = false;
+            for (row, old) in std::mem::take(&mut segment.previous) {
+                let row = if here { now(row) } else { Some(row) };
+                let old_row = if old.slot == slot { now(old.row) } else { Some(old.row) };
+                if let (Some(row), Some(old_row)) = (row, old_row) {
+                    segment.set_previous(index as u32, row, Address { slot: old.slot, row: old_row });
+                }
+            }
+        }
+        let segment = &mut self.segments[slot as usize];
+        let next = std::mem::take(&mut segment.next);
+        segment.next = next.into_iter().filter_map(|(row, next)| Some((now(row)?, now(next)?))).collect();
+        let queues = std::mem::take(&mut segment.queues);
+        segment.queues = queues.into_iter().map(|(root, queue)| (stays(root), queue)).collect();
+    }
+}
