@@ -203,6 +203,35 @@ impl First {
     }
 }
 
+/// A cell of a column whose values are whole numbers inside.
+fn int_cell(column: &SegmentColumn, row: u32) -> Option<i64> {
+    (!column.is_null(row as usize)).then(|| column.int(row as usize))
+}
+
+/// The last of some cells in the order of a key, if it is not NULL.
+fn bound_of(key: &SortKey, cells: impl Iterator<Item = Option<i64>>) -> Option<i64> {
+    let mut bound = None;
+    for cell in cells {
+        bound = match (cell, bound) {
+            (None, bound) if key.nulls_first => bound,
+            (None, _) => return None,
+            (Some(value), Some(bound)) if key.descending => Some(value.min(bound)),
+            (Some(value), Some(bound)) => Some(value.max(bound)),
+            (cell, None) => cell,
+        };
+    }
+    bound
+}
+
+/// Whether a cell is not behind the bound in the order of a key. Further keys may put one that is equal before others.
+fn is_hopeful(key: &SortKey, bound: i64, cell: Option<i64>) -> bool {
+    match cell {
+        None => key.nulls_first,
+        Some(value) if key.descending => value >= bound,
+        Some(value) => value <= bound,
+    }
+}
+
 impl Table {
     /// Puts rows to those that a read has found; a reader of many gets them as they are found.
     pub(crate) fn find_rows(
@@ -265,30 +294,17 @@ impl Table {
     fn hopeful<'a>(&self, first: &First, slot: u32, rows: &'a [u32]) -> Cow<'a, [u32]> {
         let (Some(leading), Some(bound)) = (first.leading, first.bound) else { return rows.into() };
         let (column, key) = (&self.segments[slot as usize].columns[leading], &first.keys[0]);
-        let is_hopeful = |row: &u32| match column.is_null(*row as usize) {
-            true => key.nulls_first,
-            false if key.descending => column.int(*row as usize) >= bound,
-            false => column.int(*row as usize) <= bound,
-        };
-        rows.iter().copied().filter(is_hopeful).collect()
+        rows.iter().copied().filter(|row| is_hopeful(key, bound, int_cell(column, *row))).collect()
     }
 
     /// The last value of the first key in rows of which no more are wanted, if it is not NULL.
     fn bound(&self, first: &First, found: &FoundRows) -> Option<i64> {
-        let (leading, key) = (first.leading?, &first.keys[0]);
-        let mut bound: Option<i64> = None;
-        for (slot, rows) in found.runs() {
+        let leading = first.leading?;
+        let cells = found.runs().flat_map(|(slot, rows)| {
             let column = &self.segments[slot as usize].columns[leading];
-            for row in rows.iter().map(|row| *row as usize) {
-                match (column.is_null(row), bound) {
-                    (true, _) if key.nulls_first => {}
-                    (true, _) => return None,
-                    (false, Some(bound)) if (column.int(row) > bound) == key.descending => {}
-                    (false, _) => bound = Some(column.int(row)),
-                }
-            }
-        }
-        bound
+            rows.iter().map(|row| int_cell(column, *row))
+        });
+        bound_of(&first.keys[0], cells)
     }
 
     /// Drops the rows beyond the limit.
@@ -465,5 +481,44 @@ impl Table {
                 true
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::Int64Array;
+
+    use super::*;
+
+    /// Of all cells of some few values in all orders: the bound is the last one, and what is not behind it has hope.
+    #[test]
+    fn the_bound_is_the_last_cell_and_what_is_behind_it_has_no_hope() {
+        let cells = [None, Some(-1), Some(0), Some(7)];
+        for (descending, nulls_first) in [(false, false), (false, true), (true, false), (true, true)] {
+            let key = SortKey { column: 0, descending, nulls_first };
+            let sorted = |cells: &[Option<i64>]| {
+                let array: ArrayRef = Arc::new(Int64Array::from(cells.to_vec()));
+                order::sorted(&[array], &[Type::Int8], std::slice::from_ref(&key))
+            };
+            for number in 0..cells.len().pow(3) {
+                let kept: Vec<Option<i64>> =
+                    (0..3).map(|at| cells[number / cells.len().pow(at) % cells.len()]).collect();
+                let last = kept[sorted(&kept)[2] as usize];
+                let bound = bound_of(&key, kept.iter().copied());
+                assert_eq!(bound, last, "{kept:?} {key:?}");
+                for cell in cells {
+                    let Some(bound) = bound else { continue };
+                    // Those that compare equal stay in the order in which they are.
+                    let is_behind = sorted(&[cell, last]) == [1, 0];
+                    assert_eq!(is_hopeful(&key, bound, cell), !is_behind, "{cell:?} {bound} {key:?}");
+                }
+            }
+        }
+        assert_eq!(
+            bound_of(&SortKey { column: 0, descending: false, nulls_first: true }, [].into_iter()),
+            None
+        );
     }
 }

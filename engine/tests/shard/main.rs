@@ -5,6 +5,7 @@
 
 mod compaction;
 mod errors;
+mod first;
 mod generate;
 mod grouping;
 mod large;

@@ -39,12 +39,12 @@ impl Scan {
         Scan::of(&columns, (0..rows).map(row).collect(), options)
     }
 
-    /// These rows, whose first column is the key.
+    /// These rows, whose first column is the key, and the only one without NULLs.
     pub fn of(columns: &[(&str, Type)], rows: Vec<Row>, options: Options) -> Scan {
         let column = |(name, ty): &(&str, Type)| Column {
             name: (*name).into(),
             ty: ty.clone(),
-            not_null: true,
+            not_null: *name == columns[0].0,
             default: None,
         };
         let schema = Arc::new(TableSchema {
