@@ -27,8 +27,8 @@ const CAUGHT_UP: usize = 64;
 /// Cells of a column that are gathered in the time in which one that was added is dealt with.
 const CELLS: usize = 16;
 
-/// Buckets of the key index that are gone through together.
-const BUCKETS: usize = 1 << 16;
+/// The fewest buckets of the key index that are gone through together.
+const FEWEST_BUCKETS: usize = 16;
 
 /// The rows of a segment that stay, beside it; then what is left of the others.
 #[derive(Debug)]
@@ -173,10 +173,11 @@ impl Table {
             }
             Stage::Gather => self.catch_up(slot, &mut compaction, riders),
             Stage::Follow => {
-                if self.keys.follow(BUCKETS) {
+                let buckets = self.options.compact_cells.max(FEWEST_BUCKETS);
+                if self.keys.follow(buckets) {
                     compaction.stage = Stage::Release;
                 }
-                BUCKETS / 2
+                buckets
             }
             Stage::Release => compaction.columns.pop().map_or(1, |column| column.rows() / 4 + 1),
         };

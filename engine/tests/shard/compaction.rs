@@ -22,6 +22,9 @@ use crate::{
 
 const ROWS: i32 = 4000;
 
+/// Fewer cells than a column has: its pieces are as small as they can be, and there are several of the keys.
+const PIECE: usize = 1000;
+
 /// Rows `(k, a, b)` by `k`, and a shard that should have them in one segment.
 struct Beside {
     scan: Scan,
@@ -144,7 +147,7 @@ fn hash_of_rows(rows: &BTreeMap<i32, (i32, i32)>) -> u128 {
 
 #[test]
 fn rows_change_while_their_segment_is_compacted() {
-    for compact_cells in [1, 7_000, 12_000] {
+    for compact_cells in [PIECE, 7_000, 12_000] {
         let mut beside = Beside::new(compact_cells);
         let before = beside.scan.shard.memory();
         let (mut pieces, mut largest) = (0, 0);
@@ -171,8 +174,8 @@ fn rows_change_while_their_segment_is_compacted() {
             assert!(copy <= columns * 5 / 4, "{copy} bytes beside {columns}");
             largest = largest.max(copy);
         }
-        assert!(pieces > if compact_cells == 1 { 8 } else { 1 }, "{pieces} pieces");
-        assert!(compact_cells > 1 || largest > ROWS as usize, "{largest} bytes at most");
+        assert!(pieces > if compact_cells == PIECE { 12 } else { 1 }, "{pieces} pieces");
+        assert!(compact_cells > PIECE || largest > ROWS as usize, "{largest} bytes at most");
         beside.check();
         // What ended meanwhile goes the next time.
         beside.delete(Vec::new(), |k, _| k >= 0);
@@ -187,7 +190,7 @@ fn rows_change_while_their_segment_is_compacted() {
 #[test]
 fn compaction_ends_under_constant_updates() {
     for (updates, all) in [(5, false), (70, false), (400, false), (0, true)] {
-        let mut beside = Beside::new(1);
+        let mut beside = Beside::new(PIECE);
         let (mut n, mut most) = (0, 0);
         for _ in 0..400 {
             beside.compact_some();
@@ -215,9 +218,9 @@ fn compaction_ends_under_constant_updates() {
 /// Writes whose effects may be taken back, and others that wait for them.
 #[test]
 fn undecided_writes_outlive_a_compaction() {
-    for pieces_before in 0..9 {
+    for pieces_before in 0..16 {
         for decision in [Decision::Commit, Decision::Abort] {
-            let mut beside = Beside::new(1);
+            let mut beside = Beside::new(PIECE);
             (0..pieces_before).for_each(|_| {
                 beside.compact_some();
             });
@@ -271,8 +274,8 @@ fn undecided_writes_outlive_a_compaction() {
 /// Reads that have found rows find them again when the rows have other numbers.
 #[test]
 fn reads_go_on_when_rows_have_new_numbers() {
-    for pieces_before in 0..9 {
-        let mut beside = Beside::new(1);
+    for pieces_before in 0..16 {
+        let mut beside = Beside::new(PIECE);
         (0..pieces_before).for_each(|_| {
             beside.compact_some();
         });
@@ -312,9 +315,9 @@ fn reads_go_on_when_rows_have_new_numbers() {
 #[test]
 fn a_segment_goes_while_it_is_compacted() {
     let halves = [KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX)];
-    for pieces_before in 0..12 {
+    for pieces_before in 0..24 {
         let began = || {
-            let mut beside = Beside::new(1);
+            let mut beside = Beside::new(PIECE);
             let pieces = (0..pieces_before).filter(|_| beside.compact_some()).count();
             (beside, pieces)
         };
@@ -344,8 +347,9 @@ fn a_segment_goes_while_it_is_compacted() {
         let until = left.scan.next_ts();
         left.scan.shard.recut(Recut { ts: until, held: vec![halves[0]], ..Recut::default() });
         left.scan.run();
-        let horizon = until;
-        while left.scan.shard.collect_garbage(horizon) == Progress::Busy {}
+        (0..pieces_before).for_each(|_| {
+            left.scan.shard.collect_garbage(until);
+        });
         let read = left.scan.submit_as(rows(Vec::new()), |ordered| {
             ordered.read_ts = until;
             ordered.ranges = halves.to_vec();
@@ -375,7 +379,7 @@ fn a_segment_goes_while_it_is_compacted() {
 /// A segment that an other table's compaction is under way beside waits for its turn.
 #[test]
 fn one_segment_is_compacted_at_a_time() {
-    let mut beside = Beside::new(1);
+    let mut beside = Beside::new(PIECE);
     let mut other = (*beside.scan.schema).clone();
     other.id = carousel_engine::TableId(0);
     let other = Arc::new(other);

@@ -29,7 +29,7 @@ fn value(ty: &Type, number: i32) -> Value {
         Type::Date => Value::Date(number),
         Type::Bool => Value::Bool(number > 3),
         // Zeros of both signs, which are equal.
-        Type::Float8 if number.abs() < 4 => Value::Float8(if number % 2 == 0 { 0.0 } else { -0.0 }),
+        Type::Float8 if number.abs() < 9 => Value::Float8(if number % 2 == 0 { 0.0 } else { -0.0 }),
         Type::Float8 => Value::Float8(f64::from(number)),
         Type::Text => Value::text(format!("{:02}", number + 11)),
         Type::Numeric(_) if number == 11 => Value::Numeric(Numeric::NaN),
