@@ -21,6 +21,10 @@ use crate::{
     table::Table,
 };
 
+/// How much more is done at a time for each row that is garbage to one that is not: updates that never cease must not make
+/// garbage faster than it goes.
+const FOR_GARBAGE: usize = 16;
+
 /// Rows added that are brought into all columns together.
 const CAUGHT_UP: usize = 64;
 
@@ -87,7 +91,9 @@ impl Table {
         }
         let Some(slot) = self.compacting else { return false };
         let segment = &self.segments[slot as usize];
-        let mut room = self.options.compact_cells;
+        let ended = segment.versions.ended();
+        let share = ended * FOR_GARBAGE / (segment.rows - ended).max(1);
+        let mut room = self.options.compact_cells.saturating_mul(1 + share.min(2 * FOR_GARBAGE));
         if let Some(compaction) = &segment.compaction
             && compaction.stage == Stage::Gather
             && segment.rows - compaction.rows > compaction.rows

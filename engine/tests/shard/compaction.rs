@@ -147,7 +147,7 @@ fn hash_of_rows(rows: &BTreeMap<i32, (i32, i32)>) -> u128 {
 
 #[test]
 fn rows_change_while_their_segment_is_compacted() {
-    for compact_cells in [PIECE, 7_000, 12_000] {
+    for compact_cells in [PIECE, 2_000, 7_000] {
         let mut beside = Beside::new(compact_cells);
         let before = beside.scan.shard.memory();
         let (mut pieces, mut largest) = (0, 0);
@@ -174,7 +174,7 @@ fn rows_change_while_their_segment_is_compacted() {
             assert!(copy <= columns * 5 / 4, "{copy} bytes beside {columns}");
             largest = largest.max(copy);
         }
-        assert!(pieces > if compact_cells == PIECE { 12 } else { 1 }, "{pieces} pieces");
+        assert!(pieces > if compact_cells == PIECE { 12 } else { 0 }, "{pieces} pieces");
         assert!(compact_cells > PIECE || largest > ROWS as usize, "{largest} bytes at most");
         beside.check();
         // What ended meanwhile goes the next time.
