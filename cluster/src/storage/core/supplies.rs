@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use carousel_engine::{
     Ts,
     operation::{InsertRows, OperationKind, RowBatch},
-    position::KeyRange,
+    position::{KeyRange, covers},
 };
 
 use super::{ChunkWanted, Core, Effect, local};
@@ -81,9 +81,10 @@ impl Core {
     }
 }
 
-/// The chunks of a payload that lie in these ranges, by part and number.
+/// The chunks of a payload that lie in these ranges, by part and number. What was staged in parts of a range may be inserted
+/// when nothing tells them apart any more.
 pub(super) fn chunks_in(staged: &StagedPayload, ranges: &[KeyRange]) -> Vec<(usize, usize)> {
-    let held = staged.parts.iter().enumerate().filter(|(_, part)| ranges.contains(&part.range));
+    let held = staged.parts.iter().enumerate().filter(|(_, part)| covers(ranges, &[part.range]));
     held.flat_map(|(index, part)| (0..part.checksums.len()).map(move |number| (index, number))).collect()
 }
 
@@ -102,4 +103,29 @@ pub(super) fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
 /// Whether a staged payload lies where it is needed and the message came in time.
 pub(super) fn staged_in_time(delivery: &Delivery, staged: &StagedPayload) -> bool {
     staged.config_version == delivery.config_version && delivery.ts <= staged.latest
+}
+
+#[cfg(test)]
+mod tests {
+    use carousel_engine::operation::PayloadId;
+
+    use super::*;
+    use crate::message::StagedPart;
+
+    #[test]
+    fn rows_that_were_staged_in_parts_are_inserted_into_the_whole() {
+        let range = |first, last| KeyRange::new(first, last);
+        let part =
+            |range, chunks: u32| StagedPart { range, holders: Vec::new(), checksums: (0..chunks).collect() };
+        let staged = StagedPayload {
+            id: PayloadId { process: 1, incarnation: 1, sequence: 1 },
+            config_version: 3,
+            latest: Ts(9),
+            parts: vec![part(range(0, 9), 1), part(range(10, 19), 2), part(range(20, 29), 1)],
+        };
+        // Staged while what is below 10 was being received, ordered when it had been.
+        assert_eq!(chunks_in(&staged, &[range(0, 19)]), [(0, 0), (1, 0), (1, 1)]);
+        assert_eq!(chunks_in(&staged, &[range(10, 19), range(20, 29)]), [(1, 0), (1, 1), (2, 0)]);
+        assert_eq!(chunks_in(&staged, &[range(30, 39)]), []);
+    }
 }
