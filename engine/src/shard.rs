@@ -491,7 +491,8 @@ impl Shard {
 
     fn admit(&mut self, ordered: OrderedOperation, effects: &mut Vec<Effect>) {
         let early = self.early.remove(&ordered.ts);
-        self.early = self.early.split_off(&ordered.ts);
+        let is_to_come = |ts: &Ts| *ts > ordered.ts || self.inbox.iter().any(|other| other.ts == *ts);
+        self.early.retain(|ts, _| is_to_come(ts));
         let refuse = |error: SqlError, effects: &mut Vec<Effect>| {
             let outcomes = ordered.ranges.iter().map(|range| (*range, Err(error.clone()))).collect();
             effects.push(Effect::Executed { ts: ordered.ts, outcomes });
