@@ -694,8 +694,7 @@ impl Core {
             } else if !is_write {
                 let asked = open.config.destset(&open.message);
                 let owing = asked.iter().find(|(process, ranges)| {
-                    self.config.is_suspected(*process)
-                        && ranges.iter().any(|range| !open.answered.contains_key(range))
+                    self.config.is_suspected(*process) && !covered(ranges, &open.answered)
                 });
                 if let Some((process, _)) = owing {
                     self.end_lost(sequence, &format!("storage process {process}"));

@@ -518,9 +518,13 @@ impl Core {
         };
         let is_ordered = message.id.is_ordered();
         // A basic read was sent here because of the config that its client knows.
-        let routed =
-            delivery.config_version == self.options.config.version() && covers(&self.held, &delivery.ranges);
-        if !(is_ordered || routed && self.has_local()) {
+        let routed = || {
+            delivery.config_version == self.options.config.version()
+                && covers(&self.held, &delivery.ranges)
+                // A restart may have joined the parts that it knows.
+                && covers(&delivery.ranges, &self.options.config.overlapping(&delivery.ranges))
+        };
+        if !(is_ordered || routed() && self.has_local()) {
             return self.lose(message.id);
         }
         let read_ts = data.read_ts.unwrap_or(ts);

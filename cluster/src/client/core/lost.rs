@@ -17,7 +17,7 @@ impl Open {
 
     /// The storage processes that may owe an answer.
     pub(super) fn unanswered_by(&self) -> BTreeSet<ProcessId> {
-        let is_open = |range: &KeyRange| !self.answered.contains_key(range);
+        let is_open = |range: &KeyRange| !covered(&[*range], &self.answered);
         let destinations = self.configs().flat_map(|config| config.destset(&self.message));
         destinations.filter(|(_, ranges)| ranges.iter().any(is_open)).map(|(process, _)| process).collect()
     }
