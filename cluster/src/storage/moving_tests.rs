@@ -2,7 +2,7 @@
 //! and what is where in the end.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
     sync::Arc,
 };
@@ -61,6 +61,12 @@ struct World {
     /// Rows by answered range, of the last message.
     answers: BTreeMap<KeyRange, Vec<u64>>,
     checkpoints: BTreeMap<ProcessId, Checkpoint>,
+    /// What is sent to it and what it sends is lost.
+    cut: Option<ProcessId>,
+    /// Whether INSERTs are said to be able to fail: then they wait for votes.
+    fallible: bool,
+    /// Who has answered which messages for its ranges.
+    done: BTreeSet<(ProcessId, MessageId)>,
     trace: String,
 }
 
@@ -77,6 +83,9 @@ impl World {
             last: None,
             answers: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            cut: None,
+            fallible: false,
+            done: BTreeSet::new(),
             trace: String::new(),
         };
         for number in 1..=size {
@@ -210,6 +219,7 @@ impl World {
                 }
                 Effect::Answer(_, answer) => match answer.part {
                     AnswerPart::Done { outcomes, .. } => {
+                        self.done.insert((id, answer.id));
                         for (range, outcome) in outcomes {
                             self.answers.entry(range).or_default().push(outcome.expect("it does not fail"));
                         }
@@ -275,6 +285,9 @@ impl World {
     }
 
     fn deliver(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
+        if [from, to].map(Some).contains(&self.cut) {
+            return;
+        }
         let event = match wire {
             Wire::AskRows { part, chunks } => Event::Moving(migration::Event::Asked { from, part, chunks }),
             Wire::Rows { part, chunk } => Event::Moving(migration::Event::Chunk { from, part, chunk }),
@@ -292,12 +305,13 @@ impl World {
     }
 
     fn data(&self, kind: OperationKind, replica_offset: u32) -> Body {
+        let fallible = self.fallible && matches!(kind, OperationKind::Insert(_));
         let operation = Arc::new(Operation { table: self.table().id, context: EvalContext::default(), kind });
         Body::Data(Data {
             operation: operation.into(),
             read_ts: None,
             replica_offset,
-            fallible: false,
+            fallible,
             staged: None,
         })
     }
@@ -433,5 +447,38 @@ fn who_is_moved_and_loses_its_data_begins_with_nothing() {
     assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
     for offset in 0..4 {
         assert_eq!(world.count(offset), 300, "every replica has every row");
+    }
+}
+
+/// A write that it has begun can still be decided, and nobody else may be left who answers for its range.
+#[test]
+fn who_has_left_and_comes_back_ends_what_it_had_begun() {
+    let mut world = World::with_rows(3, 2);
+    let [first, left, standby] = [1, 2, 4].map(ProcessId::storage);
+    world.join(4);
+    world.settle();
+    (world.cut, world.fallible) = (Some(left), true);
+    world.insert(300..400);
+    let insert = world.last.as_ref().expect("it was ordered").message.id;
+    world.settle();
+    assert!(world.done.contains(&(first, insert)), "the others have decided");
+    world.change(Change::Replace { process: left, by: standby });
+    for second in 1..100 {
+        world.settle();
+        world.handle(standby, Event::Tick(second * 1_000));
+    }
+    assert!(world.mseq.config().migrations().is_empty(), "another holder has sent: {}", world.trace);
+    world.change(Change::Replace { process: first, by: left });
+    world.settle();
+    assert!(!world.done.contains(&(left, insert)), "it waits for a vote");
+    world.cut = None;
+    for second in 100..200 {
+        world.handle(left, Event::Tick(second * 1_000));
+        world.settle();
+    }
+    assert!(world.done.contains(&(left, insert)), "{}", world.trace);
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 400, "every replica has every row");
     }
 }

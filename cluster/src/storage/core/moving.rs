@@ -20,7 +20,7 @@ use carousel_engine::{
 
 use super::{
     Arc, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId, Recovered, Wire,
-    held_by, local, serving::Session,
+    global, held_by, local, serving::Session,
 };
 use crate::{
     config::{Configuration, Instruction, Keyspace, Membership, Transfer},
@@ -205,20 +205,44 @@ impl Core {
         self.request_checkpoint(ts);
     }
 
-    /// Forgets what is under way: nobody may be left to tell how writes ended, and none of the rows counts that others
-    /// hold.
+    /// Forgets what is under way: this life has lost its place, and nobody waits for it.
     fn abandon(&mut self) {
-        for (time, running) in std::mem::take(&mut self.running) {
-            if running.undecided {
-                self.tell_shards(|| ShardCommand::Decide(time, Decision::Abort));
-            }
-        }
-        self.returned_bytes = 0;
-        self.by_message.clear();
-        self.writes.clear();
-        self.stalled.clear();
-        self.supplying.clear();
+        let times: Vec<Ts> = self.running.keys().copied().collect();
+        times.into_iter().for_each(|time| self.give_up(time));
         self.late = Late::default();
+    }
+
+    /// Forgets the writes under way that nobody is left to vote about. Those who hold nothing any more still end the others:
+    /// their votes are kept for them, and nobody else may have the answer.
+    fn abandon_undecidable(&mut self) {
+        let heard = &self.moving.heard;
+        let keepers = heard.keepers_of_log();
+        let may_vote = |process: &ProcessId| {
+            keepers.contains(process) || heard.contains(*process) && !heard.is_suspected(*process)
+        };
+        let is_lost = |time: &Ts| {
+            let ballot = self.ballots.get(global(*time));
+            ballot.is_none_or(|ballot| !ballot.holders().iter().any(may_vote))
+        };
+        let undecided = self.running.iter().filter(|(_, running)| running.undecided).map(|(time, _)| *time);
+        let lost: Vec<Ts> = undecided.filter(is_lost).collect();
+        lost.into_iter().for_each(|time| self.give_up(time));
+    }
+
+    /// Nobody hears how an operation ends that the shards have been given.
+    fn give_up(&mut self, time: Ts) {
+        let Some(running) = self.running.remove(&time) else { return };
+        if running.undecided {
+            self.tell_shards(|| ShardCommand::Decide(time, Decision::Abort));
+        }
+        self.returned_bytes -= running.returned_bytes;
+        if let Some(id) = running.answer {
+            self.by_message.remove(&id);
+        }
+        self.writes.remove(&time);
+        self.stalled.remove(&time);
+        self.supplying.remove(&time);
+        self.late.end(time);
     }
 
     /// Who has left the ring and has ended everything needs no votes any more, and votes again from what it has written down:
@@ -392,7 +416,7 @@ impl Core {
         });
         let deletes: Vec<KeyRange> = deletes.flatten().collect();
         if self.is_empty() && !held.is_empty() {
-            self.abandon();
+            self.abandon_undecidable();
             // From here on the log is kept for it: a restart begins here again.
             self.request_checkpoint(Ts(ts.0 - 1));
             self.begin_checkpoint();
