@@ -104,6 +104,15 @@ pub fn covers(outer: &[KeyRange], inner: &[KeyRange]) -> bool {
     })
 }
 
+/// Where ranges begin, and where what lies behind each of them begins; ascending, each once.
+pub fn boundaries<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> Vec<Position> {
+    let both = |range: &KeyRange| [Some(range.first), range.last.checked_add(1)];
+    let mut boundaries: Vec<Position> = ranges.into_iter().flat_map(both).flatten().collect();
+    boundaries.sort_unstable();
+    boundaries.dedup();
+    boundaries
+}
+
 /// The parts of a range that begin at its beginning and at boundaries (ascending).
 pub fn cut(range: KeyRange, boundaries: &[Position]) -> Vec<KeyRange> {
     let mut parts = Vec::new();

@@ -30,7 +30,7 @@ use crate::{
     found::FoundRows,
     operation::{Effect, OrderedOperation, Ts},
     pieces::{Piece, held_at},
-    position::{KeyRange, Position, cut},
+    position::{KeyRange, Position, boundaries, cut},
     primary_key::Address,
     rider::Change,
     riders::Riders,
@@ -59,19 +59,13 @@ pub struct Recut {
 impl Recut {
     /// Positions at which a piece must begin, ascending.
     fn boundaries(&self) -> Vec<Position> {
-        let ranges = self.held.iter().chain(&self.received).chain(&self.cuts);
-        let mut boundaries: Vec<Position> =
-            ranges.flat_map(|range| [Some(range.first), range.last.checked_add(1)]).flatten().collect();
-        boundaries.sort_unstable();
-        boundaries.dedup();
-        boundaries
+        boundaries(self.held.iter().chain(&self.received).chain(&self.cuts))
     }
 }
 
 /// What of these ranges is not in others; all sorted and disjoint.
 fn without(ranges: &[KeyRange], others: &[KeyRange]) -> Vec<KeyRange> {
-    let boundaries: Vec<Position> =
-        others.iter().flat_map(|other| [Some(other.first), other.last.checked_add(1)]).flatten().collect();
+    let boundaries = boundaries(others);
     let parts = ranges.iter().flat_map(|range| cut(*range, &boundaries));
     parts.filter(|part| others.iter().all(|other| !other.overlaps(part))).collect()
 }

@@ -34,7 +34,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use carousel_engine::{
     Ts,
-    position::{KeyRange, Position, covers, cut},
+    position::{KeyRange, Position, boundaries, covers, cut},
 };
 use serde::{Deserialize, Serialize};
 
@@ -290,6 +290,11 @@ impl Config {
         received.flat_map(|(_, _, ranges)| ranges.iter().copied()).collect()
     }
 
+    /// Whether some part of a range is still being copied to a storage process.
+    fn receives(&self, process: ProcessId, range: KeyRange) -> bool {
+        self.received_by(process).iter().any(|received| received.overlaps(&range))
+    }
+
     /// Whether a storage process receives a copy that is not complete.
     pub fn is_receiving(&self, process: ProcessId) -> bool {
         self.copies().any(|(_, to, _)| process == to)
@@ -327,12 +332,7 @@ impl Config {
 
     /// Where copies that are not complete begin and end.
     fn boundaries(&self) -> Vec<Position> {
-        let copied = self.copies().flat_map(|(_, _, ranges)| ranges);
-        let mut boundaries: Vec<Position> =
-            copied.flat_map(|range| [Some(range.first), range.last.checked_add(1)]).flatten().collect();
-        boundaries.sort_unstable();
-        boundaries.dedup();
-        boundaries
+        boundaries(self.copies().flat_map(|(_, _, ranges)| ranges))
     }
 
     /// The parts of primary ranges that operations name, see [`Config::overlapping`].
@@ -636,16 +636,12 @@ impl Config {
             let node = self.placement.holder(partition, replica);
             (node.suspected.is_none() && !read_ts.is_some_and(is_late)).then_some(node.process)
         };
-        let receives = |process: ProcessId, range: KeyRange| {
-            self.copies()
-                .any(|(_, to, copied)| to == process && copied.iter().any(|copied| copied.overlaps(&range)))
-        };
         let class = |partition: usize, replica: usize| {
             let process = answers(partition, replica)?;
             if !self.is_busy(process) {
                 return Some(Class::Idle);
             }
-            match self.placement.ranges(partition).any(|range| receives(process, range)) {
+            match self.placement.ranges(partition).any(|range| self.receives(process, range)) {
                 true => Some(Class::Receiving),
                 false => Some(Class::Busy),
             }
@@ -659,7 +655,7 @@ impl Config {
             let reach = self.placement.reach();
             let mut others = (0..reach).filter_map(|r| answers(*partition, (offset + r) % reach));
             let part = (class(*partition, replica) == Some(Class::Receiving))
-                .then(|| others.find(|process| !receives(*process, *range)))
+                .then(|| others.find(|process| !self.receives(*process, *range)))
                 .flatten();
             Some((part.unwrap_or(self.placement.holder(*partition, replica).process), *range))
         });

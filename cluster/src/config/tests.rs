@@ -71,10 +71,6 @@ fn touched(config: &Config, ranges: &[KeyRange]) -> Vec<KeyRange> {
         .collect()
 }
 
-fn receives(config: &Config, process: ProcessId, range: KeyRange) -> bool {
-    config.received_by(process).iter().any(|received| received.overlaps(&range))
-}
-
 /// Primary ranges partition the ring, and each has as many holders as it can.
 fn check_ring(config: &Config) -> Result<(), TestCaseError> {
     let ranges: Vec<_> = config.primary_ranges().collect();
@@ -99,7 +95,7 @@ fn check_ring(config: &Config) -> Result<(), TestCaseError> {
             for process in config.storage_processes() {
                 let received = config.received_by(process);
                 prop_assert!(
-                    !receives(config, process, part) || covers(&received, &[part]),
+                    !config.receives(process, part) || covers(&received, &[part]),
                     "{} in part",
                     part
                 );
@@ -128,7 +124,7 @@ fn check_read(
             prop_assert!(holders.contains(process));
             let idle = holders.iter().any(|holder| !config.is_busy(*holder));
             prop_assert!(!idle || !config.is_busy(*process), "{} is busy and others are not", process);
-            let has = |holder: &ProcessId| !receives(config, *holder, *range);
+            let has = |holder: &ProcessId| !config.receives(*holder, *range);
             prop_assert!(has(process) || !holders.iter().any(has), "{} does not have {}", process, range);
         }
     }
