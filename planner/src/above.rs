@@ -115,16 +115,55 @@ impl AbovePlan {
     }
 }
 
+/// What runs above the scan, with what follows from it for every execution.
+#[derive(Debug)]
+pub struct Pipeline {
+    plan: AbovePlan,
+    /// Of the batches that come out, and of those before they are put in order.
+    schema: SchemaRef,
+    wide: SchemaRef,
+    /// The outputs are the inputs as they are.
+    identity: bool,
+}
+
+impl Pipeline {
+    pub(crate) fn new(plan: AbovePlan) -> Arc<Pipeline> {
+        let types: Vec<Type> = plan.columns.iter().map(Expr::ty).collect();
+        Arc::new(Pipeline {
+            schema: schema_of(plan.output.iter().map(|(name, ty)| (name.as_str(), ty))),
+            wide: schema_of(types.iter().map(|ty| ("", ty))),
+            identity: plan.is_identity(),
+            plan,
+        })
+    }
+
+    pub(crate) fn plan(&self) -> &AbovePlan {
+        &self.plan
+    }
+
+    /// The same with expressions that values have been put into by `bind`; columns stay what they are.
+    pub(crate) fn bind(
+        self: &Arc<Pipeline>,
+        mut bind: impl FnMut(&[Expr]) -> Result<Vec<Expr>>,
+    ) -> Result<Arc<Pipeline>> {
+        let is_column = |expr: &Expr| matches!(expr, Expr::Column { .. });
+        if self.plan.filter.is_empty() && self.plan.columns.iter().all(is_column) {
+            return Ok(self.clone());
+        }
+        let mut plan = self.plan.clone();
+        plan.filter = bind(&plan.filter)?;
+        plan.columns = bind(&plan.columns)?;
+        Ok(Pipeline::new(plan))
+    }
+}
+
 /// What runs above the scan. Parts of the answer go in as they arrive, rows of the result come out as early as they are
 /// known. For a write it passes RETURNING rows through, in the statement's order.
 ///
 /// When a message turns out to have had no effect and is submitted again, start afresh with [`Above::reset`].
 pub struct Above {
-    plan: AbovePlan,
+    pipeline: Arc<Pipeline>,
     context: EvalContext,
-    schema: SchemaRef,
-    wide: SchemaRef,
-    identity: bool,
     limit: Option<u64>,
     offset: u64,
     groups: Option<GroupTable>,
@@ -143,7 +182,10 @@ pub struct Above {
 
 impl std::fmt::Debug for Above {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Above").field("plan", &self.plan).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Above")
+            .field("plan", &self.pipeline.plan)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
@@ -171,25 +213,18 @@ fn schema_of<'a>(columns: impl Iterator<Item = (&'a str, &'a Type)>) -> SchemaRe
 }
 
 impl Above {
-    /// A pipeline for a bound plan: its expressions have no parameters any more.
+    /// For a bound plan: its expressions have no parameters any more.
     pub(crate) fn new(
-        plan: AbovePlan,
+        pipeline: Arc<Pipeline>,
         limit: Option<u64>,
         offset: u64,
         context: EvalContext,
         memory: MemoryBudget,
     ) -> Above {
-        let schema = schema_of(plan.output.iter().map(|(name, ty)| (name.as_str(), ty)));
-        let types: Vec<Type> = plan.columns.iter().map(Expr::ty).collect();
-        let wide = schema_of(types.iter().map(|ty| ("", ty)));
-        let identity = plan.is_identity();
-        let groups = Above::group_table(&plan);
+        let groups = Above::group_table(&pipeline.plan);
         Above {
-            plan,
+            pipeline,
             context,
-            schema,
-            wide,
-            identity,
             limit,
             offset,
             groups,
@@ -205,9 +240,15 @@ impl Above {
         }
     }
 
-    /// A pipeline for an answer without rows.
+    /// For an answer without rows.
     pub(crate) fn nothing() -> Above {
-        Above::new(AbovePlan::nothing(), None, 0, EvalContext::default(), MemoryBudget::default())
+        Above::new(
+            Pipeline::new(AbovePlan::nothing()),
+            None,
+            0,
+            EvalContext::default(),
+            MemoryBudget::default(),
+        )
     }
 
     fn group_table(plan: &AbovePlan) -> Option<GroupTable> {
@@ -217,12 +258,12 @@ impl Above {
 
     /// Arrow schema of the batches that come out: the output columns' names and Arrow types.
     pub fn schema(&self) -> SchemaRef {
-        self.schema.clone()
+        self.pipeline.schema.clone()
     }
 
     /// Whether rows may come out before [`Above::finish`].
     pub fn is_streaming(&self) -> bool {
-        self.groups.is_none() && self.plan.sort.is_empty()
+        self.groups.is_none() && self.pipeline.plan.sort.is_empty()
     }
 
     /// Whether groups are expected rather than rows.
@@ -231,7 +272,7 @@ impl Above {
     }
 
     pub(crate) fn plan(&self) -> &AbovePlan {
-        &self.plan
+        &self.pipeline.plan
     }
 
     pub(crate) fn limit_and_offset(&self) -> (Option<u64>, u64) {
@@ -247,17 +288,17 @@ impl Above {
             return Ok(Progress { output: None, done: true });
         }
         let rows = batch.num_rows();
-        if batch.num_columns() != self.plan.input.len() {
+        if batch.num_columns() != self.pipeline.plan.input.len() {
             return Err(SqlError::internal(format!(
                 "{} columns came where {} were asked for",
                 batch.num_columns(),
-                self.plan.input.len()
+                self.pipeline.plan.input.len()
             )));
         }
-        let batch = if self.identity {
-            batch_of(&self.wide, batch.columns().to_vec(), rows)?
+        let batch = if self.pipeline.identity {
+            batch
         } else {
-            let types = self.plan.input.clone();
+            let types = self.pipeline.plan.input.clone();
             let inputs = (0..rows).map(|row| {
                 let cell = |(column, ty): (&ArrayRef, &Type)| arrow_cell_to_value(column, row, ty);
                 batch.columns().iter().zip(&types).map(cell).collect()
@@ -302,7 +343,7 @@ impl Above {
 
     /// Forgets everything that was poured in.
     pub fn reset(&mut self) {
-        self.groups = Above::group_table(&self.plan);
+        self.groups = Above::group_table(&self.pipeline.plan);
         self.seen.clear();
         self.buffered.clear();
         self.buffered_rows = 0;
@@ -315,26 +356,29 @@ impl Above {
 
     /// HAVING and the output columns over input rows.
     fn compute(&self, rows: Vec<Vec<Value>>) -> Result<RecordBatch> {
-        let mut columns: Vec<Vec<Value>> = vec![Vec::with_capacity(rows.len()); self.plan.columns.len()];
+        let mut columns: Vec<Vec<Value>> =
+            vec![Vec::with_capacity(rows.len()); self.pipeline.plan.columns.len()];
         let mut kept = 0;
         for row in &rows {
-            if !qualifies(&self.plan.filter, row, &self.context)? {
+            if !qualifies(&self.pipeline.plan.filter, row, &self.context)? {
                 continue;
             }
             kept += 1;
-            for (column, expr) in columns.iter_mut().zip(&self.plan.columns) {
+            for (column, expr) in columns.iter_mut().zip(&self.pipeline.plan.columns) {
                 column.push(eval(expr, row, &self.context)?);
             }
         }
-        let arrays =
-            columns.iter().zip(&self.plan.columns).map(|(values, e)| values_to_array(values, &e.ty()));
-        batch_of(&self.wide, arrays.collect::<Result<Vec<_>>>()?, kept)
+        let arrays = columns
+            .iter()
+            .zip(&self.pipeline.plan.columns)
+            .map(|(values, e)| values_to_array(values, &e.ty()));
+        batch_of(&self.pipeline.wide, arrays.collect::<Result<Vec<_>>>()?, kept)
     }
 
     /// DISTINCT, ORDER BY and LIMIT over output rows.
     fn take(&mut self, batch: RecordBatch) -> Result<Progress> {
-        let batch = if self.plan.distinct { self.remove_duplicates(batch)? } else { batch };
-        if self.plan.sort.is_empty() {
+        let batch = if self.pipeline.plan.distinct { self.remove_duplicates(batch)? } else { batch };
+        if self.pipeline.plan.sort.is_empty() {
             let output = self.pass(batch)?;
             return Ok(Progress { output, done: self.is_full() });
         }
@@ -342,7 +386,7 @@ impl Above {
         self.sort_memory.grow(SORT_COPIES * batch.get_array_memory_size())?;
         self.buffered.push(batch);
         if let Some(limit) = self.limit
-            && self.plan.distinct_on.is_empty()
+            && self.pipeline.plan.distinct_on.is_empty()
         {
             let wanted = usize::try_from(limit.saturating_add(self.offset)).unwrap_or(usize::MAX);
             if self.buffered_rows > wanted.saturating_mul(4).max(COMPACT_ROWS) {
@@ -361,7 +405,7 @@ impl Above {
     fn remove_duplicates(&mut self, batch: RecordBatch) -> Result<RecordBatch> {
         let mut kept = Vec::new();
         for row in 0..batch.num_rows() {
-            let values = self.plan.output.iter().zip(batch.columns()).map(|((_, ty), column)| {
+            let values = self.pipeline.plan.output.iter().zip(batch.columns()).map(|((_, ty), column)| {
                 match (arrow_cell_to_value(column, row, ty), ty) {
                     // Trailing blanks of char(n) do not tell values apart.
                     (Value::Text(text), Type::Char(_)) => Value::text(text.trim_end_matches(' ')),
@@ -380,10 +424,15 @@ impl Above {
 
     /// DISTINCT ON over sorted rows.
     fn first_of_equals(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        if self.plan.distinct_on.is_empty() {
+        if self.pipeline.plan.distinct_on.is_empty() {
             return Ok(batch);
         }
-        let columns = self.plan.distinct_on.iter().map(|c| (batch.column(*c), self.plan.columns[*c].ty()));
+        let columns = self
+            .pipeline
+            .plan
+            .distinct_on
+            .iter()
+            .map(|c| (batch.column(*c), self.pipeline.plan.columns[*c].ty()));
         let columns: Vec<(&ArrayRef, Type)> = columns.collect();
         let equal = |a: usize, b: usize| {
             let same = |(column, ty): &(&ArrayRef, Type)| {
@@ -397,10 +446,10 @@ impl Above {
     }
 
     fn sort_buffered(&mut self) -> Result<RecordBatch> {
-        let all = concat_batches(&self.wide, &self.buffered).map_err(arrow_error)?;
+        let all = concat_batches(&self.pipeline.wide, &self.buffered).map_err(arrow_error)?;
         self.buffered.clear();
-        let types: Vec<Type> = self.plan.columns.iter().map(Expr::ty).collect();
-        let order = sorted(all.columns(), &types, &self.plan.sort);
+        let types: Vec<Type> = self.pipeline.plan.columns.iter().map(Expr::ty).collect();
+        let order = sorted(all.columns(), &types, &self.pipeline.plan.sort);
         select(&all, order)
     }
 
@@ -415,10 +464,10 @@ impl Above {
         if kept == 0 {
             return Ok(None);
         }
-        let batch = batch.slice(skip as usize, kept as usize);
-        let first = usize::from(self.plan.ordinal);
-        let visible = batch.columns()[first..first + self.plan.output.len()].to_vec();
-        batch_of(&self.schema, visible, kept as usize).map(Some)
+        let batch = if kept == rows { batch } else { batch.slice(skip as usize, kept as usize) };
+        let first = usize::from(self.pipeline.plan.ordinal);
+        let visible = batch.columns()[first..first + self.pipeline.plan.output.len()].to_vec();
+        batch_of(&self.pipeline.schema, visible, kept as usize).map(Some)
     }
 
     /// Whether LIMIT has been reached.

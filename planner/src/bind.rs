@@ -22,7 +22,7 @@ use carousel_engine::{
 };
 
 use crate::{
-    above::{Above, AbovePlan},
+    above::{Above, AbovePlan, Pipeline},
     copy::BadRow,
     expression::{Clause, Resolver, Shared, literal},
     fit::fit,
@@ -298,13 +298,12 @@ impl<'a> Binder<'a> {
         }
     }
 
-    fn above(&mut self, plan: &AbovePlan) -> Result<Above> {
+    fn above(&mut self, pipeline: &Arc<Pipeline>) -> Result<Above> {
+        let plan = pipeline.plan();
         let limit = self.count(plan.limit.as_ref(), "LIMIT", b"2201W")?;
         let offset = self.count(plan.offset.as_ref(), "OFFSET", b"2201X")?.unwrap_or(0);
-        let mut plan = plan.clone();
-        plan.filter = self.exprs(&plan.filter)?;
-        plan.columns = self.exprs(&plan.columns)?;
-        Ok(Above::new(plan, limit, offset, self.context.clone(), self.settings.memory.clone()))
+        let pipeline = pipeline.bind(|exprs| self.exprs(exprs))?;
+        Ok(Above::new(pipeline, limit, offset, self.context.clone(), self.settings.memory.clone()))
     }
 }
 

@@ -12,7 +12,7 @@ use carousel_engine::{
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
-    above::AbovePlan,
+    above::{AbovePlan, Pipeline},
     expression::{Clause, Resolver, Term, literal},
     names::{self, Relation, Scope, at, fold},
     parse::{parse_expression, position_of},
@@ -379,12 +379,12 @@ impl Planner<'_> {
         scope: &Scope,
         returning: Option<&[ast::SelectItem]>,
         ordinal: bool,
-    ) -> Result<(Option<Vec<Expr>>, AbovePlan, Output)> {
-        let Some(list) = returning else { return Ok((None, AbovePlan::nothing(), None)) };
+    ) -> Result<(Option<Vec<Expr>>, Arc<Pipeline>, Output)> {
+        let Some(list) = returning else { return Ok((None, Pipeline::new(AbovePlan::nothing()), None)) };
         let items = self.items(scope, list, Clause::Returning, &mut Vec::new())?;
         let columns: Vec<OutputColumn> = items.iter().map(Item::column).collect();
         let exprs: Vec<Expr> = items.into_iter().map(|i| i.expr).collect();
-        Ok((Some(exprs), AbovePlan::returning(&columns, ordinal), Some(columns)))
+        Ok((Some(exprs), Pipeline::new(AbovePlan::returning(&columns, ordinal)), Some(columns)))
     }
 
     pub(crate) fn update(&mut self, update: &ast::Update) -> Result<(Plan, Output)> {

@@ -13,7 +13,7 @@ use carousel_engine::{
 use sqlparser::ast;
 
 use crate::{
-    above::AbovePlan,
+    above::Pipeline,
     cluster::AlterCluster,
     ddl::drop_tables,
     expression::Shared,
@@ -192,7 +192,7 @@ pub struct QueryPlan {
     /// The table, if there is one. Without a table, `above` is given one row without columns.
     pub source: Source,
     /// What runs above the scan.
-    pub above: AbovePlan,
+    pub above: Arc<Pipeline>,
     /// Session values that the expressions refer to, see [`SessionValue`].
     pub session_values: Vec<SessionValue>,
 }
@@ -283,7 +283,7 @@ pub struct InsertPlan {
     /// RETURNING.
     pub returning: Option<Vec<Expr>>,
     /// What runs above it.
-    pub above: AbovePlan,
+    pub above: Arc<Pipeline>,
     /// Session values that the expressions refer to.
     pub session_values: Vec<SessionValue>,
 }
@@ -309,7 +309,7 @@ pub struct UpdatePlan {
     /// RETURNING.
     pub returning: Option<Vec<Expr>>,
     /// What runs above it.
-    pub above: AbovePlan,
+    pub above: Arc<Pipeline>,
     /// Session values that the expressions refer to.
     pub session_values: Vec<SessionValue>,
 }
@@ -324,7 +324,7 @@ pub struct DeletePlan {
     /// RETURNING.
     pub returning: Option<Vec<Expr>>,
     /// What runs above it.
-    pub above: AbovePlan,
+    pub above: Arc<Pipeline>,
     /// Session values that the expressions refer to.
     pub session_values: Vec<SessionValue>,
 }

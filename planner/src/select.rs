@@ -13,7 +13,7 @@ use carousel_engine::{
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
-    above::AbovePlan,
+    above::{AbovePlan, Pipeline},
     expression::{AGGREGATES, Clause, Resolver, Shared, TermKind, WINDOWS},
     names::{self, Scope, ScopeColumn, at, fold},
     parse::{Source as Text, position_of},
@@ -571,7 +571,7 @@ impl<'a> Planner<'a> {
             ReadOutput::Groups { group_by, aggregates, .. } => Some((group_by.len(), aggregates.clone())),
             _ => None,
         };
-        let above = AbovePlan {
+        let above = Pipeline::new(AbovePlan {
             input,
             groups,
             filter,
@@ -583,7 +583,7 @@ impl<'a> Planner<'a> {
             limit,
             offset,
             ordinal: false,
-        };
+        });
         let source = Source::Table { table: table.clone(), predicate, output };
         let session_values = self.shared.session_values.clone();
         Ok((QueryPlan { source, above, session_values }, columns))
@@ -606,7 +606,7 @@ impl<'a> Planner<'a> {
             let columns: Vec<OutputColumn> = items.iter().map(Item::column).collect();
             let outputs =
                 items.into_iter().map(|i| Resolved { expr: i.expr, references: i.references }).chain(hidden);
-            let above = AbovePlan {
+            let above = Pipeline::new(AbovePlan {
                 input: group_types(&keys, &aggregates),
                 filter: match &having {
                     Some(having) => conjuncts(regroup(having, &keys, scope)?),
@@ -621,7 +621,7 @@ impl<'a> Planner<'a> {
                 limit: limits.0,
                 offset: limits.1,
                 ordinal: false,
-            };
+            });
             let source = Source::Rows { rows: vec![Vec::new()], predicate, group_by: Some(keys) };
             let session_values = self.shared.session_values.clone();
             return Ok((QueryPlan { source, above, session_values }, columns));
@@ -644,7 +644,7 @@ impl<'a> Planner<'a> {
         for (ty, column) in input.iter_mut().zip(&columns) {
             *ty = column.ty.clone();
         }
-        let above = AbovePlan {
+        let above = Pipeline::new(AbovePlan {
             columns: input.iter().enumerate().map(|(i, ty)| Expr::column(i, ty.clone())).collect(),
             input,
             groups: None,
@@ -656,7 +656,7 @@ impl<'a> Planner<'a> {
             limit,
             offset,
             ordinal: false,
-        };
+        });
         let source = Source::Rows { rows, predicate, group_by: None };
         (QueryPlan { source, above, session_values: self.shared.session_values.clone() }, columns)
     }
