@@ -5,13 +5,14 @@ use std::sync::Arc;
 use arrow::{
     array::{
         Array, ArrayBuilder as _, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Builder,
-        Decimal128Builder, FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder,
-        Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder, Time64MicrosecondBuilder,
-        TimestampMicrosecondBuilder,
+        Decimal128Builder, FixedSizeBinaryBuilder, Float32Builder, Float64Builder, GenericByteArray,
+        Int16Builder, Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder,
+        Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
     },
     datatypes::{
-        Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
-        IntervalMonthDayNano, IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType,
+        ByteArrayType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
+        Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, Time64MicrosecondType,
+        TimestampMicrosecondType,
     },
     record_batch::RecordBatch,
 };
@@ -30,8 +31,30 @@ use crate::{
 
 /// Bytes that the cells of a batch take: of a slice, those of its own rows only, though it keeps the whole alive.
 pub fn size_of_cells(batch: &RecordBatch) -> u64 {
-    let size = |array: &ArrayRef| array.to_data().get_slice_memory_size().unwrap_or(0) as u64;
-    batch.columns().iter().map(size).sum()
+    batch.columns().iter().map(|array| size_of_array(array) as u64).sum()
+}
+
+fn size_of_array(array: &ArrayRef) -> usize {
+    let rows = array.len();
+    let nulls = if array.null_count() > 0 { rows.div_ceil(8) } else { 0 };
+    let values = match array.data_type() {
+        DataType::Boolean => rows.div_ceil(8),
+        DataType::Utf8 => size_of_strings(array.as_string::<i32>()),
+        DataType::Binary => size_of_strings(array.as_binary::<i32>()),
+        DataType::FixedSizeBinary(width) => rows * *width as usize,
+        other => match other.primitive_width() {
+            Some(width) => rows * width,
+            // Slower, with allocations.
+            None => return array.to_data().get_slice_memory_size().unwrap_or(0),
+        },
+    };
+    values + nulls
+}
+
+fn size_of_strings<T: ByteArrayType<Offset = i32>>(array: &GenericByteArray<T>) -> usize {
+    let offsets = array.value_offsets();
+    let first_and_last = offsets.first().zip(offsets.last());
+    size_of_val(offsets) + first_and_last.map_or(0, |(first, last)| (last - first) as usize)
 }
 
 /// The value of one cell of an array in `ty`'s Arrow form.
@@ -470,7 +493,28 @@ fn interval_cell(interval: &Interval) -> Result<IntervalMonthDayNano> {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{BinaryArray, BooleanArray, Decimal128Array, Int16Array, StringArray};
+
     use super::*;
+
+    #[test]
+    fn cells_are_as_large_as_arrow_says() {
+        let every_third = |row: usize| (!row.is_multiple_of(3)).then_some(row);
+        let rows = || (0..100).map(every_third);
+        let arrays: [ArrayRef; 6] = [
+            Arc::new(Int16Array::from_iter_values(0..100)),
+            Arc::new(Decimal128Array::from_iter(rows().map(|row| row.map(|row| row as i128)))),
+            Arc::new(BooleanArray::from_iter(rows().map(|row| row.map(|row| row % 2 == 0)))),
+            Arc::new(StringArray::from_iter(rows().map(|row| row.map(|row| "x".repeat(row))))),
+            Arc::new(BinaryArray::from_iter_values((0..100).map(|row| vec![0; row]))),
+            values_to_array(&vec![Value::Uuid([1; 16]); 100], &Type::Uuid).expect("all fit"),
+        ];
+        for (array, first) in arrays.iter().flat_map(|array| [(array, 0), (array, 41)]) {
+            let slice = array.slice(first, 30);
+            let wanted = slice.to_data().get_slice_memory_size().expect("a size");
+            assert_eq!(size_of_array(&slice), wanted, "{} from {first}", array.data_type());
+        }
+    }
 
     #[test]
     fn strings_have_limits_alone_and_together() {
