@@ -234,6 +234,11 @@ pub(crate) fn cores(first: usize, threads: usize) -> Option<Vec<CoreId>> {
     Some(cores.get(first..first.checked_add(threads)?)?.to_vec())
 }
 
+/// The nice value of scan threads: when everything else is busy they have a tenth of a core, and so many operations
+/// ride in each revolution that this goes far.
+#[cfg(target_os = "linux")]
+const NICE: libc::c_int = 10;
+
 /// Routers, network and sessions come first: they are what others wait for.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
@@ -241,7 +246,7 @@ fn lower_priority() {
         // SAFETY: both calls take and return plain numbers. On Linux the nice value belongs to the thread.
         let failed = unsafe {
             let thread = libc::gettid();
-            libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, 5) != 0
+            libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, NICE) != 0
         };
         if failed {
             tracing::debug!("the priority of a scan thread cannot be lowered");
