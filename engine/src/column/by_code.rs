@@ -36,6 +36,9 @@ impl RowsByCode {
     const COUNTED: usize = 32;
     /// Buckets whose rows are counted by their codes.
     const FEW_BUCKETS: usize = 2;
+    /// Bits of a code by which rows are put in order at a time: the places where the next row of each goes stay in the
+    /// cache.
+    const DIGIT_BITS: u32 = 11;
 
     /// Whether most of so many rows can be covered.
     pub(crate) fn covers_most(rows: usize) -> bool {
@@ -62,27 +65,33 @@ impl RowsByCode {
         let buckets = codes.len().min(RowsByCode::BUCKETS).max(codes.len() / RowsByCode::ROWS_A_BUCKET);
         let buckets = buckets.next_power_of_two().max(2);
         let shift = bits.saturating_sub(buckets.ilog2());
-        let bucket = |row: usize| (codes[row].into() >> shift) as usize;
         let nulls = column.nulls.as_ref().map_or(&[][..], |nulls| &nulls.words()[first / 64..]);
-        let is_null = |row: usize| nulls.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1);
-        let present = || (0..codes.len()).filter(|row| !is_null(*row));
-        let mut starts = vec![0u32; (column.max_code >> shift) as usize + 2];
-        present().for_each(|row| starts[bucket(row) + 1] += 1);
-        for index in 1..starts.len() {
-            starts[index] += starts[index - 1];
-        }
-        let mut next = starts.clone();
-        let mut rows = vec![0u32; starts.last().copied().unwrap_or(0) as usize];
-        present().for_each(|row| {
-            let place = &mut next[bucket(row)];
-            rows[*place as usize] = row as u32;
-            *place += 1;
-        });
-        if shift > 0 {
-            for ends in starts.windows(2) {
-                rows[ends[0] as usize..ends[1] as usize]
-                    .sort_unstable_by_key(|row| (codes[*row as usize].into(), *row));
+        let is_null =
+            |row: &u32| nulls.get(*row as usize / 64).is_some_and(|word| word >> (row % 64) & 1 == 1);
+        let present = || (0..codes.len() as u32).filter(|row| !is_null(row));
+        let code = |row: u32| -> u64 { codes[row as usize].into() };
+        let bucket = |row: u32| (code(row) >> shift) as usize;
+        let starts = starts_of(present(), (column.max_code >> shift) as usize + 1, bucket);
+        let mut rows = vec![0; starts.last().map_or(0, |end| *end as usize)];
+        if shift == 0 {
+            distribute(present(), &mut rows, starts.clone(), bucket);
+        } else {
+            // From the lowest bits of the codes up; each time, what has been put in order stays in order.
+            let mut sorted = vec![0; rows.len()];
+            let mut low = 0;
+            while low < shift {
+                let bits = (shift - low).min(RowsByCode::DIGIT_BITS);
+                let digit = |row: u32| (code(row) >> low) as usize & ((1 << bits) - 1);
+                let next = starts_of(present(), 1 << bits, digit);
+                match low {
+                    0 => distribute(present(), &mut sorted, next, digit),
+                    _ => distribute(rows.iter().copied(), &mut sorted, next, digit),
+                }
+                std::mem::swap(&mut rows, &mut sorted);
+                low += bits;
             }
+            distribute(rows.iter().copied(), &mut sorted, starts.clone(), bucket);
+            rows = sorted;
         }
         // A power of two, so that no row's lie in two words.
         let high_bits = match (codes.len().saturating_sub(1) >> 16).checked_ilog2() {
@@ -256,6 +265,31 @@ impl RowsByCode {
     pub(super) fn size(&self) -> usize {
         self.rows.len() * 2 + self.starts.len() * 4 + self.high.len() * 8
     }
+}
+
+/// Where the rows of each digit start when they are in its order, and where the last one's end.
+fn starts_of(rows: impl Iterator<Item = u32>, digits: usize, digit: impl Fn(u32) -> usize) -> Vec<u32> {
+    let mut starts = vec![0u32; digits + 1];
+    rows.for_each(|row| starts[digit(row) + 1] += 1);
+    for index in 1..starts.len() {
+        starts[index] += starts[index - 1];
+    }
+    starts
+}
+
+/// Puts rows in the order of their digits, those with the same one in the order that they have. `next` says where the
+/// rows of each digit start.
+fn distribute(
+    rows: impl Iterator<Item = u32>,
+    sorted: &mut [u32],
+    mut next: Vec<u32>,
+    digit: impl Fn(u32) -> usize,
+) {
+    rows.for_each(|row| {
+        let place = &mut next[digit(row)];
+        sorted[*place as usize] = row;
+        *place += 1;
+    });
 }
 
 impl EncodedColumn {
