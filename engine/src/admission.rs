@@ -5,17 +5,13 @@ use arrow::array::{ArrayRef, UInt32Array};
 use crate::{
     batch_size::in_parts,
     error::{Result, SqlError, SqlState},
-    expr::can_fail,
     operation::{Effect, Insert, InsertRows, OnConflict, OperationKind, RowBatch},
-    position::constants_of,
+    preparation::Work,
     primary_key::Address,
-    rider::{Change, Rider, Work, duplicate_key},
+    rider::{Change, Rider, duplicate_key},
     shard::{Shard, check_layout},
     table::{RowKeys, Table},
 };
-
-/// The most keys that are looked up one by one.
-const POINTS: usize = 256;
 
 /// One row of a batch as arrays.
 fn single_row(arrays: &[ArrayRef], row: u32) -> Vec<ArrayRef> {
@@ -43,46 +39,6 @@ fn take(array: &ArrayRef, rows: &[u32]) -> ArrayRef {
 }
 
 impl Shard {
-    /// The canonical keys that the predicate fixes by `=` and `IN`, when it does.
-    pub(crate) fn point_keys(&self, table: &Table, rider: &Rider) -> Option<Vec<Vec<u8>>> {
-        if !table.has_keys() || rider.split.tests.is_empty() {
-            return None;
-        }
-        let predicate = match &rider.operation.kind {
-            OperationKind::Read(read) => &read.predicate,
-            OperationKind::Update(update) => &update.predicate,
-            OperationKind::Delete(delete) => &delete.predicate,
-            _ => return None,
-        };
-        let is_tested = |column: &usize| rider.split.tests.iter().any(|test| test.column == *column);
-        if !table.schema.primary_key.iter().all(is_tested) {
-            return None;
-        }
-        // Only what is evaluated before anything that may fail on other rows.
-        let free: Vec<_> = predicate.iter().take_while(|conjunct| !can_fail(conjunct)).cloned().collect();
-        let mut keys: Vec<Vec<u8>> = vec![Vec::new()];
-        for index in &table.schema.primary_key {
-            let values = constants_of(*index, &free)?;
-            if keys.len() * values.len() > POINTS {
-                return None;
-            }
-            let ty = &table.schema.columns[*index].ty;
-            keys = keys
-                .iter()
-                .flat_map(|key| {
-                    values.iter().map(move |value| {
-                        let mut key = key.clone();
-                        crate::key::write_value_as(&mut key, value, ty);
-                        key
-                    })
-                })
-                .collect();
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        Some(keys)
-    }
-
     /// Lets an operation act on the rows with these keys.
     pub(crate) fn visit_keys(
         &mut self,

@@ -1,6 +1,6 @@
 //! Rows that a read has found: kept where they are until they are sent, all of them or the first of an order.
 
-use std::{borrow::Cow, collections::VecDeque};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use arrow::array::ArrayRef;
 
@@ -12,14 +12,16 @@ use crate::{
     expr::{EvalContext, Expr, Input},
     operation::{Effect, SortKey, Top},
     order,
-    rider::{Projection, Rider, Work},
+    preparation::Work,
+    projection::Projection,
+    rider::Rider,
     table::Table,
     types::Type,
 };
 
 /// Rows that a read has found and that have not been sent yet. They stay where they are: the read itself keeps their
 /// versions from being collected.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FoundRows {
     /// Runs of rows of one segment: its slot, and where its rows end.
     runs: Vec<(u32, u32)>,
@@ -127,7 +129,7 @@ impl FoundRows {
 }
 
 /// Which of the qualifying rows a read wants.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Wanted {
     All,
     /// As many more, any of them.
@@ -136,10 +138,10 @@ pub(crate) enum Wanted {
 }
 
 /// The first rows of an order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct First {
     /// The keys' values.
-    input: Projection,
+    input: Arc<Projection>,
     types: Vec<Type>,
     /// Over the keys' values.
     keys: Vec<SortKey>,
@@ -177,7 +179,7 @@ impl Wanted {
             _ => None,
         };
         Ok(Wanted::First(Box::new(First {
-            input: Projection::new(&exprs, row)?,
+            input: Arc::new(Projection::new(&exprs, row)?),
             types: exprs.iter().map(Expr::ty).collect(),
             keys: renumbered.collect(),
             limit: top.limit as usize,

@@ -19,7 +19,9 @@ use crate::{
     column::{EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
     expr::{EvalContext, Expr, columns, vector::evaluate_part},
-    rider::{Rider, Work, batch_of},
+    preparation::Work,
+    projection::batch_of,
+    rider::Rider,
     table::Table,
     types::Type,
 };

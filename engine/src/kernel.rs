@@ -29,7 +29,7 @@ pub(crate) fn filter(predicate: &[Expr], batch: &RecordBatch, context: &EvalCont
 
 /// As [`filter`], with one expression over a single column.
 pub(crate) fn filter_array(expr: &Expr, array: &ArrayRef, context: &EvalContext) -> Result<Vec<u32>> {
-    let batch = crate::rider::batch_of(vec![array.clone()], array.len())?;
+    let batch = crate::projection::batch_of(vec![array.clone()], array.len())?;
     filter(std::slice::from_ref(expr), &batch, context)
 }
 

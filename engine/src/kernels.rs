@@ -72,9 +72,7 @@ impl Kernels {
         let context = EvalContext::default();
         let ids: Vec<_> = tests
             .iter()
-            .map(|test| {
-                self.tests.join(&mut Arc::new(ColumnTest { column: 0, test: test.0.clone() }), &context)
-            })
+            .map(|test| self.tests.join(&Arc::new(ColumnTest { column: 0, test: test.0.clone() }), &context))
             .collect();
         let scene = Scene {
             tests: &self.tests,

@@ -10,6 +10,7 @@ use crate::{
     error::SqlError,
     expr::{EvalContext, Expr},
     position::{KeyRange, Position},
+    preparation::Preparation,
     schema::{TableId, TableSchema},
 };
 
@@ -236,6 +237,8 @@ pub struct OrderedOperation {
     /// Whether operations with a later `Ts` have been submitted before it. None of them has read what it writes, or
     /// written there.
     pub late: bool,
+    /// Shared by the shards of a process: what one of them has found out about the operation spares the others the work.
+    pub preparation: Preparation,
 }
 
 impl OrderedOperation {
@@ -251,6 +254,7 @@ impl OrderedOperation {
             blocks: false,
             bulk: false,
             late: false,
+            preparation: Preparation::default(),
         }
     }
 }

@@ -11,7 +11,9 @@ use crate::{
     found::FoundRows,
     operation::{Effect, Ts},
     position::KeyRange,
-    rider::{Projection, Rider, Work},
+    preparation::Work,
+    projection::Projection,
+    rider::Rider,
     riders::Riders,
     shard::RIDERS_AHEAD,
     table::Table,
@@ -44,8 +46,11 @@ impl Table {
             let Some(rider) = riders.at(*place) else { continue };
             let Some((projection, share)) = share_of(rider, self.options.batch_rows) else { continue };
             let group = *by_projection.entry(Arc::as_ptr(&projection)).or_insert_with(|| {
-                groups.push((projection, Vec::new(), 0));
-                groups.len() - 1
+                let same = groups.iter().position(|(other, ..)| other.is_same(&projection));
+                same.unwrap_or_else(|| {
+                    groups.push((projection, Vec::new(), 0));
+                    groups.len() - 1
+                })
             });
             let (projection, shares, rows) = &mut groups[group];
             *rows += share.found.len();

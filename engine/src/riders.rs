@@ -155,7 +155,7 @@ impl Ride {
             is_bulk: rider.is_bulk,
             ordered: false,
             ranges: (0..rider.place_of_range.len()).filter(acts).fold(0, |bits, range| bits | bit(range)),
-            columns: rider.split.tests.iter().fold(0, |bits, test| bits | bit(test.column)),
+            columns: rider.prepared.tested,
             point: None,
             tests,
             class,

@@ -42,9 +42,10 @@ use crate::{
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pieces::{self, Piece},
     position::{KeyRange, Position},
+    preparation::Work,
     primary_key::Address,
     recut::Recut,
-    rider::{Rider, Work},
+    rider::Rider,
     riders::{Ride, Riders, bit},
     schema::{TableId, TableSchema},
     segment::Deferred,
@@ -523,12 +524,15 @@ impl Shard {
             let error = SqlError::new(SqlState::UNDEFINED_TABLE, "the table does not exist");
             return refuse(error, effects);
         };
-        let rider = match pieces::places(&self.pieces, &ordered) {
-            Some(places) => Rider::new(&ordered, &table.schema, &mut table.projections, places),
-            None => Err(SqlError::internal("an operation on a key range that the shard does not hold")),
-        };
+        let elsewhere = || SqlError::internal("an operation on a key range that the shard does not hold");
+        let places = pieces::places(&self.pieces, &ordered).ok_or_else(elsewhere);
+        let rider = places.and_then(|places| {
+            let prepared =
+                ordered.preparation.of(&ordered.operation, &table.schema, &mut table.projections)?;
+            Ok(Box::new(Rider::new(&ordered, prepared, places)))
+        });
         let mut rider = match rider {
-            Ok(rider) => Box::new(rider),
+            Ok(rider) => rider,
             Err(error) => {
                 self.tables.insert(id, table);
                 return refuse(error, effects);
@@ -542,14 +546,15 @@ impl Shard {
             rider.send_blocks((self.index, self.shards));
         }
         table.active += 1;
-        match self.point_keys(&table, &rider) {
+        let prepared = rider.prepared.clone();
+        match &prepared.keys {
             _ if matches!(rider.work, Work::Insert { .. }) => {
                 self.begin_insert(&mut table, &mut rider, effects);
                 if rider.filling {
                     self.filling = Some(rider.ts);
                 }
             }
-            Some(keys) => self.visit_keys(&mut table, &mut rider, &keys, effects),
+            Some(keys) => self.visit_keys(&mut table, &mut rider, keys, effects),
             None if table.segments.is_empty() => {}
             // Nobody waits for a revolution that finds nothing.
             None if rider.is_bulk && !table.has_rows_for(&rider) => {}

@@ -26,7 +26,8 @@ use crate::{
     kernel::Groups,
     operation::{Effect, Operation, OperationKind, ReadOutput, Ts},
     predicate_index::TestId,
-    rider::{Rider, Work},
+    preparation::Work,
+    rider::Rider,
     riders::{Ride, Riders},
     table::Table,
 };
@@ -132,7 +133,7 @@ impl Classes {
         }
         let mut tests: Box<[TestId]> = tests.into();
         tests.sort_unstable();
-        let (operation, residual) = (&rider.operation, &rider.split.residual);
+        let (operation, residual) = (&rider.operation, &rider.prepared.residual);
         let hash = tests.iter().fold(hash_of(residual), |hash, test| mix(hash, u64::from(*test)));
         let is_same = |other: &SharedPredicate| {
             let is_same_residual = match &other.operation {

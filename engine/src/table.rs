@@ -14,9 +14,11 @@ use crate::{
     key::{Blanks, write_cell},
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, TestId, row_holds},
+    preparation::Work,
     primary_key::{Address, KeyIndex},
+    projection::Projections,
     recut::NO_PIECE,
-    rider::{Change, Projections, Rider, Work, check_not_null},
+    rider::{Change, Rider, check_not_null},
     riders::Ride,
     schema::TableSchema,
     segment::Segment,
@@ -240,7 +242,7 @@ impl Table {
         let slots = self.segments.len();
         let context = &rider.operation.context;
         let tests: Box<[TestId]> =
-            rider.split.tests.iter_mut().map(|test| self.tests.join(test, context)).collect();
+            rider.prepared.tests.iter().map(|test| self.tests.join(test, context)).collect();
         let class = self.classes.join(rider, &tests);
         self.join(Ride::new(rider, tests, class, (self.cursor % slots) as u32, slots as u32));
     }
@@ -399,12 +401,12 @@ impl Table {
     fn qualifies(&self, rider: &Rider, slot: u32, row: u32) -> Result<bool> {
         let segment = &self.segments[slot as usize];
         let (types, context) = (&self.schema.columns, rider.context());
-        for test in &rider.split.tests {
+        for test in &rider.prepared.tests {
             if !row_holds(test, &segment.columns, types, context, row as usize)? {
                 return Ok(false);
             }
         }
-        match &rider.residual {
+        match &rider.prepared.filter {
             None => Ok(true),
             Some(filter) => {
                 let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, &[row]);

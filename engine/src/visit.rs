@@ -9,8 +9,9 @@ use crate::{
     error::Result,
     operation::Effect,
     predicate_index::{Found, Plan, Scene, TestId, plain_rows},
+    preparation::Work,
     primary_key::Address,
-    rider::{Rider, Work},
+    rider::Rider,
     riders::{Ride, Riders, bit},
     table::Table,
     types::Type,
@@ -319,14 +320,14 @@ impl Table {
         let rows = match found {
             Found::Rows(mut rows) => {
                 segment.versions.retain_visible_rows(&mut rows, rider.sees, rider.is_write);
-                if rider.residual.is_none() && self.count_only(slot, rider, rows.len()) {
+                if rider.prepared.filter.is_none() && self.count_only(slot, rider, rows.len()) {
                     rows.clear();
                 }
                 rows
             }
             Found::Mask(mut mask) => {
                 segment.versions.retain_visible(&mut mask, rider.sees, rider.is_write);
-                let told = rider.residual.is_none()
+                let told = rider.prepared.filter.is_none()
                     && (self.count_only(slot, rider, mask.count()) || self.sum_only(slot, rider, &mask)?);
                 let rows = if told { Vec::new() } else { mask.iter().collect() };
                 self.prober.recycle(Found::Mask(mask));
@@ -334,7 +335,7 @@ impl Table {
             }
         };
         let segment = &self.segments[slot as usize];
-        match &rider.residual {
+        match &rider.prepared.filter {
             Some(filter) if !rows.is_empty() => {
                 let types = &self.schema.columns;
                 let mut chosen = Vec::new();

@@ -33,8 +33,8 @@ fn the_most_selective_attribute_comes_first() {
     let mut first = |wanted: [(i64, i64); 2]| {
         let mut ids: Vec<TestId> = Vec::new();
         for (column, interval) in wanted.into_iter().enumerate() {
-            let mut test = Arc::new(ColumnTest { column, test: Test::Ints(vec![interval]) });
-            ids.push(tests.join(&mut test, &EvalContext::default()));
+            let test = Arc::new(ColumnTest { column, test: Test::Ints(vec![interval]) });
+            ids.push(tests.join(&test, &EvalContext::default()));
         }
         let scene = Scene {
             tests: &tests,

@@ -91,8 +91,8 @@ impl Entry {
 }
 
 impl SharedTests {
-    /// Adds a rider's test. `test` becomes the one that is held.
-    pub(crate) fn join(&mut self, test: &mut Arc<ColumnTest>, context: &EvalContext) -> TestId {
+    /// Adds a rider's test.
+    pub(crate) fn join(&mut self, test: &Arc<ColumnTest>, context: &EvalContext) -> TestId {
         let hash = hash_of(test);
         let is_expression = matches!(test.test, Test::Expression(_));
         let same = |id: &TestId| {
@@ -102,7 +102,6 @@ impl SharedTests {
         if let Some(id) = self.index.find(hash, same).copied() {
             let entry = &mut self.entries[id as usize];
             entry.riders += 1;
-            test.clone_from(&entry.test);
             return id;
         }
         let entry = Entry {
@@ -133,7 +132,6 @@ impl SharedTests {
         let entry = &mut self.entries[id as usize];
         entry.riders -= 1;
         if entry.riders == 0 {
-            // Now that the rider lets go of it, too: later its memory would have to be fetched once more.
             entry.test = self.nothing.clone();
             entry.context = None;
             if let Ok(found) = self.index.find_entry(entry.hash, |other| *other == id) {

@@ -1,7 +1,8 @@
 //! The engine alone: one shard on each core, driven as a storage process drives its scan threads.
 
 use std::{
-    sync::Arc,
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -171,10 +172,13 @@ impl Engine {
 
     /// Runs a load on all shards at the same time.
     pub fn run(&mut self, load: &Load) -> Outcome {
-        let first = self.ts + 1;
+        let (first, shards) = (self.ts + 1, self.shards.len());
+        let made = Mutex::new(Made { waiting: VecDeque::new(), next: first, reads: 0, updates: 0 });
+        let sequence = Sequence { load, started: Instant::now(), made };
         let results: Vec<(u64, Outcome)> = std::thread::scope(|scope| {
+            let drive = |shard| drive(shard, first, &sequence, shards);
             let threads: Vec<_> =
-                self.shards.iter_mut().map(|shard| scope.spawn(move || drive(shard, first, load))).collect();
+                self.shards.iter_mut().map(|shard| scope.spawn(move || drive(shard))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a shard does not panic")).collect()
         });
         self.ts = results.iter().map(|(ts, _)| *ts).max().unwrap_or(self.ts);
@@ -232,34 +236,76 @@ fn key(batch: &RecordBatch, row: usize) -> (String, i16, i16) {
     )
 }
 
+/// The operations of a run in their order, from which each shard takes one after the other: as in a process, they are
+/// the same ones for all shards.
+struct Sequence<'a> {
+    load: &'a Load<'a>,
+    started: Instant,
+    made: Mutex<Made>,
+}
+
+/// What some shard has come to.
+struct Made {
+    /// Operations that not all shards have taken, whether they are reads, and how many shards are to come.
+    waiting: VecDeque<(OrderedOperation, bool, usize)>,
+    /// The `Ts` of the next one.
+    next: u64,
+    reads: usize,
+    updates: usize,
+}
+
+impl Sequence<'_> {
+    /// The operation at `ts`, unless it is a read and none is wanted.
+    fn take(&self, ts: u64, wants_read: bool, shards: usize) -> Option<(OrderedOperation, bool)> {
+        let mut guard = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = &mut *guard;
+        if ts == made.next {
+            let due = self.started.elapsed().as_secs_f64() * self.load.updates_per_second;
+            let (question, is_read) = if !self.load.updates.is_empty() && (made.updates as f64) < due {
+                made.updates += 1;
+                (&self.load.updates[(made.updates - 1) % self.load.updates.len()], false)
+            } else if wants_read && !self.load.reads.is_empty() {
+                made.reads += 1;
+                (&self.load.reads[(made.reads - 1) % self.load.reads.len()], true)
+            } else {
+                return None;
+            };
+            made.waiting.push_back((ordered(ts, question.operation.clone()), is_read, shards));
+            made.next += 1;
+        }
+        let at = made.waiting.len() - (made.next - ts) as usize;
+        let (operation, is_read, to_come) = &mut made.waiting[at];
+        if *is_read && !wants_read {
+            return None;
+        }
+        *to_come -= 1;
+        let taken = (operation.clone(), *is_read);
+        while made.waiting.front().is_some_and(|(_, _, to_come)| *to_come == 0) {
+            made.waiting.pop_front();
+        }
+        Some(taken)
+    }
+}
+
 /// One scan thread under load.
-fn drive(shard: &mut Shard, first: u64, load: &Load) -> (u64, Outcome) {
+fn drive(shard: &mut Shard, first: u64, sequence: &Sequence, shards: usize) -> (u64, Outcome) {
+    let load = sequence.load;
     let mut outcome = Outcome::default();
     let mut ts = first;
     let mut in_flight: Vec<(bool, Instant)> = Vec::new();
-    let (mut reading, mut reads, mut updates, mut updated) = (0, 0usize, 0usize, 0u64);
+    let (mut reading, mut updated) = (0, 0u64);
     let mut effects = Vec::new();
     let started = Instant::now();
     let (mut horizon, mut horizon_at, mut garbage) = (Ts(first), started, false);
     loop {
         let now = Instant::now();
-        let elapsed = now - started;
-        if elapsed >= load.duration {
+        if now - started >= load.duration {
             break;
         }
-        while reading < load.riding && !load.reads.is_empty() {
-            let question = &load.reads[reads % load.reads.len()];
-            reads += 1;
-            reading += 1;
-            in_flight.push((true, now));
-            shard.submit(ordered(ts, question.operation.clone()));
-            ts += 1;
-        }
-        while !load.updates.is_empty() && (updates as f64) < elapsed.as_secs_f64() * load.updates_per_second {
-            let question = &load.updates[updates % load.updates.len()];
-            updates += 1;
-            in_flight.push((false, now));
-            shard.submit(ordered(ts, question.operation.clone()));
+        while let Some((operation, is_read)) = sequence.take(ts, reading < load.riding, shards) {
+            reading += usize::from(is_read);
+            in_flight.push((is_read, now));
+            shard.submit(operation);
             ts += 1;
         }
         if now - horizon_at >= HORIZON_EVERY {
