@@ -81,7 +81,7 @@ pub struct FileEntry {
     pub table: TableId,
     /// Which rows.
     pub range: KeyRange,
-    /// For rows that are held no more and that others are still to receive: as of when.
+    /// For rows that others are to receive: as of when.
     pub until: Option<Ts>,
     bytes: u64,
     checksum: u32,

@@ -233,9 +233,10 @@ impl Shard {
         }
     }
 
-    /// A range that was held until `until`, whose rows a read at that `Ts` still asks for: loading a checkpoint.
+    /// A range as it was at `until`, whose rows a read at that `Ts` and no other still asks for: loading a checkpoint. It
+    /// may be held, too, with the rows of the checkpoint's `Ts`.
     pub fn restore_piece(&mut self, range: KeyRange, until: Ts) {
-        self.add_piece(Piece { until: Some(until), ..Piece::new(range, Ts::ZERO) });
+        self.add_piece(Piece { until: Some(until), ..Piece::new(range, until) });
     }
 
     fn add_piece(&mut self, piece: Piece) -> usize {

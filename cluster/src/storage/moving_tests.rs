@@ -383,6 +383,35 @@ fn a_sender_that_restarts_still_has_what_it_is_to_send_of_a_dropped_table() {
     );
 }
 
+/// What it holds has gone on since, and what the receiver is to have is what it was.
+#[test]
+fn who_holds_what_it_sends_still_sends_it_after_a_restart() {
+    let mut world = World::with_rows(3, 2);
+    world.join(4);
+    world.settle();
+    let senders = [1, 2, 3].map(ProcessId::storage);
+    world.change(Change::Expand { process: ProcessId::storage(4), identifier: (1 << 62) + (1 << 61) });
+    world.insert(300..400);
+    world.order(CLIENT, Body::Checkpoint, Vec::new());
+    for sender in senders {
+        while world.scan(sender) {}
+    }
+    let is_held = |(to, part): &(ProcessId, migration::PartId)| {
+        *to == ProcessId::storage(4) && world.mseq.config().holders(part.range).len() > 1
+    };
+    let checkpoints = senders.map(|sender| &world.checkpoints[&sender].recovered);
+    assert!(checkpoints.iter().any(|recovered| recovered.served.iter().any(is_held)));
+    senders.into_iter().for_each(|sender| world.restart(sender));
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 400, "every replica has every row");
+    }
+    world.order(CLIENT, Body::Checkpoint, Vec::new());
+    // A replica with other contents would stop.
+    world.settle();
+}
+
 /// Two of the three that stay receive what the fourth had.
 #[test]
 fn who_receives_goes_on_with_what_it_has() {

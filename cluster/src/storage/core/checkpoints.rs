@@ -1,7 +1,7 @@
 //! Checkpoints: what is read for them, and what follows when they are durable (DESIGN, decision 13).
 //!
-//! A checkpoint has the rows that a read just behind its `Ts` sees, those of ranges that are held no more and that others
-//! are still to receive, and whatever else the process needs to go on from there.
+//! A checkpoint has the rows that a read just behind its `Ts` sees, those that others are still to receive as they were at
+//! the keyspace messages that say so, and whatever else the process needs to go on from there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -28,7 +28,7 @@ pub(super) struct Requested {
     held: Vec<KeyRange>,
     /// Whether other replicas have the same rows: what an earlier life held ends where it was suspected.
     compared: bool,
-    /// Parts that are held no more and that others may still ask for.
+    /// Parts that others may still ask for.
     served: Vec<(ProcessId, PartId)>,
     /// What the catalog was at their keyspace messages.
     catalogs: BTreeMap<Ts, Arc<Catalog>>,
@@ -68,7 +68,7 @@ impl Writing {
 #[derive(Debug)]
 struct CheckpointRead {
     table: TableId,
-    /// For what is held no more: as of when.
+    /// For what others are to receive: as of when.
     until: Option<Ts>,
     executing: BTreeSet<usize>,
 }
@@ -77,7 +77,7 @@ impl Core {
     /// A checkpoint of the present moment, of everything up to `ts`, has been asked for. A newer one makes one that has
     /// not begun unnecessary.
     pub(super) fn request_checkpoint(&mut self, ts: Ts) {
-        let served = self.moving.served_and_not_held();
+        let served: Vec<(ProcessId, PartId)> = self.moving.migrations.served().collect();
         let (catalog, config) = (self.catalog.clone(), self.options.config.clone());
         let compared = !self.held.is_empty();
         let held = if compared { self.held.clone() } else { self.moving.retained.clone() };

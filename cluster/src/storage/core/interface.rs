@@ -62,7 +62,7 @@ pub struct Recovered {
     pub config: Option<Arc<Config>>,
     /// The ranges whose rows it has. Of one that is suspected the config does not tell.
     pub held: Vec<KeyRange>,
-    /// Parts that are held no more and that others may still ask for, with those who may.
+    /// Parts that others may still ask for, with those who may. What of them is held has gone on since.
     pub served: Vec<(ProcessId, PartId)>,
     /// The catalogs at the keyspace messages of those parts: the checkpoint also has what they are to send of tables that
     /// have been dropped since.
@@ -259,7 +259,7 @@ pub enum Effect {
     CheckpointRows {
         /// Of this table.
         table: TableId,
-        /// For a range that is held no more: as of when.
+        /// For what others are to receive: as of when.
         until: Option<Ts>,
         /// In this primary range.
         range: KeyRange,

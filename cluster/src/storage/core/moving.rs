@@ -63,9 +63,8 @@ pub(super) struct Moving {
     /// The config behind everything that has been received.
     heard: Arc<Config>,
     changing: Option<Changing>,
-    /// For keyspace messages whose parts others may ask for: the catalog, and what is held no more.
+    /// For keyspace messages whose parts others may ask for: the catalog.
     pub(super) catalogs: BTreeMap<Ts, Arc<Catalog>>,
-    deleted: BTreeMap<Ts, Vec<KeyRange>>,
     pub(super) sessions: BTreeMap<(ProcessId, PartId), Session>,
     /// Reads for sessions, by local time.
     pub(super) reads: BTreeMap<Ts, (ProcessId, PartId)>,
@@ -98,16 +97,11 @@ impl Moving {
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
         let mut migrations = Migrations::new(id, recovered.ts, unannounced, Limits::default());
         migrations.resume_serving(recovered.served.iter().copied());
-        let mut deleted: BTreeMap<Ts, Vec<KeyRange>> = BTreeMap::new();
-        for (_, part) in &recovered.served {
-            deleted.entry(part.keyspace).or_default().push(part.range);
-        }
         Moving {
             migrations,
             heard: options.config.clone(),
             changing: None,
             catalogs: recovered.catalogs.clone(),
-            deleted,
             sessions: BTreeMap::new(),
             reads: BTreeMap::new(),
             checking: Vec::new(),
@@ -143,15 +137,6 @@ impl Moving {
         let changing = self.changing.as_ref().map(|changing| changing.ts);
         let migrations = [self.migrations.oldest_served(), self.migrations.oldest_receiving()];
         changing.into_iter().chain(migrations.into_iter().flatten()).min()
-    }
-
-    /// The parts that others may still ask for and that are held no more: nothing but a checkpoint keeps them.
-    pub(super) fn served_and_not_held(&self) -> Vec<(ProcessId, PartId)> {
-        let is_deleted = |part: &PartId| {
-            let deleted = self.deleted.get(&part.keyspace);
-            deleted.is_some_and(|deleted| deleted.iter().any(|range| range.overlaps(&part.range)))
-        };
-        self.migrations.served().filter(|(_, part)| is_deleted(part)).collect()
     }
 }
 
@@ -283,7 +268,6 @@ impl Core {
         moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), Limits::default());
         moving.changing = None;
         moving.catalogs.clear();
-        moving.deleted.clear();
         moving.checking.clear();
         moving.arrived.clear();
     }
@@ -453,9 +437,7 @@ impl Core {
     }
 
     fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>, deletes: Vec<KeyRange>) {
-        let deleted = deletes.clone();
         self.moving.catalogs.insert(ts, self.catalog.clone());
-        self.moving.deleted.insert(ts, deleted);
         self.migrate(Event::Keyspace { ts, transfers, deletes });
     }
 
@@ -627,6 +609,5 @@ impl Core {
         over.into_iter().for_each(|session| self.close_session(session));
         let is_served = |keyspace: &Ts| served.iter().any(|(_, part)| part.keyspace == *keyspace);
         self.moving.catalogs.retain(|keyspace, _| is_served(keyspace));
-        self.moving.deleted.retain(|keyspace, _| is_served(keyspace));
     }
 }
