@@ -123,7 +123,8 @@ pub(super) struct Life {
     pub(super) gone: bool,
     pub(super) paused_until_us: u64,
     pub(super) started_us: u64,
-    /// When answers of storage processes may have been lost on their way to it.
+    /// When answers of storage processes may have been lost on their way to it, or it missed configs that tell who owes
+    /// them.
     pub(super) lost_us: Option<u64>,
     /// How far its clock is ahead.
     pub(super) ahead_us: u64,
@@ -550,7 +551,12 @@ impl World {
                 }
                 self.storage_input(to, storage::node::Input::Received { from, wire })
             }
-            ProcessKind::Client | ProcessKind::Super => self.client_received(to, from, wire),
+            ProcessKind::Client | ProcessKind::Super => {
+                if matches!(wire, Wire::SubscribeRefused { .. }) {
+                    self.lives.entry(to).or_default().lost_us = Some(self.now_us);
+                }
+                self.client_received(to, from, wire)
+            }
         }
     }
 
