@@ -617,14 +617,19 @@ impl World {
         }
     }
 
-    /// Whether a write waits for the vote of a range whose holders were all suspected at once: only those could know it, so
-    /// neither the write nor what depends on it comes to an end (DESIGN, decision 4).
+    /// Whether a write waits for the vote of a range whose holders were all suspected at once, or left the ring and began
+    /// anew: only those could know it, so neither the write nor what depends on it comes to an end (DESIGN, decision 4).
     fn waits_for_the_dead(&self) -> bool {
         let mut missing = self.storage.values().flat_map(StorageHost::missing_votes);
         missing.any(|(ts, range)| {
             let configs = self.replay.configs_since(Ts(ts.0 - 1));
-            let voters = configs[0].1.holders(range);
-            configs.iter().any(|(_, config)| voters.iter().all(|voter| config.is_suspected(*voter)))
+            let (_, then) = &configs[0];
+            let is_lost = |config: &Config, voter: ProcessId| {
+                let is_anew = config.incarnation(voter) != then.incarnation(voter);
+                config.is_suspected(voter) || is_anew && config.standbys().any(|standby| standby == voter)
+            };
+            let voters = then.holders(range);
+            configs.iter().any(|(_, config)| voters.iter().all(|voter| is_lost(config, *voter)))
         })
     }
 
