@@ -3,7 +3,8 @@
 //! Operations name primary ranges, and those change while the rows stay where they are. A primary range is one piece or
 //! several side by side: where ranges are joined nothing moves, and where one is split its pieces are cut
 //! ([`crate::recut`]). A piece that is held no more stays, for reads of the prefix before that, until nobody can ask for
-//! them.
+//! them. What a checkpoint has kept of a range as it was at one `Ts` is a piece that answers reads as of then, and may lie
+//! beside what is held of the range.
 
 use crate::{
     operation::{OrderedOperation, Ts},

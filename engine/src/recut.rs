@@ -136,8 +136,8 @@ impl Shard {
     }
 
     /// Takes a block of rows: those of the range that belong to this shard. They begin at `begin`. The range is held here,
-    /// cut out by a [`Recut`] that has been executed when they are received; or it is held no more since `until`, see
-    /// [`Shard::restore_piece`].
+    /// cut out by a [`Recut`] that has been executed when they are received; or the rows are what it was at `until`, see
+    /// [`Shard::restore_piece`], and those of the range that is held, if it is, begin no earlier.
     ///
     /// # Errors
     /// When the block cannot be read, or has rows that do not belong to the table or the range.

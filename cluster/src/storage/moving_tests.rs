@@ -412,6 +412,34 @@ fn who_holds_what_it_sends_still_sends_it_after_a_restart() {
     world.settle();
 }
 
+/// The config forgets what it was to receive before it has it.
+#[test]
+fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
+    let mut world = World::with_rows(3, 2);
+    let [left, standby] = [4, 5].map(ProcessId::storage);
+    (4..=5).for_each(|number| world.join(number));
+    world.settle();
+    world.cut = Some(left);
+    world.change(Change::Expand { process: left, identifier: (1 << 62) + (1 << 61) });
+    let replaced = world.change(Change::Replace { process: left, by: standby });
+    for second in 1..100 {
+        world.settle();
+        world.handle(standby, Event::Tick(second * 1_000));
+    }
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    world.cut = None;
+    for second in 100..200 {
+        world.handle(left, Event::Tick(second * 1_000));
+        world.settle();
+    }
+    for (id, process) in &world.processes {
+        assert!(process.core.horizon() > local(replaced), "{id} keeps old versions: {}", world.trace);
+    }
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 300, "every replica has every row");
+    }
+}
+
 /// Two of the three that stay receive what the fourth had.
 #[test]
 fn who_receives_goes_on_with_what_it_has() {

@@ -275,18 +275,19 @@ impl Core {
     /// Takes a configuration message as soon as it is delivered: who waits for others must not wait for its turn.
     pub(super) fn hear(&mut self, delivery: &Delivery) {
         let Body::Configuration(configuration) = &delivery.message.body else { return };
-        let Ok(Some(config)) = self.moving.heard.apply(&delivery.message, delivery.ts) else { return };
+        let config = self.moving.heard.apply(&delivery.message, delivery.ts).ok().flatten();
+        // The config need not wait for a receiver that has left the ring since: those who send to it do.
+        if let Configuration::Received { keyspace, process } = configuration {
+            self.migrate(Event::Received { keyspace: *keyspace, process: *process });
+        }
+        let Some(config) = config else { return };
         self.moving.heard = Arc::new(config);
-        match configuration {
-            Configuration::Received { keyspace, process } => {
-                self.migrate(Event::Received { keyspace: *keyspace, process: *process });
-            }
-            Configuration::Membership(
-                Membership::Suspect { process, .. } | Membership::Join { process, .. },
-            ) if self.moving.heard.is_suspected(*process) => {
-                self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
-            }
-            _ => {}
+        if let Configuration::Membership(
+            Membership::Suspect { process, .. } | Membership::Join { process, .. },
+        ) = configuration
+            && self.moving.heard.is_suspected(*process)
+        {
+            self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
         }
         if delivery.ts > self.moving.present {
             self.find_itself(&self.moving.heard.clone());
