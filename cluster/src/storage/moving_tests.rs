@@ -272,6 +272,14 @@ impl World {
         }
     }
 
+    /// Lets these seconds pass for a process, and everything happen that can in each.
+    fn wait(&mut self, id: ProcessId, seconds: std::ops::Range<u64>) {
+        for second in seconds {
+            self.handle(id, Event::Tick(second * 1_000));
+            self.settle();
+        }
+    }
+
     /// Lets the shard of a process do what it has to do now; whether that was something.
     fn scan(&mut self, id: ProcessId) -> bool {
         let mut effects = Vec::new();
@@ -422,16 +430,10 @@ fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
     world.cut = Some(left);
     world.change(Change::Expand { process: left, identifier: (1 << 62) + (1 << 61) });
     let replaced = world.change(Change::Replace { process: left, by: standby });
-    for second in 1..100 {
-        world.settle();
-        world.handle(standby, Event::Tick(second * 1_000));
-    }
+    world.wait(standby, 1..100);
     assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
     world.cut = None;
-    for second in 100..200 {
-        world.handle(left, Event::Tick(second * 1_000));
-        world.settle();
-    }
+    world.wait(left, 100..200);
     for (id, process) in &world.processes {
         assert!(process.core.horizon() > local(replaced), "{id} keeps old versions: {}", world.trace);
     }
@@ -520,19 +522,13 @@ fn who_has_left_and_comes_back_ends_what_it_had_begun() {
     world.settle();
     assert!(world.done.contains(&(first, insert)), "the others have decided");
     world.change(Change::Replace { process: left, by: standby });
-    for second in 1..100 {
-        world.settle();
-        world.handle(standby, Event::Tick(second * 1_000));
-    }
+    world.wait(standby, 1..100);
     assert!(world.mseq.config().migrations().is_empty(), "another holder has sent: {}", world.trace);
     world.change(Change::Replace { process: first, by: left });
     world.settle();
     assert!(!world.done.contains(&(left, insert)), "it waits for a vote");
     world.cut = None;
-    for second in 100..200 {
-        world.handle(left, Event::Tick(second * 1_000));
-        world.settle();
-    }
+    world.wait(left, 100..200);
     assert!(world.done.contains(&(left, insert)), "{}", world.trace);
     assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
     for offset in 0..4 {
