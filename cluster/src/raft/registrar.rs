@@ -33,6 +33,10 @@ const STEP: Duration = Duration::from_secs(5);
 /// How long another router may take to lead after it was asked to.
 const HANDING_OVER: Duration = Duration::from_secs(1);
 
+/// How long the other routers may take to answer before a request is refused because they do not: of some a new leader has
+/// not heard yet, and some are slow.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// What somebody wants of the routers.
 #[derive(Clone, Debug)]
 pub(crate) struct RouterRequest {
@@ -49,6 +53,8 @@ pub(crate) struct RouterRequest {
 /// A request, until it has not been heard for long.
 struct Asked {
     request: RouterRequest,
+    /// When it was heard first.
+    asked: Instant,
     /// When it was heard last.
     heard: Instant,
     /// What came of it. It is not looked at again: what it asked for may have been undone since.
@@ -108,7 +114,7 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
                     Some(request) => {
                         let key = (request.from, request.incarnation, request.request);
                         let heard = Instant::now();
-                        let asked = Asked { request, heard, outcome: None, answered: false };
+                        let asked = Asked { request, asked: heard, heard, outcome: None, answered: false };
                         let asked = self.pending.entry(key).or_insert(asked);
                         (asked.heard, asked.answered) = (heard, false);
                     }
@@ -135,6 +141,7 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
         for asked in self.pending.values_mut().filter(|asked| asked.outcome.is_none()) {
             match decide(&asked.request.change, standing) {
                 Decision::Done(number) => asked.outcome = Some(Ok(number)),
+                Decision::Refused(RefusedChange::NoQuorum { .. }) if asked.asked.elapsed() < PATIENCE => {}
                 Decision::Refused(refused) => asked.outcome = Some(Err(Box::new(refused.into()))),
                 Decision::Step(step) => {
                     if let Step::Remove(number) | Step::Forget(number) = step {
