@@ -292,7 +292,8 @@ impl Config {
 
     /// Whether some part of a range is still being copied to a storage process.
     fn receives(&self, process: ProcessId, range: KeyRange) -> bool {
-        self.received_by(process).iter().any(|received| received.overlaps(&range))
+        let received = self.copies().filter(|(_, to, _)| *to == process);
+        received.flat_map(|(_, _, ranges)| ranges).any(|received| received.overlaps(&range))
     }
 
     /// Whether a storage process receives a copy that is not complete.
@@ -774,11 +775,15 @@ impl Config {
         Ok((next != *self).then_some(next))
     }
 
+    /// Who has durably received what a keyspace message instructed needs nothing of earlier ones either: either it had
+    /// received that before, or it has begun behind them and will never say so.
     fn received(&self, keyspace: Ts, process: ProcessId) -> Option<Config> {
-        let receives = self.migrations.get(&keyspace)?.under_way().any(|(_, to, _)| to == process);
+        let received = self.migrations.range(..=keyspace);
+        let receives =
+            received.flat_map(|(_, migration)| migration.under_way()).any(|(_, to, _)| to == process);
         receives.then(|| {
             let mut next = self.clone();
-            next.end_copies(|ts, to| ts == keyspace && to == process);
+            next.end_copies(|ts, to| ts <= keyspace && to == process);
             next
         })
     }

@@ -368,6 +368,23 @@ fn who_leaves_the_ring_ends_only_what_it_has_to_send_on() {
 }
 
 #[test]
+fn who_has_received_a_later_copy_needs_no_earlier_one() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
+    let config = join(&config, S(4), 1, None);
+    let there = change(&config, Change::Replace { process: S(2), by: S(4) }, 8);
+    let back = change(&join(&there, S(2), 1, Some(Ts(8))), Change::Replace { process: S(4), by: S(2) }, 9);
+    let again = change(&join(&back, S(4), 2, Some(Ts(7))), Change::Replace { process: S(2), by: S(4) }, 10);
+    assert!(
+        again.migrations()[&Ts(8)].under_way().any(|(_, to, _)| to == S(4)),
+        "it is being sent what it missed"
+    );
+    // It has begun behind the first message, so it will never say that it has received what that one instructed.
+    let received = Configuration::Received { keyspace: Ts(10), process: S(4) };
+    let received = after(&again, &configuration(CLIENT, 1, 1, received), 11);
+    assert!(received.migrations().is_empty(), "{:?}", received.migrations());
+}
+
+#[test]
 fn the_last_live_holder_of_a_range_stays() {
     let config = Config::new([(10, S(1)), (20, S(2))], 2).expect("a valid ring");
     let suspicion = Membership::Suspect { process: S(2), incarnation: 1 };

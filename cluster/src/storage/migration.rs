@@ -87,8 +87,6 @@ pub enum Event {
         ts: Ts,
         /// What every process receives.
         transfers: Vec<Transfer>,
-        /// What this process holds no more.
-        deletes: Vec<KeyRange>,
     },
     /// A receiver asks for chunks.
     Asked {
@@ -190,13 +188,6 @@ pub enum Effect {
         chunks: u32,
         /// What the sender's content hashes are.
         hashes: Vec<(TableId, u128)>,
-    },
-    /// Delete what is held no more, for everything behind the keyspace message.
-    Delete {
-        /// `Ts` of the keyspace message.
-        keyspace: Ts,
-        /// What is held no more.
-        ranges: Vec<KeyRange>,
     },
     /// Make a checkpoint behind a keyspace message: everything has been received.
     Checkpoint {
@@ -355,7 +346,7 @@ impl Migrations {
     /// When a keyspace message has its turn although parts of an earlier one are missing, or a second time.
     pub fn handle(&mut self, event: Event) -> Vec<Effect> {
         match event {
-            Event::Keyspace { ts, transfers, deletes } => self.keyspace(ts, transfers, deletes),
+            Event::Keyspace { ts, transfers } => self.keyspace(ts, transfers),
             Event::Asked { from, part, chunks } => self.asked(from, part, chunks),
             Event::Chunk { from, part, chunk } => self.chunk(from, part, chunk),
             Event::Refused { from, part, anew: true } => {
@@ -377,20 +368,19 @@ impl Migrations {
         std::mem::take(&mut self.effects)
     }
 
-    fn keyspace(&mut self, ts: Ts, transfers: Vec<Transfer>, deletes: Vec<KeyRange>) {
+    fn keyspace(&mut self, ts: Ts, transfers: Vec<Transfer>) {
         assert!(ts > self.reached, "the keyspace message at {ts} has its turn after {}", self.reached);
         assert!(!self.is_waiting(), "the keyspace message at {ts} overtakes parts of an earlier one");
         self.reached = ts;
-        if !deletes.is_empty() {
-            self.effects.push(Effect::Delete { keyspace: ts, ranges: deletes });
-        }
         let mut receivers: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
         let mut parts = BTreeMap::new();
         for mut transfer in transfers {
             // They have failed since, though it is not yet the turn of the message that says so.
             let suspected = |process: &ProcessId| self.suspected.get(process).is_some_and(|when| *when > ts);
             transfer.senders.retain(|sender| !suspected(sender));
-            let ended = suspected(&transfer.to) || self.received_early.contains(&(ts, transfer.to));
+            let has_received =
+                |(keyspace, process): &(Ts, ProcessId)| *keyspace >= ts && *process == transfer.to;
+            let ended = suspected(&transfer.to) || self.received_early.iter().any(has_received);
             if transfer.senders.contains(&self.id) && !ended {
                 receivers.entry(transfer.to).or_default().push(transfer.range);
             }
@@ -557,12 +547,12 @@ impl Migrations {
 
     fn received(&mut self, keyspace: Ts, process: ProcessId) {
         if process == self.id {
-            self.announcing.retain(|announced| *announced != keyspace);
+            self.announcing.retain(|announced| *announced > keyspace);
         }
         if keyspace > self.reached {
             self.received_early.insert((keyspace, process));
         }
-        self.end_serving(process, |ts| ts == keyspace);
+        self.end_serving(process, |ts| ts <= keyspace);
     }
 
     fn suspect(&mut self, process: ProcessId, ts: Ts) {

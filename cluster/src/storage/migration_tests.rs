@@ -233,8 +233,15 @@ impl World {
                     Instruction::Delete { process, ranges } if *process == id => Some(ranges.clone()),
                     _ => None,
                 });
-                let deletes = deletes.flatten().collect();
-                transfers.map(|transfers| Event::Keyspace { ts, transfers, deletes })
+                if transfers.is_some() {
+                    for range in deletes.flatten() {
+                        for (_, history) in process.rows.range_mut(range.first..=range.last) {
+                            // A read at the keyspace message sees what was there before it.
+                            history.push((Ts(ts.0 + 1), None));
+                        }
+                    }
+                }
+                transfers.map(|transfers| Event::Keyspace { ts, transfers })
             }
             Entry::Configuration(Configuration::Membership(_) | Configuration::Received { .. }) => None,
         };
@@ -284,16 +291,6 @@ impl World {
                 }
                 Effect::Install { part, chunks, hashes } => {
                     process.installing.push_back((part, chunks, hashes))
-                }
-                Effect::Delete { keyspace, ranges } => {
-                    for range in ranges {
-                        for (_, history) in process.rows.range_mut(range.first..=range.last) {
-                            history.push((keyspace, None));
-                            // A read at the keyspace message sees what was there before it.
-                            let end = history.len() - 1;
-                            history[end].0 = Ts(keyspace.0 + 1);
-                        }
-                    }
                 }
                 Effect::Checkpoint { .. } => process.wants_checkpoint = true,
                 Effect::Announce { keyspace } => {
@@ -535,7 +532,7 @@ fn receiver(senders: &[u32]) -> (Migrations, PartId, Vec<Effect>) {
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
     let senders = senders.iter().map(|n| ProcessId::storage(*n)).collect();
     let transfers = vec![Transfer { to: id, range: part.range, senders }];
-    let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers, deletes: Vec::new() });
+    let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
     (migrations, part, effects)
 }
 
@@ -613,16 +610,34 @@ fn a_sender_keeps_versions_until_its_receivers_are_durable_and_answers_those_who
     assert_eq!(migrations.handle(ask(part)), vec![], "it waits for the keyspace message");
     let before = PartId { keyspace: Ts(2), range };
     assert_eq!(migrations.handle(ask(before)), vec![Effect::Refuse { to: receivers[0], part: before }]);
-    let deletes = vec![KeyRange::new(30, 39)];
-    let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers, deletes: deletes.clone() });
-    let delete = Effect::Delete { keyspace: Ts(7), ranges: deletes };
-    assert_eq!(effects, vec![delete, Effect::Serve { to: receivers[0], part, chunks: 0..4 }]);
+    let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
+    assert_eq!(effects, vec![Effect::Serve { to: receivers[0], part, chunks: 0..4 }]);
     assert_eq!(migrations.oldest_served(), Some(Ts(7)));
     assert_eq!(migrations.handle(Event::Received { keyspace: Ts(7), process: receivers[0] }), vec![]);
     assert_eq!(migrations.handle(ask(part)), vec![Effect::Refuse { to: receivers[0], part }]);
     let effects = migrations.handle(Event::Suspected { process: receivers[1], ts: Ts(9) });
     assert_eq!(effects, vec![Effect::Release { keyspace: Ts(7) }]);
     assert_eq!(migrations.oldest_served(), None);
+}
+
+#[test]
+fn who_has_received_a_later_part_is_sent_no_earlier_one() {
+    let (range, to) = (KeyRange::new(20, 39), ProcessId::storage(9));
+    let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), limits());
+    let mut keyspace = |ts| {
+        let transfers = vec![Transfer { to, range, senders: vec![S1] }];
+        migrations.handle(Event::Keyspace { ts, transfers });
+    };
+    keyspace(Ts(7));
+    keyspace(Ts(9));
+    // It has begun behind the first one.
+    let release = |keyspace| Effect::Release { keyspace: Ts(keyspace) };
+    let effects = migrations.handle(Event::Received { keyspace: Ts(9), process: to });
+    assert_eq!(effects, vec![release(7), release(9)]);
+    assert_eq!(migrations.handle(Event::Received { keyspace: Ts(13), process: to }), vec![]);
+    let transfers = vec![Transfer { to, range, senders: vec![S1] }];
+    migrations.handle(Event::Keyspace { ts: Ts(11), transfers });
+    assert_eq!(migrations.oldest_served(), None, "it has received a later one already");
 }
 
 #[test]

@@ -43,7 +43,6 @@ struct Changing {
     ts: Ts,
     executing: BTreeSet<usize>,
     transfers: Vec<Transfer>,
-    deletes: Vec<KeyRange>,
 }
 
 /// A part that has been given to the shards, whose content is being compared with what its sender says.
@@ -395,11 +394,6 @@ impl Core {
             transfers.iter_mut().for_each(|transfer| transfer.senders.retain(|sender| *sender != id));
         }
         let held = held_by(&config, id);
-        let deletes = keyspace.instructions.iter().filter_map(|instruction| match instruction {
-            Instruction::Delete { process, ranges } if *process == id => Some(ranges.clone()),
-            _ => None,
-        });
-        let deletes: Vec<KeyRange> = deletes.flatten().collect();
         if self.is_empty() && !held.is_empty() {
             self.abandon_undecidable();
             // From here on the log is kept for it: a restart begins here again.
@@ -425,10 +419,10 @@ impl Core {
         self.moving.retained.clear();
         self.late.begin(received.clone());
         if !recut {
-            return self.begin_moving(ts, transfers, deletes);
+            return self.begin_moving(ts, transfers);
         }
         let executing = (0..self.options.shards).collect();
-        self.moving.changing = Some(Changing { ts, executing, transfers, deletes });
+        self.moving.changing = Some(Changing { ts, executing, transfers });
         // Reads of a checkpoint may have been submitted behind the message already.
         let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
         assert_eq!(time, local(ts), "a keyspace message has a time of its own");
@@ -437,9 +431,9 @@ impl Core {
         self.tell_shards(|| ShardCommand::Recut(recut.clone()));
     }
 
-    fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>, deletes: Vec<KeyRange>) {
+    fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>) {
         self.moving.catalogs.insert(ts, self.catalog.clone());
-        self.migrate(Event::Keyspace { ts, transfers, deletes });
+        self.migrate(Event::Keyspace { ts, transfers });
     }
 
     /// Tells the state machine what has happened and does what it says.
@@ -474,8 +468,6 @@ impl Core {
                 self.tell_shards(|| ShardCommand::Clear(part.range));
             }
             migration::Effect::Install { part, hashes, .. } => self.check(part, hashes),
-            // The shards have done so when they changed their ranges.
-            migration::Effect::Delete { .. } => {}
             // Everything up to here has been given to the shards, or waits to be: it is executed first.
             migration::Effect::Checkpoint { .. } => self.request_checkpoint(self.delivered),
             migration::Effect::Announce { keyspace } => {
@@ -578,8 +570,8 @@ impl Core {
             changing.executing.remove(&shard);
             changing.executing.is_empty()
         });
-        if let Some(Changing { ts, transfers, deletes, .. }) = done {
-            self.begin_moving(ts, transfers, deletes);
+        if let Some(Changing { ts, transfers, .. }) = done {
+            self.begin_moving(ts, transfers);
         }
     }
 
