@@ -20,7 +20,8 @@ pub(crate) struct Piece {
     pub(crate) range: KeyRange,
     /// Prefixes before this cannot be read here.
     pub(crate) since: Ts,
-    /// It is held no more: later prefixes cannot be read here, and nothing is written.
+    /// It is held no more, or was restored only for those who are still to receive it: later prefixes cannot be read here,
+    /// and nothing is written.
     pub(crate) until: Option<Ts>,
     /// When it got its bounds.
     pub(crate) cut: Ts,
