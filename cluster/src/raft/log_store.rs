@@ -82,7 +82,11 @@ impl LogStore {
         let Durability::Disk { directory, limits } = durability else {
             return Ok(LogStore { state: Arc::default(), wal: None });
         };
-        let opened = tokio::task::spawn_blocking(move || Wal::open(&directory, limits)).await;
+        #[cfg(not(test))]
+        let open = Wal::open;
+        #[cfg(test)]
+        let open = if turmoil::in_simulation() { Wal::open_simulated } else { Wal::open };
+        let opened = tokio::task::spawn_blocking(move || open(&directory, limits)).await;
         let (wal, recovered) = opened.map_err(|_| WalError::Closed("shutting down".into()))??;
         let metadata = match recovered.metadata {
             Some(bytes) => postcard::from_bytes(&bytes)

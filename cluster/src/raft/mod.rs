@@ -32,6 +32,7 @@ use crate::{
     config::Config as RingConfig,
     message::ProcessId,
     network::Network,
+    planted::{Bug, planted},
     router::mseq::{Batch, Learned, MSeq},
     routers::{RouterEntry, Routers},
     wal::{Durability, WalError},
@@ -351,7 +352,7 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
         }
         if leads && led != Some(term) {
             // A failure means that another term has begun, which the metrics will show.
-            if propose(&raft, Batch::default()).await.is_ok() {
+            if planted(Bug::LeaderBeforeItsLog) || propose(&raft, Batch::default()).await.is_ok() {
                 led = Some(term);
                 reported = None;
                 if events.send(Event::Leader(term)).await.is_err() {

@@ -4,12 +4,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use carousel_engine::SqlError;
 use openraft::{ChangeMembers, Instant as _, RaftMetrics, ServerState, async_runtime::WatchReceiver};
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
 use super::{Node, RouterRaft, TypeConfig, marks::Marks, number};
 use crate::{

@@ -7,6 +7,8 @@ pub mod core;
 mod leases;
 pub mod mseq;
 #[cfg(test)]
+mod processes;
+#[cfg(test)]
 mod simulation;
 mod stream;
 #[cfg(test)]
@@ -15,15 +17,20 @@ pub(crate) mod testing;
 mod tests;
 #[cfg(test)]
 mod trace;
+#[cfg(test)]
+mod under_turmoil;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
 
 pub use self::leases::LEASE_MS;
 use self::{
@@ -269,11 +276,15 @@ impl Router {
                 },
                 event = events.recv() => match event {
                     Some(Event::Learned { mseq, learned }) => {
+                        #[cfg(test)]
+                        under_turmoil::learned(id, &learned);
                         self.meter.learned(&mseq, &learned);
                         network.learn_routers(mseq.routers());
                         Input::Learned { mseq, learned }
                     }
                     Some(Event::Installed(mseq)) => {
+                        #[cfg(test)]
+                        under_turmoil::installed(id, mseq.ts());
                         network.learn_routers(mseq.routers());
                         Input::Installed(mseq)
                     }
@@ -376,7 +387,7 @@ impl Router {
                     tokio::spawn(async move {
                         let outcome = proposed.await;
                         if outcome.is_ok() && Instant::now() < next {
-                            tokio::time::sleep_until(next.into()).await;
+                            tokio::time::sleep_until(next).await;
                         }
                         // Nobody listens when the router is stopping.
                         let _ = reports.send(Report::Proposed(proposal, outcome));

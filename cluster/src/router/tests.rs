@@ -1,25 +1,18 @@
-//! Routers with a network, logs and elections, all in one process. The application processes here are small
-//! implementations of Algorithm 1.
+//! Routers with a network, logs and elections, all in one process.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use carousel_engine::Ts;
 use tokio::sync::watch;
 
-use super::*;
+use super::{
+    processes::{follow, submit, writes},
+    *,
+};
 use crate::{
-    message::Message,
-    router::testing::{read, truncate_table},
+    router::testing::read,
     wire::{Watermarks, Wire},
 };
-
-/// How long a process waits for an answer before it asks another router.
-const PATIENCE: Duration = Duration::from_millis(300);
 
 struct Cluster {
     network: Network,
@@ -70,143 +63,6 @@ impl Cluster {
 
 fn directory_of(cluster: &Cluster, id: ProcessId) -> std::path::PathBuf {
     Path::new(cluster.directory.path()).join(id.to_string())
-}
-
-/// Follows the leader from router to router.
-struct RouterChoice {
-    members: Vec<ProcessId>,
-    current: usize,
-}
-
-impl RouterChoice {
-    fn new(members: &BTreeSet<ProcessId>) -> Self {
-        RouterChoice { members: members.iter().copied().collect(), current: 0 }
-    }
-
-    fn current(&self) -> ProcessId {
-        self.members[self.current]
-    }
-
-    fn next(&mut self, hint: Option<ProcessId>) {
-        let hinted = hint.and_then(|hint| self.members.iter().position(|member| *member == hint));
-        self.current = hinted.unwrap_or((self.current + 1) % self.members.len());
-    }
-}
-
-/// Submits messages in order and waits until all are in the m-seq.
-async fn submit(network: Network, members: BTreeSet<ProcessId>, id: ProcessId, messages: Vec<Message>) {
-    let mut endpoint = network.join(id);
-    let sender = endpoint.sender();
-    let mut router = RouterChoice::new(&members);
-    let mut window: VecDeque<Arc<Message>> = messages.into_iter().map(Arc::new).collect();
-    let mut sent = 0;
-    while !window.is_empty() {
-        // A few at a time, so that elections fall into the middle.
-        if sent < window.len() && sent < 40 {
-            let more = (sent + 5).min(window.len());
-            let batch = window.range(sent..more).cloned().collect();
-            match sender.send(router.current(), Wire::Route(batch)).await {
-                Ok(()) => sent = more,
-                Err(_) => {
-                    router.next(None);
-                    sent = 0;
-                    tokio::task::yield_now().await;
-                }
-            }
-            continue;
-        }
-        match tokio::time::timeout(PATIENCE, endpoint.recv()).await {
-            Ok(Some((_, Wire::Ordered { sequence, .. }))) => {
-                while window.front().is_some_and(|message| message.id.sequence <= sequence) {
-                    window.pop_front();
-                    sent = sent.saturating_sub(1);
-                }
-            }
-            Ok(Some((from, Wire::NotLeader { leader }))) if from == router.current() => {
-                router.next(leader);
-                sent = 0;
-            }
-            Ok(Some((_, Wire::Resend { expected, .. }))) => {
-                match window.front().and_then(|message| expected.checked_sub(message.id.sequence)) {
-                    Some(index) => sent = sent.min(index as usize),
-                    // It asks for what was acknowledged: it does not lead any more and does not know.
-                    None => router.next(None),
-                }
-            }
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("{id} was replaced"),
-            Err(_) => {
-                router.next(None);
-                sent = 0;
-            }
-        }
-    }
-}
-
-type Received = Vec<(Ts, crate::message::MessageId)>;
-
-/// Subscribes after `after` and follows until the frontier reaches `until`.
-async fn follow(
-    network: Network,
-    members: BTreeSet<ProcessId>,
-    id: ProcessId,
-    after: Ts,
-    mut until: watch::Receiver<Option<Ts>>,
-) -> Result<Received, Ts> {
-    let incarnation = 1;
-    let mut endpoint = network.join(id);
-    let sender = endpoint.sender();
-    let mut router = RouterChoice::new(&members);
-    let mut received = Vec::new();
-    let mut last = after;
-    let mut subscribed = false;
-    loop {
-        if until.borrow_and_update().is_some_and(|until| last >= until) {
-            return Ok(received);
-        }
-        if !subscribed {
-            if sender
-                .send(router.current(), Wire::Subscribe { incarnation, after: Some(last) })
-                .await
-                .is_err()
-            {
-                router.next(None);
-                tokio::task::yield_now().await;
-                continue;
-            }
-            subscribed = true;
-        }
-        let wire = tokio::select! {
-            wire = tokio::time::timeout(PATIENCE, endpoint.recv()) => wire,
-            _ = until.changed() => continue,
-        };
-        match wire {
-            Ok(Some((_, Wire::State { ts, .. }))) => assert!(ts <= last, "the stream begins at {ts}"),
-            Ok(Some((_, Wire::Deliver { incarnation: 1, deliveries, frontier, .. }))) => {
-                for delivery in deliveries {
-                    if delivery.ts > last {
-                        received.push((delivery.ts, delivery.message.id));
-                    }
-                }
-                last = last.max(frontier);
-            }
-            Ok(Some((from, Wire::NotLeader { leader }))) if from == router.current() => {
-                router.next(leader);
-                subscribed = false;
-            }
-            Ok(Some((_, Wire::SubscribeRefused { purged, .. }))) => return Err(purged),
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("{id} was replaced"),
-            Err(_) => {
-                router.next(None);
-                subscribed = false;
-            }
-        }
-    }
-}
-
-fn writes(client: ProcessId, count: u64) -> Vec<Message> {
-    (1..=count).map(|sequence| truncate_table(client, 1, sequence)).collect()
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {

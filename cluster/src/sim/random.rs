@@ -6,7 +6,7 @@ pub struct Random(u64);
 
 impl Random {
     /// The generator of a seed.
-    pub fn new(seed: u64) -> Random {
+    pub const fn new(seed: u64) -> Random {
         Random(seed)
     }
 

@@ -3,7 +3,6 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
     time::{timeout, timeout_at},
 };
@@ -15,6 +14,7 @@ use super::{
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
+    socket::{TcpListener, TcpStream},
 };
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},

@@ -3,7 +3,6 @@
 use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpStream,
     sync::mpsc,
     time::{timeout, timeout_at},
 };
@@ -14,6 +13,7 @@ use super::{
     hello::{Greeting, Hello, Reply, Welcome, decode, encode},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
+    socket::TcpStream,
     tls::server_name,
 };
 use crate::{

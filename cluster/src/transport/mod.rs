@@ -27,6 +27,7 @@ mod hello;
 mod identity;
 mod lane;
 mod ports;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -39,13 +40,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    net::TcpListener,
-    task::{AbortHandle, JoinSet},
-};
+use tokio::task::{AbortHandle, JoinSet};
 
 pub use self::{hello::PROTOCOL, ports::free_addresses, tls::TlsFiles};
-use self::{lane::End, tls::Tls};
+use self::{lane::End, socket::TcpListener, tls::Tls};
 use crate::{
     message::{Incarnation, ProcessId},
     network::Network,

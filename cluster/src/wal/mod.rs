@@ -7,6 +7,8 @@
 
 mod atomic_file;
 mod segments;
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use std::{
     fs::{self, File},
@@ -28,6 +30,8 @@ use tokio::sync::oneshot;
 pub(crate) use atomic_file::{read as read_file, replace as replace_file};
 pub use segments::Limits;
 use segments::Segments;
+
+use crate::planted::{Bug, planted};
 
 /// Where a router keeps the m-seq (DESIGN, decision 13).
 #[derive(Clone, Debug)]
@@ -117,6 +121,30 @@ pub(crate) struct Recovered {
 impl Wal {
     /// Opens or creates the log in a directory. Blocking. A directory that another process or router uses is an error.
     pub(crate) fn open(directory: &Path, limits: Limits) -> Result<(Wal, Recovered), WalError> {
+        Wal::open_with(directory, limits, |writer, queue, lock| {
+            let thread = std::thread::Builder::new().name("router-log".into());
+            let run = move || {
+                writer.run(queue);
+                drop(lock);
+            };
+            thread.spawn(run).map(Some)
+        })
+    }
+
+    /// Like [`Wal::open`], with a task of the caller's runtime in place of the thread.
+    #[cfg(test)]
+    pub(crate) fn open_simulated(directory: &Path, limits: Limits) -> Result<(Wal, Recovered), WalError> {
+        Wal::open_with(directory, limits, |writer, queue, lock| {
+            tokio::spawn(simulated::run(writer, queue, lock));
+            Ok(None)
+        })
+    }
+
+    fn open_with(
+        directory: &Path,
+        limits: Limits,
+        start: impl FnOnce(Writer, mpsc::Receiver<Job>, File) -> io::Result<Option<JoinHandle<()>>>,
+    ) -> Result<(Wal, Recovered), WalError> {
         fs::create_dir_all(directory)?;
         let lock = File::create(directory.join("lock"))?;
         lock.try_lock().map_err(|error| match error {
@@ -134,11 +162,7 @@ impl Wal {
         let abandoned = Arc::new(AtomicBool::new(false));
         let writer =
             Writer { segments: segments.clone(), metadata_path, abandoned: abandoned.clone(), failed: None };
-        let thread = std::thread::Builder::new().name("router-log".into()).spawn(move || {
-            writer.run(queue);
-            drop(lock);
-        })?;
-        let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(Some(thread)));
+        let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(start(writer, queue, lock)?));
         Ok((Wal { segments, jobs, thread, abandoned }, recovered))
     }
 
@@ -158,6 +182,10 @@ impl Wal {
         records: Vec<(u64, Bytes)>,
         done: impl FnOnce(Result<(), WalError>) + Send + 'static,
     ) {
+        if planted(Bug::LostFsync) {
+            done(Ok(()));
+            return self.submit(Job::Append(records, Box::new(drop)));
+        }
         self.submit(Job::Append(records, Box::new(done)));
     }
 
@@ -232,25 +260,29 @@ struct Writer {
 impl Writer {
     fn run(mut self, queue: mpsc::Receiver<Job>) {
         while let Ok(first) = queue.recv() {
-            let mut group: Vec<Append> = Vec::new();
-            for job in std::iter::once(first).chain(queue.try_iter()) {
-                if self.abandoned.load(Ordering::SeqCst) {
-                    self.failed.get_or_insert("abandoned".into());
-                }
-                if let Some(reason) = &self.failed {
-                    job.fail(reason);
-                    continue;
-                }
-                match job {
-                    Job::Append(records, done) => group.push((records, done)),
-                    other => {
-                        self.write(std::mem::take(&mut group));
-                        self.execute(other);
-                    }
+            self.take(std::iter::once(first).chain(queue.try_iter()));
+        }
+    }
+
+    fn take(&mut self, jobs: impl Iterator<Item = Job>) {
+        let mut group: Vec<Append> = Vec::new();
+        for job in jobs {
+            if self.abandoned.load(Ordering::SeqCst) {
+                self.failed.get_or_insert("abandoned".into());
+            }
+            if let Some(reason) = &self.failed {
+                job.fail(reason);
+                continue;
+            }
+            match job {
+                Job::Append(records, done) => group.push((records, done)),
+                other => {
+                    self.write(std::mem::take(&mut group));
+                    self.execute(other);
                 }
             }
-            self.write(group);
         }
+        self.write(group);
     }
 
     /// Writes a group of appends with a single sync.

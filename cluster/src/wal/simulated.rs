@@ -1,0 +1,35 @@
+//! The log's jobs in simulated time, so that a simulated crash finds some of them waiting and loses them.
+
+use std::{cell::RefCell, fs::File, sync::mpsc, time::Duration};
+
+use super::{Job, Writer};
+use crate::sim::Random;
+
+thread_local! {
+    static DISKS: RefCell<Random> = const { RefCell::new(Random::new(0)) };
+}
+
+/// How long the disks of this thread's simulation take follows from this.
+pub(crate) fn seed(seed: u64) {
+    DISKS.replace(Random::new(seed));
+}
+
+/// Usually fast, now and then slow.
+fn delay() -> Duration {
+    DISKS.with_borrow_mut(|random| {
+        Duration::from_millis(if random.one_in(20) { random.within(10..100) } else { random.within(1..5) })
+    })
+}
+
+/// Does what the log's thread does, until the log is closed or the host has crashed.
+pub(super) async fn run(mut writer: Writer, queue: mpsc::Receiver<Job>, lock: File) {
+    loop {
+        tokio::time::sleep(delay()).await;
+        match queue.try_recv() {
+            Ok(first) => writer.take(std::iter::once(first).chain(queue.try_iter())),
+            Err(mpsc::TryRecvError::Empty) => {}
+            Err(mpsc::TryRecvError::Disconnected) => break,
+        }
+    }
+    drop(lock);
+}
