@@ -1,4 +1,4 @@
-//! Bugs that the simulator's own tests plant, to see that it finds them. Outside of this crate's unit tests no bug is
+//! Bugs that tests plant, to see that the simulator finds them, and the run of real routers under turmoil. Outside of this crate's unit tests no bug is
 //! planted and [`planted`] is a constant.
 
 /// A bug, named by what is forgotten.

@@ -276,15 +276,11 @@ impl Router {
                 },
                 event = events.recv() => match event {
                     Some(Event::Learned { mseq, learned }) => {
-                        #[cfg(test)]
-                        under_turmoil::learned(id, &learned);
                         self.meter.learned(&mseq, &learned);
                         network.learn_routers(mseq.routers());
                         Input::Learned { mseq, learned }
                     }
                     Some(Event::Installed(mseq)) => {
-                        #[cfg(test)]
-                        under_turmoil::installed(id, mseq.ts());
                         network.learn_routers(mseq.routers());
                         Input::Installed(mseq)
                     }
@@ -320,6 +316,8 @@ impl Router {
                 },
                 _ = ticks.tick() => Input::Tick(started.elapsed().as_millis() as u64),
             };
+            #[cfg(test)]
+            under_turmoil::heard(id, &input);
             self.execute(input);
         };
         self.meter.follows();

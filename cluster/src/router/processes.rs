@@ -183,7 +183,10 @@ pub(super) async fn follow_and_confirm(
                         received.push((ts, message));
                     } else if ts > after {
                         // Of an earlier subscription, which has been overtaken.
-                        assert!(received.binary_search(&(ts, message)).is_ok(), "{message:?} at {ts} was another before");
+                        assert!(
+                            received.binary_search(&(ts, message)).is_ok(),
+                            "{message:?} at {ts} was another before"
+                        );
                     }
                 }
                 last = last.max(frontier);
@@ -200,7 +203,9 @@ pub(super) async fn follow_and_confirm(
             }
             Ok(Some((from, Wire::Lost))) if from == router.current() => subscribed = false,
             Ok(Some((_, Wire::SubscribeRefused { purged, .. }))) => return Err(purged),
-            Ok(Some((_, Wire::LogLost { last: end, .. }))) => panic!("{id} has {last}, the m-seq ends at {end}"),
+            Ok(Some((_, Wire::LogLost { last: end, .. }))) => {
+                panic!("{id} has {last}, the m-seq ends at {end}")
+            }
             Ok(Some(_)) => {}
             Ok(None) => panic!("{id} was replaced"),
             Err(_) => {

@@ -11,7 +11,7 @@
 //! released, slow or losing what is under way, which ends connections, and while routers crash, one by one or all at
 //! once, the leader more often than others. A crash loses what the log was asked to write and has not written
 //! (`crate::wal::simulated`). Checked as it happens: all routers learn the same message at the same `Ts`, each once and
-//! those of a submitter in its order; what a client hears to be ordered is. When the faults have ended, within a bounded
+//! those of a submitter in its order; what a client hears to be ordered is, and whoever begins to lead has learned it. When the faults have ended, within a bounded
 //! time: everything submitted is ordered and learned by every router, and every storage process has received all that is
 //! for it, in order and without a gap. Then all routers lose their power and start again; what they have on their disks
 //! is still the same m-seq.
@@ -114,6 +114,9 @@ struct History {
     last: BTreeMap<ProcessId, u64>,
     /// How far each router has come in its present life.
     reached: BTreeMap<ProcessId, Ts>,
+    /// Messages up to here are ordered, as clients have heard.
+    ordered: Ts,
+    leaders: u64,
     snapshots: u64,
     wrong: Option<String>,
 }
@@ -127,26 +130,35 @@ fn with_history<T>(f: impl FnOnce(&mut History) -> T) -> Option<T> {
     HISTORY.with_borrow_mut(|history| history.as_mut().map(f))
 }
 
-/// A router has learned something.
-pub(super) fn learned(router: ProcessId, learned: &[Learned]) {
-    with_history(|history| {
-        for learned in learned {
-            if let Learned::Message(routed) = learned {
-                let destinations = routed.destinations.iter().map(|(to, _)| *to).collect();
-                history.learn(router, routed.ts, (routed.message.id, destinations));
+/// A router has heard something of the consensus.
+pub(super) fn heard(router: ProcessId, input: &Input) {
+    with_history(|history| match input {
+        Input::Learned { mseq, learned } => {
+            for learned in learned {
+                if let Learned::Message(routed) = learned {
+                    let destinations = routed.destinations.iter().map(|(to, _)| *to).collect();
+                    history.learn(router, routed.ts, (routed.message.id, destinations));
+                }
+            }
+            history.reached.insert(router, mseq.ts());
+        }
+        Input::Installed(mseq) => {
+            history.snapshots += 1;
+            history.reached.insert(router, mseq.ts());
+            if mseq.ts() > history.end() {
+                history.fail(format!("{router} takes over a state at {} that nobody has learned", mseq.ts()));
             }
         }
-    });
-}
-
-/// A router has taken over the state up to a `Ts`.
-pub(super) fn installed(router: ProcessId, ts: Ts) {
-    with_history(|history| {
-        history.snapshots += 1;
-        history.reached.insert(router, ts);
-        if ts.0 as usize > history.messages.len() {
-            history.fail(format!("{router} takes over a state at {ts} that nobody has learned"));
+        Input::Leader(_) => {
+            history.leaders += 1;
+            let reached = history.reached.get(&router).copied().unwrap_or(Ts::ZERO);
+            if reached < history.ordered {
+                let ordered = history.ordered;
+                history
+                    .fail(format!("{router} leads at {reached}, but messages up to {ordered} were ordered"));
+            }
         }
+        _ => {}
     });
 }
 
@@ -164,7 +176,6 @@ impl History {
     }
 
     fn learn(&mut self, router: ProcessId, ts: Ts, message: (MessageId, Vec<ProcessId>)) {
-        self.reached.insert(router, ts);
         match self.at(ts) {
             Some(known) if *known == message => {}
             Some(known) => {
@@ -203,7 +214,6 @@ struct Shared {
     confirm: bool,
     starts: RefCell<BTreeMap<ProcessId, Incarnation>>,
     handles: RefCell<BTreeMap<ProcessId, RouterHandle>>,
-    leaders: Cell<u64>,
     /// Clients submit no more.
     enough: Cell<bool>,
     until: watch::Sender<Option<Ts>>,
@@ -237,10 +247,6 @@ impl Shared {
         let transport = Transport::start(options, &network).await?;
         Ok((network, transport))
     }
-
-    fn is_done(&self) {
-        self.done.set(self.done.get() + 1);
-    }
 }
 
 /// A router's host.
@@ -250,24 +256,16 @@ async fn router(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
     transport.ask_for_routers().await;
     let directory = shared.directory.path().join(id.to_string());
     // Small, so that batches are split, old messages are read from the log, and the log's files come and go.
-    let durability = Durability::Disk {
-        directory,
-        limits: wal::Limits { segment_bytes: 10_000, ..Default::default() },
-    };
+    let durability =
+        Durability::Disk { directory, limits: wal::Limits { segment_bytes: 10_000, ..Default::default() } };
     let options = Options {
         limits: Limits { deliver_messages: 7, window_bytes: 40_000, ..Limits::default() },
         ..Options::member(id, shared.routers.clone(), shared.config.clone(), durability)
     };
     let router = Router::start(options, &network).await?;
     shared.handles.borrow_mut().insert(id, router.clone());
-    loop {
-        router.wait_for(|state| *state == State::Leading).await;
-        if router.stop.is_closed() {
-            return Err(format!("{id} has stopped: {:?}", router.state()).into());
-        }
-        shared.leaders.set(shared.leaders.get() + 1);
-        router.wait_for(|state| *state != State::Leading).await;
-    }
+    router.stop.closed().await;
+    Err(format!("{id} has stopped: {:?}", router.state()).into())
 }
 
 /// A client's host.
@@ -291,6 +289,7 @@ async fn client(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
         let messages = (0..random.within(1..10)).map(|_| message(&mut random)).collect();
         let ordered = |id: MessageId, ts: Ts| {
             with_history(|history| {
+                history.ordered = history.ordered.max(ts);
                 if history.at(ts).is_none_or(|(found, _)| *found != id) {
                     let reason = format!("{id:?} is said to be at {ts}, where is {:?}", history.at(ts));
                     history.fail(reason);
@@ -300,7 +299,7 @@ async fn client(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
         submitter.submit(messages, ordered).await;
         tokio::time::sleep(Duration::from_millis(random.below(40))).await;
     }
-    shared.is_done();
+    shared.done.set(shared.done.get() + 1);
     pending().await
 }
 
@@ -313,15 +312,17 @@ async fn storage(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
     };
     let check = |after, received: Received| {
         let expected = with_history(|history| history.share(id, after)).unwrap_or_default();
-        if received == expected {
-            shared.is_done();
-            return Ok(());
+        let differs = |place: &usize| received.get(*place) != expected.get(*place);
+        match (0..received.len().max(expected.len())).find(differs) {
+            None => {
+                shared.done.set(shared.done.get() + 1);
+                Ok(())
+            }
+            Some(place) => {
+                let (found, due) = (received.get(place), expected.get(place));
+                Err(format!("{id}, which follows from {after}, has received {found:?} where {due:?} was due"))
+            }
         }
-        let differs = |(received, expected): &(_, _)| received != expected;
-        let first = received.iter().map(Some).chain(std::iter::repeat(None)).zip(expected.iter().map(Some));
-        let first = first.into_iter().find(differs);
-        let counts = (received.len(), expected.len());
-        Err(format!("{id} has received {} behind {after} instead of {}: {first:?}", counts.0, counts.1))
     };
     match follow(Ts::ZERO, shared.confirm).await {
         Ok(received) => check(Ts::ZERO, received)?,
@@ -383,7 +384,6 @@ impl Driver {
             confirm: random.one_in(2),
             starts: RefCell::default(),
             handles: RefCell::default(),
-            leaders: Cell::default(),
             enough: Cell::default(),
             until: watch::channel(None).0,
             again: watch::channel(false).0,
@@ -435,13 +435,10 @@ impl Driver {
         self.shared.again.send_replace(true);
         self.wait("what was ordered is not there after a restart", followed)?;
 
-        let Driver { sim, shared, mut report, .. } = self;
-        report.seeds = 1;
-        report.simulated = sim.elapsed();
-        report.leaders = shared.leaders.get();
-        report.messages = end.0;
-        report.snapshots = with_history(|history| history.snapshots).unwrap_or(0);
-        Ok(report)
+        let (leaders, snapshots) =
+            with_history(|history| (history.leaders, history.snapshots)).unwrap_or_default();
+        let simulated = self.sim.elapsed();
+        Ok(Report { seeds: 1, messages: end.0, leaders, snapshots, simulated, ..self.report })
     }
 
     /// Lets a little time pass.
@@ -469,7 +466,8 @@ impl Driver {
     }
 
     fn all_have_learned(&self) -> bool {
-        with_history(|history| history.reached.values().all(|reached| *reached == history.end())) == Some(true)
+        with_history(|history| history.reached.values().all(|reached| *reached == history.end()))
+            == Some(true)
     }
 
     fn is_running(&mut self, router: ProcessId) -> bool {
@@ -478,9 +476,8 @@ impl Driver {
 
     /// A router; the leader more often than others.
     fn some_router(&mut self) -> ProcessId {
-        let leads = |(id, router): (&ProcessId, &RouterHandle)| {
-            (router.state() == State::Leading && !router.stop.is_closed()).then_some(*id)
-        };
+        let leads =
+            |(id, router): (&ProcessId, &RouterHandle)| (router.state() == State::Leading).then_some(*id);
         let leader = self.shared.handles.borrow().iter().find_map(leads);
         let any = ProcessId::router(1 + self.random.below(u64::from(ROUTERS)) as u32);
         leader.filter(|_| !self.random.one_in(3)).unwrap_or(any)
@@ -631,11 +628,18 @@ fn run_seeds(seeds: Range<u64>) -> (Report, Vec<String>) {
 #[test]
 fn seeds() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, count) = (number("TURMOIL_SEED").unwrap_or(0), number("TURMOIL_SEEDS").unwrap_or(20));
+    let (first, count) = (number("TURMOIL_SEED").unwrap_or(0), number("TURMOIL_SEEDS").unwrap_or(16));
     let (report, failures) = run_seeds(first..first + count);
     eprintln!("{report:?}");
     failures.iter().for_each(|failure| eprintln!("{failure}"));
     assert!(failures.is_empty(), "{} of {count} seeds fail", failures.len());
+    // Of every ten seeds, far fewer than there are.
+    let least = |times: u64| count / 10 * times;
+    let Report { leaders, crashes_of_leaders, blackouts, snapshots, messages, .. } = report;
+    assert!(leaders >= least(40) && crashes_of_leaders >= least(20) && blackouts >= least(5), "{report:?}");
+    let Report { partitions, one_way, held, lossy, slow, .. } = report;
+    assert!([partitions, one_way, held, lossy, slow].iter().all(|times| *times >= least(5)), "{report:?}");
+    assert!(messages >= least(3_000) && snapshots >= least(1), "{report:?}");
 }
 
 /// What a planted bug shows, within so many seeds.
@@ -657,7 +661,7 @@ fn planted_bugs_are_caught() {
         Bug::ReorderedWindow,
         Bug::SkippedConfirmation,
     ] {
-        match caught(bug, 20) {
+        match caught(bug, 40) {
             Some(reason) => eprintln!("{bug:?}: {}", reason.chars().take(200).collect::<String>()),
             None => escaped.push(bug),
         }

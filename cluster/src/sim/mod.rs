@@ -20,7 +20,8 @@
 //! living clients have asked is answered.
 //!
 //! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads, super processes,
-//! and the files under logs and checkpoints (what survives a crash is modelled).
+//! and the files under logs and checkpoints (what survives a crash is modelled). The real consensus, transport and logs
+//! of routers have a run of their own in simulated time, in the tests of [`crate::router`] (`under_turmoil`).
 
 mod clients;
 mod consensus;

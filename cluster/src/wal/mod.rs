@@ -131,7 +131,8 @@ impl Wal {
         })
     }
 
-    /// Like [`Wal::open`], with a task of the caller's runtime in place of the thread.
+    /// Like [`Wal::open`], with a task of the caller's runtime in place of the thread. The directory is free again when
+    /// that runtime has ended.
     #[cfg(test)]
     pub(crate) fn open_simulated(directory: &Path, limits: Limits) -> Result<(Wal, Recovered), WalError> {
         Wal::open_with(directory, limits, |writer, queue, lock| {
