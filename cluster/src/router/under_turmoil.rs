@@ -11,10 +11,10 @@
 //! released, slow or losing what is under way, which ends connections, and while routers crash, one by one or all at
 //! once, the leader more often than others. A crash loses what the log was asked to write and has not written
 //! (`crate::wal::simulated`). Checked as it happens: all routers learn the same message at the same `Ts`, each once and
-//! those of a submitter in its order; what a client hears to be ordered is, and whoever begins to lead has learned it. When the faults have ended, within a bounded
-//! time: everything submitted is ordered and learned by every router, and every storage process has received all that is
-//! for it, in order and without a gap. Then all routers lose their power and start again; what they have on their disks
-//! is still the same m-seq.
+//! those of a submitter in its order; what a client hears to be ordered is, and whoever begins to lead has learned it.
+//! When the faults have ended, within a bounded time: everything submitted is ordered and learned by every router, and
+//! every storage process has received all that is for it, in order and without a gap. Then all routers lose their power
+//! and start again; what they have on their disks is still the same m-seq.
 //!
 //! The faults, the delays of links and disks, and what is submitted follow from the seed. openraft's election timeouts,
 //! the numbers of sessions and which of several ready branches a `tokio::select!` takes do not: a seed that has failed
@@ -61,8 +61,8 @@ const TICK_OF_SIMULATION: Duration = Duration::from_millis(2);
 const LATENCY: Duration = Duration::from_millis(20);
 /// … and on a slow one.
 const SLOW: Duration = Duration::from_millis(400);
-/// How long it may take without faults until everything is as it should be: a few times what the transport waits before it
-/// gives up a session.
+/// How long it may take without faults until everything is as it should be: some times as long as the transport waits
+/// before it gives up a session.
 const HEALED: Duration = Duration::from_secs(15);
 
 /// What has happened.
