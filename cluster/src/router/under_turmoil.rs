@@ -16,6 +16,9 @@
 //! every storage process has received all that is for it, in order and without a gap. Then all routers lose their power
 //! and start again; what they have on their disks is still the same m-seq.
 //!
+//! turmoil's TCP sends nothing again: what a link loses stalls its connection until the transport gives that up. Across a
+//! partition connections are refused at once; on held links, and to hosts that are down, attempts to connect hang.
+//!
 //! The faults, the delays of links and disks, and what is submitted follow from the seed. openraft's election timeouts,
 //! the numbers of sessions and which of several ready branches a `tokio::select!` takes do not: a seed that has failed
 //! may have to be run some times until it fails again.
