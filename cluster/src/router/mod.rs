@@ -285,6 +285,8 @@ impl Router {
                         Input::Installed(mseq)
                     }
                     Some(Event::Leader(term)) => {
+                        #[cfg(test)]
+                        under_turmoil::leads(id, term);
                         self.meter.leads();
                         self.state.send_replace(State::Leading);
                         Input::Leader(life.wrapping_add(term))

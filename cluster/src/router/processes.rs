@@ -202,7 +202,9 @@ pub(super) async fn follow_and_confirm(
                 subscribed = false;
             }
             Ok(Some((from, Wire::Lost))) if from == router.current() => subscribed = false,
-            Ok(Some((_, Wire::SubscribeRefused { purged, .. }))) => return Err(purged),
+            Ok(Some((_, Wire::SubscribeRefused { purged, .. }))) if purged > last => return Err(purged),
+            // It answers a subscription that has been overtaken by what another router delivered.
+            Ok(Some((from, Wire::SubscribeRefused { .. }))) if from == router.current() => subscribed = false,
             Ok(Some((_, Wire::LogLost { last: end, .. }))) => {
                 panic!("{id} has {last}, the m-seq ends at {end}")
             }

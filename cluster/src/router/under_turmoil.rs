@@ -11,10 +11,10 @@
 //! released, slow or losing what is under way, which ends connections, and while routers crash, one by one or all at
 //! once, the leader more often than others. A crash loses what the log was asked to write and has not written
 //! (`crate::wal::simulated`). Checked as it happens: all routers learn the same message at the same `Ts`, each once and
-//! those of a submitter in its order; what a client hears to be ordered is, and whoever begins to lead has learned it.
-//! When the faults have ended, within a bounded time: everything submitted is ordered and learned by every router, and
-//! every storage process has received all that is for it, in order and without a gap. Then all routers lose their power
-//! and start again; what they have on their disks is still the same m-seq.
+//! those of a submitter in its order; what a client hears to be ordered is, and whoever begins to lead has learned what
+//! earlier leaders have ordered. When the faults have ended, within a bounded time: everything submitted is ordered and
+//! learned by every router, and every storage process has received all that is for it, in order and without a gap. Then
+//! all routers lose their power and start again; what they have on their disks is still the same m-seq.
 //!
 //! turmoil's TCP sends nothing again: what a link loses stalls its connection until the transport gives that up. Across a
 //! partition connections are refused at once; on held links, and to hosts that are down, attempts to connect hang.
@@ -119,7 +119,8 @@ struct History {
     reached: BTreeMap<ProcessId, Ts>,
     /// Messages up to here are ordered, as clients have heard.
     ordered: Ts,
-    leaders: u64,
+    /// By the term of a leader, how far they were when it began to lead.
+    leaderships: BTreeMap<u64, Ts>,
     snapshots: u64,
     wrong: Option<String>,
 }
@@ -152,16 +153,21 @@ pub(super) fn heard(router: ProcessId, input: &Input) {
                 history.fail(format!("{router} takes over a state at {} that nobody has learned", mseq.ts()));
             }
         }
-        Input::Leader(_) => {
-            history.leaders += 1;
-            let reached = history.reached.get(&router).copied().unwrap_or(Ts::ZERO);
-            if reached < history.ordered {
-                let ordered = history.ordered;
-                history
-                    .fail(format!("{router} leads at {reached}, but messages up to {ordered} were ordered"));
-            }
-        }
         _ => {}
+    });
+}
+
+/// A router begins to lead in a term.
+pub(super) fn leads(router: ProcessId, term: u64) {
+    with_history(|history| {
+        // It may be late: what later leaders have ordered it need not have.
+        let later = history.leaderships.range(term + 1..).map(|(_, ordered)| *ordered).min();
+        let ordered = later.unwrap_or(history.ordered);
+        let reached = history.reached.get(&router).copied().unwrap_or(Ts::ZERO);
+        if reached < ordered {
+            history.fail(format!("{router} leads at {reached}, but messages up to {ordered} were ordered"));
+        }
+        history.leaderships.insert(term, history.ordered);
     });
 }
 
@@ -439,7 +445,7 @@ impl Driver {
         self.wait("what was ordered is not there after a restart", followed)?;
 
         let (leaders, snapshots) =
-            with_history(|history| (history.leaders, history.snapshots)).unwrap_or_default();
+            with_history(|history| (history.leaderships.len() as u64, history.snapshots)).unwrap_or_default();
         let simulated = self.sim.elapsed();
         Ok(Report { seeds: 1, messages: end.0, leaders, snapshots, simulated, ..self.report })
     }
