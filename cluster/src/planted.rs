@@ -1,5 +1,5 @@
-//! Bugs that tests plant, to see that the simulator finds them, and the run of real routers under turmoil. Outside of this crate's unit tests no bug is
-//! planted and [`planted`] is a constant.
+//! Bugs that tests plant, to see that the simulator finds them, and the run of real routers under turmoil. Outside of
+//! this crate's unit tests no bug is planted and [`planted`] is a constant.
 
 /// A bug, named by what is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
