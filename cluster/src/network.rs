@@ -66,8 +66,9 @@ impl Wire {
             | Wire::RoutersChanged { .. }
             | Wire::SubscribeRefused { .. }
             | Wire::LogLost { .. }
-            | Wire::Votes(_)
+            | Wire::Votes { .. }
             | Wire::AskVotes(_)
+            | Wire::NoVotes { .. }
             | Wire::Staged { .. }
             | Wire::Durable { .. }
             | Wire::Hello

@@ -10,10 +10,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use carousel_engine::{
-    SqlError, TableId, Ts,
-    aggregate::Group,
-    operation::{Decision, PayloadId},
-    position::KeyRange,
+    SqlError, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
     statistics::TableStatistics,
 };
 use serde::{Deserialize, Serialize};
@@ -166,9 +163,21 @@ pub enum Wire {
         leader: Option<ProcessId>,
     },
     /// Storage process to storage process: votes about undecided writes (DESIGN, decision 5).
-    Votes(Vec<Vote>),
-    /// Storage process to storage process: please repeat your votes about these writes.
-    AskVotes(Vec<Ts>),
+    Votes {
+        /// The sender's incarnation.
+        incarnation: Incarnation,
+        /// The votes.
+        votes: Vec<Vote>,
+    },
+    /// Storage process to storage process: please repeat what you know of these votes.
+    AskVotes(MissingVotes),
+    /// The answer of who knows of the same configuration messages, has none of these votes and will not cast them.
+    NoVotes {
+        /// The sender's incarnation.
+        incarnation: Incarnation,
+        /// The votes.
+        missing: MissingVotes,
+    },
     /// Storage process to client: parts of answers.
     Answers(Vec<Answer>),
     /// Storage process to client: a new incarnation has taken over; what it had not answered must be asked again.
@@ -325,8 +334,30 @@ pub struct Vote {
     pub ts: Ts,
     /// The primary range that votes.
     pub range: KeyRange,
-    /// `Commit` when the write does not fail in this range.
-    pub vote: Decision,
+    /// What it says.
+    pub vote: Choice,
+}
+
+/// What a vote says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Choice {
+    /// The write does not fail in this range.
+    Commit,
+    /// It does.
+    Abort,
+    /// All who could know have failed: those who are left abort the write, and nobody knows whether others had committed it.
+    Lost,
+}
+
+/// Votes that a process lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingVotes {
+    /// `Ts` of the last configuration message that it knows of.
+    pub heard: Ts,
+    /// Number of the question at the one who asks.
+    pub question: u64,
+    /// Writes, and the primary ranges whose votes about them are missing.
+    pub votes: Vec<(Ts, Vec<KeyRange>)>,
 }
 
 /// A part of the answer to a message.

@@ -74,6 +74,8 @@ pub struct Config {
     migrations: BTreeMap<Ts, Migration>,
     /// Where processes listen that the first description does not know.
     addresses: BTreeMap<ProcessId, String>,
+    /// `Ts` of the last message that has changed it.
+    changed_at: Ts,
 }
 
 /// A storage process that stands at no identifier.
@@ -152,6 +154,7 @@ impl Config {
             fenced: BTreeMap::new(),
             migrations: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            changed_at: Ts::ZERO,
         })
     }
 
@@ -416,6 +419,28 @@ impl Config {
         keepers
     }
 
+    /// `Ts` of the last message that has changed it. Clients come and go without one.
+    pub fn changed_at(&self) -> Ts {
+        self.changed_at
+    }
+
+    /// Whether others wait for what a storage process knows: a life of it is part of the system that is not suspected, or
+    /// may come back with the only copy of something.
+    pub fn is_awaited(&self, process: ProcessId) -> bool {
+        self.standbys.contains_key(&process)
+            || self.is_active(process) && !self.is_suspected(process)
+            || self.keepers_of_log().contains(&process)
+    }
+
+    /// The storage processes of which that is so.
+    pub fn awaited(&self) -> Vec<ProcessId> {
+        let mut awaited = self.keepers_of_log();
+        awaited.extend(self.standbys());
+        awaited.sort_unstable();
+        awaited.dedup();
+        awaited
+    }
+
     /// The best keyspace message for a change of this config (paper, section 6.5).
     ///
     /// # Errors
@@ -463,6 +488,11 @@ impl Config {
     /// # Errors
     /// When it is a stale or an impossible request; it has no effect then.
     pub fn apply(&self, message: &Message, ts: Ts) -> Result<Option<Config>, ConfigError> {
+        let changed = self.applied(message, ts)?;
+        Ok(changed.map(|config| Config { changed_at: ts, ..config }))
+    }
+
+    fn applied(&self, message: &Message, ts: Ts) -> Result<Option<Config>, ConfigError> {
         let configuration = match &message.body {
             Body::Configuration(configuration) if self.may_configure(message) => configuration,
             Body::Configuration(_) | Body::Data(_) | Body::Ddl(_) | Body::Pin { .. } | Body::Checkpoint => {
@@ -716,12 +746,17 @@ impl Config {
                 next.standbys.insert(process, Standby { incarnation, recovered });
             }
         }
-        if let Some(index) = self.placement.index(process).filter(|_| recovered.is_none()) {
-            // No later life can recover what this one does not have.
-            let suspected = next.placement.nodes()[index].suspected.unwrap_or(ts);
-            Arc::make_mut(&mut next.placement).suspect(index, suspected, &[KeyRange::FULL]);
+        if recovered.is_none() {
+            next.lose_data(process, ts);
         }
         Ok(Some(next))
+    }
+
+    /// No later life of a process can recover what it has held.
+    fn lose_data(&mut self, process: ProcessId, ts: Ts) {
+        let Some(index) = self.placement.index(process) else { return };
+        let suspected = self.placement.nodes()[index].suspected.unwrap_or(ts);
+        Arc::make_mut(&mut self.placement).suspect(index, suspected, &[KeyRange::FULL]);
     }
 
     fn part(&self, process: ProcessId) -> Result<Config, ConfigError> {
@@ -762,6 +797,9 @@ impl Config {
             next.standbys.remove(&process);
             // It has left the ring before it had received everything.
             next.end_copies(|_, to| to == process);
+        }
+        if incarnation == Incarnation::MAX {
+            next.lose_data(process, ts);
         }
         if let Some(index) = self.placement.index(process) {
             let node = &self.placement.nodes()[index];

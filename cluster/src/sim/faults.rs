@@ -9,6 +9,8 @@ use crate::{
 
 /// Routers at a time.
 const MOST_ROUTERS: usize = 5;
+/// A standby that nobody runs.
+const NOBODY: ProcessId = ProcessId::storage(90);
 
 /// A disturbance that ends by itself.
 #[derive(Clone, Debug)]
@@ -90,9 +92,7 @@ impl World {
     pub(super) fn reconfigure(&mut self) -> Result<(), String> {
         let storage = self.of_kind(ProcessKind::Storage);
         let clients = self.of_kind(ProcessKind::Client);
-        // Nobody runs it.
-        let process = ProcessId::storage(90);
-        let is_standby = self.replay.config().standbys().any(|standby| standby == process);
+        let (process, is_standby) = (NOBODY, self.has_nobody());
         let joins = Membership::Join { process, incarnation: self.now_us, recovered: None, address: None };
         let change = match self.random.below(10) {
             0..6 => match self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
@@ -118,6 +118,17 @@ impl World {
         };
         self.note([14, 0], || format!("reconfiguration: {change:?}"));
         self.configure(Configuration::Membership(change))
+    }
+
+    /// Whether others may wait for somebody whom nobody runs.
+    pub(super) fn has_nobody(&self) -> bool {
+        self.replay.config().standbys().any(|standby| standby == NOBODY)
+    }
+
+    /// What a super process does: it hears nothing from it.
+    pub(super) fn suspect_nobody(&mut self) -> Result<(), String> {
+        let suspicion = Membership::Suspect { process: NOBODY, incarnation: u64::MAX };
+        self.configure(Configuration::Membership(suspicion))
     }
 
     /// The ring changes.

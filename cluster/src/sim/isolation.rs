@@ -275,7 +275,7 @@ impl Scene {
                         self.node(id, Input::Shard((0, effects)));
                     }
                 }
-                Output::Payload(_) | Output::Checkpoint(_) => {}
+                Output::Payload(_) | Output::Checkpoint(_) | Output::VoteLost(..) => {}
             }
         }
     }

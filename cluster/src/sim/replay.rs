@@ -44,6 +44,8 @@ pub(super) enum Outcome {
     Stale,
     /// A range it touches had no live holder.
     Unavailable,
+    /// A range it touches lost all its holders before anybody knew how it had voted.
+    VoteLost,
     /// Its submitter was fenced.
     Fenced,
     /// It is no write.
@@ -53,8 +55,11 @@ pub(super) enum Outcome {
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Replay {
+    first: Arc<Config>,
     order: Vec<Routed>,
     outcomes: Vec<Outcome>,
+    /// Writes of which a vote was lost.
+    aborted: BTreeSet<Ts>,
     tables: Vec<Table>,
     config: Arc<Config>,
     /// All configs that have been in force, and since when.
@@ -69,8 +74,10 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn new(config: Arc<Config>) -> Replay {
         Replay {
+            first: config.clone(),
             order: Vec::new(),
             outcomes: Vec::new(),
+            aborted: BTreeSet::new(),
             tables: Vec::new(),
             configs: vec![(Ts::ZERO, config.clone())],
             config,
@@ -158,6 +165,17 @@ impl Replay {
         Ok(())
     }
 
+    /// Those who are left have found that a vote about a write is lost: it has no effect, and what follows is to be
+    /// understood anew.
+    pub(super) fn abort(&mut self, ts: Ts, statements: &[Statement]) -> Result<(), String> {
+        if !self.aborted.insert(ts) {
+            return Ok(());
+        }
+        let anew = Replay { aborted: std::mem::take(&mut self.aborted), ..Replay::new(self.first.clone()) };
+        let Replay { order, .. } = std::mem::replace(self, anew);
+        order.iter().try_for_each(|routed| self.learn(routed, statements))
+    }
+
     fn apply(&mut self, ts: Ts, message: &Message, statements: &[Statement]) -> Outcome {
         if self.config.is_fenced(message.id) {
             return Outcome::Fenced;
@@ -216,6 +234,9 @@ impl Replay {
         }
         if self.config.without_holder(&message.ranges).is_some() {
             return Outcome::Unavailable;
+        }
+        if self.aborted.contains(&ts) {
+            return Outcome::VoteLost;
         }
         let Ok(operation) = data.operation.open() else { return Outcome::Stale };
         let Some(table) = self.tables.iter_mut().find(|table| table.id == operation.table) else {

@@ -4,7 +4,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 use carousel_engine::{
     Ts,
-    operation::{Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
+    operation::{
+        Decision, Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput,
+    },
     position::KeyRange,
     schema::TableId,
     shard::{Options as ShardOptions, Progress, Shard},
@@ -17,6 +19,7 @@ use arrow::{
 };
 
 use super::{
+    replay::Outcome,
     statement::{Filter, both},
     world::{Item, Phase, World},
 };
@@ -25,13 +28,13 @@ use crate::{
     message::{ProcessId, ProcessKind},
     storage::{
         checkpointer::CheckpointCommand,
-        core::{Core, CoreOptions, Recovered, held_by, local},
+        core::{Core, CoreOptions, Recovered, global, held_by, local},
         node::{Input, Node, Output},
         payloads::PayloadCommand,
         scan::{Scan, ShardCommand},
     },
     super_process::Heartbeat,
-    wire::Wire,
+    wire::{MissingVotes, Wire},
 };
 
 fn few_rows_a_segment() -> ShardOptions {
@@ -189,11 +192,14 @@ impl World {
             })
             .collect();
         self.storage.insert(id, StorageHost { node, scans, writing: None, began });
-        self.storage_outputs(id, outputs);
+        self.storage_outputs(id, outputs).expect("who begins aborts no write");
     }
 
     /// A checkpoint that was complete may be durable, though nobody has heard of it.
     pub(super) fn crash_storage(&mut self, id: ProcessId) {
+        for processes in self.committed.values_mut() {
+            processes.remove(&id);
+        }
         if let Some(StorageHost { writing: Some((checkpoint, true)), .. }) = self.storage.remove(&id)
             && self.random.one_in(3)
             && let Some(disk) = self.storage_disks.get_mut(&id)
@@ -203,7 +209,12 @@ impl World {
     }
 
     /// Votes are kept as long as somebody may ask for them, by those who have had the write and everything since.
-    pub(super) fn check_votes(&self, from: ProcessId, to: ProcessId, writes: &[Ts]) -> Result<(), String> {
+    pub(super) fn check_votes(
+        &self,
+        from: ProcessId,
+        to: ProcessId,
+        missing: &MissingVotes,
+    ) -> Result<(), String> {
         let (Some(asking), Some(asked)) = (self.storage.get(&from), self.storage.get(&to)) else {
             return Ok(());
         };
@@ -214,7 +225,7 @@ impl World {
             let was_durable = (began..=durable).contains(*ts) && self.replay.is_destination(to, **ts);
             **ts > told && asking.needs_votes(**ts) && was_durable && !asked.keeps_votes(**ts)
         };
-        match writes.iter().find(is_forgotten) {
+        match missing.votes.iter().map(|(ts, _)| ts).find(is_forgotten) {
             // Who has lost its place may still ask, until it begins again without data.
             Some(ts) if self.replay.config().keepers_of_log().contains(&from) => {
                 Err(format!("{to} has forgotten the votes about the write at {ts} that {from} needs"))
@@ -246,7 +257,7 @@ impl World {
         if let Some(deliveries) = deliveries.filter(|_| after > before) {
             self.replay.delivered(id, before, after, &deliveries)?;
         }
-        self.storage_outputs(id, outputs);
+        self.storage_outputs(id, outputs)?;
         if let Some(reason) = stopped {
             self.storage_stopped(id, &reason, outdated)?;
         }
@@ -283,7 +294,7 @@ impl World {
         Ok(())
     }
 
-    fn storage_outputs(&mut self, id: ProcessId, outputs: Vec<Output>) {
+    fn storage_outputs(&mut self, id: ProcessId, outputs: Vec<Output>) -> Result<(), String> {
         for output in outputs {
             match output {
                 Output::Send(to, wire) => {
@@ -293,15 +304,40 @@ impl World {
                     self.send(id, to, wire);
                 }
                 Output::Shard(shard, command) => {
+                    if let ShardCommand::Decide(time, Decision::Commit) = command {
+                        let ts = global(time);
+                        self.committed.entry(ts).or_default().insert(id);
+                        self.check_commit(ts)?;
+                    }
                     if let Some(host) = self.storage.get_mut(&id) {
                         host.scans[shard].commands.push_back(command);
                         self.wake(id, shard);
                     }
                 }
                 Output::Payload(PayloadCommand::Expire(_)) => {}
+                Output::VoteLost(ts, range) => {
+                    self.note([8, ts.0], || format!("{id}: the vote of {range} about {ts} is lost"));
+                    self.replay.abort(ts, &self.statements)?;
+                    self.check_commit(ts)?;
+                }
                 Output::Payload(command) => panic!("{id}: no payload is staged, but {command:?}"),
                 Output::Checkpoint(command) => self.write_checkpoint(id, command),
             }
+        }
+        Ok(())
+    }
+
+    /// Nobody who is waited for has committed a write that others have aborted because of a lost vote.
+    fn check_commit(&self, ts: Ts) -> Result<(), String> {
+        if self.replay.outcome(ts) != Some(&Outcome::VoteLost) {
+            return Ok(());
+        }
+        let committed = self.committed.get(&ts).into_iter().flatten();
+        match committed.copied().find(|process| self.replay.config().is_awaited(*process)) {
+            Some(process) => {
+                Err(format!("{process} has committed the write at {ts}, of which a vote is lost"))
+            }
+            None => Ok(()),
         }
     }
 

@@ -165,6 +165,8 @@ pub(super) struct World {
     pub(super) storage_disks: BTreeMap<ProcessId, StorageDisk>,
     pub(super) clients: BTreeMap<ProcessId, ClientHost>,
     pub(super) statements: Vec<Statement>,
+    /// Undecided writes that storage processes have committed in their present lives.
+    pub(super) committed: BTreeMap<Ts, BTreeSet<ProcessId>>,
     pub(super) replay: Replay,
     /// How far the m-seq had grown with the entries of each term of the consensus.
     pub(super) agreed: BTreeMap<u64, Ts>,
@@ -222,6 +224,7 @@ impl World {
             storage_disks: BTreeMap::new(),
             clients: BTreeMap::new(),
             statements: Vec::new(),
+            committed: BTreeMap::new(),
             suspected: BTreeSet::new(),
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
@@ -546,8 +549,8 @@ impl World {
         match to.kind {
             ProcessKind::Router => self.router_input(to, router::core::Input::Received { from, wire }),
             ProcessKind::Storage => {
-                if let Wire::AskVotes(writes) = &wire {
-                    self.check_votes(from, to, writes)?;
+                if let Wire::AskVotes(missing) = &wire {
+                    self.check_votes(from, to, missing)?;
                 }
                 self.storage_input(to, storage::node::Input::Received { from, wire })
             }
@@ -579,6 +582,7 @@ impl World {
                 self.turmoil_us = self.now_us;
                 self.heal();
             }
+            Phase::Drain if self.has_nobody() => self.suspect_nobody()?,
             Phase::Drain
                 if self.clients.values().all(ClientHost::is_idle)
                     && self.replay.config().migrations().is_empty() =>
@@ -598,11 +602,6 @@ impl World {
             {
                 self.phase = Phase::Drain;
             }
-            Phase::Drain | Phase::Checkpoint
-                if self.now_us > self.turmoil_us + DRAIN_US / 4 && self.waits_for_the_dead() =>
-            {
-                self.phase = Phase::Over;
-            }
             _ => {}
         }
         Ok(())
@@ -615,22 +614,6 @@ impl World {
             self.checkpoints.ordered(now_ms);
             self.submit_last_checkpoint();
         }
-    }
-
-    /// Whether a write waits for the vote of a range whose holders were all suspected at once, or left the ring and began
-    /// anew: only those could know it, so neither the write nor what depends on it comes to an end (DESIGN, decision 4).
-    fn waits_for_the_dead(&self) -> bool {
-        let mut missing = self.storage.values().flat_map(StorageHost::missing_votes);
-        missing.any(|(ts, range)| {
-            let configs = self.replay.configs_since(Ts(ts.0 - 1));
-            let (_, then) = &configs[0];
-            let is_lost = |config: &Config, voter: ProcessId| {
-                let is_anew = config.incarnation(voter) != then.incarnation(voter);
-                config.is_suspected(voter) || is_anew && config.standbys().any(|standby| standby == voter)
-            };
-            let voters = then.holders(range);
-            configs.iter().any(|(_, config)| voters.iter().all(|voter| is_lost(config, *voter)))
-        })
     }
 
     fn unfinished(&self) -> String {
@@ -656,8 +639,9 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
     matches!(
         wire,
         Wire::Route(_)
-            | Wire::Votes(_)
+            | Wire::Votes { .. }
             | Wire::AskVotes(_)
+            | Wire::NoVotes { .. }
             | Wire::Durable { .. }
             | Wire::Confirm(_)
             | Wire::Ordered { .. }
@@ -716,7 +700,7 @@ fn brief(wire: &Wire) -> String {
                 .collect();
             format!("answers {}", list.join("; "))
         }
-        Wire::Votes(votes) => {
+        Wire::Votes { votes, .. } => {
             let votes: Vec<String> = votes
                 .iter()
                 .map(|vote| format!("{} {:x}={:?}", vote.ts, vote.range.first >> 60, vote.vote))

@@ -12,28 +12,34 @@ use serde::{Deserialize, Serialize};
 use crate::{
     message::ProcessId,
     planted::{Bug, planted},
-    wire::Vote,
+    wire::{Choice, Vote},
 };
 
 /// The votes about one write.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {
     /// Primary ranges that the write affects; empty as long as the message has not been delivered here.
     affected: Vec<KeyRange>,
     /// The processes that hold them: they need the votes until they are durable past the write.
     holders: Vec<ProcessId>,
-    votes: BTreeMap<KeyRange, Decision>,
+    votes: BTreeMap<KeyRange, Choice>,
 }
 
 impl Ballot {
     /// How the write ends, if that is known.
     pub fn decision(&self) -> Option<Decision> {
-        if self.votes.values().any(|vote| *vote == Decision::Abort) {
+        if self.votes.values().any(|vote| *vote != Choice::Commit) {
             return Some(Decision::Abort);
         }
         let complete =
             !self.affected.is_empty() && self.affected.iter().all(|range| self.votes.contains_key(range));
         complete.then_some(Decision::Commit)
+    }
+
+    /// Whether it ends as it does because a vote is lost.
+    pub fn is_lost(&self) -> bool {
+        let has = |choice| self.votes.values().any(|vote| *vote == choice);
+        has(Choice::Lost) && !has(Choice::Abort)
     }
 
     /// Ranges that have not voted.
@@ -94,6 +100,44 @@ impl Ballots {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The votes of a range about writes before `until`, for somebody who receives the range from `sender`; `durable` as
+    /// for [`Ballots::forget`].
+    pub fn of_range(
+        &self,
+        sender: ProcessId,
+        range: KeyRange,
+        until: Ts,
+        durable: impl Fn(ProcessId) -> Ts,
+    ) -> Vec<(Ts, Ballot)> {
+        let votes = |ballot: &&Ballot| ballot.votes.keys().any(|voter| voter.overlaps(&range));
+        let handed_on = |(ts, ballot): (&Ts, &Ballot)| {
+            let mut ballot = ballot.clone();
+            // The receiver may never hear how far these are.
+            ballot.holders.retain(|holder| durable(*holder) < *ts);
+            ballot.holders.push(sender);
+            (*ts, ballot)
+        };
+        self.by_ts.range(..until).filter(|(_, ballot)| votes(ballot)).map(handed_on).collect()
+    }
+
+    /// Takes what [`Ballots::of_range`] has given to `receiver`.
+    ///
+    /// # Errors
+    /// When a range has already voted otherwise.
+    pub fn receive(&mut self, receiver: ProcessId, handed_on: Vec<(Ts, Ballot)>) -> Result<(), String> {
+        for (ts, Ballot { affected, holders, votes }) in handed_on {
+            let ballot = self.by_ts.entry(ts).or_default();
+            if ballot.affected.is_empty() {
+                ballot.affected = affected;
+            }
+            let known = ballot.holders.clone();
+            let is_new = |holder: &ProcessId| *holder != receiver && !known.contains(holder);
+            ballot.holders.extend(holders.into_iter().filter(is_new));
+            votes.into_iter().try_for_each(|(range, vote)| self.cast(&Vote { ts, range, vote }))?;
+        }
+        Ok(())
     }
 
     /// All known votes about a write.

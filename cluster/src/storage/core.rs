@@ -48,14 +48,20 @@ use self::{
     late::{Late, in_time, late},
     moving::Moving,
     supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
+    votes::Nowhere,
 };
-use super::{ballot::Ballots, basic::BasicReads, migration, scan::ShardCommand};
+use super::{
+    ballot::{Ballot, Ballots},
+    basic::BasicReads,
+    migration,
+    scan::ShardCommand,
+};
 use crate::{
     catalog::Catalog,
     config::Config,
     message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId},
     planted::{Bug, planted},
-    wire::{Answer, AnswerPart, Delivery, Vote, Watermarks, Wire},
+    wire::{Answer, AnswerPart, Choice, Delivery, Vote, Watermarks, Wire},
 };
 
 /// Batches of the answer of a read that a shard may send before its reader has taken some.
@@ -125,6 +131,10 @@ pub struct Core {
     passed: BTreeMap<ProcessId, MessageId>,
     cancelled: HashSet<MessageId>,
     ballots: Ballots,
+    /// Votes that are missing, as far as others have said that they do not have them.
+    nowhere: BTreeMap<(Ts, KeyRange), Nowhere>,
+    /// How often votes were asked for.
+    questions_asked: u64,
     pins: BTreeMap<Ts, PinLease>,
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
     requested: Option<Requested>,
@@ -172,7 +182,7 @@ fn end(ts: Ts) -> Ts {
 }
 
 /// The message at or before a shard's time.
-pub(super) fn global(local: Ts) -> Ts {
+pub(crate) fn global(local: Ts) -> Ts {
     Ts(local.0 >> LOCAL_BITS)
 }
 
@@ -209,6 +219,8 @@ impl Core {
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
             ballots: Ballots::restore(recovered.ballots),
+            nowhere: BTreeMap::new(),
+            questions_asked: 0,
             pins: BTreeMap::new(),
             requested: None,
             writing: None,
@@ -301,20 +313,9 @@ impl Core {
                 }
             }
             Event::Loaded { ts, chunk, rows } => self.loaded(ts, chunk, rows),
-            Event::Votes(votes) => {
-                for vote in votes {
-                    // What is not kept any more has been decided and is durable here.
-                    if vote.ts > self.delivered || self.ballots.get(vote.ts).is_some() {
-                        self.cast(&vote);
-                    }
-                }
-            }
-            Event::AskVotes { from, writes } => {
-                let votes: Vec<Vote> = writes.into_iter().flat_map(|ts| self.ballots.votes(ts)).collect();
-                if !votes.is_empty() {
-                    self.effects.push(Effect::Send(from, Wire::Votes(votes)));
-                }
-            }
+            Event::Votes { from, incarnation, votes } => self.hear_votes(from, incarnation, votes),
+            Event::AskVotes { from, missing } => self.tell_votes(from, missing),
+            Event::NoVotes { from, incarnation, missing } => self.hear_no_votes(from, incarnation, missing),
             Event::PeerDurable { from, ts, hashes, reply } => self.peer_durable(from, ts, hashes, reply),
             Event::CheckpointDone { ts } => self.checkpoint_done(ts),
             Event::CheckpointFailed { ts } => self.checkpoint_failed(ts),
@@ -327,6 +328,7 @@ impl Core {
                 self.learn(config.clone(), present);
                 self.follow(config);
             }
+            Event::Present(present) => self.learn_present(present),
             Event::Begin { ts, config, catalog, present } => self.begin(ts, config, catalog, present),
             Event::Moving(event) => self.migrate(event),
             Event::RenewPin(ts) => {
@@ -694,12 +696,12 @@ impl Core {
             .map(|(range, outcome)| Vote {
                 ts,
                 range,
-                vote: if outcome.is_ok() { Decision::Commit } else { Decision::Abort },
+                vote: if outcome.is_ok() { Choice::Commit } else { Choice::Abort },
             })
             .collect();
         let holders = self.ballots.get(ts).map(|ballot| ballot.holders().to_vec()).unwrap_or_default();
         for holder in holders {
-            self.effects.push(Effect::Send(holder, Wire::Votes(votes.clone())));
+            self.send_votes(holder, votes.clone());
         }
         for vote in votes {
             self.cast(&vote);
@@ -727,6 +729,8 @@ impl Core {
         self.returned_bytes -= running.returned_bytes;
         self.writes.remove(&time);
         self.late.end(time);
+        self.forget_nowhere(ts);
+        let is_lost = decision.is_some() && self.ballots.get(ts).is_some_and(Ballot::is_lost);
         if let Some(decision) = decision {
             for shard in 0..self.options.shards {
                 self.effects.push(Effect::Decide { shard, ts: time, decision });
@@ -737,8 +741,10 @@ impl Core {
         if running.is_write && failed {
             // Nothing was changed anywhere. The ranges that did not fail say so; the error is that of one that did.
             for (_, outcome) in &mut outcomes {
-                if let Ok(rows) = outcome {
-                    *rows = 0;
+                match outcome {
+                    Ok(_) if is_lost => *outcome = Err(vote_lost()),
+                    Ok(rows) => *rows = 0,
+                    Err(_) => {}
                 }
             }
         }
@@ -770,7 +776,8 @@ impl Core {
         self.pins.retain(|_, pin| pin.deadline_ms >= now_ms);
         // Votes can be lost when either side restarts.
         let waiting = self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty());
-        let waiting = waiting.map(|(time, _)| global(*time)).collect();
+        let waiting: Vec<Ts> = waiting.map(|(time, _)| global(*time)).collect();
+        waiting.iter().for_each(|ts| self.end_lost_vote(*ts));
         self.ask_votes(waiting);
         self.migrate(migration::Event::Tick(now_ms));
         self.leave();
@@ -795,6 +802,14 @@ impl Core {
     fn durable_wire(&self, reply: bool) -> Wire {
         Wire::Durable { ts: self.durable, hashes: self.hashes.clone(), reply }
     }
+}
+
+/// What the client hears of a write of which a vote is lost: others may have committed it before they failed.
+fn vote_lost() -> SqlError {
+    SqlError::new(
+        SqlState::OUTCOME_UNKNOWN,
+        "it is not known whether the statement took effect: all storage processes that held some of its rows have failed",
+    )
 }
 
 /// Approximate bytes of a message in the log and in a replay.

@@ -48,9 +48,10 @@ pub struct PartId {
 pub struct Chunk {
     /// Counted from 0.
     pub number: u32,
-    /// The table whose rows it has; none for the last chunk of a part without any table.
+    /// The table whose rows it has; none for the votes about writes of the range, which come last: the others may still ask
+    /// for them, and those who held the range may be gone then.
     pub table: Option<TableId>,
-    /// The rows, serialised.
+    /// The rows or votes, serialised.
     #[serde(with = "crate::wire::form::bytes")]
     pub rows: Bytes,
     /// CRC-32 of `rows`.

@@ -32,7 +32,7 @@ use crate::{
         core::delivery,
         mseq::{Batch, Beginning, Command, Learned, MSeq, Routed},
     },
-    wire::{AnswerPart, Wire},
+    wire::{AnswerPart, MissingVotes, Wire},
 };
 
 const CLIENT: ProcessId = ProcessId::client(1);
@@ -300,8 +300,9 @@ impl World {
             Wire::AskRows { part, chunks } => Event::Moving(migration::Event::Asked { from, part, chunks }),
             Wire::Rows { part, chunk } => Event::Moving(migration::Event::Chunk { from, part, chunk }),
             Wire::RowsRefused { part, anew } => Event::Moving(migration::Event::Refused { from, part, anew }),
-            Wire::Votes(votes) => Event::Votes(votes),
-            Wire::AskVotes(writes) => Event::AskVotes { from, writes },
+            Wire::Votes { incarnation, votes } => Event::Votes { from, incarnation, votes },
+            Wire::AskVotes(missing) => Event::AskVotes { from, missing },
+            Wire::NoVotes { incarnation, missing } => Event::NoVotes { from, incarnation, missing },
             Wire::Durable { ts, hashes, reply } => Event::PeerDurable { from, ts, hashes, reply },
             other => panic!("{other:?}"),
         };
@@ -534,4 +535,27 @@ fn who_has_left_and_comes_back_ends_what_it_had_begun() {
     for offset in 0..4 {
         assert_eq!(world.count(offset), 400, "every replica has every row");
     }
+}
+
+#[test]
+fn who_receives_rows_receives_the_votes_about_them() {
+    let mut world = World::with_rows(2, 1);
+    world.fallible = true;
+    world.insert(300..400);
+    let insert = world.last.as_ref().expect("it was ordered").ts;
+    world.settle();
+    world.join(3);
+    world.settle();
+    let [left, receiver] = [2, 3].map(ProcessId::storage);
+    world.change(Change::Replace { process: left, by: receiver });
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    // s1 may replay it when s2 is not there any more.
+    let missing =
+        MissingVotes { heard: Ts::ZERO, question: 1, votes: vec![(insert, world.first.held(left))] };
+    let asked = Event::AskVotes { from: ProcessId::storage(1), missing };
+    let effects = world.processes.get_mut(&receiver).expect("it runs").core.handle(asked);
+    let held = world.first.held(left)[0];
+    let knows = |effect: &Effect| matches!(effect, Effect::Send(_, Wire::Votes { votes, .. }) if votes.iter().any(|vote| vote.range == held));
+    assert!(matches!(&effects[..], [effect] if knows(effect)), "{effects:?}");
 }

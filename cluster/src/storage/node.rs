@@ -71,10 +71,15 @@ pub(crate) enum Output {
     Shard(usize, ShardCommand),
     Payload(PayloadCommand),
     Checkpoint(CheckpointCommand),
+    /// See [`Effect::VoteLost`].
+    VoteLost(Ts, KeyRange),
 }
 
 /// Rows that writes will return count in pieces of so many bytes: a few are not worth a report to every client.
 const RETURNED_PIECE: u64 = 1 << 16;
+
+/// How often a process subscribes again that is told of changes of the config only then.
+const RENEWAL_MS: u64 = 1_000;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -105,6 +110,8 @@ pub(crate) struct Node {
     /// Clients have been told of this life.
     announced: bool,
     failed_checkpoints: u64,
+    /// When the subscription was renewed last, because nothing else tells of changes of the config.
+    subscribed_ms: u64,
     /// Deliveries have not been taken, because rows are being received.
     skipped: bool,
     /// What a router had sent has been lost once.
@@ -159,6 +166,7 @@ impl Node {
             knowing: BTreeSet::new(),
             announced: false,
             failed_checkpoints: 0,
+            subscribed_ms: 0,
             stopped: None,
             outputs: Vec::new(),
         }
@@ -397,8 +405,11 @@ impl Node {
                 let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
                 clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
             }
-            Wire::Votes(votes) => self.event(Event::Votes(votes)),
-            Wire::AskVotes(writes) => self.event(Event::AskVotes { from, writes }),
+            Wire::Votes { incarnation, votes } => self.event(Event::Votes { from, incarnation, votes }),
+            Wire::AskVotes(missing) => self.event(Event::AskVotes { from, missing }),
+            Wire::NoVotes { incarnation, missing } => {
+                self.event(Event::NoVotes { from, incarnation, missing });
+            }
             Wire::Durable { ts, hashes, reply } => self.event(Event::PeerDurable { from, ts, hashes, reply }),
             Wire::RenewPin(ts) => self.event(Event::RenewPin(ts)),
             Wire::ReleasePin(ts) => self.event(Event::ReleasePin(ts)),
@@ -474,6 +485,8 @@ impl Node {
             self.event(Event::Begin { ts, config, catalog, present });
         } else if is_first {
             self.event(Event::Config { config, present });
+        } else {
+            self.event(Event::Present(present));
         }
     }
 
@@ -516,6 +529,7 @@ impl Node {
                 Effect::EndCheckpoint { hashes, .. } => {
                     self.tell_checkpoints(CheckpointCommand::End { hashes });
                 }
+                Effect::VoteLost { ts, range } => self.outputs.push(Output::VoteLost(ts, range)),
                 Effect::Stop(reason) => self.stopped = Some(reason),
             }
         }
@@ -615,6 +629,10 @@ impl Node {
 
     fn tick(&mut self, now_ms: u64) {
         self.link.tick(now_ms, !self.is_full());
+        if self.core.lacks_config() && now_ms >= self.subscribed_ms + RENEWAL_MS {
+            self.subscribed_ms = now_ms;
+            self.link.ask_again(self.link.router());
+        }
         self.now_ms = now_ms;
         self.submitter.tick(now_ms);
         self.event(Event::Tick(now_ms));

@@ -346,6 +346,11 @@ impl Storage {
                 Output::Payload(command) => {
                     self.payloads.send(command).map_err(|_| "the payload store has ended")
                 }
+                Output::VoteLost(ts, range) => {
+                    let process = self.outbox.id();
+                    tracing::warn!(%process, %ts, %range, "a write has no effect: all who could know the vote of a range have failed");
+                    Ok(())
+                }
                 Output::Checkpoint(command) => {
                     self.checkpoints.send(command).map_err(|_| "the checkpoint thread has ended")
                 }
@@ -440,7 +445,8 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
 fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageError> {
     let recovered = &checkpoint.recovered;
     shards.iter_mut().for_each(|shard| recovered.prepare(shard));
-    // Rows begin before every operation that is replayed.
+    // Rows begin before every operation that is replayed. What others are still to receive is there a second time, as it was
+    // before: what is held must not begin early enough for a read of that to see both.
     let begin = local(recovered.ts);
     for file in &checkpoint.files {
         let begin = if file.until.is_some() { Ts::ZERO } else { begin };

@@ -28,7 +28,7 @@ use crate::{
     config::{Config, Configuration, Membership},
     message::{Body, Data, Ddl, Message, MessageId, ProcessId, StagedPart, StagedPayload},
     router::{LEASE_MS, testing},
-    wire::{AnswerPart, Delivery, Wire},
+    wire::{AnswerPart, Choice, Delivery, MissingVotes, Vote, Wire},
 };
 
 /// A table of one column, its key.
@@ -97,6 +97,15 @@ impl Scene {
         char::from(b'a' + index as u8).to_string()
     }
 
+    /// Votes that somebody lacks, by write and range.
+    fn missing(&self, missing: &MissingVotes) -> String {
+        let ranges =
+            |ranges: &[KeyRange]| -> Vec<String> { ranges.iter().map(|range| self.name(*range)).collect() };
+        let writes =
+            missing.votes.iter().map(|(ts, missing)| format!("ts={ts} {}", ranges(missing).join(" ")));
+        writes.collect::<Vec<_>>().join(", ")
+    }
+
     fn handle(&mut self, number: u32, event: Event) {
         let me = ProcessId::storage(number);
         let effects = self.cores.get_mut(&number).expect("it runs").handle(event);
@@ -111,14 +120,19 @@ impl Scene {
                 }
                 Effect::Send(to, wire) => {
                     let line = match &wire {
-                        Wire::Votes(votes) => {
+                        Wire::Votes { votes, .. } => {
                             let votes: Vec<String> = votes
                                 .iter()
                                 .map(|v| format!("ts={} {}={:?}", v.ts, self.name(v.range), v.vote))
                                 .collect();
                             format!("{me} -> {to} votes {}", votes.join(", "))
                         }
-                        Wire::AskVotes(writes) => format!("{me} -> {to} asks for votes {writes:?}"),
+                        Wire::AskVotes(missing) => {
+                            format!("{me} -> {to} asks for votes {}", self.missing(missing))
+                        }
+                        Wire::NoVotes { missing, .. } => {
+                            format!("{me} -> {to} has no votes {}", self.missing(missing))
+                        }
                         Wire::Durable { ts, .. } => format!("{me} -> {to} durable ts={ts}"),
                         Wire::ReadsMissed => format!("{me} -> {to} reads missed"),
                         Wire::ReadsLost(reads) => format!("{me} -> {to} lost {}", reads.len()),
@@ -242,8 +256,9 @@ impl Scene {
         while !self.wires.is_empty() {
             for (from, to, wire) in std::mem::take(&mut self.wires) {
                 let event = match wire {
-                    Wire::Votes(votes) => Event::Votes(votes),
-                    Wire::AskVotes(writes) => Event::AskVotes { from, writes },
+                    Wire::Votes { incarnation, votes } => Event::Votes { from, incarnation, votes },
+                    Wire::AskVotes(missing) => Event::AskVotes { from, missing },
+                    Wire::NoVotes { incarnation, missing } => Event::NoVotes { from, incarnation, missing },
                     Wire::Durable { ts, hashes, reply } => Event::PeerDurable { from, ts, hashes, reply },
                     other => panic!("{other:?}"),
                 };
@@ -357,15 +372,15 @@ fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
     scene.check(
         "s1 submits ts=1
          s1 submits ts=2 undecided
-         s1 -> s2 asks for votes [Ts(2)]
+         s1 -> s2 asks for votes ts=2 b
          s1 -> s2 votes ts=2 a=Commit",
     );
     // It asks again, until it is answered.
     scene.handle(1, Event::Tick(1000));
     scene.arrive();
     scene.check(
-        "s1 -> s2 asks for votes [Ts(2)]
-         s2 -> s1 votes ts=2 a=Commit, ts=2 b=Commit
+        "s1 -> s2 asks for votes ts=2 b
+         s2 -> s1 votes ts=2 b=Commit
          s1 decides ts=2 Commit
          s1 -> c1 ts=2 done a=1",
     );
@@ -390,10 +405,11 @@ fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
     ];
     scene.handle(2, Event::Shard { shard: 0, effects });
     scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
-    let ask = || Event::AskVotes { from: ProcessId::storage(1), writes: vec![Ts(2)] };
+    let missing = MissingVotes { heard: Ts::ZERO, question: 1, votes: vec![(Ts(2), vec![scene.range(2)])] };
+    let ask = || Event::AskVotes { from: ProcessId::storage(1), missing: missing.clone() };
     scene.trace.clear();
     scene.handle(2, ask());
-    scene.check("s2 -> s1 votes ts=2 a=Commit, ts=2 b=Commit");
+    scene.check("s2 -> s1 votes ts=2 b=Commit");
     let hashes = Vec::new();
     scene.handle(2, Event::PeerDurable { from: ProcessId::storage(1), ts: Ts(2), hashes, reply: false });
     scene.handle(2, ask());
@@ -445,6 +461,132 @@ fn a_write_has_no_effect_anywhere_when_a_range_has_no_live_holder() {
     );
 }
 
+/// Three processes, of which the first two have executed a write; the third has, too, but who else has its vote has to be
+/// said.
+fn two_of_three() -> Scene {
+    let mut scene = Scene::new(3);
+    scene.arrive();
+    for number in [1, 2] {
+        scene.write(number, 2);
+        scene.executed(number, 2, Ok(1));
+    }
+    scene.arrive();
+    scene.cores.remove(&3);
+    scene
+}
+
+/// The third process is suspected, and comes back without data.
+fn lose_the_third(scene: &mut Scene) {
+    let process = ProcessId::storage(3);
+    let join = Membership::Join { process, incarnation: 10, recovered: None, address: None };
+    for number in [1, 2] {
+        scene.deliver(number, 3, suspect(process));
+        scene.deliver(number, 4, Body::Configuration(Configuration::Membership(join.clone())));
+    }
+}
+
+fn vote_of_the_third(scene: &Scene) -> Event {
+    let vote = Vote { ts: Ts(2), range: scene.range(3), vote: Choice::Commit };
+    Event::Votes { from: ProcessId::storage(3), incarnation: 1, votes: vec![vote] }
+}
+
+#[test]
+fn a_write_is_aborted_when_a_vote_is_lost_with_all_who_knew_it() {
+    let mut scene = two_of_three();
+    for number in [1, 2] {
+        scene.deliver(number, 3, suspect(ProcessId::storage(3)));
+    }
+    scene.trace.clear();
+    scene.handle(1, Event::Tick(1));
+    scene.check(
+        "s1 -> s2 asks for votes ts=2 c
+         s1 -> s3 asks for votes ts=2 c",
+    );
+    scene.arrive();
+    assert!(!scene.trace.contains("decides"), "s3 may come back: {}", scene.trace);
+    lose_the_third(&mut scene);
+    scene.wires.clear();
+    let range = scene.range(3);
+    // Its next life knows nothing.
+    let nothing = |incarnation| {
+        let votes = vec![(Ts(2), vec![range])];
+        let missing = MissingVotes { heard: Ts(4), question: u64::MAX, votes };
+        Event::NoVotes { from: ProcessId::storage(3), incarnation, missing }
+    };
+    // In the second round it is in another life: the first one may have told somebody meanwhile.
+    let asked_and_answered = "s1 -> s2 asks for votes ts=2 c
+         s1 -> s3 asks for votes ts=2 c
+         s2 -> s1 has no votes ts=2 c";
+    scene.trace.clear();
+    scene.handle(1, Event::Tick(2));
+    scene.arrive();
+    scene.check(asked_and_answered);
+    for incarnation in [10, 11] {
+        scene.trace.clear();
+        scene.handle(1, nothing(incarnation));
+        scene.arrive();
+        scene.check(asked_and_answered);
+    }
+    scene.trace.clear();
+    scene.handle(1, nothing(11));
+    scene.arrive();
+    scene.check(&format!(
+        "s1 VoteLost {{ ts: Ts(2), range: {range:?} }}
+         s1 -> s2 votes ts=2 c=Lost
+         s1 -> s3 votes ts=2 c=Lost
+         s1 decides ts=2 Abort
+         s1 -> c1 ts=2 done a=08007
+         s2 decides ts=2 Abort
+         s2 -> c1 ts=2 done b=08007",
+    ));
+    let late = vote_of_the_third(&scene);
+    scene.trace.clear();
+    scene.handle(2, late);
+    scene.check("");
+}
+
+#[test]
+fn a_vote_that_one_of_those_who_are_left_has_heard_is_not_lost() {
+    let mut scene = two_of_three();
+    let vote = vote_of_the_third(&scene);
+    scene.handle(2, vote);
+    lose_the_third(&mut scene);
+    // What comes so late s1 does not believe: s2 might have said already that it knows nothing.
+    let late = vote_of_the_third(&scene);
+    scene.trace.clear();
+    scene.handle(1, late);
+    scene.check("");
+    scene.handle(1, Event::Tick(1));
+    scene.arrive();
+    scene.check(
+        "s1 -> s2 asks for votes ts=2 c
+         s1 -> s3 asks for votes ts=2 c
+         s2 -> s1 votes ts=2 c=Commit
+         s1 decides ts=2 Commit
+         s1 -> c1 ts=2 done a=1",
+    );
+}
+
+#[test]
+fn who_has_not_heard_of_a_failure_does_not_say_that_a_vote_is_nowhere() {
+    let mut scene = two_of_three();
+    let range = scene.range(3);
+    let ask = |heard| Event::AskVotes {
+        from: ProcessId::storage(1),
+        missing: MissingVotes { heard: Ts(heard), question: 1, votes: vec![(Ts(2), vec![range])] },
+    };
+    scene.trace.clear();
+    scene.handle(2, ask(4));
+    scene.check("");
+    scene.handle(2, ask(0));
+    scene.check("s2 -> s1 has no votes ts=2 c");
+    // Nor who has not had the write.
+    scene.trace.clear();
+    let missing = MissingVotes { heard: Ts::ZERO, question: 1, votes: vec![(Ts(9), vec![range])] };
+    scene.handle(2, Event::AskVotes { from: ProcessId::storage(1), missing });
+    scene.check("");
+}
+
 #[test]
 fn votes_are_not_kept_for_who_will_not_replay_them() {
     let mut scene = Scene::new(2);
@@ -456,7 +598,8 @@ fn votes_are_not_kept_for_who_will_not_replay_them() {
     scene.arrive();
     scene.deliver(1, 3, Body::Checkpoint);
     scene.trace.clear();
-    let ask = || Event::AskVotes { from: ProcessId::storage(2), writes: vec![Ts(2)] };
+    let missing = MissingVotes { heard: Ts(5), question: 1, votes: vec![(Ts(2), vec![scene.range(1)])] };
+    let ask = || Event::AskVotes { from: ProcessId::storage(2), missing: missing.clone() };
     let read = |scene: &mut Scene, time: u64| {
         let effects = vec![ShardEffect::Executed { ts: Ts(time), outcomes: Vec::new() }];
         scene.handle(1, Event::Shard { shard: 0, effects });
@@ -471,17 +614,17 @@ fn votes_are_not_kept_for_who_will_not_replay_them() {
     scene.handle(1, Event::CheckpointDone { ts: Ts(3) });
     scene.trace.clear();
     scene.handle(1, ask());
-    scene.check("s1 -> s2 votes ts=2 a=Commit, ts=2 b=Commit");
+    scene.check("s1 -> s2 votes ts=2 a=Commit");
     scene.deliver(1, 4, suspect(ProcessId::storage(2)));
     scene.handle(1, ask());
     // It has the only copy of its range, and its next life may bring it back.
-    scene.check("s1 -> s2 votes ts=2 a=Commit, ts=2 b=Commit");
+    scene.check("s1 -> s2 votes ts=2 a=Commit");
     let process = ProcessId::storage(2);
     let join = Membership::Join { process, incarnation: 10, recovered: None, address: None };
     scene.deliver(1, 5, Body::Configuration(Configuration::Membership(join)));
     scene.trace.clear();
     scene.handle(1, ask());
-    scene.check("");
+    scene.check("s1 -> s2 has no votes ts=2 a");
 }
 
 /// A process that knows two routers, and has followed the m-seq up to 9.

@@ -22,7 +22,7 @@ use crate::{
         migration::{self, PartId},
         scan::ShardCommand,
     },
-    wire::{Answer, Delivery, Vote, Wire},
+    wire::{Answer, Delivery, MissingVotes, Vote, Wire},
 };
 
 /// Content hash of the rows of a table in a primary range, see [`Wire::Durable`].
@@ -119,13 +119,29 @@ pub enum Event {
         rows: Result<RowBatch, String>,
     },
     /// From another storage process.
-    Votes(Vec<Vote>),
+    Votes {
+        /// Whose.
+        from: ProcessId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The votes that it knows.
+        votes: Vec<Vote>,
+    },
     /// From another storage process.
     AskVotes {
         /// Who asks.
         from: ProcessId,
-        /// About which writes.
-        writes: Vec<Ts>,
+        /// For which votes.
+        missing: MissingVotes,
+    },
+    /// From another storage process.
+    NoVotes {
+        /// Who does not have them.
+        from: ProcessId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Which votes.
+        missing: MissingVotes,
     },
     /// Another storage process has a durable checkpoint.
     PeerDurable {
@@ -155,6 +171,8 @@ pub enum Event {
         /// The end of the m-seq then, and the config there.
         present: (Ts, Arc<Config>),
     },
+    /// The end of the m-seq, and the config there: told by the router whenever this life subscribes again.
+    Present((Ts, Arc<Config>)),
     /// Straight from a client.
     BasicRead {
         /// The read.
@@ -282,6 +300,13 @@ pub enum Effect {
     },
     /// Submit a message.
     Announce(Configuration),
+    /// All who could know the vote of a range about a write have failed: the write has no effect in the other ranges.
+    VoteLost {
+        /// The write.
+        ts: Ts,
+        /// The range.
+        range: KeyRange,
+    },
     /// This process cannot go on without diverging from its peers.
     Stop(String),
 }

@@ -19,8 +19,8 @@ use carousel_engine::{
 };
 
 use super::{
-    Arc, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId, Recovered, Wire,
-    global, held_by, local, serving::Session,
+    Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId,
+    Recovered, Wire, global, held_by, local, serving::Session,
 };
 use crate::{
     config::{Configuration, Instruction, Keyspace, Membership, Transfer},
@@ -60,7 +60,7 @@ struct Checking {
 pub(super) struct Moving {
     pub(super) migrations: Migrations,
     /// The config behind everything that has been received.
-    heard: Arc<Config>,
+    pub(super) heard: Arc<Config>,
     changing: Option<Changing>,
     /// For keyspace messages whose parts others may ask for: the catalog.
     pub(super) catalogs: BTreeMap<Ts, Arc<Catalog>>,
@@ -72,8 +72,8 @@ pub(super) struct Moving {
     arrived: VecDeque<Event>,
     /// When the rows begin that the shards are taking, and how often they have still to say that they have taken some.
     taking: (Ts, usize),
-    /// The end of the m-seq when it subscribed: what is behind it is news.
-    present: Ts,
+    /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
+    pub(super) present: (Ts, Arc<Config>),
     /// It has the only copy of something, and joins when it has caught up with its earlier life.
     rejoins: bool,
     /// It has asked to join, and with what it has recovered, if it has.
@@ -106,7 +106,7 @@ impl Moving {
             checking: Vec::new(),
             arrived: VecDeque::new(),
             taking: (Ts::ZERO, 0),
-            present: recovered.ts,
+            present: (recovered.ts, options.config.clone()),
             rejoins: false,
             joining: None,
             left: None,
@@ -180,6 +180,7 @@ impl Core {
         self.drops.extend(known.into_iter().filter(|id| tables.iter().all(|table| table.id != *id)));
         let keeps = matches!(self.moving.joining.take(), Some(Some(_)));
         if !keeps {
+            self.ballots = Ballots::default();
             (self.held, self.moving.retained) = (Vec::new(), Vec::new());
             self.moving.left = Some(ts);
         }
@@ -196,23 +197,6 @@ impl Core {
         self.late = Late::default();
     }
 
-    /// Forgets the writes under way that nobody is left to vote about. Those who hold nothing any more still end the others:
-    /// their votes are kept for them, and nobody else may have the answer.
-    fn abandon_undecidable(&mut self) {
-        let heard = &self.moving.heard;
-        let keepers = heard.keepers_of_log();
-        let may_vote = |process: &ProcessId| {
-            keepers.contains(process) || heard.contains(*process) && !heard.is_suspected(*process)
-        };
-        let is_lost = |time: &Ts| {
-            let ballot = self.ballots.get(global(*time));
-            ballot.is_none_or(|ballot| !ballot.holders().iter().any(may_vote))
-        };
-        let undecided = self.running.iter().filter(|(_, running)| running.undecided).map(|(time, _)| *time);
-        let lost: Vec<Ts> = undecided.filter(is_lost).collect();
-        lost.into_iter().for_each(|time| self.give_up(time));
-    }
-
     /// Nobody hears how an operation ends that the shards have been given.
     fn give_up(&mut self, time: Ts) {
         let Some(running) = self.running.remove(&time) else { return };
@@ -227,6 +211,7 @@ impl Core {
         self.stalled.remove(&time);
         self.supplying.remove(&time);
         self.late.end(time);
+        self.forget_nowhere(global(time));
     }
 
     /// Who has left the ring and has ended everything needs no votes any more, and votes again from what it has written down:
@@ -288,16 +273,43 @@ impl Core {
         {
             self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
         }
-        if delivery.ts > self.moving.present {
+        if delivery.ts > self.moving.present.0 {
             self.find_itself(&self.moving.heard.clone());
         }
     }
 
     /// A subscription has begun: the config behind everything that has been received, and that at the end of the m-seq.
-    pub(super) fn learn(&mut self, config: Arc<Config>, (ts, present): (Ts, Arc<Config>)) {
+    pub(super) fn learn(&mut self, config: Arc<Config>, present: (Ts, Arc<Config>)) {
         self.moving.heard = config;
-        self.moving.present = ts;
-        self.find_itself(&present);
+        self.moving.present = present;
+        self.find_itself(&self.moving.present.1.clone());
+    }
+
+    /// A subscription goes on: a life that has to join hears of no configuration message otherwise.
+    pub(super) fn learn_present(&mut self, present: (Ts, Arc<Config>)) {
+        if self.must_join(&self.moving.heard) && present.0 > self.moving.present.0 {
+            self.moving.present = present;
+            self.find_itself(&self.moving.present.1.clone());
+        }
+    }
+
+    /// The latest config that is known here, and up to where. See [`Core::learn_present`].
+    pub(super) fn latest(&self) -> (Ts, &Arc<Config>) {
+        let Moving { heard, present: (ts, present), .. } = &self.moving;
+        match self.frontier < *ts || self.must_join(heard) {
+            true => (*ts, present),
+            false => (self.frontier, heard),
+        }
+    }
+
+    /// Whether it waits for votes and hears of no configuration message: whom to ask it learns when it subscribes.
+    pub(crate) fn lacks_config(&self) -> bool {
+        !self.writes.is_empty() && self.must_join(&self.moving.heard)
+    }
+
+    /// Whether this life is about to begin without what it has recovered: others count on what it knows no more.
+    pub(super) fn gives_up_its_data(&self) -> bool {
+        self.moving.joining == Some(None)
     }
 
     /// What the present config says about this process.
@@ -353,7 +365,7 @@ impl Core {
     /// A life that has the only copy of something comes back when it has caught up with the one that was suspected.
     pub(super) fn rejoin(&mut self) {
         if self.moving.rejoins
-            && self.frontier >= self.moving.present
+            && self.frontier >= self.moving.present.0
             && self.pending.is_empty()
             && self.writes.is_empty()
             && !self.moving.is_waiting()
@@ -395,7 +407,6 @@ impl Core {
         }
         let held = held_by(&config, id);
         if self.is_empty() && !held.is_empty() {
-            self.abandon_undecidable();
             // From here on the log is kept for it: a restart begins here again.
             self.request_checkpoint(Ts(ts.0 - 1));
             self.begin_checkpoint();
@@ -479,9 +490,11 @@ impl Core {
         }
     }
 
-    /// Gives a chunk's rows to the shards.
+    /// Gives a chunk's rows to the shards, or keeps its votes.
     fn install(&mut self, part: PartId, chunk: &Chunk) {
-        let Some(table) = chunk.table else { return };
+        let Some(table) = chunk.table else {
+            return self.receive_votes(&chunk.rows);
+        };
         let begin = Ts(local(part.keyspace).0 - 1);
         // What shards were given for an earlier change is not counted any more.
         let (known, waiting) = self.moving.taking;

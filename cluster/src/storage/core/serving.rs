@@ -1,7 +1,8 @@
 //! Sending rows to those who receive them: one session for each receiver and part, which reads the tables one after the
 //! other, all shards at a time. The reads see the prefix before the keyspace message, and their shards send as much as
 //! the receiver's window allows ([`carousel_engine::Shard::allow`]), so a session takes little memory. The last chunks are
-//! kept, in case they get lost. A chunk is a block of rows as the engine holds them.
+//! kept, in case they get lost. A chunk is a block of rows as the engine holds them. Behind the rows come the votes that are
+//! known here about writes of the part.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,16 +15,21 @@ use carousel_engine::{
     operation::{Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
 };
 
-use super::{Arc, Core, Effect, ProcessId, Wire, local};
+use super::{Arc, Core, Effect, ProcessId, Wire, local, votes};
 use crate::{
     planted::{Bug, planted},
-    storage::migration::{Chunk, PartId},
+    storage::{
+        ballot::Ballot,
+        migration::{Chunk, PartId},
+    },
 };
 
 /// Blocks of rows that a shard may have on their way to a receiver. Each is a chunk.
 const SHARD_WINDOW: u32 = 1;
 /// Chunks that are kept after they have been sent: more than a receiver's window.
 const KEPT: usize = 10;
+/// Writes in a chunk of votes.
+const BALLOTS: usize = 1024;
 
 /// What is being sent to one receiver.
 #[derive(Debug)]
@@ -32,6 +38,8 @@ pub(in crate::storage) struct Session {
     tables: VecDeque<Arc<TableSchema>>,
     reading: Option<Reading>,
     hashes: Vec<(TableId, u128)>,
+    /// Votes that have not been sent, when all rows have been read: only then all writes of the part are decided.
+    ballots: Option<VecDeque<(Ts, Ballot)>>,
     /// The number of the next chunk, and the last ones before it.
     next: u32,
     sent: VecDeque<Chunk>,
@@ -78,6 +86,7 @@ impl Core {
                 tables: catalog.tables().cloned().collect(),
                 reading: None,
                 hashes: Vec::new(),
+                ballots: None,
                 next: 0,
                 sent: VecDeque::new(),
                 wanted: 0,
@@ -104,9 +113,18 @@ impl Core {
                 match session.tables.pop_front() {
                     Some(table) => self.read(key, table),
                     None => {
-                        session.done = true;
-                        let hashes = std::mem::take(&mut session.hashes);
-                        return self.chunk(key, None, Bytes::new(), Some(hashes));
+                        let (own, (_, PartId { keyspace, range })) = (self.options.id, key);
+                        let known = || {
+                            let durable = votes::durable(&self.peers, &self.options.config);
+                            self.ballots.of_range(own, range, keyspace, durable).into()
+                        };
+                        let ballots = session.ballots.get_or_insert_with(known);
+                        let next: Vec<_> = ballots.drain(..ballots.len().min(BALLOTS)).collect();
+                        session.done = ballots.is_empty();
+                        let last = session.done.then(|| std::mem::take(&mut session.hashes));
+                        // Nothing in it can fail to be serialised.
+                        let votes = postcard::to_stdvec(&next).unwrap_or_default();
+                        self.chunk(key, None, votes.into(), last);
                     }
                 }
                 continue;
