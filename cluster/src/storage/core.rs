@@ -471,12 +471,19 @@ impl Core {
         }
     }
 
-    fn process(&mut self, delivery: Delivery) {
+    fn process(&mut self, mut delivery: Delivery) {
         let ts = delivery.ts;
         let message = delivery.message.clone();
         self.logged += weight(&message.body);
         if message.id.is_ordered() {
             self.passed.insert(message.id.submitter, message.id);
+        }
+        if delivery.ranges.iter().any(|range| self.is_abandoned(range)) {
+            if matches!(&message.body, Body::Data(data) if !data.operation.is_write()) {
+                // Its reader knows of the suspicion.
+                return;
+            }
+            delivery.ranges.retain(|range| !self.is_abandoned(range));
         }
         match &message.body {
             Body::Data(data) => self.process_data(&delivery, data),
@@ -488,7 +495,7 @@ impl Core {
             }
             Body::Checkpoint => {
                 // Who is receiving makes one when everything is there.
-                if !self.moving.is_waiting() {
+                if !self.moving.is_waiting() && self.moving.abandoned.is_empty() {
                     self.request_checkpoint(ts);
                 }
                 self.logged = 0;

@@ -18,6 +18,7 @@
 //! send reads elsewhere as long as it is busy. If a sender is suspected, says that it cannot send or sends damaged
 //! chunks, the part is asked for from another holder, from the beginning. Only when none remains has the receiver
 //! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
+//! A later life of a receiver that has been suspected abandons its parts: nobody sends them any more, or waits for them.
 //!
 //! When all parts are installed, the receiver needs a durable checkpoint behind M. Then it announces so by a message
 //! ([`crate::config::Configuration::Received`]), again and again until that message is ordered. Suspicions, too, come
@@ -205,6 +206,8 @@ pub enum Effect {
         /// `Ts` of the keyspace message.
         keyspace: Ts,
     },
+    /// An earlier life has been suspected: this part is not received any more.
+    Abandon(PartId),
     /// No holder of a part remains: this process has failed.
     Fail(String),
 }
@@ -231,6 +234,14 @@ enum State {
     Receiving,
     Installing,
     Installed,
+    Abandoned,
+}
+
+impl Incoming {
+    /// Whether it is still being received.
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Receiving | State::Installing)
+    }
 }
 
 /// A keyspace message whose instructions let this process receive something.
@@ -317,7 +328,7 @@ impl Migrations {
 
     /// Whether what is behind the last keyspace message must wait until its parts are installed.
     pub fn is_waiting(&self) -> bool {
-        self.receiving.values().any(|receiving| !receiving.is_installed())
+        self.receiving.values().any(|receiving| receiving.parts.values().any(Incoming::is_open))
     }
 
     /// The oldest keyspace message at whose `Ts` rows may still have to be read for other processes: their versions
@@ -333,10 +344,10 @@ impl Migrations {
         receiving.map(|(keyspace, _)| *keyspace)
     }
 
-    /// Parts that are not installed: their keyspace message, range, and how many chunks have come.
+    /// Parts that are being received: their keyspace message, range, and how many chunks have come.
     pub fn progress(&self) -> impl Iterator<Item = (PartId, u32)> {
         self.receiving.iter().flat_map(|(keyspace, receiving)| {
-            let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
+            let open = receiving.parts.iter().filter(|(_, part)| part.is_open());
             open.map(|(range, part)| (PartId { keyspace: *keyspace, range: *range }, part.next))
         })
     }
@@ -406,8 +417,11 @@ impl Migrations {
             self.receiving.insert(ts, Receiving { parts });
         }
         self.received_early.retain(|(keyspace, _)| *keyspace > ts);
-        for range in ranges {
-            self.begin_anew(PartId { keyspace: ts, range }, "is suspected");
+        match self.suspected.get(&self.id).is_some_and(|when| *when > ts) {
+            true => self.abandon(),
+            false => ranges
+                .into_iter()
+                .for_each(|range| self.begin_anew(PartId { keyspace: ts, range }, "is suspected")),
         }
         // Those who were ahead.
         let early = std::mem::take(&mut self.early);
@@ -558,6 +572,9 @@ impl Migrations {
 
     fn suspect(&mut self, process: ProcessId, ts: Ts) {
         self.suspected.insert(process, ts);
+        if process == self.id {
+            return self.abandon();
+        }
         self.early.retain(|(_, from), _| *from != process);
         self.end_serving(process, |_| true);
         let parts: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
@@ -567,6 +584,17 @@ impl Migrations {
         // If the rows that are being installed turn out to be wrong, it is not asked either.
         for part in self.receiving.values_mut().flat_map(|receiving| receiving.parts.values_mut()) {
             part.senders.retain(|sender| *sender != process);
+        }
+    }
+
+    /// Nobody sends anything to this life, as an earlier one has been suspected. What it was to receive counts as not held
+    /// by it when it comes back.
+    fn abandon(&mut self) {
+        for (keyspace, receiving) in &mut self.receiving {
+            for (range, part) in receiving.parts.iter_mut().filter(|(_, part)| part.is_open()) {
+                part.state = State::Abandoned;
+                self.effects.push(Effect::Abandon(PartId { keyspace: *keyspace, range: *range }));
+            }
         }
     }
 

@@ -307,6 +307,7 @@ impl World {
                 Effect::Release { keyspace } => {
                     assert!(process.migrations.oldest_served() != Some(keyspace));
                 }
+                Effect::Abandon(_) => assert!(!process.running, "it has not failed"),
                 Effect::Fail(reason) => process.failed = Some(reason),
             }
         }
@@ -558,6 +559,33 @@ fn a_failed_copy_begins_anew_at_another_holder_and_fails_when_none_remains() {
     assert_eq!(migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, true) }), vec![]);
     let effects = migrations.handle(Event::Refused { from: S2, part, anew: false });
     assert!(matches!(&effects[..], [Effect::Fail(reason)] if reason.contains("no holder remains")));
+}
+
+#[test]
+fn a_later_life_of_a_suspected_receiver_abandons_its_parts() {
+    let (mut migrations, part, _) = receiver(&[1, 2]);
+    migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, false) });
+    let suspected = Event::Suspected { process: ProcessId::storage(9), ts: Ts(9) };
+    assert_eq!(migrations.handle(suspected), vec![Effect::Abandon(part)]);
+    assert!(!migrations.is_waiting());
+    assert_eq!(
+        migrations.oldest_receiving(),
+        Some(Ts(7)),
+        "what is executed behind it is not all that counts"
+    );
+    for late in [
+        Event::Chunk { from: S1, part, chunk: chunk(1, true) },
+        Event::Refused { from: S1, part, anew: false },
+        Event::Tick(1_000),
+    ] {
+        assert_eq!(migrations.handle(late), vec![]);
+    }
+    // So it does with what has its turn later, and was ordered before.
+    let part = PartId { keyspace: Ts(8), ..part };
+    let transfers = vec![Transfer { to: ProcessId::storage(9), range: part.range, senders: vec![S2] }];
+    let effects = migrations.handle(Event::Keyspace { ts: Ts(8), transfers });
+    assert_eq!(effects, vec![Effect::Abandon(part)]);
+    assert!(!migrations.is_waiting());
 }
 
 #[test]

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     config::{Change, Config, Configuration, Membership},
-    message::{Body, Data, Ddl, Message, MessageId, ProcessId},
+    message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId},
     router::{
         core::delivery,
         mseq::{Batch, Beginning, Command, Learned, MSeq, Routed},
@@ -56,8 +56,9 @@ struct World {
     wires: VecDeque<(ProcessId, ProcessId, Wire)>,
     announced: VecDeque<(ProcessId, Configuration)>,
     sequences: BTreeMap<ProcessId, u64>,
-    /// The last message.
-    last: Option<Routed>,
+    /// Incarnations behind the first.
+    lives: BTreeMap<ProcessId, Incarnation>,
+    log: Vec<Routed>,
     /// Rows by answered range, of the last message.
     answers: BTreeMap<KeyRange, Vec<u64>>,
     checkpoints: BTreeMap<ProcessId, Checkpoint>,
@@ -80,7 +81,8 @@ impl World {
             wires: VecDeque::new(),
             announced: VecDeque::new(),
             sequences: BTreeMap::new(),
-            last: None,
+            lives: BTreeMap::new(),
+            log: Vec::new(),
             answers: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             cut: None,
@@ -109,7 +111,7 @@ impl World {
     fn start(&mut self, id: ProcessId, held: Vec<KeyRange>, checkpoint: Checkpoint) {
         let options = CoreOptions {
             id,
-            incarnation: 1,
+            incarnation: self.life(id),
             address: None,
             config: self.first.clone(),
             shards: 1,
@@ -123,6 +125,28 @@ impl World {
             shard.install(table, range, until.map(local), &block, begin).expect("what it has written");
         }
         self.processes.insert(id, Process { core: Core::new(options, recovered), scan: Scan::new(shard) });
+    }
+
+    fn life(&self, id: ProcessId) -> Incarnation {
+        self.lives.get(&id).copied().unwrap_or(1)
+    }
+
+    /// A process that has failed starts again with what it has been from the beginning, and hears all that was ordered until
+    /// it was suspected.
+    fn replay(&mut self, id: ProcessId) {
+        *self.lives.entry(id).or_insert(1) += 1;
+        self.start(id, self.first.held(id), Checkpoint::default());
+        let present = (self.mseq.ts(), self.mseq.config().clone());
+        self.handle(id, Event::Config { config: self.first.clone(), present });
+        let deliveries = self.log.iter().filter_map(|routed| delivery(routed, id)).collect();
+        self.handle(id, Event::Delivered { deliveries, frontier: self.mseq.ts() });
+    }
+
+    /// A process crashes and is suspected.
+    fn lose(&mut self, process: ProcessId) {
+        self.processes.remove(&process);
+        let suspicion = Membership::Suspect { process, incarnation: self.life(process) };
+        self.order(CLIENT, Body::Configuration(Configuration::Membership(suspicion)), Vec::new());
     }
 
     /// A process crashes and goes on from its last checkpoint, behind which nothing has been ordered.
@@ -143,6 +167,11 @@ impl World {
     /// A process starts without data, and begins where the routers say.
     fn begin(&mut self, process: ProcessId, held: Vec<KeyRange>) {
         self.start(process, held, Checkpoint::default());
+        self.go_on(process);
+    }
+
+    /// A process that has joined goes on where the routers say.
+    fn go_on(&mut self, process: ProcessId) {
         let Beginning { ts, catalog, .. } = self.mseq.begins(process);
         let config = self.mseq.config_behind(ts).clone();
         let present = (self.mseq.ts(), self.mseq.config().clone());
@@ -162,7 +191,8 @@ impl World {
     fn order(&mut self, submitter: ProcessId, body: Body, ranges: Vec<KeyRange>) -> Ts {
         let sequence = self.sequences.entry(submitter).or_default();
         *sequence += 1;
-        let id = MessageId { submitter, incarnation: 1, sequence: *sequence };
+        let sequence = *sequence;
+        let id = MessageId { submitter, incarnation: self.life(submitter), sequence };
         let message = Arc::new(Message { id, tables: Vec::new(), ranges, body });
         let Learned::Message(routed) = self.mseq.learn(&Batch(vec![Command::Message(message)])).remove(0)
         else {
@@ -174,7 +204,7 @@ impl World {
             self.handle(process, Event::Delivered { deliveries, frontier: routed.ts });
         }
         let ts = routed.ts;
-        self.last = Some(routed);
+        self.log.push(routed);
         ts
     }
 
@@ -293,7 +323,7 @@ impl World {
     }
 
     fn deliver(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
-        if [from, to].map(Some).contains(&self.cut) {
+        if [from, to].map(Some).contains(&self.cut) || !self.processes.contains_key(&to) {
             return;
         }
         let event = match wire {
@@ -500,7 +530,7 @@ fn who_is_moved_and_loses_its_data_begins_with_nothing() {
     let founded = world.first.held(moved);
     world.begin(moved, founded);
     while world.scan(moved) {}
-    let message = world.last.as_ref().and_then(|message| delivery(message, moved)).expect("it concerns it");
+    let message = world.log.last().and_then(|message| delivery(message, moved)).expect("it concerns it");
     let frontier = message.ts;
     world.handle(moved, Event::Delivered { deliveries: vec![message], frontier });
     world.settle();
@@ -519,7 +549,7 @@ fn who_has_left_and_comes_back_ends_what_it_had_begun() {
     world.settle();
     (world.cut, world.fallible) = (Some(left), true);
     world.insert(300..400);
-    let insert = world.last.as_ref().expect("it was ordered").message.id;
+    let insert = world.log.last().expect("it was ordered").message.id;
     world.settle();
     assert!(world.done.contains(&(first, insert)), "the others have decided");
     world.change(Change::Replace { process: left, by: standby });
@@ -537,12 +567,39 @@ fn who_has_left_and_comes_back_ends_what_it_had_begun() {
     }
 }
 
+/// That it has not received everything is no reason to lose what nobody else has.
+#[test]
+fn who_was_suspected_while_it_received_comes_back_with_what_it_had() {
+    let mut world = World::with_rows(4, 2);
+    let [failed, receiver, left] = [1, 2, 3].map(ProcessId::storage);
+    (world.cut, world.fallible) = (Some(receiver), true);
+    world.change(Change::Contract { process: left });
+    world.insert(300..400);
+    world.settle();
+    assert!(world.processes[&receiver].core.is_receiving(), "{}", world.trace);
+    world.lose(failed);
+    world.lose(receiver);
+    world.cut = None;
+    world.replay(receiver);
+    world.wait(receiver, 1..10);
+    assert!(!world.processes[&receiver].core.is_receiving(), "nobody sends to it: {}", world.trace);
+    let standbys: Vec<ProcessId> = world.mseq.config().standbys().collect();
+    assert!(standbys.contains(&receiver), "it has ended what it can: {}", world.trace);
+    world.go_on(receiver);
+    world.change(Change::Replace { process: receiver, by: receiver });
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 400, "everything is there");
+    }
+}
+
 #[test]
 fn who_receives_rows_receives_the_votes_about_them() {
     let mut world = World::with_rows(2, 1);
     world.fallible = true;
     world.insert(300..400);
-    let insert = world.last.as_ref().expect("it was ordered").ts;
+    let insert = world.log.last().expect("it was ordered").ts;
     world.settle();
     world.join(3);
     world.settle();

@@ -86,6 +86,13 @@ impl Late {
         }
     }
 
+    /// What it waits for does not come: the times of the operations that have waited in vain.
+    pub(super) fn abandon(&mut self) -> Vec<Ts> {
+        self.ranges.clear();
+        self.open -= self.waiting.len();
+        self.waiting.drain(..).map(|operation| operation.ts).collect()
+    }
+
     /// Nobody wants the answer of an operation any more; whether it was still waiting.
     pub(super) fn cancel(&mut self, time: Ts) -> bool {
         let waiting = self.waiting.binary_search_by_key(&time, |operation| operation.ts);

@@ -82,6 +82,8 @@ pub(super) struct Moving {
     left: Option<Ts>,
     /// Ranges that are not its own any more and whose only copy it may have: its earlier life was suspected.
     pub(super) retained: Vec<KeyRange>,
+    /// Ranges whose rows it does not receive any more: an earlier life was suspected meanwhile. See [`Core::abandon_part`].
+    pub(super) abandoned: Vec<KeyRange>,
     /// It began with nothing: what the config says it holds was an earlier life's, until a keyspace message gives it a place.
     begun_empty: bool,
 }
@@ -111,6 +113,7 @@ impl Moving {
             joining: None,
             left: None,
             retained: recovered.held.clone(),
+            abandoned: Vec::new(),
             begun_empty: recovered.config.is_some() && recovered.held.is_empty(),
         }
     }
@@ -254,6 +257,28 @@ impl Core {
         moving.catalogs.clear();
         moving.checking.clear();
         moving.arrived.clear();
+        moving.abandoned.clear();
+    }
+
+    /// A part is not received any more: nothing is executed in its range, and nobody waits for that. What is there of other
+    /// ranges may be the only copy, with which this life comes back.
+    fn abandon_part(&mut self, part: PartId) {
+        for time in self.late.abandon() {
+            let running = self.running.remove(&time);
+            self.writes.remove(&time);
+            if let Some(id) = running.and_then(|running| running.answer)
+                && self.parts(time).next().is_none()
+            {
+                self.by_message.remove(&id);
+            }
+        }
+        self.moving.checking.retain(|checking| checking.part != part);
+        self.moving.abandoned.push(part.range);
+    }
+
+    /// Whether some rows of a range are not received any more.
+    pub(super) fn is_abandoned(&self, range: &KeyRange) -> bool {
+        self.moving.abandoned.iter().any(|abandoned| abandoned.overlaps(range))
     }
 
     /// Takes a configuration message as soon as it is delivered: who waits for others must not wait for its turn.
@@ -274,7 +299,7 @@ impl Core {
             self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
         }
         if delivery.ts > self.moving.present.0 {
-            self.find_itself(&self.moving.heard.clone());
+            self.find_itself((delivery.ts, self.moving.heard.clone()));
         }
     }
 
@@ -282,14 +307,14 @@ impl Core {
     pub(super) fn learn(&mut self, config: Arc<Config>, present: (Ts, Arc<Config>)) {
         self.moving.heard = config;
         self.moving.present = present;
-        self.find_itself(&self.moving.present.1.clone());
+        self.find_itself(self.moving.present.clone());
     }
 
     /// A subscription goes on: a life that has to join hears of no configuration message otherwise.
     pub(super) fn learn_present(&mut self, present: (Ts, Arc<Config>)) {
         if self.must_join(&self.moving.heard) && present.0 > self.moving.present.0 {
             self.moving.present = present;
-            self.find_itself(&self.moving.present.1.clone());
+            self.find_itself(self.moving.present.clone());
         }
     }
 
@@ -313,11 +338,12 @@ impl Core {
     }
 
     /// What the present config says about this process.
-    fn find_itself(&mut self, present: &Config) {
-        if self.is_fenced(present) {
+    fn find_itself(&mut self, (ts, present): (Ts, Arc<Config>)) {
+        if self.is_fenced(&present) {
             // Nothing ordered since is delivered to it, so what it has is no replica of anything.
             self.effects.push(Effect::Stop("it is suspected of having failed".into()));
-        } else if self.must_join(present) {
+        } else if self.must_join(&present) {
+            self.migrate(Event::Suspected { process: self.options.id, ts });
             match present.keepers_of_log().contains(&self.options.id) {
                 true => self.moving.rejoins = true,
                 // Others have all that it has, and will not wait for it.
@@ -486,6 +512,7 @@ impl Core {
                 self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
             }
             migration::Effect::Release { .. } => {}
+            migration::Effect::Abandon(part) => self.abandon_part(part),
             migration::Effect::Fail(reason) => self.effects.push(Effect::Stop(reason)),
         }
     }
