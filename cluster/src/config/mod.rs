@@ -284,19 +284,18 @@ impl Config {
     pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
         let held = self.held(process);
         let sends = self.copies().any(|(from, _, _)| from == process);
-        !sends && !held.is_empty() && covers(&self.received_by(process), &held)
+        !sends && !held.is_empty() && covers(&self.received_by(process).collect::<Vec<_>>(), &held)
     }
 
     /// What is still being copied to a storage process.
-    fn received_by(&self, process: ProcessId) -> Vec<KeyRange> {
-        let received = self.copies().filter(|(_, to, _)| *to == process);
-        received.flat_map(|(_, _, ranges)| ranges.iter().copied()).collect()
+    fn received_by(&self, process: ProcessId) -> impl Iterator<Item = KeyRange> {
+        let received = self.copies().filter(move |(_, to, _)| *to == process);
+        received.flat_map(|(_, _, ranges)| ranges.iter().copied())
     }
 
     /// Whether some part of a range is still being copied to a storage process.
     fn receives(&self, process: ProcessId, range: KeyRange) -> bool {
-        let received = self.copies().filter(|(_, to, _)| *to == process);
-        received.flat_map(|(_, _, ranges)| ranges).any(|received| received.overlaps(&range))
+        self.received_by(process).any(|received| received.overlaps(&range))
     }
 
     /// Whether a storage process receives a copy that is not complete.
@@ -804,7 +803,7 @@ impl Config {
         if let Some(index) = self.placement.index(process) {
             let node = &self.placement.nodes()[index];
             if node.suspected.is_none() && node.incarnation <= incarnation {
-                let receiving = self.received_by(process);
+                let receiving: Vec<KeyRange> = self.received_by(process).collect();
                 Arc::make_mut(&mut next.placement).suspect(index, ts, &receiving);
                 next.end_copies(|_, to| to == process);
                 next.version += 1;

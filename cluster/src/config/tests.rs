@@ -93,7 +93,7 @@ fn check_ring(config: &Config) -> Result<(), TestCaseError> {
         for part in parts {
             prop_assert_eq!(config.holders(part), config.holders(range));
             for process in config.storage_processes() {
-                let received = config.received_by(process);
+                let received: Vec<KeyRange> = config.received_by(process).collect();
                 prop_assert!(
                     !config.receives(process, part) || covers(&received, &[part]),
                     "{} in part",

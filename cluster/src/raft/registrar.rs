@@ -114,8 +114,8 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
                     Some(request) => {
                         let key = (request.from, request.incarnation, request.request);
                         let heard = Instant::now();
-                        let asked = Asked { request, asked: heard, heard, outcome: None, answered: false };
-                        let asked = self.pending.entry(key).or_insert(asked);
+                        let begin = || Asked { request, asked: heard, heard, outcome: None, answered: false };
+                        let asked = self.pending.entry(key).or_insert_with(begin);
                         (asked.heard, asked.answered) = (heard, false);
                     }
                     None => return,

@@ -29,10 +29,7 @@ use std::{
     future::pending,
     ops::Range,
     rc::Rc,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Mutex,
 };
 
 use carousel_engine::{Ts, position::KeyRange};
@@ -47,7 +44,7 @@ use crate::{
     message::{Incarnation, Message, MessageId},
     planted::{Bug, plant},
     router::mseq::Learned,
-    sim::Random,
+    sim::{Random, each_seed},
     transport::{Transport, TransportOptions},
     wal,
 };
@@ -609,25 +606,14 @@ fn run(seed: u64) -> Result<Report, String> {
 
 /// Runs the seeds on all cores.
 fn run_seeds(seeds: Range<u64>) -> (Report, Vec<String>) {
-    let next = AtomicU64::new(seeds.start);
     let ended = Mutex::new((Report::default(), Vec::new()));
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
-                return;
-            }
-            let outcome = run(seed);
-            let mut ended = ended.lock().expect("no panic");
-            match outcome {
-                Ok(report) => ended.0.add(&report),
-                Err(failure) => ended.1.push(failure),
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    each_seed(seeds, threads, |seed| {
+        let outcome = run(seed);
+        let mut ended = ended.lock().expect("no panic");
+        match outcome {
+            Ok(report) => ended.0.add(&report),
+            Err(failure) => ended.1.push(failure),
         }
     });
     ended.into_inner().expect("no panic")

@@ -44,6 +44,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use carousel_engine::Ts;
 
 pub use random::Random;
+#[cfg(test)]
+pub(crate) use seeds::each_seed;
 pub use seeds::run_seeds;
 use world::World;
 

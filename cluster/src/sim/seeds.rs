@@ -20,21 +20,31 @@ pub fn run_seeds(
     threads: usize,
     done: impl Fn(u64, &Result<Report, Box<Failure>>) + Sync,
 ) -> (Report, Vec<Failure>) {
-    let next = AtomicU64::new(seeds.start);
     let ended = Mutex::new((Report::default(), Vec::new()));
+    each_seed(seeds, threads, |seed| {
+        let outcome = run(seed, options);
+        done(seed, &outcome);
+        let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(report) => ended.0.add(&report),
+            Err(failure) => ended.1.push(*failure),
+        }
+    });
+    let (report, mut failures) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failures.sort_unstable_by_key(|failure: &Failure| failure.seed);
+    (report, failures)
+}
+
+/// Does something for each of the seeds, on `threads` threads.
+pub(crate) fn each_seed(seeds: Range<u64>, threads: usize, run: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(seeds.start);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return;
             }
-            let outcome = run(seed, options);
-            done(seed, &outcome);
-            let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            match outcome {
-                Ok(report) => ended.0.add(&report),
-                Err(failure) => ended.1.push(*failure),
-            }
+            run(seed);
         }
     };
     thread::scope(|scope| {
@@ -42,7 +52,4 @@ pub fn run_seeds(
             scope.spawn(work);
         }
     });
-    let (report, mut failures) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failures.sort_unstable_by_key(|failure: &Failure| failure.seed);
-    (report, failures)
 }
