@@ -253,6 +253,11 @@ impl World {
         let outdated = host.node.is_outdated();
         if joined == Some(after) {
             host.began = Ts(after.0 + 1);
+            // Who begins without data has given up what it had committed.
+            let core = host.node.core();
+            for (_, processes) in self.committed.iter_mut().filter(|(ts, _)| !core.keeps_votes(**ts)) {
+                processes.remove(&id);
+            }
         }
         if let Some(deliveries) = deliveries.filter(|_| after > before) {
             self.replay.delivered(id, before, after, &deliveries)?;

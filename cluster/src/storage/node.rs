@@ -91,7 +91,7 @@ pub(crate) struct Node {
     core: Core,
     link: RouterLink,
     submitter: Submitter,
-    /// What it says at first has no place in the system yet, or has lost it: it joins, and then its stream begins anew.
+    /// It has no place in the system yet, or has lost it: it joins and hears nothing else, and then its stream begins anew.
     joining: bool,
     /// The stream begins with the present catalog and config.
     begins: bool,
@@ -333,7 +333,7 @@ impl Node {
         }
         match wire {
             Wire::State { incarnation, ts, config, clients, catalog, present, .. }
-                if incarnation == self.incarnation =>
+                if incarnation == self.incarnation && !self.joining =>
             {
                 let present = present.unwrap_or_else(|| (ts, config.clone()));
                 self.subscribed(from, ts, config, &clients, catalog, present);
@@ -525,7 +525,14 @@ impl Node {
                     self.tell_checkpoints(CheckpointCommand::Rows { table, until, range, block });
                 }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
-                Effect::Announce(configuration) => self.submitter.submit(configuration),
+                Effect::Announce(configuration) => {
+                    // What is ordered before it joins is not for this life: it may be given the place of an earlier one.
+                    if let Configuration::Membership(Membership::Join { .. }) = &configuration {
+                        self.joining = true;
+                        self.link.ask_again(self.link.router());
+                    }
+                    self.submitter.submit(configuration);
+                }
                 Effect::EndCheckpoint { hashes, .. } => {
                     self.tell_checkpoints(CheckpointCommand::End { hashes });
                 }

@@ -657,6 +657,40 @@ fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
     );
 }
 
+/// What is ordered then may concern an earlier life, which was given a place.
+#[test]
+fn who_has_to_join_hears_nothing_until_it_begins_anew() {
+    let mut node = node();
+    let (id, router) = (ProcessId::storage(1), ProcessId::router(1));
+    let first = Config::evenly(2, 2).expect("a ring");
+    let suspicion = Membership::Suspect { process: id, incarnation: 0 };
+    let message = testing::configuration(ProcessId::client(1), 1, 10, Configuration::Membership(suspicion));
+    let config = Arc::new(first.apply(&message, Ts(10)).expect("possible").expect("it changes the config"));
+    let state = |ts, catalog: Option<Catalog>| Wire::State {
+        incarnation: 1,
+        ts,
+        config: Arc::new(first.clone()),
+        clients: Arc::default(),
+        catalog: catalog.map(Arc::new),
+        present: Some((Ts(10), config.clone())),
+        leadership: 1,
+    };
+    let deliver = || Wire::Deliver { incarnation: 1, after: Ts(9), deliveries: Vec::new(), frontier: Ts(12) };
+    let hear = |node: &mut Node, wire| node.handle(Input::Received { from: router, wire }, 0);
+    let joins =
+        |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::Send(_, Wire::Route(_))));
+    assert!(joins(&hear(&mut node, state(Ts(9), None))), "the other one has all that it has");
+    for wire in [deliver(), state(Ts(9), None), deliver()] {
+        hear(&mut node, wire);
+        assert_eq!(node.frontier(), Ts(9));
+    }
+    let outputs = hear(&mut node, Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(13) });
+    let anew = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { after: None, .. }));
+    assert!(outputs.iter().any(anew), "{outputs:?}");
+    hear(&mut node, state(Ts(13), Some(Catalog::default())));
+    assert_eq!(node.frontier(), Ts(13));
+}
+
 #[test]
 fn another_checkpoint_is_due_after_one_that_has_failed() {
     let mut node = node();
