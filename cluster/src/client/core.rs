@@ -113,8 +113,9 @@ struct Open {
     config: Arc<Config>,
     /// Later configs, and since when: it may have been ordered under each of them.
     later: Vec<(Ts, Arc<Config>)>,
-    /// It stands in the m-seq at or before this.
+    /// It stands in the m-seq at or before this, and behind `ordered_after`.
     ordered_by: Option<Ts>,
+    ordered_after: Ts,
     /// Storage processes that were suspected or came back without data, and when: their earlier lives do not answer.
     fenced: BTreeMap<ProcessId, Ts>,
     /// Storage processes that have answered for all ranges that they were asked about.
@@ -150,6 +151,7 @@ impl Open {
             config,
             later: Vec::new(),
             ordered_by: None,
+            ordered_after: Ts::ZERO,
             fenced: BTreeMap::new(),
             done: BTreeSet::new(),
             answered: BTreeMap::new(),
@@ -200,6 +202,8 @@ pub(crate) struct Core {
     /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
     seen: Ts,
     seen_reads: u32,
+    /// Where the last message stands of which that is known.
+    ordered_to: (u64, Ts),
     /// Sequence numbers of submissions.
     by_submission: HashMap<u64, u64>,
     /// Submissions that have ended, by sequence number, until they are ordered.
@@ -242,6 +246,7 @@ impl Core {
             reads_at: None,
             seen: Ts::ZERO,
             seen_reads: 0,
+            ordered_to: (0, Ts::ZERO),
             by_submission: HashMap::new(),
             ended: HashMap::new(),
             absent: BTreeSet::new(),
@@ -721,8 +726,10 @@ impl Core {
         self.config.storage_processes().all(|process| self.config.is_suspected(process))
     }
 
-    /// Messages up to `sequence` stand in the m-seq at or before a `Ts`.
+    /// The message `sequence` stands in the m-seq at a `Ts`, those before it before that.
     fn ordered(&mut self, sequence: u64, ts: Ts) {
+        let (_, after) = self.ordered_to;
+        self.ordered_to = self.ordered_to.max((sequence, ts));
         while let Some(message) = self.window.front()
             && message.id.sequence <= sequence
         {
@@ -730,7 +737,7 @@ impl Core {
                 self.effects.push(Effect::Release(submission));
             }
             if let Some(open) = self.open.get_mut(&message.id.sequence) {
-                open.ordered_by = Some(ts);
+                (open.ordered_by, open.ordered_after) = (Some(ts), after);
             }
             self.window.pop_front();
         }
@@ -757,8 +764,8 @@ impl Core {
             return self.refuse_rows(from, id, &part);
         };
         if id.is_ordered() {
-            // Routers only say by when.
-            open.ordered_by = Some(ts);
+            // Routers say that only of the last of several messages.
+            (open.ordered_by, open.ordered_after) = (Some(ts), Ts(ts.0 - 1));
         }
         let is_write = match &open.message.body {
             Body::Data(data) => data.operation.is_write(),

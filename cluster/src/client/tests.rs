@@ -6,7 +6,7 @@ use arrow::{
     array::{ArrayRef, Int64Array},
     record_batch::RecordBatch,
 };
-use carousel_engine::{SqlState, Ts, aggregate::Group, position::KeyRange};
+use carousel_engine::{SqlError, SqlState, Ts, aggregate::Group, position::KeyRange};
 
 use super::{
     Failure, OperationState, Part, Request,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     catalog::Catalog,
-    config::{Config, Configuration, Membership},
+    config::{Change, Config, Configuration, Membership},
     message::{Body, Ddl, Message, MessageId, ProcessId, ReadIsolation},
     router::testing,
     wire::{Answer, AnswerPart, Delivery, Wire},
@@ -467,6 +467,33 @@ fn a_write_whose_answer_is_lost_with_all_who_executed_it_ends_with_an_unknown_ou
     scene.answer(s1, id(3), 3);
     let parts = scene.parts();
     assert!(matches!(parts[..], [(ended, Ok(Part::Done { .. }))] if ended == last), "{parts:?}");
+}
+
+#[test]
+fn a_write_is_not_awaited_from_who_had_left_when_it_was_ordered() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let mut scene = Scene::with(Config::evenly(3, 3).expect("a ring"));
+    scene.state(0, true);
+    scene.submit(write());
+    let last = scene.submit(write());
+    let keyspace = scene.config.plan(Change::Contract { process: s3 }).expect("possible");
+    scene.configure(ProcessId::client(2), 1, 1, Configuration::Keyspace(keyspace));
+    // The first one was ordered behind the change, so the second one was, too.
+    for (sequence, ts) in [(1, 7), (2, 9)] {
+        scene.receive(R1, Wire::Ordered { incarnation: 1, sequence, ts: Ts(ts) });
+    }
+    scene.deliver(1, 9);
+    for process in [s1, s2] {
+        assert!(scene.parts().is_empty(), "{process} may answer");
+        let passed = Some(MessageId { submitter: C1, incarnation: 1, sequence: 2 });
+        scene.receive(process, Wire::Restarted { incarnation: 2, passed });
+    }
+    let unknown = |(ended, part): &(u64, Result<Part, Failure>)| {
+        let is_unknown = |error: &SqlError| error.code == SqlState::OUTCOME_UNKNOWN;
+        *ended == last && matches!(part, Err(Failure::Sql(error)) if is_unknown(error))
+    };
+    let parts = scene.parts();
+    assert!(parts.iter().any(unknown), "{parts:?}");
 }
 
 #[test]

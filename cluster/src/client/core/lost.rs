@@ -10,9 +10,13 @@ use super::*;
 impl Open {
     /// The configs that it may have been ordered under.
     fn configs(&self) -> impl Iterator<Item = &Config> {
-        let in_time = |since: Ts| self.ordered_by.is_none_or(|by| since <= by);
-        let later = self.later.iter().filter(move |(since, _)| in_time(*since)).map(|(_, config)| config);
-        iter::once(&self.config).chain(later).map(Arc::as_ref)
+        let later = self.later.iter().map(|(since, config)| (*since, config));
+        let configs = iter::once((Ts::ZERO, &self.config)).chain(later);
+        let until = self.later.iter().map(|(since, _)| *since).chain(iter::once(Ts::INFINITY));
+        let in_time =
+            |since: Ts, until: Ts| self.ordered_by.is_none_or(|by| since <= by) && until > self.ordered_after;
+        let valid = configs.zip(until).filter(move |((since, _), until)| in_time(*since, *until));
+        valid.map(|((_, config), _)| config.as_ref())
     }
 
     /// The storage processes that may owe an answer.
