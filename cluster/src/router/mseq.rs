@@ -299,11 +299,17 @@ impl MSeq {
         // Who has left may still have to send what it received: it began there, too.
         self.placed.retain(|process, _| config.is_active(*process) || config.is_busy(*process));
         if let Body::Configuration(Configuration::Membership(Membership::Join {
-            process, incarnation, ..
+            process,
+            incarnation,
+            recovered,
+            ..
         })) = body
         {
             self.joined.insert(*process, (*incarnation, ts));
-            if !config.has_received_nothing(*process) {
+            // A later life begins where an earlier one was given its place, with what it has recovered up to its suspicion.
+            let keeps_place =
+                recovered.is_some() && before.is_active(*process) && !before.is_suspected(*process);
+            if !keeps_place && !config.has_received_nothing(*process) {
                 self.placed.remove(process);
             }
         }

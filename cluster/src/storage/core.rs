@@ -135,6 +135,8 @@ pub struct Core {
     nowhere: BTreeMap<(Ts, KeyRange), Nowhere>,
     /// How often votes were asked for.
     questions_asked: u64,
+    /// Others may have heard votes from this life.
+    has_told_votes: bool,
     pins: BTreeMap<Ts, PinLease>,
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
     requested: Option<Requested>,
@@ -221,6 +223,7 @@ impl Core {
             ballots: Ballots::restore(recovered.ballots),
             nowhere: BTreeMap::new(),
             questions_asked: 0,
+            has_told_votes: false,
             pins: BTreeMap::new(),
             requested: None,
             writing: None,
@@ -373,7 +376,8 @@ impl Core {
                 }
                 continue;
             }
-            if delivery.ts <= received {
+            // Behind the suspicion of an earlier life, what comes is for another one.
+            if delivery.ts <= received || self.is_cut_off() {
                 continue;
             }
             self.hear(&delivery);

@@ -251,6 +251,10 @@ struct Receiving {
 }
 
 impl Receiving {
+    fn is_open(&self) -> bool {
+        self.parts.values().any(Incoming::is_open)
+    }
+
     fn is_installed(&self) -> bool {
         self.parts.values().all(|part| part.state == State::Installed)
     }
@@ -328,7 +332,7 @@ impl Migrations {
 
     /// Whether what is behind the last keyspace message must wait until its parts are installed.
     pub fn is_waiting(&self) -> bool {
-        self.receiving.values().any(|receiving| receiving.parts.values().any(Incoming::is_open))
+        self.receiving.values().any(Receiving::is_open)
     }
 
     /// The oldest keyspace message at whose `Ts` rows may still have to be read for other processes: their versions
@@ -588,10 +592,10 @@ impl Migrations {
     }
 
     /// Nobody sends anything to this life, as an earlier one has been suspected. What it was to receive counts as not held
-    /// by it when it comes back.
+    /// by it when it comes back, also parts that are there: what has waited for all of them was not executed in any.
     fn abandon(&mut self) {
-        for (keyspace, receiving) in &mut self.receiving {
-            for (range, part) in receiving.parts.iter_mut().filter(|(_, part)| part.is_open()) {
+        for (keyspace, receiving) in self.receiving.iter_mut().filter(|(_, receiving)| receiving.is_open()) {
+            for (range, part) in &mut receiving.parts {
                 part.state = State::Abandoned;
                 self.effects.push(Effect::Abandon(PartId { keyspace: *keyspace, range: *range }));
             }

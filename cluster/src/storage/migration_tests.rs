@@ -195,9 +195,11 @@ impl World {
                 process: suspected,
                 ..
             })) => {
-                process.running = *suspected != id || !ordered.behind.is_suspected(id);
-                let process = *suspected;
-                self.handle(id, Event::Suspected { process, ts });
+                let (suspected, counts) = (*suspected, ordered.behind.is_suspected(*suspected));
+                process.running = suspected != id || !counts;
+                if counts {
+                    self.handle(id, Event::Suspected { process: suspected, ts });
+                }
             }
             Entry::Configuration(Configuration::Received { keyspace, process }) => {
                 let (keyspace, process) = (*keyspace, *process);
@@ -586,6 +588,22 @@ fn a_later_life_of_a_suspected_receiver_abandons_its_parts() {
     let effects = migrations.handle(Event::Keyspace { ts: Ts(8), transfers });
     assert_eq!(effects, vec![Effect::Abandon(part)]);
     assert!(!migrations.is_waiting());
+}
+
+#[test]
+fn parts_that_are_there_are_abandoned_with_the_others() {
+    let id = ProcessId::storage(9);
+    let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), limits());
+    let transfer = |first, last| Transfer { to: id, range: KeyRange::new(first, last), senders: vec![S1] };
+    let transfers = vec![transfer(20, 29), transfer(30, 39)];
+    let parts: Vec<PartId> =
+        transfers.iter().map(|transfer| PartId { keyspace: Ts(7), range: transfer.range }).collect();
+    migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
+    migrations.handle(Event::Chunk { from: S1, part: parts[0], chunk: chunk(0, true) });
+    migrations.handle(Event::Installed { part: parts[0], outcome: Ok(()) });
+    let effects = migrations.handle(Event::Suspected { process: id, ts: Ts(9) });
+    // Operations of both have waited until both would be there.
+    assert_eq!(effects, parts.into_iter().map(Effect::Abandon).collect::<Vec<_>>());
 }
 
 #[test]

@@ -537,6 +537,7 @@ impl Node {
                     self.tell_checkpoints(CheckpointCommand::End { hashes });
                 }
                 Effect::VoteLost { ts, range } => self.outputs.push(Output::VoteLost(ts, range)),
+                Effect::Outdated(reason) => (self.outdated, self.stopped) = (true, Some(reason)),
                 Effect::Stop(reason) => self.stopped = Some(reason),
             }
         }

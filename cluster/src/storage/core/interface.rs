@@ -307,6 +307,9 @@ pub enum Effect {
         /// The range.
         range: KeyRange,
     },
+    /// What the process has is of no use any more, and its next life begins without: others may still hear from this one what
+    /// it would forget.
+    Outdated(String),
     /// This process cannot go on without diverging from its peers.
     Stop(String),
 }

@@ -300,6 +300,9 @@ impl Core {
         }
         if delivery.ts > self.moving.present.0 {
             self.find_itself((delivery.ts, self.moving.heard.clone()));
+        } else if self.is_cut_off() {
+            // Another life may have come back since, and this one has not what that one has begun with.
+            self.find_place(delivery.ts, &self.moving.present.1.clone());
         }
     }
 
@@ -343,13 +346,29 @@ impl Core {
             // Nothing ordered since is delivered to it, so what it has is no replica of anything.
             self.effects.push(Effect::Stop("it is suspected of having failed".into()));
         } else if self.must_join(&present) {
-            self.migrate(Event::Suspected { process: self.options.id, ts });
-            match present.keepers_of_log().contains(&self.options.id) {
-                true => self.moving.rejoins = true,
-                // Others have all that it has, and will not wait for it.
-                false => self.join(None),
-            }
+            self.find_place(ts, &present);
         }
+    }
+
+    /// What a life does that has to join.
+    fn find_place(&mut self, ts: Ts, present: &Config) {
+        self.migrate(Event::Suspected { process: self.options.id, ts });
+        match present.keepers_of_log().contains(&self.options.id) {
+            true => self.moving.rejoins = true,
+            // Others have all that it has, and will not wait for it.
+            false if self.has_told_votes => {
+                let reason = "an earlier life is suspected of having failed, and others have all that it has";
+                self.effects.push(Effect::Outdated(reason.into()));
+            }
+            false => self.join(None),
+        }
+    }
+
+    /// Whether an earlier life was suspected behind what this one has recovered: what is ordered from then on is for others, or
+    /// for a life that has come back meanwhile.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let heard = &self.moving.heard;
+        self.must_join(heard) && heard.standbys().all(|standby| standby != self.options.id)
     }
 
     /// A configuration message has its turn. An error is its outcome: its submitter finds the same one.
@@ -391,6 +410,7 @@ impl Core {
     /// A life that has the only copy of something comes back when it has caught up with the one that was suspected.
     pub(super) fn rejoin(&mut self) {
         if self.moving.rejoins
+            && self.must_join(&self.moving.heard)
             && self.frontier >= self.moving.present.0
             && self.pending.is_empty()
             && self.writes.is_empty()

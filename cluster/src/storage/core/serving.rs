@@ -119,6 +119,7 @@ impl Core {
                             self.ballots.of_range(own, range, keyspace, durable).into()
                         };
                         let ballots = session.ballots.get_or_insert_with(known);
+                        self.has_told_votes |= !ballots.is_empty();
                         let next: Vec<_> = ballots.drain(..ballots.len().min(BALLOTS)).collect();
                         session.done = ballots.is_empty();
                         let last = session.done.then(|| std::mem::take(&mut session.hashes));

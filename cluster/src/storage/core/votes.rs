@@ -86,6 +86,7 @@ impl Core {
     pub(super) fn send_votes(&mut self, to: ProcessId, votes: Vec<Vote>) {
         if !self.gives_up_its_data() {
             let incarnation = self.options.incarnation;
+            self.has_told_votes = true;
             self.effects.push(Effect::Send(to, Wire::Votes { incarnation, votes }));
         }
     }
