@@ -135,6 +135,7 @@ impl World {
     /// it was suspected.
     fn replay(&mut self, id: ProcessId) {
         *self.lives.entry(id).or_insert(1) += 1;
+        self.sequences.remove(&id);
         self.start(id, self.first.held(id), Checkpoint::default());
         let present = (self.mseq.ts(), self.mseq.config().clone());
         self.handle(id, Event::Config { config: self.first.clone(), present });
@@ -176,6 +177,9 @@ impl World {
         let config = self.mseq.config_behind(ts).clone();
         let present = (self.mseq.ts(), self.mseq.config().clone());
         self.handle(process, Event::Begin { ts, config, catalog, present });
+        let behind = self.log.iter().filter(|routed| routed.ts > ts);
+        let deliveries = behind.filter_map(|routed| delivery(routed, process)).collect();
+        self.handle(process, Event::Delivered { deliveries, frontier: self.mseq.ts() });
     }
 
     fn change(&mut self, change: Change) -> Ts {
@@ -529,10 +533,6 @@ fn who_is_moved_and_loses_its_data_begins_with_nothing() {
     assert!(world.mseq.config().has_received_nothing(moved), "{}", world.trace);
     let founded = world.first.held(moved);
     world.begin(moved, founded);
-    while world.scan(moved) {}
-    let message = world.log.last().and_then(|message| delivery(message, moved)).expect("it concerns it");
-    let frontier = message.ts;
-    world.handle(moved, Event::Delivered { deliveries: vec![message], frontier });
     world.settle();
     assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
     for offset in 0..4 {
@@ -567,10 +567,9 @@ fn who_has_left_and_comes_back_ends_what_it_had_begun() {
     }
 }
 
-/// That it has not received everything is no reason to lose what nobody else has.
-#[test]
-fn who_was_suspected_while_it_received_comes_back_with_what_it_had() {
-    let mut world = World::with_rows(4, 2);
+/// A process has failed that was still receiving a part and has the only copy of something else; its next life has replayed
+/// what it was sent, and is about to come back.
+fn come_back(world: &mut World) -> ProcessId {
     let [failed, receiver, left] = [1, 2, 3].map(ProcessId::storage);
     (world.cut, world.fallible) = (Some(receiver), true);
     world.change(Change::Contract { process: left });
@@ -586,11 +585,41 @@ fn who_was_suspected_while_it_received_comes_back_with_what_it_had() {
     let standbys: Vec<ProcessId> = world.mseq.config().standbys().collect();
     assert!(standbys.contains(&receiver), "it has ended what it can: {}", world.trace);
     world.go_on(receiver);
+    receiver
+}
+
+/// That it has not received everything is no reason to lose what nobody else has.
+#[test]
+fn who_was_suspected_while_it_received_comes_back_with_what_it_had() {
+    let mut world = World::with_rows(4, 2);
+    let receiver = come_back(&mut world);
     world.change(Change::Replace { process: receiver, by: receiver });
     world.settle();
     assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
     for offset in 0..4 {
         assert_eq!(world.count(offset), 400, "everything is there");
+    }
+}
+
+/// Its third life has what the first one had, and nothing of what the second one was given.
+#[test]
+fn who_crashes_when_it_has_come_back_begins_where_it_was_given_its_place() {
+    let mut world = World::with_rows(4, 2);
+    let receiver = come_back(&mut world);
+    world.processes.remove(&receiver);
+    world.change(Change::Replace { process: receiver, by: receiver });
+    world.insert(400..500);
+    world.settle();
+    world.replay(receiver);
+    world.wait(receiver, 10..20);
+    assert_eq!(world.mseq.config().incarnation(receiver), Some(3), "it has joined: {}", world.trace);
+    world.go_on(receiver);
+    world.settle();
+    let others: Vec<ProcessId> = world.processes.keys().copied().collect();
+    others.into_iter().for_each(|process| world.wait(process, 20..30));
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    for offset in 0..4 {
+        assert_eq!(world.count(offset), 500, "everything is there");
     }
 }
 
