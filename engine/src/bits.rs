@@ -106,12 +106,11 @@ impl Bits {
 
     /// The bits of some rows.
     pub(crate) fn gather(&self, rows: &[u32]) -> Bits {
-        let mut gathered = Bits::zeros(rows.len());
-        rows.iter()
-            .enumerate()
-            .filter(|(_, row)| self.get(**row as usize))
-            .for_each(|(at, _)| gathered.set(at));
-        gathered
+        let word = |rows: &[u32]| {
+            let bits = rows.iter().zip(0..).map(|(row, at)| u64::from(self.get(*row as usize)) << at);
+            bits.fold(0, |word, bit: u64| word | bit)
+        };
+        Bits { words: rows.chunks(64).map(word).collect(), len: rows.len() }
     }
 
     /// The rows whose bit is set, ascending.

@@ -71,6 +71,43 @@ fn unreadable(reason: String) -> SqlError {
     SqlError::internal(format!("a block of rows cannot be read: {reason}"))
 }
 
+/// What is shared here, and travels as what it is.
+pub(crate) mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(
+        shared: &Arc<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        T::serialize(shared, serializer)
+    }
+
+    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<T>, D::Error> {
+        T::deserialize(deserializer).map(Arc::new)
+    }
+
+    pub(crate) mod optional {
+        use super::{Arc, Deserialize, Deserializer, Serialize, Serializer};
+
+        pub(crate) fn serialize<T: Serialize, S: Serializer>(
+            shared: &Option<Arc<T>>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            shared.as_deref().serialize(serializer)
+        }
+
+        pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<Arc<T>>, D::Error> {
+            Ok(Option::deserialize(deserializer)?.map(Arc::new))
+        }
+    }
+}
+
 /// Numbers as one piece of bytes, in little-endian order.
 pub(crate) mod numbers {
     use std::{fmt, marker::PhantomData};

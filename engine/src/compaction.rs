@@ -142,7 +142,7 @@ impl Table {
         let segment = &mut self.segments[slot as usize];
         let rows = segment.rows;
         let plain = rows - segment.encoded_rows();
-        let grown = plain >= 1024.max(segment.encoded_rows() / 4);
+        let grown = plain >= 1024.max(segment.encoded_rows() / 4) || segment.is_part;
         let ended = segment.versions.ended();
         let may_be_much = segment.may_have_much_ended();
         let much = segment.has_many_ended() || may_be_much;
@@ -200,8 +200,9 @@ impl Table {
         let index = compaction.columns.len();
         let stays = compaction.keep.len();
         compaction.keep.extend(compaction.rows as u32..segment.rows as u32);
-        let column = &mut segment.columns[index];
-        let gathered = column.compacted(&self.schema.columns[index].ty, &compaction.keep, compaction.part);
+        let (column, is_part) = (&mut segment.columns[index], segment.is_part);
+        let ty = &self.schema.columns[index].ty;
+        let gathered = column.compacted(ty, &compaction.keep, compaction.part, is_part);
         compaction.keep.truncate(stays);
         compaction.columns.push(gathered);
         segment.rows

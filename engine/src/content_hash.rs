@@ -2,55 +2,113 @@
 //! of each. It says nothing about versions, codes or layout, so replicas of a range can be compared at any ordered
 //! `Ts`.
 
+use std::borrow::Cow;
+
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::{
-    column::{Physical, SegmentColumn, physical},
+    column::{EncodedColumn, Physical, SegmentColumn, physical},
     schema::Column,
 };
 
-/// Adds the hashes of these rows of a segment to `sum`. Values are taken as they are stored: `1.0` and `1.00` differ.
+/// Adds the hashes of these rows of a segment to `sum`. Values are taken as they are stored: `1.0` and
+/// `1.00` differ.
 ///
 /// The hash of a row is that of the sum of its cells' hashes, each of which says which column it is in: so the segment is
 /// walked column by column, and a value that many rows have is hashed once.
 pub(crate) fn add_rows(sum: u128, columns: &[SegmentColumn], types: &[Column], rows: &[u32]) -> u128 {
-    let mut cells = vec![0u128; rows.len()];
-    for (index, (column, definition)) in columns.iter().zip(types).enumerate() {
-        add_cells(&mut cells, column, physical(&definition.ty), rows, index as u64);
+    let mut sums = vec![0u128; rows.len()];
+    let mut sorted = Cow::Borrowed(rows);
+    if !rows.is_sorted() {
+        sorted.to_mut().sort_unstable();
     }
-    cells.into_iter().fold(sum, |sum, cells| sum.wrapping_add(xxh3_128(&cells.to_le_bytes())))
+    for (index, (column, definition)) in columns.iter().zip(types).enumerate() {
+        Cells { physical: physical(&definition.ty), seed: index as u64 }.add(&mut sums, column, &sorted);
+    }
+    sums.into_iter().fold(sum, |sum, cells| sum.wrapping_add(xxh3_128(&cells.to_le_bytes())))
 }
 
-/// Adds the hash of the cell of each row.
-fn add_cells(sums: &mut [u128], column: &SegmentColumn, physical: Physical, rows: &[u32], seed: u64) {
-    let null = xxh3_128_with_seed(&[], !seed);
-    let int = |value: i64| xxh3_128_with_seed(&value.to_le_bytes(), seed);
-    let wide = |value: i128| xxh3_128_with_seed(&value.to_le_bytes(), seed);
-    let bytes = |value: &[u8]| xxh3_128_with_seed(value, seed);
-    let of_row = |row: usize| match physical {
-        Physical::Int => int(column.int(row)),
-        Physical::Wide => wide(column.wide(row)),
-        Physical::Bytes => bytes(column.bytes(row)),
-    };
-    // The hash of what each code stands for, where that costs less than to hash what each row has: a table that does not
-    // fit into the cache costs more than to hash a number.
-    let rows_of_code = if physical == Physical::Bytes { 1 } else { 16 };
-    let base = column.base.as_ref().filter(|base| base.max_code < rows.len() as u64 / rows_of_code);
-    let of_code: Vec<u128> = base.map_or_else(Vec::new, |base| {
-        let of_code = |code: u64| match physical {
-            Physical::Int => int(base.int_of(code)),
-            Physical::Wide => wide(base.wide_of(code)),
-            Physical::Bytes => bytes(base.bytes_of(code)),
+/// The cells of a column.
+struct Cells {
+    physical: Physical,
+    /// Says which column it is.
+    seed: u64,
+}
+
+impl Cells {
+    fn null(&self) -> u128 {
+        xxh3_128_with_seed(&[], !self.seed)
+    }
+
+    fn int(&self, value: i64) -> u128 {
+        xxh3_128_with_seed(&value.to_le_bytes(), self.seed)
+    }
+
+    fn wide(&self, value: i128) -> u128 {
+        xxh3_128_with_seed(&value.to_le_bytes(), self.seed)
+    }
+
+    fn bytes(&self, value: &[u8]) -> u128 {
+        xxh3_128_with_seed(value, self.seed)
+    }
+
+    fn code(&self, base: &EncodedColumn, code: u64) -> u128 {
+        match self.physical {
+            Physical::Int => self.int(base.int_of(code)),
+            Physical::Wide => self.wide(base.wide_of(code)),
+            Physical::Bytes => self.bytes(base.bytes_of(code)),
+        }
+    }
+
+    /// Adds the hash of the cell of each row; the rows ascend.
+    fn add(&self, sums: &mut [u128], column: &SegmentColumn, rows: &[u32]) {
+        let encoded = rows.partition_point(|row| (*row as usize) < column.base_rows);
+        let ((encoded, plain), (sums, later)) = (rows.split_at(encoded), sums.split_at_mut(encoded));
+        for (sum, row) in later.iter_mut().zip(plain) {
+            let row = *row as usize;
+            *sum = sum.wrapping_add(match self.physical {
+                _ if column.is_null(row) => self.null(),
+                Physical::Int => self.int(column.int(row)),
+                Physical::Wide => self.wide(column.wide(row)),
+                Physical::Bytes => self.bytes(column.bytes(row)),
+            });
+        }
+        if let Some(base) = &column.base {
+            self.add_encoded(sums, base, encoded);
+        }
+    }
+
+    fn add_encoded(&self, sums: &mut [u128], base: &EncodedColumn, rows: &[u32]) {
+        if base.all_null {
+            let null = self.null();
+            return sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(null));
+        }
+        let mut left = sums.iter_mut();
+        let mut add = |hash: u128| {
+            if let Some(sum) = left.next() {
+                *sum = sum.wrapping_add(hash);
+            }
         };
-        (0..=base.max_code).map(of_code).collect()
-    });
-    for (sum, row) in sums.iter_mut().zip(rows) {
-        let row = *row as usize;
-        let hash = match base {
-            _ if column.is_null(row) => null,
-            Some(base) if row < column.base_rows => of_code[base.codes.get(row) as usize],
-            _ => of_row(row),
-        };
-        *sum = sum.wrapping_add(hash);
+        // The hash of what each code stands for, where that costs less than to hash what each row has: a table that does
+        // not fit into the cache costs more than to hash a number.
+        let rows_of_code = if self.physical == Physical::Bytes { 1 } else { 16 };
+        if base.max_code < rows.len() as u64 / rows_of_code {
+            let of_code: Vec<u128> = (0..=base.max_code).map(|code| self.code(base, code)).collect();
+            base.codes.for_listed(rows, |code| add(of_code[code as usize]));
+        } else {
+            match self.physical {
+                Physical::Int => base.for_ints(rows, |value| add(self.int(value))),
+                Physical::Wide => base.codes.for_listed(rows, |code| add(self.wide(base.wide_of(code)))),
+                Physical::Bytes => base.for_bytes(rows, |value| add(self.bytes(value))),
+            }
+        }
+        if let Some(nulls) = &base.nulls {
+            // A NULL has a code like any other cell: what that stands for was added in its place.
+            let null = self.null();
+            for (sum, row) in sums.iter_mut().zip(rows).filter(|(_, row)| nulls.get(**row as usize)) {
+                let added = self.code(base, base.codes.get(*row as usize));
+                *sum = sum.wrapping_sub(added).wrapping_add(null);
+            }
+        }
     }
 }

@@ -385,8 +385,10 @@ impl Table {
             // again for the sake of a few.
             let (encoded, later) =
                 rows.split_at(rows.partition_point(|row| (*row as usize) < segment.encoded_rows()));
-            for rows in [encoded, later].iter().flat_map(|rows| rows.chunks((BLOCK_BYTES / row_bytes).max(1)))
-            {
+            let most = (BLOCK_BYTES / row_bytes).max(1);
+            // As large as each other: a small one would not be a segment of its own.
+            let even = |rows: &[u32]| rows.len().div_ceil(rows.len().div_ceil(most).max(1)).max(1);
+            for rows in [encoded, later].iter().flat_map(|rows| rows.chunks(even(rows))) {
                 let mut part = FoundRows::default();
                 part.push(slot, rows);
                 parts.push(part);
@@ -442,7 +444,7 @@ impl Table {
     /// Adds the hashes of some of the rows that a read has found. Returns whether nothing is left.
     pub(crate) fn hash_found(&self, rider: &mut Rider) -> bool {
         let Work::Hash { found } = &mut rider.work else { return true };
-        let now = found.take(self.options.rows_together());
+        let now = found.take(self.options.rows_hashed_together());
         let is_done = found.len() == 0;
         for (slot, rows) in now.runs() {
             let segment = &self.segments[slot as usize];

@@ -120,6 +120,15 @@ impl KeyIndex {
         self.numbers.note(&all_move);
     }
 
+    /// As [`insert`](KeyIndex::insert), with many keys and their hashes: in the order in which they lie, which spares most
+    /// accesses to memory.
+    pub(crate) fn insert_all(&mut self, mut keys: Vec<(u64, Address)>) {
+        self.reserve(keys.len());
+        let bucket = |hash: u64| spread(hash as u32) as usize & (self.entries.num_buckets() - 1);
+        keys.sort_unstable_by_key(|(hash, _)| bucket(*hash));
+        keys.into_iter().for_each(|(hash, address)| self.insert(hash, address));
+    }
+
     /// Lets the entry that points to `old` point to `new`. Returns whether there was one.
     pub(crate) fn replace(&mut self, hash: u64, old: Address, new: Address) -> bool {
         let hash = hash as u32;

@@ -226,7 +226,7 @@ impl Shard {
                     }
                 }
                 self.tables.values_mut().for_each(|table| {
-                    table.forget_keys(piece);
+                    table.forget_keys(&[piece]);
                     table.vacate(piece);
                 });
             }
@@ -275,14 +275,17 @@ impl Shard {
         let mut received = recut.received.clone();
         received.sort_unstable();
         let kept = without(&held, &received);
-        for piece in 0..self.pieces.len() {
-            let held = self.pieces[piece].is_held();
-            if held && !kept.iter().any(|range| self.pieces[piece].lies_in(range)) {
+        let mut left = Vec::new();
+        for (index, piece) in self.pieces.iter_mut().enumerate() {
+            if piece.is_held() && !kept.iter().any(|range| piece.lies_in(range)) {
                 // A read at the change's `Ts` sees what is received, and not what it takes the place of.
-                let stale = received.iter().any(|range| self.pieces[piece].lies_in(range));
-                self.pieces[piece].until = Some(if stale { Ts(recut.ts.0 - 1) } else { recut.ts });
-                self.tables.values_mut().for_each(|table| table.forget_keys(piece));
+                let stale = received.iter().any(|range| piece.lies_in(range));
+                piece.until = Some(if stale { Ts(recut.ts.0 - 1) } else { recut.ts });
+                left.push(index);
             }
+        }
+        if !left.is_empty() {
+            self.tables.values_mut().for_each(|table| table.leave_pieces(&left));
         }
         let mut there: Vec<KeyRange> =
             self.pieces.iter().filter(|piece| piece.is_held()).map(|piece| piece.range).collect();
@@ -397,12 +400,8 @@ impl Table {
             (0..rows as u32).map(|row| Address { slot, row }).collect()
         };
         if is_held && self.has_keys() {
-            let mut key = Vec::new();
-            self.keys.reserve(rows);
-            for address in addresses {
-                self.stored_key(address, &mut key);
-                self.keys.insert(Table::hash(&key), address);
-            }
+            let hashes = self.hashes_of_stored(&addresses);
+            self.keys.insert_all(hashes.into_iter().zip(addresses).collect());
         }
     }
 
@@ -433,7 +432,7 @@ impl Table {
                 for (row, old) in rows[part].iter().enumerate() {
                     addresses[*old as usize] = Address { slot: to as u32, row: row as u32 };
                 }
-                made.push(self.segments[slot].extract(&self.schema.columns, &rows[part], indices[part]));
+                made.push(self.segments[slot].divide(&self.schema.columns, &rows[part], indices[part]));
             }
             let mut made = made.into_iter();
             if let Some(first) = made.next() {
@@ -455,7 +454,9 @@ impl Table {
 
     /// Puts right everything that refers to rows which have moved.
     fn readdress(&mut self, moves: &Moves, riders: &mut Riders) {
-        let to = |address: Address| match moves.get(&address.slot) {
+        let mut moved: Vec<Option<&[Address]>> = vec![None; self.segments.len()];
+        moves.iter().for_each(|(slot, addresses)| moved[*slot as usize] = Some(addresses));
+        let to = |address: Address| match moved[address.slot as usize] {
             Some(addresses) => addresses[address.row as usize],
             None => address,
         };
@@ -495,13 +496,19 @@ impl Table {
         }
     }
 
-    /// Takes the keys of a piece's rows out of the index.
-    fn forget_keys(&mut self, piece: usize) {
-        let segments = &self.segments;
-        self.keys.readdress(|address| {
-            let stays = segments[address.slot as usize].range != piece;
-            stays.then_some(address)
-        });
+    /// Leaves pieces to those who read what was there before.
+    fn leave_pieces(&mut self, pieces: &[usize]) {
+        self.forget_keys(pieces);
+        for segment in self.segments.iter_mut().filter(|segment| pieces.contains(&segment.range)) {
+            // It will not be here for long.
+            segment.is_part = false;
+        }
+    }
+
+    /// Takes the keys of the rows of pieces out of the index.
+    fn forget_keys(&mut self, pieces: &[usize]) {
+        let goes: Vec<bool> = self.segments.iter().map(|segment| pieces.contains(&segment.range)).collect();
+        self.keys.readdress(|address| (!goes[address.slot as usize]).then_some(address));
     }
 
     /// Forgets the rows of a piece. No index entry and no operation refers to them.

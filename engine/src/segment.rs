@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     /// Operations that wait for undecided rows, by the oldest version that is in doubt.
     pub(crate) queues: BTreeMap<u32, Queue>,
     size: Size,
+    /// Whether it is to be compacted because it has been divided: its columns have domains of more rows.
+    pub(crate) is_part: bool,
     /// Whether the size is partly assumed.
     pub(crate) is_assumed: bool,
     /// At how many visits riders have looked for rows by their codes.
@@ -90,6 +92,7 @@ impl Segment {
             undecided: HashSet::new(),
             queues: BTreeMap::new(),
             size: Size::default(),
+            is_part: false,
             is_assumed: false,
             searched: 0,
             collected: Ts::ZERO,
@@ -105,6 +108,21 @@ impl Segment {
         segment
     }
 
+    /// Some of its rows, which ascend, with their versions, as a segment of another piece. It is to be compacted: until then
+    /// it has the domains of its columns in common with the others that are made of this one.
+    pub(crate) fn divide(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
+        let divide = |(column, definition): (&SegmentColumn, &Column)| column.divided(&definition.ty, rows);
+        let columns: Vec<SegmentColumn> = self.columns.iter().zip(columns).map(divide).collect();
+        Segment {
+            encoded: columns.iter().map(|column| column.base_rows).min().unwrap_or(rows.len()),
+            rows: rows.len(),
+            versions: self.versions.of_part(rows),
+            columns,
+            is_part: true,
+            ..Segment::new(piece, &[])
+        }
+    }
+
     /// Some of its rows, with their versions, as a segment of another piece.
     pub(crate) fn extract(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
         let extract = |(column, definition): (&SegmentColumn, &Column)| {
@@ -112,8 +130,7 @@ impl Segment {
         };
         let columns = self.columns.iter().zip(columns).map(extract).collect();
         let mut segment = Segment::of(piece, columns, rows.len(), Ts::ZERO);
-        segment.versions = self.versions.clone();
-        segment.versions.compact(rows, Ts::ZERO);
+        segment.versions = self.versions.of_part(rows);
         segment
     }
 
@@ -224,6 +241,7 @@ impl Segment {
     ) -> Vec<SegmentColumn> {
         self.versions.compact(keep, horizon);
         self.rows = keep.len();
+        self.is_part = false;
         self.encoded = columns.iter().map(|column| column.base_rows).min().unwrap_or(self.rows);
         std::mem::replace(&mut self.columns, columns)
     }

@@ -79,10 +79,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// How many rows are added to a content hash, or to groups before these are weighed, at a time: enough to look at what a
-    /// code stands for once for all of them.
+    /// How many rows are added to groups before these are weighed: enough to look at what a code stands for once for all of
+    /// them.
     pub(crate) fn rows_together(&self) -> usize {
         self.batch_rows.max(1) * 32
+    }
+
+    /// As [`rows_together`](Options::rows_together), to a content hash.
+    pub(crate) fn rows_hashed_together(&self) -> usize {
+        self.batch_rows.max(1) * 128
     }
 }
 

@@ -307,6 +307,28 @@ impl Table {
         Table::hash(&key)
     }
 
+    /// As [`hash_of_stored`](Table::hash_of_stored), of many: what the next ones are is fetched meanwhile.
+    pub(crate) fn hashes_of_stored(&self, addresses: &[Address]) -> Vec<u64> {
+        /// Rows that are looked at ahead of the one that is hashed.
+        const AHEAD: usize = 8;
+        let mut key = Vec::new();
+        let hash = |(at, address): (usize, &Address)| {
+            let ahead =
+                |by: usize| addresses.get(at + by).map(|next| (&self.segments[next.slot as usize], next.row));
+            for column in &self.schema.primary_key {
+                if let Some((segment, row)) = ahead(2 * AHEAD) {
+                    segment.columns[*column].fetch_value(row as usize);
+                }
+                if let Some((segment, row)) = ahead(AHEAD) {
+                    segment.columns[*column].fetch_bytes(row as usize);
+                }
+            }
+            self.stored_key(*address, &mut key);
+            Table::hash(&key)
+        };
+        addresses.iter().enumerate().map(hash).collect()
+    }
+
     /// A segment of the range with room, and how much.
     fn tail(&mut self, range: usize) -> (u32, usize) {
         if let Some(slot) = self.tails[range] {

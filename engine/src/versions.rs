@@ -191,6 +191,13 @@ impl Versions {
         self.end = (self.ended > 0).then_some(ends);
     }
 
+    /// Those of some rows.
+    pub(crate) fn of_part(&self, rows: &[u32]) -> Versions {
+        let mut part = self.clone();
+        part.compact(rows, Ts::ZERO);
+        part
+    }
+
     /// Forgets what says nothing to anybody at or after `horizon`.
     pub(crate) fn trim(&mut self, horizon: Ts) {
         /// Rows that may begin before there is memory for more again.

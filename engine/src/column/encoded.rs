@@ -1,6 +1,6 @@
 //! Columns of codes and what the codes stand for.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ahead::{fetch, fetch_at},
     bits::Bits,
-    block::numbers,
+    block::{numbers, shared},
     error::Result,
     types::Type,
     value_filter::{ValueFilter, hash_bytes, hash_int},
@@ -49,7 +49,9 @@ const FEW_CODES: u64 = 256;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EncodedColumn {
     pub(crate) codes: Codes,
-    pub(crate) domain: Domain,
+    /// Parts of one column have it in common until they are compacted.
+    #[serde(with = "shared")]
+    pub(crate) domain: Arc<Domain>,
     /// Codes below this are the domain's.
     pub(crate) sorted: u64,
     /// The values of the codes from there on.
@@ -62,10 +64,11 @@ pub(crate) struct EncodedColumn {
     #[serde(skip)]
     pub(crate) frequency: Frequency,
     /// The values, unless they are so few that a search is as cheap.
-    pub(super) filter: Option<ValueFilter>,
+    #[serde(with = "shared::optional")]
+    pub(super) filter: Option<Arc<ValueFilter>>,
     /// The codes of the byte strings, if they are few for so many rows.
     #[serde(skip)]
-    pub(super) table: Option<CodeTable>,
+    pub(super) table: Option<Arc<CodeTable>>,
     /// Which rows have a code, for columns that are asked for it often.
     #[serde(skip)]
     pub(crate) by_code: ByCode,
@@ -82,7 +85,7 @@ impl EncodedColumn {
 
     /// Number of dictionary entries, if there is a dictionary.
     pub(crate) fn dictionary_len(&self) -> Option<usize> {
-        match &self.domain {
+        match &*self.domain {
             Domain::Linear { .. } => None,
             _ => Some(self.sorted as usize + self.extra.len),
         }
@@ -104,7 +107,7 @@ impl EncodedColumn {
     /// Begins to fetch the domain's entry for a code into the cache.
     #[inline]
     pub(super) fn fetch_value(&self, code: u64) {
-        match &self.domain {
+        match &*self.domain {
             Domain::Linear { .. } => {}
             Domain::Ints(values) => fetch_at(values, code as usize),
             Domain::Wides(values) => fetch_at(values, code as usize),
@@ -119,7 +122,7 @@ impl EncodedColumn {
             // The code of a NULL may stand for nothing.
             return if place < self.extra.len { self.extra.int(place) } else { 0 };
         }
-        match &self.domain {
+        match &*self.domain {
             Domain::Linear { base, scale } => base.wrapping_add(scale.wrapping_mul(code) as i64),
             Domain::Ints(values) => values.get(code as usize).copied().unwrap_or(0),
             _ => 0,
@@ -142,7 +145,7 @@ impl EncodedColumn {
     /// Calls `f` with the whole number of each of these rows; of a NULL it may be any.
     #[inline]
     pub(crate) fn for_ints(&self, rows: &[u32], mut f: impl FnMut(i64)) {
-        match &self.domain {
+        match &*self.domain {
             Domain::Linear { base, scale } if self.extra.len == 0 => {
                 self.codes.for_listed(rows, |code| f(base.wrapping_add(scale.wrapping_mul(code) as i64)));
             }
@@ -161,8 +164,8 @@ impl EncodedColumn {
 
     /// As [`for_ints`](EncodedColumn::for_ints), the bytes.
     #[inline]
-    pub(super) fn for_bytes(&self, rows: &[u32], mut f: impl FnMut(&[u8])) {
-        match &self.domain {
+    pub(crate) fn for_bytes(&self, rows: &[u32], mut f: impl FnMut(&[u8])) {
+        match &*self.domain {
             Domain::Bytes { offsets, bytes } if self.extra.len == 0 && offsets.strings() > 0 => {
                 // A dictionary may be larger than the cache: what is read next is fetched while others are copied.
                 let codes = self.codes.widened(rows);
@@ -187,7 +190,7 @@ impl EncodedColumn {
             // The code of a NULL may stand for nothing.
             return if place < self.extra.len { self.extra.wide(place) } else { 0 };
         }
-        match &self.domain {
+        match &*self.domain {
             Domain::Wides(values) => values.get(code as usize).copied().unwrap_or(0),
             _ => 0,
         }
@@ -200,7 +203,7 @@ impl EncodedColumn {
             // The code of a NULL may stand for nothing.
             return if place < self.extra.len { self.extra.bytes(place) } else { &[] };
         }
-        match &self.domain {
+        match &*self.domain {
             Domain::Bytes { offsets, bytes } if (code as usize) < offsets.strings() => {
                 offsets.of(code as usize, bytes)
             }
@@ -226,7 +229,7 @@ impl EncodedColumn {
         if self.max_code < FEW_CODES {
             return None;
         }
-        match &self.domain {
+        match &*self.domain {
             Domain::Linear { .. } => {
                 let mut filter = ValueFilter::new(rows);
                 (0..rows).for_each(|row| filter.insert(hash_int(self.int_of(self.codes.get(row)))));
@@ -250,7 +253,7 @@ impl EncodedColumn {
     pub(super) fn make_table(&self, rows: usize) -> Option<CodeTable> {
         /// Rows for each value from which the table takes little of the column's memory.
         const ROWS_A_VALUE: usize = 4;
-        let Domain::Bytes { offsets, .. } = &self.domain else { return None };
+        let Domain::Bytes { offsets, .. } = &*self.domain else { return None };
         let entries = offsets.strings();
         (entries <= (rows / ROWS_A_VALUE).min(CodeTable::MOST))
             .then(|| CodeTable::new(entries, |code| hash_bytes(self.bytes_of(code))))
@@ -289,7 +292,7 @@ impl EncodedColumn {
 
     /// The code of a plain column's cell, which is not NULL; it is given one if it has none.
     pub(super) fn code_for(&mut self, plain: &PlainColumn, row: usize) -> u64 {
-        let (known, hash) = match (&mut self.domain, &plain.data) {
+        let (known, hash) = match (&*self.domain, &plain.data) {
             (Domain::Linear { base, scale }, PlainData::Int(values)) => {
                 let value = values[row];
                 let distance = value.wrapping_sub(*base) as u64;
@@ -334,7 +337,7 @@ impl EncodedColumn {
                 self.sorted + self.extra.len as u64 - 1
             });
         if let Some(filter) = &mut self.filter {
-            filter.insert(hash);
+            Arc::make_mut(filter).insert(hash);
         }
         code
     }
@@ -407,6 +410,22 @@ impl EncodedColumn {
         }
     }
 
+    /// Some of its rows, of so many, as a column that has its domain in common with this one: to make it takes little more
+    /// than to copy their codes.
+    pub(super) fn divided(&self, rows: &[u32], of: usize) -> EncodedColumn {
+        EncodedColumn {
+            codes: self.codes.gather(rows),
+            domain: self.domain.clone(),
+            extra: self.extra.clone(),
+            frequency: self.frequency.of_part(rows.len(), of),
+            filter: self.filter.clone(),
+            table: self.table.clone(),
+            by_code: self.by_code.anew(),
+            nulls: self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0),
+            ..*self
+        }
+    }
+
     /// Some of its rows as a column of their own, whose dictionary has only what they need. What only speeds it up is
     /// left out, as it is when a column travels.
     pub(super) fn part(&self, rows: &[u32]) -> EncodedColumn {
@@ -414,14 +433,14 @@ impl EncodedColumn {
         let (codes, domain, sorted) = self.needed(rows);
         EncodedColumn {
             codes,
-            domain,
+            domain: Arc::new(domain),
             sorted,
             extra: self.extra.clone(),
             max_code: 0,
             made_of: rows.len(),
             frequency: Frequency::default(),
             // It may say yes to what only other rows have.
-            filter: self.filter.clone(),
+            filter: self.filter.as_deref().cloned().map(Arc::new),
             table: None,
             by_code: ByCode::default(),
             nulls,
@@ -433,15 +452,16 @@ impl EncodedColumn {
     pub(super) fn extract(&self, rows: &[u32]) -> EncodedColumn {
         let mut part = self.part(rows);
         part.derive(rows.len());
+        part.by_code = self.by_code.anew();
         part
     }
 
     /// The codes of some rows, and the domain that they need.
     fn needed(&self, rows: &[u32]) -> (Codes, Domain, u64) {
         let entries = self.sorted as usize;
-        let is_line = matches!(self.domain, Domain::Linear { .. });
+        let is_line = matches!(*self.domain, Domain::Linear { .. });
         if is_line || self.all_null || entries * 4 <= rows.len() || rows.len() == self.made_of {
-            return (self.codes.gather(rows), self.domain.clone(), self.sorted);
+            return (self.codes.gather(rows), Domain::clone(&self.domain), self.sorted);
         }
         let mut codes = self.codes.widened(rows);
         let mut place = vec![0u32; entries + 1];
@@ -462,7 +482,7 @@ impl EncodedColumn {
                 false => *code - self.sorted + sorted,
             };
         }
-        let domain = match &self.domain {
+        let domain = match &*self.domain {
             Domain::Linear { base, scale } => Domain::Linear { base: *base, scale: *scale },
             Domain::Ints(values) => Domain::Ints(used.iter().map(|code| values[*code as usize]).collect()),
             Domain::Wides(values) => Domain::Wides(used.iter().map(|code| values[*code as usize]).collect()),
@@ -483,7 +503,7 @@ impl EncodedColumn {
     pub(super) fn derive(&mut self, rows: usize) {
         let largest = self.codes.largest();
         if self.extra.len == 0
-            && let Domain::Linear { .. } = self.domain
+            && let Domain::Linear { .. } = *self.domain
         {
             // A line ends where the rows do.
             self.sorted = largest + 1;
@@ -493,12 +513,12 @@ impl EncodedColumn {
         if self.max_code < FEW_CODES {
             self.filter = None;
         }
-        self.table = self.make_table(rows);
+        self.table = self.make_table(rows).map(Arc::new);
     }
 
     /// Takes a column that comes from elsewhere, if it is one of this type with so many rows.
     pub(crate) fn admit(mut self, ty: &Type, rows: usize) -> Option<EncodedColumn> {
-        let entries = match (&self.domain, physical(ty)) {
+        let entries = match (&*self.domain, physical(ty)) {
             (Domain::Linear { .. }, Physical::Int) if self.sorted > 0 => None,
             (Domain::Ints(values), Physical::Int) if values.is_sorted() => Some(values.len()),
             (Domain::Wides(values), Physical::Wide) if values.is_sorted() => Some(values.len()),
@@ -510,7 +530,7 @@ impl EncodedColumn {
         let fits = self.codes.is_of(rows)
             && self.nulls.as_ref().is_none_or(|nulls| nulls.is_of(rows))
             && self.extra.is_of(ty)
-            && self.filter.as_ref().is_none_or(ValueFilter::is_whole)
+            && self.filter.as_ref().is_none_or(|filter| filter.is_whole())
             && entries.is_none_or(|entries| entries as u64 == self.sorted);
         if !fits {
             return None;
@@ -538,26 +558,26 @@ impl EncodedColumn {
 
     /// Bytes of its strings.
     pub(super) fn bytes_held(&self) -> usize {
-        let domain = if let Domain::Bytes { bytes, .. } = &self.domain { bytes.len() } else { 0 };
+        let domain = if let Domain::Bytes { bytes, .. } = &*self.domain { bytes.len() } else { 0 };
         domain + self.extra.bytes_held()
     }
 
-    /// Logical size in bytes.
+    /// Logical size in bytes; of what it has in common with others, its share.
     pub(crate) fn size(&self) -> usize {
-        let domain = match &self.domain {
+        let domain = match &*self.domain {
             Domain::Linear { .. } => 16,
             Domain::Ints(values) => values.len() * 8,
             Domain::Wides(values) => values.len() * 16,
             Domain::Bytes { offsets, bytes } => offsets.size() + bytes.len(),
         };
         self.codes.size()
-            + domain
+            + domain / Arc::strong_count(&self.domain)
             + self.extra.size()
             + self.nulls.as_ref().map_or(0, Bits::size)
             + self.by_code.size()
             + self.frequency.size()
-            + self.filter.as_ref().map_or(0, ValueFilter::size)
-            + self.table.as_ref().map_or(0, CodeTable::size)
+            + self.filter.as_ref().map_or(0, |filter| filter.size() / Arc::strong_count(filter))
+            + self.table.as_ref().map_or(0, |table| table.size() / Arc::strong_count(table))
     }
 
     /// What some codes of a dictionary stand for, as an Arrow array of the column's type;

@@ -6,7 +6,7 @@ use crate::bits::Bits;
 /// How often the codes of a column occur: what the index chooses by.
 #[derive(Debug, Default)]
 pub(crate) struct Frequency {
-    /// Of a narrow column the rows of each code, NULLs left out.
+    /// Of a narrow column the rows of each code, NULLs left out; about so many when it has been divided.
     exact: Vec<u32>,
     /// Of a wide one the codes that stand out, ascending, with about their rows.
     heavy: Vec<(u64, u32)>,
@@ -44,6 +44,17 @@ impl Frequency {
             }
         }
         Frequency { exact: Vec::new(), heavy, rest: light as f64 / (max_code as f64 + 1.0) }
+    }
+
+    /// Of some rows, of so many, if they are as the others.
+    pub(super) fn of_part(&self, rows: usize, of: usize) -> Frequency {
+        let share = rows as f64 / of.max(1) as f64;
+        let part = |count: u32| (f64::from(count) * share).ceil() as u32;
+        Frequency {
+            exact: self.exact.iter().copied().map(part).collect(),
+            heavy: self.heavy.iter().map(|(code, count)| (*code, part(*count))).collect(),
+            rest: self.rest * share,
+        }
     }
 
     /// Whether each row counts.

@@ -22,7 +22,7 @@ mod offsets;
 mod plain;
 mod sum;
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use arrow::array::ArrayRef;
 
@@ -159,7 +159,7 @@ impl SegmentColumn {
 
     /// Begins to fetch where the value of a cell is, whose code has been fetched.
     #[inline]
-    fn fetch_value(&self, row: usize) {
+    pub(crate) fn fetch_value(&self, row: usize) {
         if let Some(base) = &self.base
             && row < self.base_rows
         {
@@ -169,9 +169,9 @@ impl SegmentColumn {
 
     /// Begins to fetch the bytes of a cell whose code, and where they are, have been fetched.
     #[inline]
-    fn fetch_bytes(&self, row: usize) {
+    pub(crate) fn fetch_bytes(&self, row: usize) {
         if let Some(base) = &self.base
-            && let Domain::Bytes { .. } = base.domain
+            && let Domain::Bytes { .. } = *base.domain
             && row < self.base_rows
         {
             fetch(base.bytes_of(base.codes.get(row)).as_ptr());
@@ -237,13 +237,32 @@ impl SegmentColumn {
             self.base_rows += 1;
             done += 1;
         }
-        self.delta = self.delta.rest(done, ty);
+        self.delta = self.delta.some(done..self.delta.len, ty);
+    }
+
+    /// Some of its rows, which ascend, as they are: what is encoded has its domain in common with this column until it is
+    /// [`compacted`](SegmentColumn::compacted).
+    pub(crate) fn divided(&self, ty: &Type, rows: &[u32]) -> SegmentColumn {
+        let encoded = rows.partition_point(|row| (*row as usize) < self.base_rows);
+        let (encoded, plain) = rows.split_at(encoded);
+        let base = self.base.as_ref().filter(|_| !encoded.is_empty());
+        SegmentColumn {
+            base: base.map(|base| base.divided(encoded, self.base_rows)),
+            base_rows: encoded.len(),
+            delta: self.delta.some(plain.iter().map(|row| *row as usize - self.base_rows), ty),
+        }
     }
 
     /// Only these rows, all of them encoded. Strings that none of them has go when they are more than this part of the
-    /// column.
-    pub(crate) fn compacted(&mut self, ty: &Type, keep: &[u32], part: usize) -> SegmentColumn {
-        if self.delta.len * 4 <= self.base_rows && self.unused_bytes(keep) * part <= self.size() {
+    /// column, or when it `is_part` of another.
+    pub(crate) fn compacted(&mut self, ty: &Type, keep: &[u32], part: usize, is_part: bool) -> SegmentColumn {
+        let grown_little = self.delta.len * 4 <= self.base_rows;
+        if grown_little && is_part {
+            self.absorb(ty);
+            if let Some(base) = &self.base {
+                return SegmentColumn::of(base.extract(keep), keep.len(), ty);
+            }
+        } else if grown_little && self.unused_bytes(keep) * part <= self.size() {
             self.absorb(ty);
             // Most of the domain is still in use.
             if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && keep.len() * 2 >= it.made_of) {
@@ -326,7 +345,7 @@ impl SegmentColumn {
         };
         let mut base = EncodedColumn {
             codes,
-            domain,
+            domain: Arc::new(domain),
             sorted,
             extra: PlainColumn::new(ty),
             max_code,
@@ -339,7 +358,7 @@ impl SegmentColumn {
             all_null,
         };
         base.derive(rows);
-        base.filter = base.make_filter(rows);
+        base.filter = base.make_filter(rows).map(Arc::new);
         base
     }
 }

@@ -117,20 +117,20 @@ impl PlainColumn {
             }
     }
 
-    /// The rows from `first` on.
-    pub(super) fn rest(&self, first: usize, ty: &Type) -> PlainColumn {
-        let mut rest = PlainColumn::new(ty);
-        for row in first..self.len {
-            let at = rest.len;
-            rest.push_cell(self, row);
-            if let Some(nulls) = &mut rest.nulls {
+    /// Some of its rows.
+    pub(super) fn some(&self, rows: impl Iterator<Item = usize>, ty: &Type) -> PlainColumn {
+        let mut some = PlainColumn::new(ty);
+        for row in rows {
+            let at = some.len;
+            some.push_cell(self, row);
+            if let Some(nulls) = &mut some.nulls {
                 nulls.resize(at + 1);
             }
             if self.is_null(row) {
-                rest.nulls.get_or_insert_with(|| Bits::zeros(at + 1)).set(at);
+                some.nulls.get_or_insert_with(|| Bits::zeros(at + 1)).set(at);
             }
         }
-        rest
+        some
     }
 
     /// Counts another cell in, which is not NULL.

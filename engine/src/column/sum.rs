@@ -16,7 +16,7 @@ impl EncodedColumn {
         }
         let count = simd::count_ones(&words) as u64;
         let is_nan = |value: i64| value == i64::MAX;
-        match &self.domain {
+        match &*self.domain {
             Domain::Linear { base, scale } if self.extra.len == 0 => {
                 if self.sorted > 0 && is_nan(self.int_of(self.sorted - 1)) {
                     return None;

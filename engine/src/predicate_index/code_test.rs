@@ -72,12 +72,12 @@ impl CodeTest {
         let mut codes = match test {
             Test::Null => CodeSet::None,
             Test::NotNull => CodeSet::All,
-            Test::Ints(intervals) => match &column.domain {
+            Test::Ints(intervals) => match &*column.domain {
                 Domain::Ints(values) => int_ranges(intervals, values),
                 Domain::Linear { base, scale } => linear_ranges(intervals, *base, *scale, column.sorted - 1),
                 _ => CodeSet::None,
             },
-            Test::Wides(intervals) => match &column.domain {
+            Test::Wides(intervals) => match &*column.domain {
                 Domain::Wides(values) => dictionary_ranges(intervals, values),
                 _ => CodeSet::None,
             },
@@ -115,7 +115,7 @@ impl CodeTest {
         if column.all_null || column.extra.len() > 0 {
             return None;
         }
-        let mut codes = match &column.domain {
+        let mut codes = match &*column.domain {
             Domain::Linear { base, scale } => linear_ranges(&[(low, high)], *base, *scale, column.sorted - 1),
             Domain::Ints(values) => int_ranges(&[(low, high)], values),
             _ => return None,

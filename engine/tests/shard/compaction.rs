@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::{array::AsArray, datatypes::Int32Type};
 use carousel_engine::{
-    Shard, Ts, Value,
+    Shard, Ts, Type, Value,
     expr::Expr,
     operation::{
         Decision, Delete, Effect, Insert, InsertRows, OnConflict, OperationKind, Read, ReadOutput, RowBatch,
@@ -34,7 +34,7 @@ struct Beside {
 impl Beside {
     /// A segment with a fifth of garbage, of which each piece that is compacted has `compact_cells` cells.
     fn new(compact_cells: usize) -> Beside {
-        let options = Options { compact_cells, batch_rows: 50, ..Options::default() };
+        let options = Options { compact_cells, batch_rows: 20, ..Options::default() };
         let rows = (0..ROWS).map(|k| (k, (k % 10, k % 7))).collect();
         let mut beside = Beside { scan: Scan::with(ROWS, options), rows };
         beside.update(3, 1000);
@@ -374,6 +374,49 @@ fn a_segment_goes_while_it_is_compacted() {
         assert!(pieces == 0 || !dropped.compact_some());
         assert_eq!(dropped.scan.shard.memory(), 0);
     }
+}
+
+/// The parts of a segment have their dictionaries in common until they are compacted; then each has what it needs.
+#[test]
+fn the_parts_of_a_segment_take_as_much_as_the_whole() {
+    let halves = [KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX)];
+    let row =
+        |k: i32| vec![Value::Int4(k), Value::Text(format!("{:>20}", k * 7919).into()), Value::Int4(k % 7)];
+    let types = [("k", Type::Int4), ("a", Type::Text), ("b", Type::Int4)];
+    let mut scan = Scan::of(&types, (0..ROWS).map(row).collect(), Options::default());
+    // A few rows that are not encoded.
+    scan.submit(update(vec![compare_equal(0, 17)], 1_000_000));
+    scan.run();
+    let hashed = scan.submit(hash());
+    scan.run();
+    let before = scan.shard.memory();
+    let ts = scan.next_ts();
+    scan.shard.recut(Recut { ts, held: halves.to_vec(), ..Recut::default() });
+    scan.run();
+    let is_no_more = |now: usize, expected: usize| now < expected * 11 / 10;
+    let cut = scan.shard.memory();
+    assert!(is_no_more(cut, before), "{cut} bytes of {before}");
+    let hashed_again = scan.submit(hash());
+    scan.run();
+    assert_eq!(hash_of(&scan, hashed_again), hash_of(&scan, hashed));
+    let horizon = |scan: &mut Scan| Ts(scan.next_ts().0 + 1);
+    let collect = |scan: &mut Scan, until: Ts| {
+        (0..).take_while(|_| scan.shard.collect_garbage(until) == Progress::Busy).count()
+    };
+    let until = horizon(&mut scan);
+    assert!(collect(&mut scan, until) > 1, "parts are compacted");
+    let compacted = scan.shard.memory();
+    assert!(is_no_more(compacted, before), "{compacted} bytes of {before}");
+    let hashed_again = scan.submit(hash());
+    scan.run();
+    assert_eq!(hash_of(&scan, hashed_again), hash_of(&scan, hashed));
+    let ts = scan.next_ts();
+    scan.shard.recut(Recut { ts, held: vec![halves[0]], ..Recut::default() });
+    scan.run();
+    let until = horizon(&mut scan);
+    collect(&mut scan, until);
+    let left = scan.shard.memory();
+    assert!(is_no_more(left, before / 2), "{left} bytes of half of {before}");
 }
 
 /// A segment that an other table's compaction is under way beside waits for its turn.
