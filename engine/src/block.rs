@@ -34,7 +34,10 @@ impl Block {
     }
 
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        postcard::to_allocvec(self).map_err(|error| SqlError::internal(error.to_string()))
+        // What is large is written once, to where it stays.
+        let room: usize = self.columns.iter().map(|column| column.size() + 64).sum();
+        let bytes = Vec::with_capacity(room);
+        postcard::to_extend(self, bytes).map_err(|error| SqlError::internal(error.to_string()))
     }
 
     /// The shard that the rows of a block belong to, of so many.
@@ -112,9 +115,10 @@ pub(crate) mod shared {
 pub(crate) mod numbers {
     use std::{fmt, marker::PhantomData};
 
+    use arrow::datatypes::{ArrowNativeType, ToByteSlice};
     use serde::{Deserializer, Serializer, de};
 
-    pub(crate) trait Number: Sized {
+    pub(crate) trait Number: ArrowNativeType {
         const BYTES: usize;
         fn write(&self, bytes: &mut [u8]);
         fn read(bytes: &[u8]) -> Self;
@@ -143,6 +147,9 @@ pub(crate) mod numbers {
         numbers: &[N],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
+        if cfg!(target_endian = "little") {
+            return serializer.serialize_bytes(numbers.to_byte_slice());
+        }
         let mut bytes = vec![0; numbers.len() * N::BYTES];
         bytes.chunks_exact_mut(N::BYTES).zip(numbers).for_each(|(bytes, number)| number.write(bytes));
         serializer.serialize_bytes(&bytes)

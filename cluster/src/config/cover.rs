@@ -9,7 +9,8 @@
 //!
 //! Not every holder will do. Suspected ones and ones that hold the partition only since a later `Ts` than the read's
 //! are left out. Of the others, those that are not busy with partial live migration are preferred, then those that
-//! have the partition already. Each partition is answered by a holder of its best class, and each class is covered by
+//! have the partition already, then those that receive the least of it: who is about to leave the ring leaves a single
+//! position to somebody who has all the rest. Each partition is answered by a holder of its best class, and each class is covered by
 //! itself. Where a process may answer for some partitions of its arc and not for others, an arc is a run of partitions
 //! for which it may; the cover is then valid, and the smallest one made of such runs.
 
@@ -22,8 +23,8 @@ pub(super) enum Class {
     Idle,
     /// It is busy with partial live migration, but has the partition.
     Busy,
-    /// It is still receiving the partition.
-    Receiving,
+    /// It is still receiving something of the partition: the logarithm of how many positions.
+    Receiving(u32),
 }
 
 /// Chooses a holder for each of the partitions (ascending, distinct), given how well each replica of a partition can
@@ -44,13 +45,14 @@ pub(super) fn cover(
     }
     let mut answering = Vec::with_capacity(partitions.len());
     let classes: Vec<Option<Class>> = partitions.iter().map(|partition| best(*partition)).collect();
-    for wanted in [Class::Idle, Class::Busy, Class::Receiving] {
+    let mut wanted: Vec<Class> = classes.iter().flatten().copied().collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    for wanted in wanted {
         let of_class = partitions.iter().zip(&classes).filter(|(_, class)| **class == Some(wanted));
         let of_class: Vec<usize> = of_class.map(|(partition, _)| *partition).collect();
-        if !of_class.is_empty() {
-            let may = |partition: usize, replica: usize| class(partition, replica) == Some(wanted);
-            answering.extend(smallest(placement, &of_class, offset, may));
-        }
+        let may = |partition: usize, replica: usize| class(partition, replica) == Some(wanted);
+        answering.extend(smallest(placement, &of_class, offset, may));
     }
     answering
 }

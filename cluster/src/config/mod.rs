@@ -298,6 +298,15 @@ impl Config {
         self.received_by(process).any(|received| received.overlaps(&range))
     }
 
+    /// How many positions of a range are still being copied to a storage process.
+    fn positions_received(&self, process: ProcessId, range: KeyRange) -> u128 {
+        let overlapping = self.received_by(process).filter(|received| received.overlaps(&range));
+        let positions = |received: KeyRange| {
+            u128::from(received.last.min(range.last) - received.first.max(range.first)) + 1
+        };
+        overlapping.map(positions).sum()
+    }
+
     /// Whether a storage process receives a copy that is not complete.
     pub fn is_receiving(&self, process: ProcessId) -> bool {
         self.copies().any(|(_, to, _)| process == to)
@@ -671,10 +680,9 @@ impl Config {
             if !self.is_busy(process) {
                 return Some(Class::Idle);
             }
-            match self.placement.ranges(partition).any(|range| self.receives(process, range)) {
-                true => Some(Class::Receiving),
-                false => Some(Class::Busy),
-            }
+            let positions: u128 =
+                self.placement.ranges(partition).map(|range| self.positions_received(process, range)).sum();
+            Some(positions.checked_ilog2().map_or(Class::Busy, Class::Receiving))
         };
         let mut answering = cover::cover(&self.placement, &partitions, offset, class);
         answering.sort_unstable();
@@ -684,7 +692,7 @@ impl Config {
             // Where nobody has all of a partition, somebody may have the part.
             let reach = self.placement.reach();
             let mut others = (0..reach).filter_map(|r| answers(*partition, (offset + r) % reach));
-            let part = (class(*partition, replica) == Some(Class::Receiving))
+            let part = matches!(class(*partition, replica), Some(Class::Receiving(_)))
                 .then(|| others.find(|process| !self.receives(*process, *range)))
                 .flatten();
             Some((part.unwrap_or(self.placement.holder(*partition, replica).process), *range))

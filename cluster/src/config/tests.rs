@@ -165,6 +165,12 @@ proptest! {
             for range in step.primary_ranges() {
                 prop_assert!(!step.holders(range).iter().all(receives_much), "{}", range);
             }
+            // And those are whom it is read from.
+            for (process, ranges) in step.destset(&read_ranges(CLIENT, 1, 1, vec![KeyRange::FULL], offset)) {
+                for range in ranges {
+                    prop_assert!(step.positions_received(process, range) <= 1, "{} reads {}", process, range);
+                }
+            }
         }
     }
 

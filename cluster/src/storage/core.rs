@@ -500,7 +500,7 @@ impl Core {
             Body::Checkpoint => {
                 // Who is receiving makes one when everything is there.
                 if !self.moving.is_waiting() && self.moving.abandoned.is_empty() {
-                    self.request_checkpoint(ts);
+                    self.request_checkpoint(ts, true);
                 }
                 self.logged = 0;
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });

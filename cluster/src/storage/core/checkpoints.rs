@@ -26,7 +26,8 @@ pub(super) struct Requested {
     passed: Vec<MessageId>,
     /// The primary ranges that are held at its `Ts`, or else those that an earlier life held.
     held: Vec<KeyRange>,
-    /// Whether other replicas have the same rows: what an earlier life held ends where it was suspected.
+    /// Whether other replicas have a checkpoint at the same `Ts` with the same rows: what an earlier life held ends where it
+    /// was suspected.
     compared: bool,
     /// Parts that others may still ask for.
     served: Vec<(ProcessId, PartId)>,
@@ -74,13 +75,15 @@ struct CheckpointRead {
 }
 
 impl Core {
-    /// A checkpoint of the present moment, of everything up to `ts`, has been asked for. A newer one makes one that has
-    /// not begun unnecessary.
-    pub(super) fn request_checkpoint(&mut self, ts: Ts) {
+    /// A checkpoint of the present moment, of everything up to `ts`, has been asked for: of everybody by an ordered message, so
+    /// that replicas can compare what they hold, or it is this process's own. A newer one makes one that has not begun
+    /// unnecessary.
+    pub(super) fn request_checkpoint(&mut self, ts: Ts, of_everybody: bool) {
         let served: Vec<(ProcessId, PartId)> = self.moving.migrations.served().collect();
         let (catalog, config) = (self.catalog.clone(), self.options.config.clone());
-        let compared = !self.held.is_empty();
-        let held = if compared { self.held.clone() } else { self.moving.retained.clone() };
+        let holds_some = !self.held.is_empty();
+        let held = if holds_some { self.held.clone() } else { self.moving.retained.clone() };
+        let compared = of_everybody && holds_some;
         let passed = self.passed.values().copied().collect();
         let mut catalogs = self.moving.catalogs.clone();
         catalogs.retain(|keyspace, _| served.iter().any(|(_, part)| part.keyspace == *keyspace));
@@ -135,7 +138,7 @@ impl Core {
         self.requested.is_some() || self.writing.as_ref().is_some_and(|writing| !writing.complete)
     }
 
-    /// Reads rows and content hashes of the next table of a checkpoint; without one, its files can be completed.
+    /// Reads the rows of the next table of a checkpoint, and their content hashes if they are compared; without one, its files can be completed.
     fn read_next_table(&mut self) {
         let Some(writing) = &mut self.writing else { return };
         let ts = writing.ts;
@@ -145,15 +148,16 @@ impl Core {
                 .into_iter()
                 .map(|((table, range), hash)| (table, range, hash))
                 .collect();
-            self.hashes_at = (ts, if writing.compared { hashes.clone() } else { Vec::new() });
+            self.hashes_at = (ts, hashes.clone());
             self.effects.push(Effect::EndCheckpoint { ts, hashes });
             return;
         };
         let rows = || ReadOutput::Rows { projection: Vec::new(), top: None };
-        let held = writing.held.clone();
-        let served = writing.served.clone();
+        let (held, served, compared) = (writing.held.clone(), writing.served.clone(), writing.compared);
         if !is_dropped {
             self.read_for_checkpoint(&table, None, held.clone(), rows());
+        }
+        if !is_dropped && compared {
             self.read_for_checkpoint(&table, None, held, ReadOutput::ContentHash);
         }
         for PartId { keyspace, range } in served {

@@ -190,7 +190,7 @@ impl Core {
         self.moving.begun_empty = !keeps;
         self.learn(config.clone(), present);
         self.follow(config);
-        self.request_checkpoint(ts);
+        self.request_checkpoint(ts, false);
     }
 
     /// Forgets what is under way: this life has lost its place, and nobody waits for it.
@@ -226,7 +226,7 @@ impl Core {
         if self.durable >= left {
             self.moving.left = None;
         } else if self.requested.is_none() && self.writing.is_none() {
-            self.request_checkpoint(self.delivered);
+            self.request_checkpoint(self.delivered, false);
             self.begin_checkpoint();
         }
     }
@@ -454,7 +454,7 @@ impl Core {
         let held = held_by(&config, id);
         if self.is_empty() && !held.is_empty() {
             // From here on the log is kept for it: a restart begins here again.
-            self.request_checkpoint(Ts(ts.0 - 1));
+            self.request_checkpoint(Ts(ts.0 - 1), false);
             self.begin_checkpoint();
         }
         let ranges = |concerns: &dyn Fn(&Transfer) -> bool| -> Vec<KeyRange> {
@@ -526,7 +526,7 @@ impl Core {
             }
             migration::Effect::Install { part, hashes, .. } => self.check(part, hashes),
             // Everything up to here has been given to the shards, or waits to be: it is executed first.
-            migration::Effect::Checkpoint { .. } => self.request_checkpoint(self.delivered),
+            migration::Effect::Checkpoint { .. } => self.request_checkpoint(self.delivered, false),
             migration::Effect::Announce { keyspace } => {
                 let process = self.options.id;
                 self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
