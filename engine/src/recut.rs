@@ -11,7 +11,8 @@
 //! revolution or waits for an undecided row, so that nobody misses a row that changes its segment, or looks for a key
 //! that has left the index. (Undecided writes that nobody waits for do not hold it up.) Reads of prefixes before it pass
 //! by: another process may need them before it can vote about a write that is waited for here. Rows change their place
-//! only where a piece is cut in two.
+//! only where a piece is cut in two. Everything waits for that, so only codes are copied: the parts of a segment have the
+//! dictionaries of its columns in common until they are compacted.
 //!
 //! What another process is to receive is read like anything else, by a read of the prefix before the change that sends
 //! as much as its reader allows ([`Shard::allow`]): it keeps the versions it needs. A read that has paused finds the rest
