@@ -384,6 +384,11 @@ impl Migrations {
         std::mem::take(&mut self.effects)
     }
 
+    /// Whether a process has been suspected behind a message.
+    fn is_suspected_behind(&self, process: ProcessId, ts: Ts) -> bool {
+        self.suspected.get(&process).is_some_and(|when| *when > ts)
+    }
+
     fn keyspace(&mut self, ts: Ts, transfers: Vec<Transfer>) {
         assert!(ts > self.reached, "the keyspace message at {ts} has its turn after {}", self.reached);
         assert!(!self.is_waiting(), "the keyspace message at {ts} overtakes parts of an earlier one");
@@ -392,11 +397,11 @@ impl Migrations {
         let mut parts = BTreeMap::new();
         for mut transfer in transfers {
             // They have failed since, though it is not yet the turn of the message that says so.
-            let suspected = |process: &ProcessId| self.suspected.get(process).is_some_and(|when| *when > ts);
-            transfer.senders.retain(|sender| !suspected(sender));
+            transfer.senders.retain(|sender| !self.is_suspected_behind(*sender, ts));
             let has_received =
                 |(keyspace, process): &(Ts, ProcessId)| *keyspace >= ts && *process == transfer.to;
-            let ended = suspected(&transfer.to) || self.received_early.iter().any(has_received);
+            let ended =
+                self.is_suspected_behind(transfer.to, ts) || self.received_early.iter().any(has_received);
             if transfer.senders.contains(&self.id) && !ended {
                 receivers.entry(transfer.to).or_default().push(transfer.range);
             }
@@ -421,7 +426,7 @@ impl Migrations {
             self.receiving.insert(ts, Receiving { parts });
         }
         self.received_early.retain(|(keyspace, _)| *keyspace > ts);
-        match self.suspected.get(&self.id).is_some_and(|when| *when > ts) {
+        match self.is_suspected_behind(self.id, ts) {
             true => self.abandon(),
             false => ranges
                 .into_iter()

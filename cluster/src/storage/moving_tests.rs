@@ -379,6 +379,20 @@ impl World {
         self.settle();
         self.answers.values().map(|replicas| replicas[0]).sum()
     }
+
+    /// Nothing is being copied any more, and every replica has so many rows.
+    fn check_rows(&mut self, rows: u64) {
+        assert!(self.mseq.config().migrations().is_empty(), "{}", self.trace);
+        for offset in 0..6 {
+            assert_eq!(self.count(offset), rows, "with replica offset {offset}");
+        }
+    }
+
+    /// A replica with other contents than the others stops.
+    fn compare_replicas(&mut self) {
+        self.order(CLIENT, Body::Checkpoint, Vec::new());
+        self.settle();
+    }
 }
 
 #[test]
@@ -392,13 +406,8 @@ fn an_expansion_moves_rows_while_messages_go_on() {
     // Ordered behind the message before anything has moved.
     world.insert(300..400);
     world.settle();
-    assert!(world.mseq.config().migrations().is_empty());
-    for offset in 0..6 {
-        assert_eq!(world.count(offset), 400, "every replica has every row");
-    }
-    world.order(CLIENT, Body::Checkpoint, Vec::new());
-    // A replica with other contents would stop.
-    world.settle();
+    world.check_rows(400);
+    world.compare_replicas();
     insta::assert_snapshot!(world.trace);
 }
 
@@ -446,13 +455,8 @@ fn who_holds_what_it_sends_still_sends_it_after_a_restart() {
     assert!(checkpoints.iter().any(|recovered| recovered.served.iter().any(is_held)));
     senders.into_iter().for_each(|sender| world.restart(sender));
     world.settle();
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 400, "every replica has every row");
-    }
-    world.order(CLIENT, Body::Checkpoint, Vec::new());
-    // A replica with other contents would stop.
-    world.settle();
+    world.check_rows(400);
+    world.compare_replicas();
 }
 
 /// The config forgets what it was to receive before it has it.
@@ -472,9 +476,7 @@ fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
     for (id, process) in &world.processes {
         assert!(process.core.horizon() > local(replaced), "{id} keeps old versions: {}", world.trace);
     }
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 300, "every replica has every row");
-    }
+    world.check_rows(300);
 }
 
 /// Two of the three that stay receive what the fourth had.
@@ -511,13 +513,8 @@ fn who_receives_goes_on_with_what_it_has() {
         assert_eq!(count(&mut world, offset), 400, "reads see what was written meanwhile");
     }
     world.settle();
-    assert!(world.mseq.config().migrations().is_empty());
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 400, "every replica has every row");
-    }
-    world.order(CLIENT, Body::Checkpoint, Vec::new());
-    // A replica with other contents would stop.
-    world.settle();
+    world.check_rows(400);
+    world.compare_replicas();
 }
 
 /// What it held before, it has to receive no less than what it holds now.
@@ -534,10 +531,7 @@ fn who_is_moved_and_loses_its_data_begins_with_nothing() {
     let founded = world.first.held(moved);
     world.begin(moved, founded);
     world.settle();
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 300, "every replica has every row");
-    }
+    world.check_rows(300);
 }
 
 /// A write that it has begun can still be decided, and nobody else may be left who answers for its range.
@@ -561,10 +555,7 @@ fn who_has_left_and_comes_back_ends_what_it_had_begun() {
     world.cut = None;
     world.wait(left, 100..200);
     assert!(world.done.contains(&(left, insert)), "{}", world.trace);
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 400, "every replica has every row");
-    }
+    world.check_rows(400);
 }
 
 /// A process has failed that was still receiving a part and has the only copy of something else; its next life has replayed
@@ -595,10 +586,7 @@ fn who_was_suspected_while_it_received_comes_back_with_what_it_had() {
     let receiver = come_back(&mut world);
     world.change(Change::Replace { process: receiver, by: receiver });
     world.settle();
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 400, "everything is there");
-    }
+    world.check_rows(400);
 }
 
 /// Its third life has what the first one had, and nothing of what the second one was given.
@@ -617,10 +605,7 @@ fn who_crashes_when_it_has_come_back_begins_where_it_was_given_its_place() {
     world.settle();
     let others: Vec<ProcessId> = world.processes.keys().copied().collect();
     others.into_iter().for_each(|process| world.wait(process, 20..30));
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
-    for offset in 0..4 {
-        assert_eq!(world.count(offset), 500, "everything is there");
-    }
+    world.check_rows(500);
 }
 
 #[test]
