@@ -10,7 +10,6 @@ use crate::{
     column::{EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
     schema::Column,
-    segment::Segment,
 };
 
 /// A block takes about so many bytes at most: it is sent, and kept until it has arrived, as a whole.
@@ -26,11 +25,9 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Some rows of a segment.
-    pub(crate) fn new(shard: (u32, u32), segment: &Segment, columns: &[Column], rows: &[u32]) -> Block {
-        let extract = |(column, definition): (&SegmentColumn, &Column)| column.part(&definition.ty, rows);
-        let columns = segment.columns.iter().zip(columns).map(extract).collect();
-        Block { shard, rows: rows.len(), columns }
+    /// So many rows of a segment.
+    pub(crate) fn new(shard: (u32, u32), rows: usize, columns: Vec<EncodedColumn>) -> Block {
+        Block { shard, rows, columns }
     }
 
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {

@@ -6,7 +6,7 @@ use arrow::array::ArrayRef;
 
 use crate::{
     block::{BLOCK_BYTES, Block},
-    column::{Physical, SegmentColumn, gather_runs, physical},
+    column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
     content_hash,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
@@ -56,6 +56,19 @@ impl FoundRows {
     pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
         let all = std::mem::take(self);
         all.runs().filter(|(slot, _)| !is_gone(*slot)).for_each(|(slot, rows)| self.push(slot, rows));
+    }
+
+    /// Forgets so many of the last ones, which are in one run.
+    fn drop_last(&mut self, rows: usize) {
+        let left = self.rows.len() - rows;
+        self.rows.truncate(left);
+        let start = self.runs.iter().rev().nth(1).map_or(0, |(_, end)| *end as usize);
+        match self.runs.last_mut() {
+            Some(last) if left > start => last.1 = left as u32,
+            _ => {
+                self.runs.pop();
+            }
+        }
     }
 
     /// Takes the last ones, at most so many.
@@ -125,6 +138,59 @@ impl FoundRows {
         }
         parts.push(part);
         parts
+    }
+}
+
+/// Rows that a read has found, and that are sent as blocks. These are made when all of the rows have been found: some columns
+/// at a time, so that nobody waits for long.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    /// They are blocks of this shard, of so many.
+    shard: (u32, u32),
+    /// Those that have not been sent.
+    pub(crate) found: FoundRows,
+    /// How many more blocks may be sent now, if not all.
+    credit: Option<i64>,
+    /// The block that is being made.
+    making: Option<Making>,
+    /// Whether it is its turn from time to time.
+    pub(crate) is_queued: bool,
+}
+
+/// A block that is being made.
+#[derive(Debug)]
+struct Making {
+    /// Of so many rows at the end of those that were found.
+    rows: usize,
+    /// As many columns as are done.
+    columns: Vec<EncodedColumn>,
+}
+
+/// What has been made of a read's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    Some,
+    /// As many as it may send.
+    AllThatMayBe,
+    All,
+}
+
+impl Clone for Blocks {
+    /// What is being made is not copied.
+    fn clone(&self) -> Blocks {
+        Blocks { found: self.found.clone(), ..Blocks::new(self.shard, self.credit) }
+    }
+}
+
+impl Blocks {
+    pub(crate) fn new(shard: (u32, u32), credit: Option<i64>) -> Blocks {
+        Blocks { shard, found: FoundRows::default(), credit, making: None, is_queued: false }
+    }
+
+    /// The rows, to be put elsewhere or forgotten: the block that is being made is begun anew.
+    pub(crate) fn found_anew(&mut self) -> &mut FoundRows {
+        self.making = None;
+        &mut self.found
     }
 }
 
@@ -264,13 +330,6 @@ impl Table {
                 }
             }
         }
-        if let Work::Rows { found, credit, blocks: Some(_), .. } = &mut rider.work {
-            found.push(slot, rows);
-            if credit.is_none_or(|credit| credit > 0) {
-                self.send(rider, true, effects)?;
-            }
-            return Ok(rows.len() as u64);
-        }
         for rows in rows.chunks(batch_rows) {
             let Work::Rows { found, credit, .. } = &mut rider.work else { break };
             found.push(slot, rows);
@@ -342,12 +401,11 @@ impl Table {
     /// range in batches of their own. Returns whether nothing is left.
     fn send(&self, rider: &mut Rider, all: bool, effects: &mut Vec<Effect>) -> Result<bool> {
         let batch_rows = self.options.batch_rows.max(1);
-        let Work::Rows { projection, found, credit, blocks, .. } = &mut rider.work else { return Ok(true) };
-        let (projection, mut credit, blocks) = (projection.clone(), *credit, *blocks);
+        let Work::Rows { projection, found, credit, .. } = &mut rider.work else { return Ok(true) };
+        let (projection, mut credit) = (projection.clone(), *credit);
         let mut rest = FoundRows::default();
-        let found = std::mem::take(found);
-        let parts = if blocks.is_some() { self.blocks_of(&found) } else { found.parts(batch_rows) };
-        let is_whole = |part: &FoundRows| part.len() >= batch_rows || all || blocks.is_some();
+        let parts = std::mem::take(found).parts(batch_rows);
+        let is_whole = |part: &FoundRows| part.len() >= batch_rows || all;
         let mut parts: VecDeque<(bool, FoundRows)> =
             parts.into_iter().map(|part| (is_whole(&part), part)).collect();
         while let Some((is_whole, part)) = parts.pop_front() {
@@ -356,11 +414,7 @@ impl Table {
                 part.runs().for_each(|(slot, rows)| rest.push(slot, rows));
                 continue;
             }
-            let sent = match blocks {
-                Some(shard) => self.send_block(rider, shard, &part, effects),
-                None => self.send_part(rider, &projection, &part, effects),
-            };
-            match sent {
+            match self.send_part(rider, &projection, &part, effects) {
                 Ok(sent) => credit = credit.map(|credit| credit - sent),
                 Err(error) if error.is_batch_full() => {
                     part.halves().into_iter().rev().for_each(|half| parts.push_front((true, half)));
@@ -375,45 +429,63 @@ impl Table {
         Ok(is_done)
     }
 
-    /// Parts that lie in one segment each, and are not too large for a block.
-    fn blocks_of(&self, found: &FoundRows) -> Vec<FoundRows> {
-        let mut parts = Vec::new();
-        for (slot, rows) in found.runs() {
-            let segment = &self.segments[slot as usize];
-            let row_bytes = segment.size() / segment.rows.max(1) + 1;
-            // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded
-            // again for the sake of a few.
-            let (encoded, later) =
-                rows.split_at(rows.partition_point(|row| (*row as usize) < segment.encoded_rows()));
-            let most = (BLOCK_BYTES / row_bytes).max(1);
-            // As large as each other: a small one would not be a segment of its own.
-            let even = |rows: &[u32]| rows.len().div_ceil(rows.len().div_ceil(most).max(1)).max(1);
-            for rows in [encoded, later].iter().flat_map(|rows| rows.chunks(even(rows))) {
-                let mut part = FoundRows::default();
-                part.push(slot, rows);
-                parts.push(part);
-            }
-        }
-        parts
+    /// How many of the rows at the end of those that were found make the next block: they lie in one segment, and are not too
+    /// many.
+    fn rows_of_block(&self, found: &FoundRows) -> usize {
+        let Some((slot, rows)) = found.runs().last() else { return 0 };
+        let segment = &self.segments[slot as usize];
+        // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded again
+        // for the sake of a few.
+        let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
+        let rows = if encoded < rows.len() { rows.len() - encoded } else { encoded };
+        let row_bytes = segment.size() / segment.rows.max(1) + 1;
+        // As large as each other: a small one would not be a segment of its own.
+        rows.div_ceil(rows.div_ceil((BLOCK_BYTES / row_bytes).max(1)))
     }
 
-    /// Sends what has been found in one segment.
-    fn send_block(
-        &self,
-        rider: &Rider,
-        shard: (u32, u32),
-        part: &FoundRows,
-        effects: &mut Vec<Effect>,
-    ) -> Result<i64> {
-        let mut sent = 0;
-        for (slot, rows) in part.runs() {
-            let segment = &self.segments[slot as usize];
-            let Some(place) = rider.place_of_range[segment.range] else { continue };
-            let block = Block::new(shard, segment, &self.schema.columns, rows).to_bytes()?;
-            effects.push(Effect::Block { ts: rider.ts, range: rider.ranges[place].range, block });
-            sent += 1;
+    /// Does some of the work on the blocks of a read that has found all of its rows.
+    pub(crate) fn make_blocks(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Made {
+        match self.make_block(rider, effects) {
+            Ok(made) => made,
+            Err(error) => {
+                rider.fail_everywhere(&error);
+                Made::All
+            }
         }
-        Ok(sent)
+    }
+
+    fn make_block(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<Made> {
+        let (ts, places, ranges) = (rider.ts, &rider.place_of_range, &rider.ranges);
+        let Work::Blocks(blocks) = &mut rider.work else { return Ok(Made::All) };
+        if blocks.credit.is_some_and(|credit| credit <= 0) && blocks.found.len() > 0 {
+            return Ok(Made::AllThatMayBe);
+        }
+        let mut making = match blocks.making.take() {
+            Some(making) => making,
+            None => Making { rows: self.rows_of_block(&blocks.found), columns: Vec::new() },
+        };
+        let Some((slot, rows)) = blocks.found.runs().last() else { return Ok(Made::All) };
+        let (segment, rows) = (&self.segments[slot as usize], &rows[rows.len() - making.rows..]);
+        let mut left = self.options.block_cells;
+        while left > 0
+            && let Some(column) = segment.columns.get(making.columns.len())
+        {
+            making.columns.push(column.part(&self.schema.columns[making.columns.len()].ty, rows));
+            left = left.saturating_sub(rows.len());
+        }
+        if making.columns.len() < segment.columns.len() {
+            blocks.making = Some(making);
+            return Ok(Made::Some);
+        }
+        let place = places[segment.range];
+        let block = Block::new(blocks.shard, making.rows, making.columns);
+        blocks.found.drop_last(block.rows);
+        // What is in a range of which it does not want to know any more is not sent.
+        if let Some(place) = place {
+            effects.push(Effect::Block { ts, range: ranges[place].range, block: block.to_bytes()? });
+            blocks.credit = blocks.credit.map(|credit| credit - 1);
+        }
+        Ok(if blocks.found.len() == 0 { Made::All } else { Made::Some })
     }
 
     /// Returns how many batches it was; [`SqlError::batch_full`] when nothing has been sent because a batch would be too
@@ -457,6 +529,9 @@ impl Table {
 
     /// Lets a read send more batches of what it has found.
     pub(crate) fn allow(&self, rider: &mut Rider, batches: u32, effects: &mut Vec<Effect>) {
+        if let Work::Blocks(Blocks { credit: Some(credit), .. }) = &mut rider.work {
+            *credit += i64::from(batches);
+        }
         if let Work::Rows { wanted, credit: Some(credit), .. } = &mut rider.work {
             *credit += i64::from(batches);
             if wanted.are_sent_when_found()

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     error::{Result, SqlError},
     expr::{Expr, Input, can_fail, remap_columns},
-    found::{FoundRows, Wanted},
+    found::{Blocks, FoundRows, Wanted},
     kernel::Groups,
     operation::{OnConflict, Operation, OperationKind, ReadOutput},
     position::constants_of,
@@ -71,9 +71,9 @@ pub(crate) enum Work {
         found: FoundRows,
         /// How many more batches may be sent now, if not all.
         credit: Option<i64>,
-        /// They are sent as blocks of this shard.
-        blocks: Option<(u32, u32)>,
     },
+    /// Rows that are sent as blocks.
+    Blocks(Blocks),
     Groups {
         /// Shared with reads that have added up the same.
         groups: Arc<Groups>,
@@ -103,6 +103,7 @@ impl Work {
     pub(crate) fn found(&mut self) -> Option<&mut FoundRows> {
         match self {
             Work::Rows { found, .. } | Work::Hash { found } => Some(found),
+            Work::Blocks(blocks) => Some(blocks.found_anew()),
             _ => None,
         }
     }
@@ -147,7 +148,6 @@ fn work_of(operation: &Operation, schema: &TableSchema, projections: &mut Projec
                 projection: projections.get(projection, row)?,
                 found: FoundRows::default(),
                 credit: None,
-                blocks: None,
             },
             ReadOutput::Groups { group_by, aggregates, top } => {
                 let mut exprs = group_by.clone();

@@ -122,7 +122,7 @@ fn share_of(rider: &mut Rider, batch_rows: usize) -> Option<(Arc<Projection>, Sh
         return None;
     }
     let [only] = rider.ranges.as_slice() else { return None };
-    let Work::Rows { projection, wanted, found, credit, blocks: None } = &mut rider.work else { return None };
+    let Work::Rows { projection, wanted, found, credit } = &mut rider.work else { return None };
     let waits = credit.is_some_and(|credit| credit <= 0);
     if waits
         || !wanted.are_sent_when_found()

@@ -7,6 +7,7 @@ use arrow::array::{Array, ArrayRef};
 use crate::{
     error::{Result, SqlError},
     expr::EvalContext,
+    found::Blocks,
     kernel,
     operation::{Operation, OrderedOperation, RowBatch, Ts},
     position::KeyRange,
@@ -155,15 +156,14 @@ impl Rider {
 
     /// Whether it has found a batch of rows that it may not send yet.
     pub(crate) fn is_blocked(&self, batch_rows: usize) -> bool {
-        let Work::Rows { wanted, found, credit: Some(credit), blocks, .. } = &self.work else { return false };
-        let enough = if blocks.is_some() { 1 } else { batch_rows.max(1) };
-        *credit <= 0 && wanted.are_sent_when_found() && found.len() >= enough && !self.has_failed()
+        let Work::Rows { wanted, found, credit: Some(credit), .. } = &self.work else { return false };
+        *credit <= 0 && wanted.are_sent_when_found() && found.len() >= batch_rows.max(1) && !self.has_failed()
     }
 
     /// What it finds is sent as blocks of this shard.
     pub(crate) fn send_blocks(&mut self, shard: (u32, u32)) {
-        if let Work::Rows { blocks, .. } = &mut self.work {
-            *blocks = Some(shard);
+        if let Work::Rows { credit, .. } = self.work {
+            self.work = Work::Blocks(Blocks::new(shard, credit));
         }
     }
 

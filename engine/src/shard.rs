@@ -39,6 +39,7 @@ use hashbrown::HashMap;
 
 use crate::{
     error::{Result, SqlError, SqlState},
+    found::Made,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pieces::{self, Piece},
     position::{KeyRange, Position},
@@ -70,6 +71,8 @@ pub struct Options {
     pub group_by_code: usize,
     /// Cells of columns that are compacted at a time, between two visits; a column is not divided.
     pub compact_cells: usize,
+    /// Cells of the columns of a block that are gathered at a time, between two visits; a column is not divided.
+    pub block_cells: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
     /// The most bytes that rows and the groups of reads under way should take together, if there is a limit. Rows are
@@ -87,7 +90,7 @@ impl Options {
 
     /// As [`rows_together`](Options::rows_together), to a content hash.
     pub(crate) fn rows_hashed_together(&self) -> usize {
-        self.batch_rows.max(1) * 128
+        self.batch_rows.max(1) * 64
     }
 }
 
@@ -100,6 +103,7 @@ impl Default for Options {
             passes_to_order: 16,
             group_by_code: 64,
             compact_cells: 1 << 17,
+            block_cells: 1 << 18,
             batch_rows: 512,
             memory_bytes: None,
         }
@@ -148,8 +152,8 @@ pub struct Shard {
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
     pub(crate) rotation: VecDeque<TableId>,
-    /// Reads that hash rows, piece by piece between visits.
-    hashing: VecDeque<Ts>,
+    /// Reads that have found all of their rows, which are hashed or made blocks of: some at a time, between visits.
+    worked_off: VecDeque<Ts>,
     /// Rows whose decision has been made and that others may wait for.
     pub(crate) decided: VecDeque<(TableId, Address)>,
     revolutions: u64,
@@ -182,7 +186,7 @@ impl Shard {
             supplies: BTreeMap::new(),
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
-            hashing: VecDeque::new(),
+            worked_off: VecDeque::new(),
             decided: VecDeque::new(),
             revolutions: 0,
             visits: 0,
@@ -268,26 +272,31 @@ impl Shard {
             }
             self.drain(effects);
         }
-        self.hash_some(effects);
+        self.work_some_off(effects);
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
         let can_recut = self.recut_is_next() && self.is_quiet();
-        let is_idle = self.rotation.is_empty() && self.hashing.is_empty() && !can_fill && !can_recut;
+        let is_idle = self.rotation.is_empty() && self.worked_off.is_empty() && !can_fill && !can_recut;
         if is_idle { Progress::Idle } else { Progress::Busy }
     }
 
-    /// Hashes some rows of a read that has found all of them.
-    fn hash_some(&mut self, effects: &mut Vec<Effect>) {
-        let Some(ts) = self.hashing.front().copied() else { return };
-        let rider = self.riders.take(ts);
-        let is_done = rider.is_none_or(|mut rider| {
-            let table = self.tables.get(&rider.table);
-            let is_done = table.is_none_or(|table| table.hash_found(&mut rider));
-            self.riders.put_back(rider);
-            is_done
-        });
-        if is_done {
-            self.hashing.pop_front();
-            self.finish(ts, effects);
+    /// Hashes some rows of a read that has found all of them, or makes some of a block of them.
+    fn work_some_off(&mut self, effects: &mut Vec<Effect>) {
+        let Some(ts) = self.worked_off.pop_front() else { return };
+        let Some(mut rider) = self.riders.take(ts) else { return };
+        let made = match self.tables.get(&rider.table) {
+            Some(table) if matches!(rider.work, Work::Blocks(_)) => table.make_blocks(&mut rider, effects),
+            Some(table) if !table.hash_found(&mut rider) => Made::Some,
+            _ => Made::All,
+        };
+        if let Work::Blocks(blocks) = &mut rider.work {
+            blocks.is_queued = made == Made::Some;
+        }
+        self.riders.put_back(rider);
+        match made {
+            // Others first.
+            Made::Some => self.worked_off.push_back(ts),
+            Made::AllThatMayBe => {}
+            Made::All => self.finish(ts, effects),
         }
     }
 
@@ -700,8 +709,18 @@ impl Shard {
         }
         let Some(mut rider) = self.riders.take(ts) else { return };
         if !rider.is_write {
-            if matches!(&rider.work, Work::Hash { found } if found.len() > 0) {
-                self.hashing.push_back(ts);
+            let has_failed = rider.has_failed();
+            let (is_left, is_queued) = match &mut rider.work {
+                Work::Hash { found } => (found.len() > 0, false),
+                Work::Blocks(blocks) => {
+                    (blocks.found.len() > 0 && !has_failed, std::mem::replace(&mut blocks.is_queued, true))
+                }
+                _ => (false, false),
+            };
+            if is_left && !is_queued {
+                self.worked_off.push_back(ts);
+            }
+            if is_left {
                 return self.riders.put_back(rider);
             }
             let table = self.tables.get(&rider.table);

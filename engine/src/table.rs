@@ -543,6 +543,10 @@ impl Table {
         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
             // To hash them takes long: that is done between the visits.
+            Work::Blocks(blocks) => {
+                blocks.found.push(slot, rows);
+                return Ok(rows.len() as u64);
+            }
             Work::Hash { found } => {
                 found.push(slot, rows);
                 Ok(rows.len() as u64)

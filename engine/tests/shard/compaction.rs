@@ -34,7 +34,7 @@ struct Beside {
 impl Beside {
     /// A segment with a fifth of garbage, of which each piece that is compacted has `compact_cells` cells.
     fn new(compact_cells: usize) -> Beside {
-        let options = Options { compact_cells, batch_rows: 20, ..Options::default() };
+        let options = Options { compact_cells, block_cells: PIECE, batch_rows: 20, ..Options::default() };
         let rows = (0..ROWS).map(|k| (k, (k % 10, k % 7))).collect();
         let mut beside = Beside { scan: Scan::with(ROWS, options), rows };
         beside.update(3, 1000);

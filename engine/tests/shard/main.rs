@@ -304,6 +304,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         passes_to_order: random.below(3) * random.below(6),
         group_by_code: random.below(30),
         compact_cells: 1 << random.below(16),
+        block_cells: 1 << random.below(16),
         memory_bytes: None,
     };
     let mut shards: Vec<Shard> =
