@@ -480,10 +480,8 @@ impl Core {
                 | Wire::ChangeRouters { .. },
             ) => {
                 let leader = Some(*leader);
-                if let Wire::Subscribe { .. } = wire {
-                    // The leader may be one that it has never heard of.
-                    self.greet(from);
-                }
+                // The leader may be one that it has never heard of.
+                self.greet(from);
                 self.send(from, Wire::NotLeader { leader });
             }
             (

@@ -275,6 +275,33 @@ async fn routers_without_disks_survive_the_loss_of_one() {
     .await;
 }
 
+/// The leader may be a router that has been added since the process was here last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_find_the_leader_hears_who_the_routers_are() {
+    within(async {
+        let cluster = Cluster::start(3, 1, 1).await;
+        let client = ProcessId::client(1);
+        submit(cluster.network.clone(), cluster.members.clone(), client, writes(client, 10)).await;
+        let leader = cluster.leader().await;
+        let follower = cluster.routers[(leader + 1) % 3].id();
+        let mut endpoint = cluster.network.join(ProcessId::client(2));
+        let messages: Vec<_> = writes(ProcessId::client(2), 1).into_iter().map(Arc::new).collect();
+        let (mut is_refused, mut told) = (false, None);
+        while !(is_refused && told.is_some()) {
+            // Until it has learned who they are.
+            endpoint.sender().send(follower, Wire::Route(messages.clone())).await.expect("it is there");
+            let waits = tokio::time::timeout(Duration::from_millis(100), endpoint.recv());
+            match waits.await {
+                Ok(Some((_, Wire::NotLeader { .. }))) => is_refused = true,
+                Ok(Some((_, Wire::Routers(routers)))) => told = Some(routers.voters().count()),
+                _ => {}
+            }
+        }
+        assert_eq!(told, Some(3));
+    })
+    .await;
+}
+
 /// Confirms that all storage is durable up to `durable`, to the current leader.
 async fn confirm_all(cluster: &Cluster, durable: u64) {
     let leader = cluster.routers[cluster.leader().await].id();
