@@ -102,6 +102,15 @@ pub(crate) enum Effect {
     Stop(SqlError),
 }
 
+/// A config that has come into force.
+#[derive(Debug)]
+struct Later {
+    config: Arc<Config>,
+    /// When, at the earliest and at the latest: of a subscription one hears only what has come of all changes.
+    since: Ts,
+    by: Ts,
+}
+
 /// A message that is not answered in full.
 #[derive(Debug)]
 struct Open {
@@ -111,8 +120,8 @@ struct Open {
     submitted_ms: u64,
     /// The config it was submitted under.
     config: Arc<Config>,
-    /// Later configs, and since when: it may have been ordered under each of them.
-    later: Vec<(Ts, Arc<Config>)>,
+    /// It may have been ordered under each of them.
+    later: Vec<Later>,
     /// It stands in the m-seq at or before this, and behind `ordered_after`.
     ordered_by: Option<Ts>,
     ordered_after: Ts,
@@ -451,7 +460,7 @@ impl Core {
                 // An answer to an earlier subscription must not take back what has been delivered since.
                 if ts >= self.frontier {
                     // Nobody said when, only after what.
-                    self.replace_config(config, Ts(self.frontier.0 + 1));
+                    self.replace_config(config, Ts(self.frontier.0 + 1), ts);
                     self.end_if_fenced();
                 }
                 if let Some(catalog) = catalog
@@ -637,12 +646,12 @@ impl Core {
     /// Follows a configuration message.
     fn reconfigure(&mut self, message: &Message, ts: Ts) -> Result<(), SqlError> {
         let Some(config) = self.config.apply(message, ts)? else { return Ok(()) };
-        self.replace_config(Arc::new(config), ts);
+        self.replace_config(Arc::new(config), ts, ts);
         Ok(())
     }
 
-    /// There is another config since some `Ts`.
-    fn replace_config(&mut self, config: Arc<Config>, since: Ts) {
+    /// There is another config since some `Ts`, and `by` another one at the latest.
+    fn replace_config(&mut self, config: Arc<Config>, since: Ts, by: Ts) {
         let before = std::mem::replace(&mut self.config, config.clone());
         if before == config {
             return;
@@ -652,8 +661,8 @@ impl Core {
         let suspected = config.storage_processes().filter(|process| config.is_suspected(*process));
         let fenced: Vec<ProcessId> = suspected.chain(config.standbys().filter(anew)).collect();
         for open in self.open.values_mut() {
-            if open.ordered_by.is_none_or(|by| since <= by) {
-                open.later.push((since, config.clone()));
+            if open.ordered_by.is_none_or(|ordered| since <= ordered) {
+                open.later.push(Later { config: config.clone(), since, by });
             }
             open.fenced.extend(fenced.iter().map(|process| (*process, since)));
         }

@@ -292,6 +292,16 @@ impl Scene {
         let (after, frontier) = (Ts(ts - 1), Ts(ts));
         self.receive(R1, Wire::Deliver { incarnation: 1, after, deliveries: vec![delivery], frontier });
     }
+
+    /// A submission has ended, and nobody knows what came of it.
+    fn check_unknown(&mut self, submission: u64) {
+        let is_unknown = |(ended, part): &(u64, Result<Part, Failure>)| {
+            let is_unknown = |error: &SqlError| error.code == SqlState::OUTCOME_UNKNOWN;
+            *ended == submission && matches!(part, Err(Failure::Sql(error)) if is_unknown(error))
+        };
+        let parts = self.parts();
+        assert!(parts.iter().any(is_unknown), "{parts:?}");
+    }
 }
 
 fn suspect(process: ProcessId) -> Configuration {
@@ -488,12 +498,29 @@ fn a_write_is_not_awaited_from_who_had_left_when_it_was_ordered() {
         let passed = Some(MessageId { submitter: C1, incarnation: 1, sequence: 2 });
         scene.receive(process, Wire::Restarted { incarnation: 2, passed });
     }
-    let unknown = |(ended, part): &(u64, Result<Part, Failure>)| {
-        let is_unknown = |error: &SqlError| error.code == SqlState::OUTCOME_UNKNOWN;
-        *ended == last && matches!(part, Err(Failure::Sql(error)) if is_unknown(error))
-    };
-    let parts = scene.parts();
-    assert!(parts.iter().any(unknown), "{parts:?}");
+    scene.check_unknown(last);
+}
+
+/// Of a subscription one hears what has come of all changes, but not when they were ordered.
+#[test]
+fn a_write_is_awaited_from_who_may_have_left_after_it_was_ordered() {
+    let s3 = ProcessId::storage(3);
+    let mut scene = Scene::with(Config::evenly(3, 1).expect("a ring"));
+    scene.state(0, true);
+    scene.submit(write());
+    let last = scene.submit(write());
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(7) });
+    scene.deliver(0, 7);
+    let keyspace = scene.config.plan(Change::Contract { process: s3 }).expect("possible");
+    let message = testing::configuration(ProcessId::client(2), 1, 1, Configuration::Keyspace(keyspace));
+    let contracted = scene.config.apply(&message, Ts(15)).expect("possible").expect("another config");
+    scene.config = Arc::new(contracted);
+    scene.state(20, false);
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 2, ts: Ts(8) });
+    assert!(scene.parts().is_empty(), "{s3} may answer");
+    let passed = Some(MessageId { submitter: C1, incarnation: 1, sequence: 2 });
+    scene.receive(s3, Wire::Restarted { incarnation: 2, passed });
+    scene.check_unknown(last);
 }
 
 #[test]

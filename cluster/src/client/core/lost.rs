@@ -10,9 +10,9 @@ use super::*;
 impl Open {
     /// The configs that it may have been ordered under.
     fn configs(&self) -> impl Iterator<Item = &Config> {
-        let later = self.later.iter().map(|(since, config)| (*since, config));
+        let later = self.later.iter().map(|later| (later.since, &later.config));
         let configs = iter::once((Ts::ZERO, &self.config)).chain(later);
-        let until = self.later.iter().map(|(since, _)| *since).chain(iter::once(Ts::INFINITY));
+        let until = self.later.iter().map(|later| later.by).chain(iter::once(Ts::INFINITY));
         let in_time =
             |since: Ts, until: Ts| self.ordered_by.is_none_or(|by| since <= by) && until > self.ordered_after;
         let valid = configs.zip(until).filter(move |((since, _), until)| in_time(*since, *until));
