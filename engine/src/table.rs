@@ -11,6 +11,7 @@ use crate::{
     batch_size::in_parts,
     column::Take,
     error::{Result, SqlError, SqlState},
+    found::Blocks,
     key::{Blanks, write_cell},
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, TestId, row_holds},
@@ -542,12 +543,8 @@ impl Table {
         let types = &self.schema.columns;
         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
-            // To hash them takes long: that is done between the visits.
-            Work::Blocks(blocks) => {
-                blocks.found.push(slot, rows);
-                return Ok(rows.len() as u64);
-            }
-            Work::Hash { found } => {
+            // To hash them, or to make blocks of them, takes long: that is done between the visits.
+            Work::Hash { found } | Work::Blocks(Blocks { found, .. }) => {
                 found.push(slot, rows);
                 Ok(rows.len() as u64)
             }
