@@ -466,7 +466,7 @@ impl Table {
         };
         let Some((slot, rows)) = blocks.found.runs().last() else { return Ok(Made::All) };
         let (segment, rows) = (&self.segments[slot as usize], &rows[rows.len() - making.rows..]);
-        let mut left = self.options.block_cells;
+        let mut left = self.options.block_cells.max(1);
         while left > 0
             && let Some(column) = segment.columns.get(making.columns.len())
         {

@@ -232,7 +232,7 @@ pub struct OrderedOperation {
     pub window: Option<u32>,
     /// Of a read of rows: they come as [`Effect::Block`], with all columns of the table whatever the projection is.
     pub blocks: bool,
-    /// Of a read that takes long and that no user waits for: it looks at one segment in each revolution of the others.
+    /// Of a read that no user waits for: where there is nothing in its ranges, it makes no revolution.
     pub bulk: bool,
     /// Whether operations with a later `Ts` have been submitted before it. None of them has read what it writes, or
     /// written there.

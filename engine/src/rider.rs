@@ -52,7 +52,7 @@ pub(crate) struct Rider {
     pub(crate) changes: Vec<Change>,
     /// Whether it is on its revolution.
     pub(crate) rides: bool,
-    /// Whether others go first.
+    /// Whether no user waits for it.
     pub(crate) is_bulk: bool,
     /// Whether rows to insert are still to be supplied.
     pub(crate) filling: bool,

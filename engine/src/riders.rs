@@ -114,8 +114,6 @@ pub(crate) struct Ride {
     /// Whether it has found more than it may send, and waits.
     pub(crate) paused: bool,
     pub(crate) is_write: bool,
-    /// Whether others go first.
-    pub(crate) is_bulk: bool,
     /// Whether its tests are in the order of their selectivity.
     pub(crate) ordered: bool,
     /// The key ranges of the shard that it acts on, as [`bit`]s.
@@ -152,7 +150,6 @@ impl Ride {
             left: slots,
             paused: false,
             is_write: rider.is_write,
-            is_bulk: rider.is_bulk,
             ordered: false,
             ranges: (0..rider.place_of_range.len()).filter(acts).fold(0, |bits, range| bits | bit(range)),
             columns: rider.prepared.tested,

@@ -613,25 +613,17 @@ impl Shard {
         let mut rides = std::mem::take(&mut table.riding);
         let mut arrived = Vec::new();
         let mut visitors = Vec::with_capacity(rides.len());
-        let others_wait = may_pause && rides.iter().any(|ride| !ride.is_bulk);
         for _ in 0..table.segments.len() {
             let slot = table.cursor % table.segments.len();
             table.cursor = (slot + 1) % table.segments.len();
             self.revolutions += u64::from(table.cursor == 0);
-            table.turn += 1;
-            let bulk_rests = others_wait && table.turn < table.bulk_turn + table.segments.len() as u64;
             let range = bit(table.segments[slot].range);
             visitors.clear();
             for (index, ride) in rides.iter_mut().enumerate() {
-                let looks = ride.ranges & range != 0;
-                // Who rests comes back to the segment when the others have gone round.
-                if ride.is_next(slot as u32) && !(looks && ride.is_bulk && bulk_rests) {
+                if ride.is_next(slot as u32) {
                     ride.left -= 1;
-                    if looks {
+                    if ride.ranges & range != 0 {
                         visitors.push(index as u32);
-                        if ride.is_bulk {
-                            table.bulk_turn = table.turn;
-                        }
                     }
                 }
             }

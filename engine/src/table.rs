@@ -57,9 +57,6 @@ pub(crate) struct Table {
     pub(crate) projections: Projections,
     /// The segment that is visited next.
     pub(crate) cursor: usize,
-    /// How often it has gone on to the next segment, and when a read in bulk has looked at one last.
-    pub(crate) turn: u64,
-    pub(crate) bulk_turn: u64,
     /// Operations that are not finished.
     pub(crate) active: usize,
     pub(crate) dropped: bool,
@@ -103,8 +100,6 @@ impl Table {
             searches: 0,
             projections: Projections::default(),
             cursor: 0,
-            turn: 0,
-            bulk_turn: 0,
             active: 0,
             dropped: false,
             options,
