@@ -9,9 +9,9 @@
 //! CRC-32 of the rest, and the rest in postcard; it has the CRC-32 of every other file.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::BTreeMap,
     fs::{self, File},
-    io::{self, BufReader, BufWriter, Read, Write},
+    io::{self, BufReader, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -87,67 +87,45 @@ pub struct FileEntry {
     checksum: u32,
 }
 
-/// Counts and sums what goes through.
-struct Summing<W> {
-    inner: W,
+/// Bytes of a file that are made durable together while more are written, so that little is left to do at its end.
+const SYNC_BYTES: u64 = 32 << 20;
+
+/// Which rows a file has: of a table, as of now or as of an earlier `Ts`, in a range.
+type Rows = (TableId, Option<Ts>, KeyRange);
+
+/// What has been written of a file.
+#[derive(Default)]
+struct Written {
     bytes: u64,
+    /// How many of them may not be durable.
+    unsynced: u64,
     checksum: crc32fast::Hasher,
 }
 
-impl<W: Write> Write for Summing<W> {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(data)?;
-        self.checksum.update(&data[..written]);
-        self.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-type RowFile = Summing<BufWriter<File>>;
-
-/// Writes one checkpoint.
+/// Writes one checkpoint. What has been written is removed if it is not finished.
 pub struct Writer {
     root: PathBuf,
     dir: PathBuf,
-    manifest: Manifest,
-    /// Files of the table whose rows arrive at present.
-    open: BTreeMap<(Option<Ts>, KeyRange), RowFile>,
-    table: Option<TableId>,
+    files: BTreeMap<Rows, Written>,
+    /// The file that was written to last.
+    open: Option<(Rows, File)>,
 }
 
 impl Writer {
-    /// Begins a checkpoint in `root`.
+    /// Begins the checkpoint of `ts` in `root`.
     ///
     /// # Errors
     /// When its directory cannot be created.
-    pub fn begin(root: &Path, checkpoint: Recovered) -> io::Result<Writer> {
-        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs } = checkpoint;
+    pub fn begin(root: &Path, ts: Ts) -> io::Result<Writer> {
         let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
         fs::create_dir_all(&dir)?;
-        let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
-        let manifest = Manifest {
-            ts,
-            config,
-            catalog,
-            ballots,
-            passed,
-            held,
-            served,
-            catalogs,
-            hashes,
-            files: Vec::new(),
-        };
-        Ok(Writer { root: root.to_path_buf(), dir, manifest, open: BTreeMap::new(), table: None })
+        Ok(Writer { root: root.to_path_buf(), dir, files: BTreeMap::new(), open: None })
     }
 
-    /// Adds rows of a range, as of now or as of an earlier `Ts`. Those of one table come together.
+    /// Adds rows of a range, as of now or as of an earlier `Ts`.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -158,47 +136,60 @@ impl Writer {
         range: KeyRange,
         block: &[u8],
     ) -> io::Result<()> {
-        if self.table != Some(table) {
-            self.close_table()?;
-            self.table = Some(table);
-        }
-        let file = match self.open.entry((until, range)) {
-            Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(vacant) => {
-                let file = File::create(self.dir.join(file_name(table, until, range)))?;
-                let inner = BufWriter::new(file);
-                vacant.insert(Summing { inner, bytes: 0, checksum: crc32fast::Hasher::new() })
+        let rows = (table, until, range);
+        let file = match &mut self.open {
+            Some((open, file)) if *open == rows => file,
+            other => {
+                let path = self.dir.join(file_name(rows));
+                &mut other.insert((rows, File::options().append(true).create(true).open(path)?)).1
             }
         };
-        file.write_all(&(block.len() as u64).to_le_bytes())?;
-        file.write_all(block)
-    }
-
-    fn close_table(&mut self) -> io::Result<()> {
-        let Some(table) = self.table.take() else { return Ok(()) };
-        for ((until, range), Summing { inner, bytes, checksum }) in std::mem::take(&mut self.open) {
-            inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-            let checksum = checksum.finalize();
-            self.manifest.files.push(FileEntry {
-                name: file_name(table, until, range),
-                table,
-                range,
-                until,
-                bytes,
-                checksum,
-            });
+        let written = self.files.entry(rows).or_default();
+        for bytes in [&(block.len() as u64).to_le_bytes(), block] {
+            file.write_all(bytes)?;
+            written.checksum.update(bytes);
+            written.bytes += bytes.len() as u64;
+            written.unsynced += bytes.len() as u64;
+        }
+        if written.unsynced >= SYNC_BYTES {
+            file.sync_data()?;
+            written.unsynced = 0;
         }
         Ok(())
     }
 
-    /// Completes the checkpoint, makes it durable, and removes older ones.
+    /// Forgets the rows of a range as of now.
+    ///
+    /// # Errors
+    /// When they cannot be removed.
+    pub fn forget(&mut self, range: KeyRange) -> io::Result<()> {
+        let is_forgotten = |(_, until, of): &Rows| until.is_none() && *of == range;
+        self.open.take_if(|(rows, _)| is_forgotten(rows));
+        let forgotten: Vec<Rows> = self.files.keys().copied().filter(is_forgotten).collect();
+        for rows in forgotten {
+            self.files.remove(&rows);
+            fs::remove_file(self.dir.join(file_name(rows)))?;
+        }
+        Ok(())
+    }
+
+    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes older ones.
     ///
     /// # Errors
     /// When that is not possible; the older ones are still there.
-    pub fn finish(mut self, hashes: Vec<ContentHash>) -> io::Result<()> {
-        self.close_table()?;
-        self.manifest.hashes = hashes;
-        let content = postcard::to_stdvec(&self.manifest).map_err(io::Error::other)?;
+    pub fn finish(mut self, checkpoint: Recovered) -> io::Result<()> {
+        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs } = checkpoint;
+        let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
+        self.open = None;
+        let mut files = Vec::new();
+        for (rows, Written { bytes, checksum, .. }) in std::mem::take(&mut self.files) {
+            let (name, (table, until, range)) = (file_name(rows), rows);
+            File::options().append(true).open(self.dir.join(&name))?.sync_all()?;
+            files.push(FileEntry { name, table, range, until, bytes, checksum: checksum.finalize() });
+        }
+        let manifest =
+            Manifest { ts, config, catalog, ballots, passed, held, served, catalogs, hashes, files };
+        let content = postcard::to_stdvec(&manifest).map_err(io::Error::other)?;
         let mut file = File::create(self.dir.join(MANIFEST))?;
         file.write_all(MAGIC)?;
         file.write_all(&FORMAT.to_le_bytes())?;
@@ -206,15 +197,15 @@ impl Writer {
         file.write_all(&content)?;
         file.sync_all()?;
         sync_dir(&self.dir)?;
-        let complete = self.root.join(format!("{PREFIX}{}", self.manifest.ts.0));
+        let complete = self.root.join(format!("{PREFIX}{}", ts.0));
         if complete.exists() {
             // The same checkpoint was written before: a replay has come to it again.
             fs::remove_dir_all(&complete)?;
         }
         fs::rename(&self.dir, &complete)?;
         sync_dir(&self.root)?;
-        for (ts, path) in complete_checkpoints(&self.root)? {
-            if ts < self.manifest.ts {
+        for (older, path) in complete_checkpoints(&self.root)? {
+            if older < ts {
                 fs::remove_dir_all(path)?;
             }
         }
@@ -222,7 +213,14 @@ impl Writer {
     }
 }
 
-fn file_name(table: TableId, until: Option<Ts>, range: KeyRange) -> String {
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Not there any more when it is finished. What cannot be removed is removed at the next start.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn file_name((table, until, range): Rows) -> String {
     match until {
         None => format!("table-{}-{:016x}.rows", table.0, range.first),
         Some(until) => format!("table-{}-{:016x}-until-{until}.rows", table.0, range.first),
@@ -344,5 +342,74 @@ impl Checkpoint {
             each(&block).map_err(damaged)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recovered(ts: u64) -> Recovered {
+        let config = Some(Arc::new(Config::evenly(1, 1).expect("a ring")));
+        Recovered { ts: Ts(ts), config, ..Recovered::default() }
+    }
+
+    fn blocks(checkpoint: &Checkpoint) -> Vec<(TableId, Option<Ts>, KeyRange, Vec<Vec<u8>>)> {
+        let files = checkpoint.files.iter().map(|file| {
+            let mut blocks = Vec::new();
+            let each = |block: &[u8]| {
+                blocks.push(block.to_vec());
+                Ok(())
+            };
+            checkpoint.read(file, each).expect("what was written");
+            (file.table, file.until, file.range, blocks)
+        });
+        files.collect()
+    }
+
+    #[test]
+    fn rows_of_several_files_come_in_any_order_and_some_may_be_forgotten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, two) = (TableId(1), TableId(2));
+        let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
+        let mut writer = Writer::begin(dir.path(), Ts(7)).expect("it can be written");
+        let mut write =
+            |table, until, range, block: &[u8]| writer.rows(table, until, range, block).expect("room");
+        write(one, None, low, b"a");
+        write(two, None, high, b"b");
+        write(one, None, low, b"c");
+        write(one, Some(Ts(5)), low, b"d");
+        write(two, None, high, b"e");
+        writer.forget(low).expect("they are there");
+        writer.rows(one, None, low, b"f").expect("room");
+        writer.finish(recovered(7)).expect("it can be written");
+        let checkpoint = Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
+        assert_eq!(checkpoint.recovered.ts, Ts(7));
+        let of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+        let wanted = [
+            (one, None, low, of(&["f"])),
+            (one, Some(Ts(5)), low, of(&["d"])),
+            (two, None, high, of(&["b", "e"])),
+        ];
+        assert_eq!(blocks(&checkpoint), wanted);
+    }
+
+    #[test]
+    fn what_is_not_finished_leaves_nothing_and_a_newer_one_takes_the_place_of_an_older_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let names = || {
+            let entries = fs::read_dir(dir.path()).expect("it is there");
+            let names = entries.map(|entry| entry.expect("a name").file_name().into_string().expect("text"));
+            names.collect::<Vec<_>>()
+        };
+        for ts in [7, 9] {
+            let mut writer = Writer::begin(dir.path(), Ts(ts)).expect("it can be written");
+            writer.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
+            writer.finish(recovered(ts)).expect("it can be written");
+            let mut unfinished = Writer::begin(dir.path(), Ts(ts + 1)).expect("it can be written");
+            unfinished.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
+            drop(unfinished);
+            assert_eq!(names(), [format!("checkpoint-{ts}")]);
+        }
     }
 }

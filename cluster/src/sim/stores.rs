@@ -1,7 +1,11 @@
 //! Storage processes of the simulated cluster: [`crate::storage::node`] with real shards and a simulated disk.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
+use bytes::Bytes;
 use carousel_engine::{
     Ts,
     operation::{
@@ -27,7 +31,7 @@ use crate::{
     config::{Configuration, Membership},
     message::{ProcessId, ProcessKind},
     storage::{
-        checkpointer::CheckpointCommand,
+        checkpointer::{CheckpointCommand, CheckpointOutcome},
         core::{Core, CoreOptions, Recovered, global, held_by, local},
         node::{Input, Node, Output},
         payloads::PayloadCommand,
@@ -55,7 +59,7 @@ struct CheckpointRows {
     table: TableId,
     until: Option<Ts>,
     range: KeyRange,
-    block: Vec<u8>,
+    block: Bytes,
 }
 
 impl Checkpoint {
@@ -92,7 +96,10 @@ struct ScanHost {
 pub(super) struct StorageHost {
     node: Node,
     scans: Vec<ScanHost>,
-    writing: Option<(Checkpoint, bool)>,
+    /// Rows of checkpoints that are being written.
+    unfinished: BTreeMap<Ts, Vec<CheckpointRows>>,
+    /// The checkpoint that has all its rows.
+    writing: Option<Checkpoint>,
     /// Where it, or the life whose checkpoint it has, joined without what was before.
     began: Ts,
 }
@@ -191,7 +198,8 @@ impl World {
                 effects_us: 0,
             })
             .collect();
-        self.storage.insert(id, StorageHost { node, scans, writing: None, began });
+        self.storage
+            .insert(id, StorageHost { node, scans, unfinished: BTreeMap::new(), writing: None, began });
         self.storage_outputs(id, outputs).expect("who begins aborts no write");
     }
 
@@ -200,7 +208,7 @@ impl World {
         for processes in self.committed.values_mut() {
             processes.remove(&id);
         }
-        if let Some(StorageHost { writing: Some((checkpoint, true)), .. }) = self.storage.remove(&id)
+        if let Some(StorageHost { writing: Some(checkpoint), .. }) = self.storage.remove(&id)
             && self.random.one_in(3)
             && let Some(disk) = self.storage_disks.get_mut(&id)
         {
@@ -382,20 +390,23 @@ impl World {
         let delay_us = self.random.within(500..100_000) + self.disk_us;
         let Some(host) = self.storage.get_mut(&id) else { return };
         match command {
-            CheckpointCommand::Begin(recovered) => {
-                let began = host.began;
-                host.writing = Some((Checkpoint { recovered: *recovered, began, rows: Vec::new() }, false));
+            CheckpointCommand::Rows { ts, table, until, range, block } => {
+                let rows = CheckpointRows { table, until, range, block };
+                host.unfinished.entry(ts).or_default().push(rows);
+                let input = Input::Checkpoint(CheckpointOutcome::Took);
+                self.schedule(delay_us / 100, Item::Storage { to: id, input });
             }
-            CheckpointCommand::Rows { table, until, range, block } => {
-                if let Some((checkpoint, _)) = &mut host.writing {
-                    checkpoint.rows.push(CheckpointRows { table, until, range, block });
+            CheckpointCommand::Forget { ts, range: None } => {
+                host.unfinished.remove(&ts);
+            }
+            CheckpointCommand::Forget { ts, range: Some(range) } => {
+                if let Some(rows) = host.unfinished.get_mut(&ts) {
+                    rows.retain(|rows| rows.until.is_some() || rows.range != range);
                 }
             }
-            CheckpointCommand::End { hashes } => {
-                if let Some((checkpoint, complete)) = &mut host.writing {
-                    checkpoint.recovered.hashes = hashes;
-                    *complete = true;
-                }
+            CheckpointCommand::End(recovered) => {
+                let rows = host.unfinished.remove(&recovered.ts).unwrap_or_default();
+                host.writing = Some(Checkpoint { recovered: *recovered, began: host.began, rows });
                 self.schedule(delay_us, Item::CheckpointWritten(id));
             }
         }
@@ -404,20 +415,20 @@ impl World {
     /// A checkpoint is durable, or could not be written.
     pub(super) fn checkpoint_written(&mut self, id: ProcessId) -> Result<(), String> {
         let fails = self.random.one_in(30) && self.phase == Phase::Turmoil;
-        let Some((checkpoint, _)) = self.storage.get_mut(&id).and_then(|host| host.writing.take()) else {
+        let Some(checkpoint) = self.storage.get_mut(&id).and_then(|host| host.writing.take()) else {
             return Ok(());
         };
         let ts = checkpoint.recovered.ts;
         if fails {
             let outcome = Err("no space left on device".to_string());
-            return self.storage_input(id, Input::Checkpoint((ts, outcome)));
+            return self.storage_input(id, Input::Checkpoint(CheckpointOutcome::Ended(ts, outcome)));
         }
         self.check_checkpoint(id, &checkpoint)?;
         self.report.checkpoints += 1;
         if let Some(disk) = self.storage_disks.get_mut(&id) {
             disk.checkpoint = Some(checkpoint);
         }
-        self.storage_input(id, Input::Checkpoint((ts, Ok(()))))
+        self.storage_input(id, Input::Checkpoint(CheckpointOutcome::Ended(ts, Ok(()))))
     }
 
     /// A checkpoint has the rows that the replay has at its `Ts`, in the ranges that the process holds.

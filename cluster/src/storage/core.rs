@@ -44,7 +44,7 @@ mod votes;
 
 pub use self::interface::{ChunkWanted, ContentHash, CoreOptions, Effect, Event, Recovered};
 use self::{
-    checkpoints::{Requested, Writing},
+    checkpoints::{OnTheirWay, Writing},
     late::{Late, in_time, late},
     moving::Moving,
     supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
@@ -138,9 +138,11 @@ pub struct Core {
     /// Others may have heard votes from this life.
     has_told_votes: bool,
     pins: BTreeMap<Ts, PinLease>,
-    /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
-    requested: Option<Requested>,
+    /// The checkpoint that waits for the execution of what was ordered before it, and the one being written.
+    requested: Option<Writing>,
     writing: Option<Writing>,
+    /// Rows of checkpoints that the disk has not taken.
+    on_their_way: VecDeque<OnTheirWay>,
     moving: Moving,
     late: Late,
     /// Dropped tables whose rows a checkpoint still needs.
@@ -227,6 +229,7 @@ impl Core {
             pins: BTreeMap::new(),
             requested: None,
             writing: None,
+            on_their_way: VecDeque::new(),
             late: Late::default(),
             drops,
             hashes_at: (recovered.ts, Vec::new()),
@@ -290,17 +293,16 @@ impl Core {
             return local(next);
         }
         let running = self.running.values().map(|running| running.read_ts);
-        let writing = self.writing.as_ref().filter(|writing| !writing.complete).map(Writing::oldest_needed);
-        let requested = self.requested.as_ref().map(Requested::oldest_needed);
-        let checkpoints = writing.into_iter().chain(requested);
+        let checkpoints = self.unread_checkpoints().map(Writing::oldest_needed);
         let needed = checkpoints.chain(self.pins.keys().next().copied()).chain(self.moving.oldest_needed());
         let oldest = running.chain(needed).fold(next, Ts::min);
         local(oldest)
     }
 
-    /// Whether a checkpoint waits or is being written.
+    /// Whether a checkpoint waits or is being written, and not for rows that are still to be received: others need not wait
+    /// for that.
     pub fn is_checkpointing(&self) -> bool {
-        self.writing.is_some() || self.requested.is_some()
+        self.writing.as_ref().is_some_and(|writing| !writing.awaits_parts()) || self.requested.is_some()
     }
 
     /// Takes an event and returns what is to be done, in order.
@@ -320,6 +322,7 @@ impl Core {
             Event::AskVotes { from, missing } => self.tell_votes(from, missing),
             Event::NoVotes { from, incarnation, missing } => self.hear_no_votes(from, incarnation, missing),
             Event::PeerDurable { from, ts, hashes, reply } => self.peer_durable(from, ts, hashes, reply),
+            Event::CheckpointTook => self.checkpoint_took(),
             Event::CheckpointDone { ts } => self.checkpoint_done(ts),
             Event::CheckpointFailed { ts } => self.checkpoint_failed(ts),
             Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
@@ -413,7 +416,7 @@ impl Core {
             self.delivered = self.frontier;
         }
         self.rejoin();
-        self.begin_checkpoint();
+        self.write_checkpoint();
         if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             for table in std::mem::take(&mut self.drops) {
                 let time = self.next_local();
@@ -498,8 +501,10 @@ impl Core {
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
             }
             Body::Checkpoint => {
-                // Who is receiving makes one when everything is there.
-                if !self.moving.is_waiting() && self.moving.abandoned.is_empty() {
+                if self.moving.is_waiting() {
+                    // It makes one of its own when everything is there and durable.
+                    self.moving.has_missed_a_checkpoint = true;
+                } else if self.moving.abandoned.is_empty() {
                     self.request_checkpoint(ts, true);
                 }
                 self.logged = 0;

@@ -11,6 +11,7 @@ use arrow::{
     array::{ArrayRef, Int64Array},
     record_batch::RecordBatch,
 };
+use bytes::Bytes;
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
     expr::EvalContext,
@@ -46,8 +47,11 @@ struct Process {
 #[derive(Default)]
 struct Checkpoint {
     recovered: Recovered,
-    rows: Vec<(TableId, Option<Ts>, KeyRange, Vec<u8>)>,
+    rows: Vec<Rows>,
 }
+
+/// A block of rows of a range, perhaps as of an earlier `Ts`.
+type Rows = (TableId, Option<Ts>, KeyRange, Bytes);
 
 struct World {
     first: Arc<Config>,
@@ -62,6 +66,8 @@ struct World {
     /// Rows by answered range, of the last message.
     answers: BTreeMap<KeyRange, Vec<u64>>,
     checkpoints: BTreeMap<ProcessId, Checkpoint>,
+    /// Rows of checkpoints that are being written.
+    unfinished: BTreeMap<(ProcessId, Ts), Vec<Rows>>,
     /// What is sent to it and what it sends is lost.
     cut: Option<ProcessId>,
     /// Whether INSERTs are said to be able to fail: then they wait for votes.
@@ -85,6 +91,7 @@ impl World {
             log: Vec::new(),
             answers: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
             cut: None,
             fallible: false,
             done: BTreeSet::new(),
@@ -150,11 +157,14 @@ impl World {
         self.order(CLIENT, Body::Configuration(Configuration::Membership(suspicion)), Vec::new());
     }
 
-    /// A process crashes and goes on from its last checkpoint, behind which nothing has been ordered.
+    /// A process crashes and goes on from its last checkpoint.
     fn restart(&mut self, id: ProcessId) {
         let checkpoint = self.checkpoints.remove(&id).expect("it has made one");
-        assert_eq!(checkpoint.recovered.ts, self.mseq.ts());
+        let ts = checkpoint.recovered.ts;
         self.start(id, checkpoint.recovered.parts(), checkpoint);
+        let behind = self.log.iter().filter(|routed| routed.ts > ts);
+        let deliveries = behind.filter_map(|routed| delivery(routed, id)).collect();
+        self.handle(id, Event::Delivered { deliveries, frontier: self.mseq.ts() });
     }
 
     /// A standby joins and begins with what the routers have.
@@ -215,7 +225,7 @@ impl World {
     fn handle(&mut self, id: ProcessId, event: Event) {
         let process = self.processes.get_mut(&id).expect("it runs");
         let mut shard_effects = Vec::new();
-        let mut done = Vec::new();
+        let (mut taken, mut done) = (0, Vec::new());
         let effects = process.core.handle(event);
         if let Some(keyspace) = process.core.receiving().map(|(part, _)| part.keyspace).min() {
             assert!(process.core.horizon() <= local(keyspace), "its pieces could be joined with others");
@@ -261,25 +271,38 @@ impl World {
                     AnswerPart::Rows { .. } => {}
                     other => panic!("{other:?}"),
                 },
-                Effect::EndCheckpoint { ts, .. } => done.push(ts),
+                Effect::EndCheckpoint(recovered) => {
+                    let ts = recovered.ts;
+                    writeln!(self.trace, "{id} makes checkpoint ts={ts}").expect("text");
+                    let rows = self.unfinished.remove(&(id, ts)).unwrap_or_default();
+                    self.checkpoints.insert(id, Checkpoint { recovered: *recovered, rows });
+                    done.push(ts);
+                }
                 Effect::Announce(configuration) => {
                     writeln!(self.trace, "{id} announces {configuration:?}").expect("text");
                     self.announced.push_back((id, configuration));
                 }
                 Effect::Stop(reason) => panic!("{id} stops: {reason}"),
-                Effect::BeginCheckpoint(checkpoint) => {
-                    writeln!(self.trace, "{id} makes checkpoint ts={}", checkpoint.ts).expect("text");
-                    self.checkpoints.insert(id, Checkpoint { recovered: *checkpoint, rows: Vec::new() });
+                Effect::CheckpointRows { ts, table, until, range, block } => {
+                    self.unfinished.entry((id, ts)).or_default().push((table, until, range, block));
+                    taken += 1;
                 }
-                Effect::CheckpointRows { table, until, range, block } => {
-                    let checkpoint = self.checkpoints.get_mut(&id).expect("it has begun");
-                    checkpoint.rows.push((table, until, range, block));
+                Effect::ForgetRows { ts, range: None } => {
+                    self.unfinished.remove(&(id, ts));
+                }
+                Effect::ForgetRows { ts, range: Some(range) } => {
+                    if let Some(rows) = self.unfinished.get_mut(&(id, ts)) {
+                        rows.retain(|(_, until, of, _)| until.is_some() || *of != range);
+                    }
                 }
                 _ => {}
             }
         }
         if !shard_effects.is_empty() {
             self.handle(id, Event::Shard { shard: 0, effects: shard_effects });
+        }
+        for _ in 0..taken {
+            self.handle(id, Event::CheckpointTook);
         }
         for ts in done {
             self.handle(id, Event::CheckpointDone { ts });
@@ -409,6 +432,31 @@ fn an_expansion_moves_rows_while_messages_go_on() {
     world.check_rows(400);
     world.compare_replicas();
     insta::assert_snapshot!(world.trace);
+}
+
+/// The checkpoint of who receives has what a read at the keyspace message sees: what it had, and what it was sent.
+#[test]
+fn who_has_received_goes_on_behind_the_keyspace_message() {
+    for receiver in [2, 5].map(ProcessId::storage) {
+        let mut world = World::with_rows(4, 2);
+        world.join(5);
+        world.settle();
+        let config = world.mseq.config();
+        let second = config.held(ProcessId::storage(2))[0];
+        let identifier = second.first / 2 + second.last / 2;
+        let keyspace = match receiver.number {
+            5 => world.change(Change::Expand { process: receiver, identifier }),
+            _ => world.change(Change::Rebalance { process: receiver, identifier }),
+        };
+        world.insert(300..400);
+        world.settle();
+        assert_eq!(world.checkpoints[&receiver].recovered.ts, keyspace, "{}", world.trace);
+        assert!(world.unfinished.is_empty());
+        world.restart(receiver);
+        world.settle();
+        world.check_rows(400);
+        world.compare_replicas();
+    }
 }
 
 #[test]

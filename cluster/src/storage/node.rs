@@ -205,7 +205,8 @@ impl Node {
             Input::Received { from, wire } => self.received(from, wire),
             Input::Shard((shard, effects)) => self.event(Event::Shard { shard, effects }),
             Input::Payload(event) => self.payload_event(event),
-            Input::Checkpoint((ts, outcome)) => self.checkpoint_ended(ts, outcome),
+            Input::Checkpoint(CheckpointOutcome::Took) => self.event(Event::CheckpointTook),
+            Input::Checkpoint(CheckpointOutcome::Ended(ts, outcome)) => self.checkpoint_ended(ts, outcome),
             Input::Unreachable(process) => self.unreachable(process),
             Input::Routers(routers) => self.link.learn(&routers),
             Input::Tick(now_ms) => self.tick(now_ms),
@@ -518,11 +519,11 @@ impl Node {
                     Some((_, answers)) => answers.push(answer),
                     None => answers.push((to, vec![answer])),
                 },
-                Effect::BeginCheckpoint(checkpoint) => {
-                    self.tell_checkpoints(CheckpointCommand::Begin(checkpoint));
+                Effect::CheckpointRows { ts, table, until, range, block } => {
+                    self.tell_checkpoints(CheckpointCommand::Rows { ts, table, until, range, block });
                 }
-                Effect::CheckpointRows { table, until, range, block } => {
-                    self.tell_checkpoints(CheckpointCommand::Rows { table, until, range, block });
+                Effect::ForgetRows { ts, range } => {
+                    self.tell_checkpoints(CheckpointCommand::Forget { ts, range });
                 }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
                 Effect::Announce(configuration) => {
@@ -533,8 +534,8 @@ impl Node {
                     }
                     self.submitter.submit(configuration);
                 }
-                Effect::EndCheckpoint { hashes, .. } => {
-                    self.tell_checkpoints(CheckpointCommand::End { hashes });
+                Effect::EndCheckpoint(checkpoint) => {
+                    self.tell_checkpoints(CheckpointCommand::End(checkpoint));
                 }
                 Effect::VoteLost { ts, range } => self.outputs.push(Output::VoteLost(ts, range)),
                 Effect::Outdated(reason) => (self.outdated, self.stopped) = (true, Some(reason)),

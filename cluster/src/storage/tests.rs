@@ -20,6 +20,7 @@ use carousel_engine::{
 
 use super::{
     basic::BasicRead,
+    checkpointer::CheckpointOutcome,
     core::{Core, CoreOptions, Effect, Event, Recovered, global, local},
     node::{Input, Node, Output},
 };
@@ -157,13 +158,12 @@ impl Scene {
                     };
                     format!("{me} -> {to} ts={} {part}", answer.ts)
                 }
-                Effect::BeginCheckpoint(checkpoint) => {
-                    let Recovered { ts, ballots, .. } = *checkpoint;
-                    format!("{me} begins checkpoint ts={ts} with {} ballots", ballots.len())
-                }
                 Effect::Allow { ts, batches, .. } => format!("{me} allows ts={} {batches}", global(ts)),
                 Effect::Cancel { ts, .. } => format!("{me} cancels ts={}", global(ts)),
-                Effect::EndCheckpoint { ts, .. } => format!("{me} completes checkpoint ts={ts}"),
+                Effect::EndCheckpoint(checkpoint) => {
+                    let Recovered { ts, ballots, .. } = *checkpoint;
+                    format!("{me} completes checkpoint ts={ts} with {} ballots", ballots.len())
+                }
                 other => format!("{me} {other:?}"),
             };
             writeln!(self.trace, "{line}").expect("a string takes everything");
@@ -359,7 +359,7 @@ fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
     scene.handle(2, Event::Shard { shard: 0, effects });
     scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
     scene.check(
-        "s2 completes checkpoint ts=3
+        "s2 completes checkpoint ts=3 with 1 ballots
          s2 -> s1 durable ts=3",
     );
     // s1 loses everything and replays; what it says to s2 while s2 is away is lost.
@@ -695,7 +695,7 @@ fn who_has_to_join_hears_nothing_until_it_begins_anew() {
 fn another_checkpoint_is_due_after_one_that_has_failed() {
     let mut node = node();
     assert_eq!(node.progress().logged, 0);
-    node.handle(Input::Checkpoint((Ts(9), Err("no space left on device".into()))), 0);
+    node.handle(Input::Checkpoint(CheckpointOutcome::Ended(Ts(9), Err("no space left on device".into()))), 0);
     assert!(node.progress().logged > 0);
 }
 
@@ -950,7 +950,7 @@ fn a_slow_reader_holds_up_nobody_else() {
     scene.executed(1, 18, Ok(1));
     scene.deliver(1, 19, Body::Checkpoint);
     assert!(scene.trace.contains("s1 submits ts=18\n"), "{}", scene.trace);
-    assert!(scene.trace.contains("s1 begins checkpoint ts=19"), "{}", scene.trace);
+    assert!(scene.trace.contains("s1 submits ts=19"), "{}", scene.trace);
     assert_eq!(scene.horizon(1), 2, "what they see is kept");
 
     scene.trace.clear();

@@ -11,57 +11,54 @@ use carousel_engine::{
     position::KeyRange,
 };
 
-use super::{
-    Arc, Catalog, Config, ContentHash, Core, Effect, MessageId, ProcessId, Recovered, end, local, runs_until,
-};
+use super::{Arc, Catalog, ContentHash, Core, Effect, ProcessId, Recovered, end, local, runs_until};
 use crate::storage::migration::{self, PartId};
 
-/// A checkpoint that waits for the execution of what was ordered before it.
+/// What a checkpoint waits for that is not read for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Nothing,
+    /// Parts that a keyspace message moves here.
+    Parts,
+    /// The execution of what has waited for the parts: only then is whoever received them of use.
+    Late,
+}
+
+/// A checkpoint that waits for the execution of what was ordered before it, or is being written.
 #[derive(Debug)]
-pub(super) struct Requested {
-    pub(super) ts: Ts,
-    catalog: Arc<Catalog>,
-    config: Arc<Config>,
-    /// The last message of each submitter that belongs to it.
-    passed: Vec<MessageId>,
-    /// The primary ranges that are held at its `Ts`, or else those that an earlier life held.
-    held: Vec<KeyRange>,
+pub(super) struct Writing {
+    /// What it says apart from the rows; votes and content hashes at its end.
+    checkpoint: Recovered,
     /// Whether other replicas have a checkpoint at the same `Ts` with the same rows: what an earlier life held ends where it
     /// was suspected.
     compared: bool,
-    /// Parts that others may still ask for.
-    served: Vec<(ProcessId, PartId)>,
-    /// What the catalog was at their keyspace messages.
-    catalogs: BTreeMap<Ts, Arc<Catalog>>,
-}
-
-/// The checkpoint that is being written.
-#[derive(Debug)]
-pub(super) struct Writing {
-    pub(super) ts: Ts,
+    /// The ranges whose rows are read. Those of others come as they are received.
+    read: Vec<KeyRange>,
+    awaited: Awaited,
     /// Tables that have not been read, and whether they have been dropped.
     tables: VecDeque<(Arc<TableSchema>, bool)>,
-    held: Vec<KeyRange>,
-    compared: bool,
-    served: Vec<PartId>,
     /// Reads of the present table, by their local time.
     reads: BTreeMap<Ts, CheckpointRead>,
     hashes: BTreeMap<(TableId, KeyRange), u128>,
-    /// All rows have been read; the files are not durable yet.
+    /// All rows are there; the files are not durable yet.
     pub(super) complete: bool,
 }
 
-impl Requested {
+impl Writing {
     /// The oldest `Ts` as of which it will read: also when the receivers of what it keeps need nothing any more.
     pub(super) fn oldest_needed(&self) -> Ts {
-        self.served.iter().map(|(_, part)| part.keyspace).fold(self.ts, Ts::min)
+        let Recovered { ts, served, .. } = &self.checkpoint;
+        served.iter().map(|(_, part)| part.keyspace).fold(*ts, Ts::min)
     }
-}
 
-impl Writing {
-    /// The same.
-    pub(super) fn oldest_needed(&self) -> Ts {
-        self.served.iter().map(|part| part.keyspace).fold(self.ts, Ts::min)
+    /// Whether it waits for rows that the process receives.
+    pub(super) fn awaits_parts(&self) -> bool {
+        self.awaited == Awaited::Parts
+    }
+
+    /// The parts that others may still ask for.
+    fn served(&self) -> BTreeSet<PartId> {
+        self.checkpoint.served.iter().map(|(_, part)| *part).collect()
     }
 }
 
@@ -74,91 +71,162 @@ struct CheckpointRead {
     executing: BTreeSet<usize>,
 }
 
+/// Rows that are on their way to the disk.
+#[derive(Debug)]
+pub(super) enum OnTheirWay {
+    /// From a read of a shard, which sends more when these are there.
+    Read { shard: usize, time: Ts },
+    /// Of a part that is received, whose rows begin here.
+    Received { begin: Ts },
+}
+
 impl Core {
     /// A checkpoint of the present moment, of everything up to `ts`, has been asked for: of everybody by an ordered message, so
-    /// that replicas can compare what they hold, or it is this process's own. A newer one makes one that has not begun
-    /// unnecessary.
+    /// that replicas can compare what they hold, or it is this process's own. A newer one makes those unnecessary that have
+    /// not begun.
     pub(super) fn request_checkpoint(&mut self, ts: Ts, of_everybody: bool) {
-        let served: Vec<(ProcessId, PartId)> = self.moving.migrations.served().collect();
-        let (catalog, config) = (self.catalog.clone(), self.options.config.clone());
         let holds_some = !self.held.is_empty();
         let held = if holds_some { self.held.clone() } else { self.moving.retained.clone() };
         let compared = of_everybody && holds_some;
-        let passed = self.passed.values().copied().collect();
-        let mut catalogs = self.moving.catalogs.clone();
-        catalogs.retain(|keyspace, _| served.iter().any(|(_, part)| part.keyspace == *keyspace));
-        self.requested = Some(Requested { ts, catalog, config, passed, held, compared, served, catalogs });
+        if let Some(unnecessary) = self.moving.checkpoint.take() {
+            self.effects.push(Effect::ForgetRows { ts: unnecessary.checkpoint.ts, range: None });
+        }
+        self.requested = Some(self.checkpoint(ts, held, compared));
     }
 
-    /// Begins a checkpoint whose time has come.
-    pub(super) fn begin_checkpoint(&mut self) {
-        let writes = &self.writes;
-        if self.writing.is_some() {
-            return;
-        }
-        let Some(requested) = self.requested.take_if(|requested| !runs_until(writes, requested.ts)) else {
-            return;
-        };
-        let Requested { ts, catalog, config, passed, held, compared, served, catalogs } = requested;
-        let mut parts: Vec<PartId> = served.iter().map(|(_, part)| *part).collect();
-        parts.sort_unstable();
-        parts.dedup();
+    /// A checkpoint of what a read at a keyspace message sees, which has its turn. What of that is to be received is written
+    /// as it comes ([`Core::install`]): when everything is there, little is left to do until it is durable.
+    pub(super) fn begin_checkpoint_of_parts(&mut self, keyspace: Ts, received: &[KeyRange]) {
+        let held = self.held.clone();
+        let mut read = self.options.config.parts(&held);
+        read.retain(|part| !received.iter().any(|range| range.overlaps(part)));
+        let checkpoint = self.checkpoint(keyspace, held, false);
+        self.moving.checkpoint = Some(Writing { read, awaited: Awaited::Parts, ..checkpoint });
+    }
+
+    fn checkpoint(&self, ts: Ts, held: Vec<KeyRange>, compared: bool) -> Writing {
+        let served: Vec<(ProcessId, PartId)> = self.moving.migrations.served().collect();
+        let mut catalogs = self.moving.catalogs.clone();
+        catalogs.retain(|keyspace, _| served.iter().any(|(_, part)| part.keyspace == *keyspace));
         let checkpoint = Recovered {
             ts,
-            catalog: Arc::unwrap_or_clone(catalog),
-            ballots: self.ballots.up_to(ts),
-            passed,
+            catalog: Catalog::clone(&self.catalog),
+            ballots: Vec::new(),
+            passed: self.passed.values().copied().collect(),
             hashes: Vec::new(),
-            config: Some(config),
+            config: Some(self.options.config.clone()),
             held: held.clone(),
             served,
             catalogs,
         };
-        // Nothing is read for one who holds nothing: it may have a keyspace message's turn at this very moment.
-        let empty = held.is_empty() && parts.is_empty();
-        let present = checkpoint.catalog.tables().filter(|_| !empty).cloned();
-        let dropped = checkpoint.dropped().into_iter();
-        let tables = present.map(|table| (table, false)).chain(dropped.map(|table| (table, true))).collect();
-        self.writing = Some(Writing {
-            ts,
-            tables,
-            held,
+        Writing {
+            checkpoint,
             compared,
-            served: parts,
+            read: held,
+            awaited: Awaited::Nothing,
+            tables: VecDeque::new(),
             reads: BTreeMap::new(),
             hashes: BTreeMap::new(),
             complete: false,
-        });
-        self.effects.push(Effect::BeginCheckpoint(Box::new(checkpoint)));
+        }
+    }
+
+    /// Begins a checkpoint whose time has come, and completes the one that has everything.
+    pub(super) fn write_checkpoint(&mut self) {
+        self.begin_checkpoint();
+        self.complete_checkpoint();
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let writes = &self.writes;
+        if self.writing.is_some() {
+            return;
+        }
+        let is_due = |writing: &mut Writing| !runs_until(writes, writing.checkpoint.ts);
+        // That of parts is the newer one.
+        let due = self.requested.take_if(is_due).or_else(|| self.moving.checkpoint.take_if(is_due));
+        let Some(mut writing) = due else { return };
+        let checkpoint = &writing.checkpoint;
+        // Nothing is read for it where it holds nothing: it may have a keyspace message's turn at this very moment.
+        let empty = writing.read.is_empty() && checkpoint.served.is_empty();
+        let present = checkpoint.catalog.tables().filter(|_| !empty).cloned();
+        let dropped = checkpoint.dropped().into_iter();
+        writing.tables =
+            present.map(|table| (table, false)).chain(dropped.map(|table| (table, true))).collect();
+        self.writing = Some(writing);
         self.read_next_table();
     }
 
     /// Whether some checkpoint needs rows that are no longer in the catalog.
     pub(super) fn is_reading_checkpoint(&self) -> bool {
-        self.requested.is_some() || self.writing.as_ref().is_some_and(|writing| !writing.complete)
+        self.unread_checkpoints().next().is_some()
     }
 
-    /// Reads the rows of the next table of a checkpoint, and their content hashes if they are compared; without one, its files can be completed.
+    /// Checkpoints for which rows have to be read.
+    pub(super) fn unread_checkpoints(&self) -> impl Iterator<Item = &Writing> {
+        let writing = self.writing.as_ref().filter(|writing| !writing.complete);
+        writing.into_iter().chain(&self.requested).chain(&self.moving.checkpoint)
+    }
+
+    /// Everything that a keyspace message instructed has been received.
+    pub(super) fn parts_are_there(&mut self, keyspace: Ts) {
+        let Core { moving, writing, .. } = self;
+        let mut checkpoints = moving.checkpoint.iter_mut().chain(writing);
+        match checkpoints.find(|writing| writing.awaits_parts() && writing.checkpoint.ts == keyspace) {
+            Some(writing) => writing.awaited = Awaited::Late,
+            // Everything up to here has been given to the shards, or waits to be: it is executed first.
+            None => self.request_checkpoint(self.delivered, false),
+        }
+    }
+
+    /// What is to be received does not come.
+    pub(super) fn abandon_checkpoint_of_parts(&mut self) {
+        let writing = self.writing.take_if(|writing| writing.awaits_parts());
+        for abandoned in self.moving.checkpoint.take().into_iter().chain(writing) {
+            self.effects.push(Effect::ForgetRows { ts: abandoned.checkpoint.ts, range: None });
+            self.cancel_reads_of(abandoned);
+        }
+    }
+
+    /// The checkpoint for which rows are received that a keyspace message moves.
+    pub(super) fn is_checkpoint_of_parts(&self, keyspace: Ts) -> bool {
+        let mut checkpoints = self.moving.checkpoint.iter().chain(&self.writing);
+        checkpoints.any(|writing| writing.awaits_parts() && writing.checkpoint.ts == keyspace)
+    }
+
+    /// Completes the checkpoint when it has all its rows.
+    fn complete_checkpoint(&mut self) {
+        let Some(writing) = &mut self.writing else { return };
+        let is_there = match writing.awaited {
+            Awaited::Nothing => true,
+            Awaited::Parts => false,
+            Awaited::Late => self.late.is_empty(),
+        };
+        let is_read = writing.reads.is_empty() && writing.tables.is_empty();
+        if writing.complete || !(is_read && is_there) {
+            return;
+        }
+        writing.complete = true;
+        let hashes = std::mem::take(&mut writing.hashes).into_iter();
+        let hashes: Vec<ContentHash> = hashes.map(|((table, range), hash)| (table, range, hash)).collect();
+        let ts = writing.checkpoint.ts;
+        self.hashes_at = (ts, hashes.clone());
+        let ballots = self.ballots.up_to(ts);
+        let checkpoint = Recovered { ballots, hashes, ..writing.checkpoint.clone() };
+        self.effects.push(Effect::EndCheckpoint(Box::new(checkpoint)));
+    }
+
+    /// Reads the rows of the next table of a checkpoint, and their content hashes if they are compared.
     fn read_next_table(&mut self) {
         let Some(writing) = &mut self.writing else { return };
-        let ts = writing.ts;
-        let Some((table, is_dropped)) = writing.tables.pop_front() else {
-            writing.complete = true;
-            let hashes: Vec<ContentHash> = std::mem::take(&mut writing.hashes)
-                .into_iter()
-                .map(|((table, range), hash)| (table, range, hash))
-                .collect();
-            self.hashes_at = (ts, hashes.clone());
-            self.effects.push(Effect::EndCheckpoint { ts, hashes });
-            return;
-        };
+        let Some((table, is_dropped)) = writing.tables.pop_front() else { return };
         let rows = || ReadOutput::Rows { projection: Vec::new(), top: None };
-        let (held, served, compared) = (writing.held.clone(), writing.served.clone(), writing.compared);
-        if !is_dropped {
-            self.read_for_checkpoint(&table, None, held.clone(), rows());
-        }
-        if !is_dropped && compared {
-            self.read_for_checkpoint(&table, None, held, ReadOutput::ContentHash);
+        let (read, served, compared) = (writing.read.clone(), writing.served(), writing.compared);
+        if !is_dropped && !read.is_empty() {
+            self.read_for_checkpoint(&table, None, read.clone(), rows());
+            if compared {
+                self.read_for_checkpoint(&table, None, read, ReadOutput::ContentHash);
+            }
         }
         for PartId { keyspace, range } in served {
             self.read_for_checkpoint(&table, Some(keyspace), vec![range], rows());
@@ -176,7 +244,7 @@ impl Core {
         let executing = (0..self.options.shards).collect();
         let Some(writing) = &mut self.writing else { return };
         writing.reads.insert(time, CheckpointRead { table: table.id, until, executing });
-        let read_ts = until.map_or(end(writing.ts), local);
+        let read_ts = until.map_or(end(writing.checkpoint.ts), local);
         let read = OperationKind::Read(Read { predicate: Vec::new(), output });
         self.submit_to_all(time, read_ts, table.id, read, ranges);
     }
@@ -187,8 +255,9 @@ impl Core {
         match effect {
             ShardEffect::Block { ts, range, block } if writing.reads.contains_key(&ts) => {
                 let CheckpointRead { table, until, .. } = writing.reads[&ts];
-                self.effects.push(Effect::Allow { shard, ts, batches: 1 });
-                self.effects.push(Effect::CheckpointRows { table, until, range, block });
+                let (of, block) = (writing.checkpoint.ts, block.into());
+                self.on_their_way.push_back(OnTheirWay::Read { shard, time: ts });
+                self.effects.push(Effect::CheckpointRows { ts: of, table, until, range, block });
             }
             // Others ask for content hashes, too.
             ShardEffect::ContentHash { ts, range, hash } if writing.reads.contains_key(&ts) => {
@@ -218,19 +287,39 @@ impl Core {
         None
     }
 
+    /// Some rows are on their way no more.
+    pub(super) fn checkpoint_took(&mut self) {
+        match self.on_their_way.pop_front() {
+            Some(OnTheirWay::Read { shard, time }) => {
+                self.effects.push(Effect::Allow { shard, ts: time, batches: 1 });
+            }
+            Some(OnTheirWay::Received { begin }) => self.taken(begin),
+            None => {}
+        }
+    }
+
     /// The checkpoint cannot be written: nothing is read for it any more.
     pub(super) fn checkpoint_failed(&mut self, ts: Ts) {
         // Another one is due, also when nothing is written any more.
         self.logged = self.logged.max(1);
-        let Some(writing) = self.writing.take_if(|writing| writing.ts == ts) else { return };
+        if let Some(failed) = self.writing.take_if(|writing| writing.checkpoint.ts == ts) {
+            self.cancel_reads_of(failed);
+        }
+    }
+
+    fn cancel_reads_of(&mut self, writing: Writing) {
         for (ts, read) in writing.reads {
             self.effects.extend(read.executing.into_iter().map(|shard| Effect::Cancel { shard, ts }));
         }
     }
 
     pub(super) fn checkpoint_done(&mut self, ts: Ts) {
-        let written = self.writing.take().filter(|writing| writing.complete).map(|writing| writing.ts);
-        assert_eq!(written, Some(ts), "checkpoint {ts} was not being written");
+        let written = self.writing.take().filter(|writing| writing.complete);
+        assert_eq!(
+            written.map(|writing| writing.checkpoint.ts),
+            Some(ts),
+            "checkpoint {ts} was not being written"
+        );
         self.durable = ts;
         self.hashes = std::mem::take(&mut self.hashes_at.1);
         for peer in self.peers_of_ring().collect::<Vec<_>>() {
@@ -243,6 +332,9 @@ impl Core {
         self.forget();
         // What has been received up to a checkpoint's `Ts` is in it.
         self.migrate(migration::Event::Durable(Ts(ts.0 + 1)));
+        if !self.moving.is_waiting() && std::mem::take(&mut self.moving.has_missed_a_checkpoint) {
+            self.request_checkpoint(self.delivered, false);
+        }
     }
 
     pub(super) fn peer_durable(&mut self, from: ProcessId, ts: Ts, hashes: Vec<ContentHash>, reply: bool) {

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
     operation::{Decision, Effect as ShardEffect, OrderedOperation, PayloadId, RowBatch},
@@ -154,6 +155,8 @@ pub enum Event {
         /// It wants to know about ours.
         reply: bool,
     },
+    /// The rows of an [`Effect::CheckpointRows`] are not kept in memory any more.
+    CheckpointTook,
     /// The checkpoint that [`Effect::EndCheckpoint`] completed is durable.
     CheckpointDone {
         /// Its `Ts`.
@@ -270,27 +273,30 @@ pub enum Effect {
     Send(ProcessId, Wire),
     /// Send to a client.
     Answer(ProcessId, Answer),
-    /// Begin to write a checkpoint: everything before its `Ts` has been executed and decided. Rows visible to a read
-    /// with this `Ts` belong to it, and those as of earlier ones that others may still ask for.
-    BeginCheckpoint(Box<Recovered>),
-    /// Rows of the checkpoint that has begun.
+    /// Rows of the checkpoint of this `Ts`: what a read just behind it sees, and rows as of earlier ones that others may still
+    /// ask for. The answer is [`Event::CheckpointTook`].
     CheckpointRows {
+        /// The checkpoint.
+        ts: Ts,
         /// Of this table.
         table: TableId,
         /// For what others are to receive: as of when.
         until: Option<Ts>,
-        /// In this primary range.
+        /// In this range.
         range: KeyRange,
         /// As segments hold them, for [`carousel_engine::Shard::install`].
-        block: Vec<u8>,
+        block: Bytes,
     },
-    /// The checkpoint has all its rows.
-    EndCheckpoint {
-        /// Its `Ts`.
+    /// Rows of a checkpoint are of no use.
+    ForgetRows {
+        /// The checkpoint.
         ts: Ts,
-        /// Content hashes at that `Ts`.
-        hashes: Vec<ContentHash>,
+        /// Those in this range, as of the checkpoint's `Ts`; all of them where there is none.
+        range: Option<KeyRange>,
     },
+    /// A checkpoint has all its rows, and everything up to its `Ts` has been executed and decided: to be written with what
+    /// else belongs to it.
+    EndCheckpoint(Box<Recovered>),
     /// Something else for a shard.
     Shard {
         /// Which.

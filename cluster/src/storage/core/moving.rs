@@ -20,7 +20,10 @@ use carousel_engine::{
 
 use super::{
     Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId,
-    Recovered, Wire, global, held_by, local, serving::Session,
+    Recovered, Wire,
+    checkpoints::{OnTheirWay, Writing},
+    global, held_by, local,
+    serving::Session,
 };
 use crate::{
     config::{Configuration, Instruction, Keyspace, Membership, Transfer},
@@ -34,7 +37,7 @@ use crate::{
 
 /// Chunks that may wait for the shards to take those before them: the windows of many parts.
 const ARRIVED: usize = 128;
-/// Chunks that the shards are given before they have taken the first of them.
+/// Chunks that shards and disk are given before they have taken the first of them.
 const TAKING: usize = 4;
 
 /// A keyspace message whose turn it is, until the shards have changed their ranges.
@@ -70,8 +73,12 @@ pub(super) struct Moving {
     checking: Vec<Checking>,
     /// Chunks that have come while the shards had not taken those before.
     arrived: VecDeque<Event>,
-    /// When the rows begin that the shards are taking, and how often they have still to say that they have taken some.
+    /// When the rows begin that shards and disk are taking, and how often they have still to say that they have taken some.
     taking: (Ts, usize),
+    /// The checkpoint of what is being received, until it is being written.
+    pub(super) checkpoint: Option<Writing>,
+    /// A checkpoint has been ordered of everybody but those who receive.
+    pub(super) has_missed_a_checkpoint: bool,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
     pub(super) present: (Ts, Arc<Config>),
     /// It has the only copy of something, and joins when it has caught up with its earlier life.
@@ -108,6 +115,8 @@ impl Moving {
             checking: Vec::new(),
             arrived: VecDeque::new(),
             taking: (Ts::ZERO, 0),
+            checkpoint: None,
+            has_missed_a_checkpoint: false,
             present: (recovered.ts, options.config.clone()),
             rejoins: false,
             joining: None,
@@ -227,7 +236,7 @@ impl Core {
             self.moving.left = None;
         } else if self.requested.is_none() && self.writing.is_none() {
             self.request_checkpoint(self.delivered, false);
-            self.begin_checkpoint();
+            self.write_checkpoint();
         }
     }
 
@@ -251,6 +260,7 @@ impl Core {
     fn forget_moving(&mut self, ts: Ts) {
         let sessions: Vec<(ProcessId, PartId)> = self.moving.sessions.keys().copied().collect();
         sessions.into_iter().for_each(|session| self.close_session(session));
+        self.abandon_checkpoint_of_parts();
         let moving = &mut self.moving;
         moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), Limits::default());
         moving.changing = None;
@@ -274,6 +284,7 @@ impl Core {
         }
         self.moving.checking.retain(|checking| checking.part != part);
         self.moving.abandoned.push(part.range);
+        self.abandon_checkpoint_of_parts();
     }
 
     /// Whether some rows of a range are not received any more.
@@ -455,7 +466,7 @@ impl Core {
         if self.is_empty() && !held.is_empty() {
             // From here on the log is kept for it: a restart begins here again.
             self.request_checkpoint(Ts(ts.0 - 1), false);
-            self.begin_checkpoint();
+            self.write_checkpoint();
         }
         let ranges = |concerns: &dyn Fn(&Transfer) -> bool| -> Vec<KeyRange> {
             let mut ranges: Vec<KeyRange> = transfers
@@ -489,8 +500,14 @@ impl Core {
     }
 
     fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>) {
+        let id = self.options.id;
+        let received = transfers.iter().filter(|transfer| transfer.to == id);
+        let received: Vec<KeyRange> = received.map(|transfer| transfer.range).collect();
         self.moving.catalogs.insert(ts, self.catalog.clone());
         self.migrate(Event::Keyspace { ts, transfers });
+        if self.moving.migrations.is_waiting() {
+            self.begin_checkpoint_of_parts(ts, &received);
+        }
     }
 
     /// Tells the state machine what has happened and does what it says.
@@ -523,10 +540,10 @@ impl Core {
             migration::Effect::Discard(part) => {
                 self.moving.checking.retain(|checking| checking.part != part);
                 self.tell_shards(|| ShardCommand::Clear(part.range));
+                self.effects.push(Effect::ForgetRows { ts: part.keyspace, range: Some(part.range) });
             }
             migration::Effect::Install { part, hashes, .. } => self.check(part, hashes),
-            // Everything up to here has been given to the shards, or waits to be: it is executed first.
-            migration::Effect::Checkpoint { .. } => self.request_checkpoint(self.delivered, false),
+            migration::Effect::Checkpoint { keyspace } => self.parts_are_there(keyspace),
             migration::Effect::Announce { keyspace } => {
                 let process = self.options.id;
                 self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
@@ -537,18 +554,25 @@ impl Core {
         }
     }
 
-    /// Gives a chunk's rows to the shards, or keeps its votes.
+    /// Gives a chunk's rows to the shards and to the checkpoint, or keeps its votes.
     fn install(&mut self, part: PartId, chunk: &Chunk) {
         let Some(table) = chunk.table else {
             return self.receive_votes(&chunk.rows);
         };
-        let begin = Ts(local(part.keyspace).0 - 1);
-        // What shards were given for an earlier change is not counted any more.
+        let PartId { keyspace, range } = part;
+        let begin = Ts(local(keyspace).0 - 1);
+        let is_kept = self.is_checkpoint_of_parts(keyspace);
+        // What was given for an earlier change is not counted any more.
         let (known, waiting) = self.moving.taking;
         let waiting = if known == begin { waiting } else { 0 };
-        self.moving.taking = (begin, waiting + self.options.shards);
+        self.moving.taking = (begin, waiting + self.options.shards + usize::from(is_kept));
         let block = &chunk.rows;
-        self.tell_shards(|| ShardCommand::Install { table, range: part.range, block: block.clone(), begin });
+        self.tell_shards(|| ShardCommand::Install { table, range, block: block.clone(), begin });
+        if is_kept {
+            self.on_their_way.push_back(OnTheirWay::Received { begin });
+            let block = block.clone();
+            self.effects.push(Effect::CheckpointRows { ts: keyspace, table, until: None, range, block });
+        }
     }
 
     /// Asks the shards for the content hashes of a part that they have been given.
@@ -594,7 +618,7 @@ impl Core {
     pub(super) fn moving_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
         match effect {
             ShardEffect::Executed { ts, .. } if self.is_changing(ts) => self.changed(shard),
-            ShardEffect::Took { ts } if self.moving.taking.0 == ts => self.taken(),
+            ShardEffect::Took { ts } if self.moving.taking.0 == ts => self.taken(ts),
             ShardEffect::ContentHash { ts, hash, .. } if self.check_of(ts).is_some() => {
                 if let Some(checking) = self.check_of(ts)
                     && let Some((table, _)) = checking.reads.get(&ts)
@@ -635,13 +659,16 @@ impl Core {
         }
     }
 
-    /// Whether the shards have as many chunks to take as they are given.
+    /// Whether shards and disk have as many chunks to take as they are given.
     fn takes_enough(&self) -> bool {
-        self.moving.taking.1 >= TAKING * self.options.shards
+        self.moving.taking.1 >= TAKING * (self.options.shards + 1)
     }
 
-    /// A shard has taken the rows of a chunk.
-    fn taken(&mut self) {
+    /// A shard or the disk has taken the rows of a chunk, which begin here.
+    pub(super) fn taken(&mut self, begin: Ts) {
+        if self.moving.taking.0 != begin {
+            return;
+        }
         self.moving.taking.1 = self.moving.taking.1.saturating_sub(1);
         while !self.takes_enough()
             && let Some(chunk) = self.moving.arrived.pop_front()
