@@ -1,5 +1,5 @@
-//! Checkpoints on disk (DESIGN, decision 13): for every table and primary range a file of its rows as segments hold them,
-//! and a manifest.
+//! Checkpoints on disk (DESIGN, decision 13): for every table and primary range, or part of one that has been received, a
+//! file of its rows as segments hold them; and a manifest.
 //!
 //! A file of rows is a sequence of blocks ([`carousel_engine::operation::Effect::Block`]), each behind its length in bytes
 //! as 8 bytes, little-endian. Rows in full would have to be gathered to be written, and encoded again to be read.

@@ -20,7 +20,7 @@
 //! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
 //! A later life of a receiver that has been suspected abandons its parts: nobody sends them any more, or waits for them.
 //!
-//! When all parts are installed, the receiver needs a durable checkpoint behind M. Then it announces so by a message
+//! When all parts are installed, the receiver needs a durable checkpoint of M or behind it. Then it announces so by a message
 //! ([`crate::config::Configuration::Received`]), again and again until that message is ordered. Suspicions, too, come
 //! from the m-seq, so everybody agrees on who still has to send and who need not keep old versions any more.
 //!
@@ -191,7 +191,7 @@ pub enum Effect {
         /// What the sender's content hashes are.
         hashes: Vec<(TableId, u128)>,
     },
-    /// Make a checkpoint behind a keyspace message: everything has been received.
+    /// Everything that a keyspace message instructed has been received: complete its checkpoint, or make one behind it.
     Checkpoint {
         /// `Ts` of the keyspace message.
         keyspace: Ts,

@@ -1,7 +1,8 @@
 //! Checkpoints: what is read for them, and what follows when they are durable (DESIGN, decision 13).
 //!
 //! A checkpoint has the rows that a read just behind its `Ts` sees, those that others are still to receive as they were at
-//! the keyspace messages that say so, and whatever else the process needs to go on from there.
+//! the keyspace messages that say so, and whatever else the process needs to go on from there. Rows that the process
+//! receives itself belong to a checkpoint of the keyspace message that says so, in the form in which they come.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

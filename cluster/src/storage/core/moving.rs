@@ -3,8 +3,8 @@
 //!
 //! A keyspace message has its turn when everything before it has been given to the shards. They change their key
 //! ranges ([`Recut`]); then the process sends what others are to receive ([`super::serving`]), and takes what it is to
-//! receive itself. Until its parts are there, operations of their ranges wait ([`super::late`]). As soon as they are, it
-//! makes a checkpoint.
+//! receive itself. Until its parts are there, operations of their ranges wait ([`super::late`]). What comes also goes into a
+//! checkpoint of the keyspace message.
 //!
 //! What is received begins just before the keyspace message: a read at the message's `Ts` sees it, as it did where it
 //! came from.
