@@ -261,7 +261,7 @@ pub enum Wire {
         limit: Option<u64>,
         /// Bytes of messages since its last checkpoint.
         logged: u64,
-        /// Whether it is writing a checkpoint.
+        /// Whether it is writing a checkpoint, other than of rows that are still to be received.
         checkpointing: bool,
         /// Parts that are being received because of keyspace messages, with the number of chunks that have come.
         receiving: Vec<(PartId, u32)>,

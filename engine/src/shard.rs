@@ -279,9 +279,18 @@ impl Shard {
         if is_idle { Progress::Idle } else { Progress::Busy }
     }
 
-    /// Hashes some rows of a read that has found all of them, or makes some of a block of them.
+    /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
+    pub fn is_working_off(&self) -> bool {
+        !self.worked_off.is_empty()
+    }
+
+    /// Makes some of a block of the rows of a read that has found all of them, or else hashes some: whoever receives blocks
+    /// has something to do with them meanwhile.
     fn work_some_off(&mut self, effects: &mut Vec<Effect>) {
-        let Some(ts) = self.worked_off.pop_front() else { return };
+        let makes_blocks =
+            |ts: &Ts| self.riders.get(*ts).is_some_and(|rider| matches!(rider.work, Work::Blocks(_)));
+        let next = self.worked_off.iter().position(makes_blocks).unwrap_or(0);
+        let Some(ts) = self.worked_off.remove(next) else { return };
         let Some(mut rider) = self.riders.take(ts) else { return };
         let made = match self.tables.get(&rider.table) {
             Some(table) if matches!(rider.work, Work::Blocks(_)) => table.make_blocks(&mut rider, effects),

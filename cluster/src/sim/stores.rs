@@ -394,7 +394,7 @@ impl World {
                 let rows = CheckpointRows { table, until, range, block };
                 host.unfinished.entry(ts).or_default().push(rows);
                 let input = Input::Checkpoint(CheckpointOutcome::Took);
-                self.schedule(delay_us / 100, Item::Storage { to: id, input });
+                self.schedule(delay_us / 4, Item::Storage { to: id, input });
             }
             CheckpointCommand::Forget { ts, range: None } => {
                 host.unfinished.remove(&ts);

@@ -138,8 +138,8 @@ pub struct Core {
     /// Others may have heard votes from this life.
     has_told_votes: bool,
     pins: BTreeMap<Ts, PinLease>,
-    /// The checkpoint that waits for the execution of what was ordered before it, and the one being written.
-    requested: Option<Writing>,
+    /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
+    requested: VecDeque<Writing>,
     writing: Option<Writing>,
     /// Rows of checkpoints that the disk has not taken.
     on_their_way: VecDeque<OnTheirWay>,
@@ -227,7 +227,7 @@ impl Core {
             questions_asked: 0,
             has_told_votes: false,
             pins: BTreeMap::new(),
-            requested: None,
+            requested: VecDeque::new(),
             writing: None,
             on_their_way: VecDeque::new(),
             late: Late::default(),
@@ -302,7 +302,7 @@ impl Core {
     /// Whether a checkpoint waits or is being written, and not for rows that are still to be received: others need not wait
     /// for that.
     pub fn is_checkpointing(&self) -> bool {
-        self.writing.as_ref().is_some_and(|writing| !writing.awaits_parts()) || self.requested.is_some()
+        self.requested.iter().chain(&self.writing).any(|writing| !writing.awaits_parts())
     }
 
     /// Takes an event and returns what is to be done, in order.
@@ -403,7 +403,7 @@ impl Core {
         self.effects.push(Effect::Send(id.submitter, Wire::ReadsLost(vec![id])));
     }
 
-    /// Gives pending deliveries to the shards, as far as possible, and begins a checkpoint whose time has come.
+    /// Gives pending deliveries to the shards, as far as possible, and goes on with checkpoints.
     fn advance(&mut self) {
         self.submit_late();
         while self.may_go_on()
@@ -795,6 +795,7 @@ impl Core {
         let waiting: Vec<Ts> = waiting.map(|(time, _)| global(*time)).collect();
         waiting.iter().for_each(|ts| self.end_lost_vote(*ts));
         self.ask_votes(waiting);
+        self.note_what_has_come();
         self.migrate(migration::Event::Tick(now_ms));
         self.leave();
         if self.executed() == self.frontier && self.frontier > self.recovered {

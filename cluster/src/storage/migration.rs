@@ -335,6 +335,15 @@ impl Migrations {
         self.receiving.values().any(Receiving::is_open)
     }
 
+    /// Chunks of a part have come from a process, though they wait for those before them to be taken.
+    pub fn hear_from(&mut self, from: ProcessId, part: PartId) {
+        let now_ms = self.now_ms;
+        if let Some(incoming) = self.incoming(part).filter(|incoming| incoming.senders.first() == Some(&from))
+        {
+            (incoming.questions, incoming.progress_ms) = (0, now_ms);
+        }
+    }
+
     /// The oldest keyspace message at whose `Ts` rows may still have to be read for other processes: their versions
     /// must be kept.
     pub fn oldest_served(&self) -> Option<Ts> {

@@ -16,7 +16,7 @@ use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
     expr::EvalContext,
     operation::{Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch},
-    position::KeyRange,
+    position::{KeyRange, Position},
     shard::{Options, Progress},
 };
 
@@ -27,7 +27,7 @@ use super::{
     tests::schema,
 };
 use crate::{
-    config::{Change, Config, Configuration, Membership},
+    config::{Change, Config, Configuration, Instruction, Membership},
     message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId},
     router::{
         core::delivery,
@@ -190,6 +190,12 @@ impl World {
         let behind = self.log.iter().filter(|routed| routed.ts > ts);
         let deliveries = behind.filter_map(|routed| delivery(routed, process)).collect();
         self.handle(process, Event::Delivered { deliveries, frontier: self.mseq.ts() });
+    }
+
+    /// The middle of what a process holds.
+    fn middle(&self, number: u32) -> Position {
+        let held = self.mseq.config().held(ProcessId::storage(number))[0];
+        held.first / 2 + held.last / 2
     }
 
     fn change(&mut self, change: Change) -> Ts {
@@ -437,26 +443,70 @@ fn an_expansion_moves_rows_while_messages_go_on() {
 /// The checkpoint of who receives has what a read at the keyspace message sees: what it had, and what it was sent.
 #[test]
 fn who_has_received_goes_on_behind_the_keyspace_message() {
-    for receiver in [2, 5].map(ProcessId::storage) {
+    for expands in [false, true] {
         let mut world = World::with_rows(4, 2);
         world.join(5);
         world.settle();
-        let config = world.mseq.config();
-        let second = config.held(ProcessId::storage(2))[0];
-        let identifier = second.first / 2 + second.last / 2;
-        let keyspace = match receiver.number {
-            5 => world.change(Change::Expand { process: receiver, identifier }),
-            _ => world.change(Change::Rebalance { process: receiver, identifier }),
+        let identifier = world.middle(2);
+        let keyspace = world.change(match expands {
+            true => Change::Expand { process: ProcessId::storage(5), identifier },
+            false => Change::Rebalance { process: ProcessId::storage(2), identifier },
+        });
+        let receivers: BTreeSet<ProcessId> = {
+            let migrations = world.mseq.config().migrations();
+            let copies = migrations.values().flat_map(|migration| &migration.copies);
+            let to = |copy: &Instruction| match copy {
+                Instruction::Copy { to, .. } => Some(*to),
+                _ => None,
+            };
+            copies.filter_map(to).collect()
         };
         world.insert(300..400);
         world.settle();
-        assert_eq!(world.checkpoints[&receiver].recovered.ts, keyspace, "{}", world.trace);
-        assert!(world.unfinished.is_empty());
-        world.restart(receiver);
+        assert!(!receivers.is_empty() && world.unfinished.is_empty());
+        for receiver in receivers {
+            assert_eq!(world.checkpoints[&receiver].recovered.ts, keyspace, "{}", world.trace);
+            world.restart(receiver);
+        }
         world.settle();
         world.check_rows(400);
         world.compare_replicas();
     }
+}
+
+/// What one keyspace message moves is durable, and announced, though what the next one moves does not come.
+#[test]
+fn what_has_been_received_does_not_wait_for_what_is_received_next() {
+    let mut world = World::with_rows(4, 1);
+    let receiver = ProcessId::storage(5);
+    world.join(5);
+    world.settle();
+    world.trace.clear();
+    let identifier = world.middle(2);
+    let first = world.change(Change::Expand { process: receiver, identifier });
+    // Everybody is asked for a checkpoint meanwhile, which the receiver makes up for.
+    let missed = world.order(CLIENT, Body::Checkpoint, Vec::new());
+    let received = format!("s5 announces Received {{ keyspace: Ts({first})");
+    // The next one is there before the first is durable.
+    let identifier = world.middle(3);
+    let second = world.change(Change::Rebalance { process: ProcessId::storage(3), identifier });
+    world.cut = Some(ProcessId::storage(3));
+    world.settle();
+    assert!(world.trace.contains(&received), "{}", world.trace);
+    assert!(!world.trace.contains(&format!("Ts({second})")), "{}", world.trace);
+    world.cut = None;
+    world.wait(receiver, 1..20);
+    assert!(
+        world.trace.contains(&format!("s5 announces Received {{ keyspace: Ts({second})")),
+        "{}",
+        world.trace
+    );
+    assert!(world.unfinished.is_empty());
+    assert!(world.checkpoints[&receiver].recovered.ts > missed, "{}", world.trace);
+    world.check_rows(300);
+    world.restart(receiver);
+    world.settle();
+    world.check_rows(300);
 }
 
 #[test]

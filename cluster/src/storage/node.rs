@@ -52,7 +52,7 @@ pub(crate) enum Input {
     Shard(ShardEffects),
     /// The payload store has done something.
     Payload(PayloadEvent),
-    /// A checkpoint is durable, or cannot be written.
+    /// Some rows of a checkpoint are on disk, or all of it is, or cannot be.
     Checkpoint(CheckpointOutcome),
     /// What was sent there last has not arrived.
     Unreachable(ProcessId),

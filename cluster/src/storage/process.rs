@@ -93,7 +93,7 @@ pub struct Progress {
     pub watermarks: Watermarks,
     /// It has a subscription at the lead router.
     pub subscribed: bool,
-    /// A checkpoint waits or is being written.
+    /// A checkpoint waits or is being written, and not for rows that are still to be received.
     pub checkpointing: bool,
     /// Approximate bytes of the messages that have been delivered since the last checkpoint was ordered.
     pub logged: u64,

@@ -179,7 +179,9 @@ impl Scan {
     /// Does some of the work that there is.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
         let scanning = self.shard.step(effects);
-        self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
+        if !self.shard.is_working_off() {
+            self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
+        }
         if self.garbage { Progress::Busy } else { scanning }
     }
 

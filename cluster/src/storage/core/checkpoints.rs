@@ -28,13 +28,15 @@ enum Awaited {
 /// A checkpoint that waits for the execution of what was ordered before it, or is being written.
 #[derive(Debug)]
 pub(super) struct Writing {
-    /// What it says apart from the rows; votes and content hashes at its end.
+    /// What it says apart from the rows; content hashes at its end.
     checkpoint: Recovered,
     /// Whether other replicas have a checkpoint at the same `Ts` with the same rows: what an earlier life held ends where it
     /// was suspected.
     compared: bool,
     /// The ranges whose rows are read. Those of others come as they are received.
     read: Vec<KeyRange>,
+    /// It has rows that come as they are received, perhaps before it begins.
+    has_parts: bool,
     awaited: Awaited,
     /// Tables that have not been read, and whether they have been dropped.
     tables: VecDeque<(Arc<TableSchema>, bool)>,
@@ -83,16 +85,15 @@ pub(super) enum OnTheirWay {
 
 impl Core {
     /// A checkpoint of the present moment, of everything up to `ts`, has been asked for: of everybody by an ordered message, so
-    /// that replicas can compare what they hold, or it is this process's own. A newer one makes those unnecessary that have
-    /// not begun.
+    /// that replicas can compare what they hold, or it is this process's own. A newer one makes one unnecessary that has
+    /// nothing yet.
     pub(super) fn request_checkpoint(&mut self, ts: Ts, of_everybody: bool) {
         let holds_some = !self.held.is_empty();
         let held = if holds_some { self.held.clone() } else { self.moving.retained.clone() };
         let compared = of_everybody && holds_some;
-        if let Some(unnecessary) = self.moving.checkpoint.take() {
-            self.effects.push(Effect::ForgetRows { ts: unnecessary.checkpoint.ts, range: None });
-        }
-        self.requested = Some(self.checkpoint(ts, held, compared));
+        self.moving.has_missed_a_checkpoint = false;
+        self.requested.retain(|unbegun| unbegun.has_parts);
+        self.requested.push_back(self.checkpoint(ts, held, compared));
     }
 
     /// A checkpoint of what a read at a keyspace message sees, which has its turn. What of that is to be received is written
@@ -102,7 +103,8 @@ impl Core {
         let mut read = self.options.config.parts(&held);
         read.retain(|part| !received.iter().any(|range| range.overlaps(part)));
         let checkpoint = self.checkpoint(keyspace, held, false);
-        self.moving.checkpoint = Some(Writing { read, awaited: Awaited::Parts, ..checkpoint });
+        let of_parts = Writing { read, has_parts: true, awaited: Awaited::Parts, ..checkpoint };
+        self.requested.push_back(of_parts);
     }
 
     fn checkpoint(&self, ts: Ts, held: Vec<KeyRange>, compared: bool) -> Writing {
@@ -124,6 +126,7 @@ impl Core {
             checkpoint,
             compared,
             read: held,
+            has_parts: false,
             awaited: Awaited::Nothing,
             tables: VecDeque::new(),
             reads: BTreeMap::new(),
@@ -143,10 +146,13 @@ impl Core {
         if self.writing.is_some() {
             return;
         }
-        let is_due = |writing: &mut Writing| !runs_until(writes, writing.checkpoint.ts);
-        // That of parts is the newer one.
-        let due = self.requested.take_if(is_due).or_else(|| self.moving.checkpoint.take_if(is_due));
-        let Some(mut writing) = due else { return };
+        // They are in the order of their `Ts`.
+        let is_due = |writing: &Writing| !runs_until(writes, writing.checkpoint.ts);
+        if !self.requested.front().is_some_and(is_due) {
+            return;
+        }
+        let Some(mut writing) = self.requested.pop_front() else { return };
+        writing.checkpoint.ballots = self.ballots.up_to(writing.checkpoint.ts);
         let checkpoint = &writing.checkpoint;
         // Nothing is read for it where it holds nothing: it may have a keyspace message's turn at this very moment.
         let empty = writing.read.is_empty() && checkpoint.served.is_empty();
@@ -166,45 +172,60 @@ impl Core {
     /// Checkpoints for which rows have to be read.
     pub(super) fn unread_checkpoints(&self) -> impl Iterator<Item = &Writing> {
         let writing = self.writing.as_ref().filter(|writing| !writing.complete);
-        writing.into_iter().chain(&self.requested).chain(&self.moving.checkpoint)
+        writing.into_iter().chain(&self.requested)
     }
 
     /// Everything that a keyspace message instructed has been received.
     pub(super) fn parts_are_there(&mut self, keyspace: Ts) {
-        let Core { moving, writing, .. } = self;
-        let mut checkpoints = moving.checkpoint.iter_mut().chain(writing);
-        match checkpoints.find(|writing| writing.awaits_parts() && writing.checkpoint.ts == keyspace) {
+        match self.checkpoint_of_parts(keyspace) {
             Some(writing) => writing.awaited = Awaited::Late,
             // Everything up to here has been given to the shards, or waits to be: it is executed first.
             None => self.request_checkpoint(self.delivered, false),
         }
     }
 
-    /// What is to be received does not come.
-    pub(super) fn abandon_checkpoint_of_parts(&mut self) {
-        let writing = self.writing.take_if(|writing| writing.awaits_parts());
-        for abandoned in self.moving.checkpoint.take().into_iter().chain(writing) {
-            self.effects.push(Effect::ForgetRows { ts: abandoned.checkpoint.ts, range: None });
-            self.cancel_reads_of(abandoned);
+    /// What has waited for parts has been given to the shards.
+    pub(super) fn late_is_submitted(&mut self) {
+        let checkpoints = self.requested.iter_mut().chain(&mut self.writing);
+        for writing in checkpoints.filter(|writing| writing.awaited == Awaited::Late) {
+            writing.awaited = Awaited::Nothing;
         }
     }
 
+    /// What is to be received does not come.
+    pub(super) fn abandon_checkpoint_of_parts(&mut self) {
+        let writing = self.writing.take_if(|writing| writing.awaits_parts());
+        let (abandoned, others): (VecDeque<Writing>, VecDeque<Writing>) =
+            std::mem::take(&mut self.requested).into_iter().partition(Writing::awaits_parts);
+        self.requested = others;
+        abandoned.into_iter().chain(writing).for_each(|writing| self.drop_checkpoint(writing));
+    }
+
+    /// Forgets checkpoints that have not begun, and the one that still waits for rows.
+    pub(super) fn drop_unbegun_checkpoints(&mut self) {
+        self.abandon_checkpoint_of_parts();
+        let unbegun = std::mem::take(&mut self.requested);
+        unbegun.into_iter().for_each(|writing| self.drop_checkpoint(writing));
+    }
+
+    fn drop_checkpoint(&mut self, writing: Writing) {
+        if writing.has_parts {
+            self.effects.push(Effect::ForgetRows { ts: writing.checkpoint.ts, range: None });
+        }
+        self.cancel_reads_of(writing);
+    }
+
     /// The checkpoint for which rows are received that a keyspace message moves.
-    pub(super) fn is_checkpoint_of_parts(&self, keyspace: Ts) -> bool {
-        let mut checkpoints = self.moving.checkpoint.iter().chain(&self.writing);
-        checkpoints.any(|writing| writing.awaits_parts() && writing.checkpoint.ts == keyspace)
+    pub(super) fn checkpoint_of_parts(&mut self, keyspace: Ts) -> Option<&mut Writing> {
+        let mut checkpoints = self.requested.iter_mut().chain(&mut self.writing);
+        checkpoints.find(|writing| writing.awaits_parts() && writing.checkpoint.ts == keyspace)
     }
 
     /// Completes the checkpoint when it has all its rows.
     fn complete_checkpoint(&mut self) {
         let Some(writing) = &mut self.writing else { return };
-        let is_there = match writing.awaited {
-            Awaited::Nothing => true,
-            Awaited::Parts => false,
-            Awaited::Late => self.late.is_empty(),
-        };
         let is_read = writing.reads.is_empty() && writing.tables.is_empty();
-        if writing.complete || !(is_read && is_there) {
+        if writing.complete || !is_read || writing.awaited != Awaited::Nothing {
             return;
         }
         writing.complete = true;
@@ -212,8 +233,11 @@ impl Core {
         let hashes: Vec<ContentHash> = hashes.map(|((table, range), hash)| (table, range, hash)).collect();
         let ts = writing.checkpoint.ts;
         self.hashes_at = (ts, hashes.clone());
-        let ballots = self.ballots.up_to(ts);
-        let checkpoint = Recovered { ballots, hashes, ..writing.checkpoint.clone() };
+        if writing.has_parts {
+            // Votes come with the rows.
+            writing.checkpoint.ballots = self.ballots.up_to(ts);
+        }
+        let checkpoint = Recovered { hashes, ..writing.checkpoint.clone() };
         self.effects.push(Effect::EndCheckpoint(Box::new(checkpoint)));
     }
 
@@ -294,7 +318,7 @@ impl Core {
             Some(OnTheirWay::Read { shard, time }) => {
                 self.effects.push(Effect::Allow { shard, ts: time, batches: 1 });
             }
-            Some(OnTheirWay::Received { begin }) => self.taken(begin),
+            Some(OnTheirWay::Received { begin }) => self.disk_took(begin),
             None => {}
         }
     }
@@ -333,7 +357,8 @@ impl Core {
         self.forget();
         // What has been received up to a checkpoint's `Ts` is in it.
         self.migrate(migration::Event::Durable(Ts(ts.0 + 1)));
-        if !self.moving.is_waiting() && std::mem::take(&mut self.moving.has_missed_a_checkpoint) {
+        let is_free = !self.moving.is_waiting() && self.moving.abandoned.is_empty();
+        if is_free && self.requested.is_empty() && self.moving.has_missed_a_checkpoint {
             self.request_checkpoint(self.delivered, false);
         }
     }

@@ -138,6 +138,7 @@ impl Core {
         }
         if self.late.waiting.is_empty() {
             self.late.ranges.clear();
+            self.late_is_submitted();
         }
     }
 }

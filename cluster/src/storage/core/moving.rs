@@ -20,10 +20,7 @@ use carousel_engine::{
 
 use super::{
     Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId,
-    Recovered, Wire,
-    checkpoints::{OnTheirWay, Writing},
-    global, held_by, local,
-    serving::Session,
+    Recovered, Wire, checkpoints::OnTheirWay, global, held_by, local, serving::Session,
 };
 use crate::{
     config::{Configuration, Instruction, Keyspace, Membership, Transfer},
@@ -37,7 +34,7 @@ use crate::{
 
 /// Chunks that may wait for the shards to take those before them: the windows of many parts.
 const ARRIVED: usize = 128;
-/// Chunks that shards and disk are given before they have taken the first of them.
+/// Chunks that each shard and the disk are given before they have taken the first of them.
 const TAKING: usize = 4;
 
 /// A keyspace message whose turn it is, until the shards have changed their ranges.
@@ -58,6 +55,17 @@ struct Checking {
     reads: BTreeMap<Ts, (TableId, BTreeSet<usize>)>,
 }
 
+/// What has been given away of the chunks that have come, and is not taken.
+#[derive(Debug, Default)]
+struct Taking {
+    /// When their rows begin.
+    begin: Ts,
+    /// How often shards have still to say that they have taken some.
+    shards: usize,
+    /// And the disk.
+    disk: usize,
+}
+
 /// What the process knows about rows that move.
 #[derive(Debug)]
 pub(super) struct Moving {
@@ -73,10 +81,7 @@ pub(super) struct Moving {
     checking: Vec<Checking>,
     /// Chunks that have come while the shards had not taken those before.
     arrived: VecDeque<Event>,
-    /// When the rows begin that shards and disk are taking, and how often they have still to say that they have taken some.
-    taking: (Ts, usize),
-    /// The checkpoint of what is being received, until it is being written.
-    pub(super) checkpoint: Option<Writing>,
+    taking: Taking,
     /// A checkpoint has been ordered of everybody but those who receive.
     pub(super) has_missed_a_checkpoint: bool,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
@@ -114,8 +119,7 @@ impl Moving {
             reads: BTreeMap::new(),
             checking: Vec::new(),
             arrived: VecDeque::new(),
-            taking: (Ts::ZERO, 0),
-            checkpoint: None,
+            taking: Taking::default(),
             has_missed_a_checkpoint: false,
             present: (recovered.ts, options.config.clone()),
             rejoins: false,
@@ -234,7 +238,7 @@ impl Core {
         };
         if self.durable >= left {
             self.moving.left = None;
-        } else if self.requested.is_none() && self.writing.is_none() {
+        } else if self.requested.is_empty() && self.writing.is_none() {
             self.request_checkpoint(self.delivered, false);
             self.write_checkpoint();
         }
@@ -260,7 +264,7 @@ impl Core {
     fn forget_moving(&mut self, ts: Ts) {
         let sessions: Vec<(ProcessId, PartId)> = self.moving.sessions.keys().copied().collect();
         sessions.into_iter().for_each(|session| self.close_session(session));
-        self.abandon_checkpoint_of_parts();
+        self.drop_unbegun_checkpoints();
         let moving = &mut self.moving;
         moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), Limits::default());
         moving.changing = None;
@@ -268,6 +272,7 @@ impl Core {
         moving.checking.clear();
         moving.arrived.clear();
         moving.abandoned.clear();
+        moving.has_missed_a_checkpoint = false;
     }
 
     /// A part is not received any more: nothing is executed in its range, and nobody waits for that. What is there of other
@@ -561,11 +566,13 @@ impl Core {
         };
         let PartId { keyspace, range } = part;
         let begin = Ts(local(keyspace).0 - 1);
-        let is_kept = self.is_checkpoint_of_parts(keyspace);
-        // What was given for an earlier change is not counted any more.
-        let (known, waiting) = self.moving.taking;
-        let waiting = if known == begin { waiting } else { 0 };
-        self.moving.taking = (begin, waiting + self.options.shards + usize::from(is_kept));
+        let is_kept = self.checkpoint_of_parts(keyspace).is_some();
+        if self.moving.taking.begin != begin {
+            // What was given for an earlier change is not counted any more.
+            self.moving.taking = Taking { begin, ..Taking::default() };
+        }
+        self.moving.taking.shards += self.options.shards;
+        self.moving.taking.disk += usize::from(is_kept);
         let block = &chunk.rows;
         self.tell_shards(|| ShardCommand::Install { table, range, block: block.clone(), begin });
         if is_kept {
@@ -618,7 +625,10 @@ impl Core {
     pub(super) fn moving_effect(&mut self, shard: usize, effect: ShardEffect) -> Option<ShardEffect> {
         match effect {
             ShardEffect::Executed { ts, .. } if self.is_changing(ts) => self.changed(shard),
-            ShardEffect::Took { ts } if self.moving.taking.0 == ts => self.taken(ts),
+            ShardEffect::Took { ts } if self.moving.taking.begin == ts => {
+                self.moving.taking.shards = self.moving.taking.shards.saturating_sub(1);
+                self.take_what_has_come();
+            }
             ShardEffect::ContentHash { ts, hash, .. } if self.check_of(ts).is_some() => {
                 if let Some(checking) = self.check_of(ts)
                     && let Some((table, _)) = checking.reads.get(&ts)
@@ -659,21 +669,35 @@ impl Core {
         }
     }
 
-    /// Whether shards and disk have as many chunks to take as they are given.
+    /// Whether shards or disk have as many chunks to take as they are given.
     fn takes_enough(&self) -> bool {
-        self.moving.taking.1 >= TAKING * (self.options.shards + 1)
+        let Taking { shards, disk, .. } = self.moving.taking;
+        shards >= TAKING * self.options.shards || disk >= TAKING
     }
 
-    /// A shard or the disk has taken the rows of a chunk, which begin here.
-    pub(super) fn taken(&mut self, begin: Ts) {
-        if self.moving.taking.0 != begin {
-            return;
+    /// The disk has taken the rows of a chunk, which begin here.
+    pub(super) fn disk_took(&mut self, begin: Ts) {
+        if self.moving.taking.begin == begin {
+            self.moving.taking.disk = self.moving.taking.disk.saturating_sub(1);
+            self.take_what_has_come();
         }
-        self.moving.taking.1 = self.moving.taking.1.saturating_sub(1);
+    }
+
+    fn take_what_has_come(&mut self) {
         while !self.takes_enough()
             && let Some(chunk) = self.moving.arrived.pop_front()
         {
             self.migrate(chunk);
+        }
+    }
+
+    /// Nobody need be asked again for what has come and waits here.
+    pub(super) fn note_what_has_come(&mut self) {
+        let Moving { arrived, migrations, .. } = &mut self.moving;
+        for event in arrived {
+            if let Event::Chunk { from, part, .. } = event {
+                migrations.hear_from(*from, *part);
+            }
         }
     }
 
