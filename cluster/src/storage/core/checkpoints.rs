@@ -177,8 +177,9 @@ impl Core {
 
     /// Everything that a keyspace message instructed has been received.
     pub(super) fn parts_are_there(&mut self, keyspace: Ts) {
+        let awaited = if self.late.is_empty() { Awaited::Nothing } else { Awaited::Late };
         match self.checkpoint_of_parts(keyspace) {
-            Some(writing) => writing.awaited = Awaited::Late,
+            Some(writing) => writing.awaited = awaited,
             // Everything up to here has been given to the shards, or waits to be: it is executed first.
             None => self.request_checkpoint(self.delivered, false),
         }
