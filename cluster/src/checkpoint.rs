@@ -354,7 +354,7 @@ mod tests {
         Recovered { ts: Ts(ts), config, ..Recovered::default() }
     }
 
-    fn blocks(checkpoint: &Checkpoint) -> Vec<(TableId, Option<Ts>, KeyRange, Vec<Vec<u8>>)> {
+    fn blocks(checkpoint: &Checkpoint) -> Vec<(Rows, Vec<Vec<u8>>)> {
         let files = checkpoint.files.iter().map(|file| {
             let mut blocks = Vec::new();
             let each = |block: &[u8]| {
@@ -362,7 +362,7 @@ mod tests {
                 Ok(())
             };
             checkpoint.read(file, each).expect("what was written");
-            (file.table, file.until, file.range, blocks)
+            ((file.table, file.until, file.range), blocks)
         });
         files.collect()
     }
@@ -387,9 +387,9 @@ mod tests {
         assert_eq!(checkpoint.recovered.ts, Ts(7));
         let of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
         let wanted = [
-            (one, None, low, of(&["f"])),
-            (one, Some(Ts(5)), low, of(&["d"])),
-            (two, None, high, of(&["b", "e"])),
+            ((one, None, low), of(&["f"])),
+            ((one, Some(Ts(5)), low), of(&["d"])),
+            ((two, None, high), of(&["b", "e"])),
         ];
         assert_eq!(blocks(&checkpoint), wanted);
     }
