@@ -549,7 +549,9 @@ impl World {
         let has_ended = |process: ProcessId| {
             let life = &self.lives[&process];
             let is_anew = now.incarnation(process) != config.incarnation(process);
-            now.is_suspected(process) || is_anew || !life.up || life.started_us >= since_us
+            // Who was suspected then has not executed it, wherever that process has found a place since.
+            let was_suspected = config.is_suspected(process);
+            was_suspected || now.is_suspected(process) || is_anew || !life.up || life.started_us >= since_us
         };
         config.overlapping(ranges).into_iter().any(|range| config.holders(range).into_iter().all(has_ended))
     }
