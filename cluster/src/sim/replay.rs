@@ -176,6 +176,11 @@ impl Replay {
         order.iter().try_for_each(|routed| self.learn(routed, statements))
     }
 
+    /// Whether a vote about a write before `ts` was lost.
+    pub(super) fn has_lost_vote_before(&self, ts: Ts) -> bool {
+        self.aborted.range(..ts).next().is_some()
+    }
+
     fn apply(&mut self, ts: Ts, message: &Message, statements: &[Statement]) -> Outcome {
         if self.config.is_fenced(message.id) {
             return Outcome::Fenced;

@@ -284,7 +284,7 @@ impl World {
         let config = self.replay.config();
         let incarnation = self.incarnation(id);
         let is_live = config.is_active(id) && !config.is_suspected(id);
-        let has_lost = reason.starts_with("no holder remains");
+        let has_lost = reason.starts_with("no holder remains") || self.has_diverged(reason);
         // What a standby is to receive may be behind what is left of the log when it hears of it.
         let may_begin_anew = outdated && (!is_live || config.is_receiving(id));
         if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) {
@@ -305,6 +305,13 @@ impl World {
         let after_us = self.random.within(10_000..2_000_000);
         self.schedule(after_us, Item::Restart(id));
         Ok(())
+    }
+
+    /// Whether a process finds others voting differently than their earlier lives had, which executed a write of which a
+    /// vote has been lost since: nobody knows any more what those lives had done.
+    fn has_diverged(&self, reason: &str) -> bool {
+        let write = reason.rsplit_once("voted differently about the write at ").map(|(_, ts)| ts.parse());
+        matches!(write, Some(Ok(ts)) if self.replay.has_lost_vote_before(Ts(ts)))
     }
 
     fn storage_outputs(&mut self, id: ProcessId, outputs: Vec<Output>) -> Result<(), String> {
