@@ -72,6 +72,7 @@ impl Wire {
             | Wire::Staged { .. }
             | Wire::Durable { .. }
             | Wire::Hello
+            | Wire::AskAnswers(_)
             | Wire::AskLease { .. }
             | Wire::Lease { .. }
             // A process whose data lane is held up by a part that it lacks must be able to get it.
@@ -86,8 +87,8 @@ impl Wire {
             | Wire::Cancel(_)
             | Wire::Took { .. } => Lane::Control,
             Wire::Consensus(packet) => packet.lane(),
-            // Subscribe and Leave stay behind the routes sent before them; State and Restarted must neither overtake
-            // nor be overtaken by the deliveries and answers around them.
+            // Subscribe and Leave stay behind the routes sent before them; State, Restarted and NoAnswers must neither
+            // overtake nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)
             | Wire::Read { .. }
             | Wire::BasicRead { .. }
@@ -97,6 +98,7 @@ impl Wire {
             | Wire::State { .. }
             | Wire::Deliver { .. }
             | Wire::Answers(_)
+            | Wire::NoAnswers(_)
             | Wire::Restarted { .. }
             | Wire::Lost
             | Wire::ReadsMissed

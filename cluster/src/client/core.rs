@@ -530,6 +530,7 @@ impl Core {
                     let _ = self.end_passed(0);
                 }
             }
+            Wire::NoAnswers(messages) => self.not_answered(from, &messages),
             Wire::ReadsMissed => self.ask_again(from),
             Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
@@ -950,7 +951,12 @@ impl Core {
         self.send_lost_reads();
         let mut probed: BTreeSet<ProcessId> =
             self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
-        probed.extend(self.end_passed(PROBE_AFTER_MS));
+        for (process, messages) in self.end_passed(PROBE_AFTER_MS) {
+            probed.insert(process);
+            if !messages.is_empty() {
+                self.effects.push(Effect::Send(process, Wire::AskAnswers(messages)));
+            }
+        }
         if self.watches() {
             probed.extend(self.config.storage_processes().chain(self.config.standbys()));
         }

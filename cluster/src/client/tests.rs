@@ -523,6 +523,32 @@ fn a_write_is_awaited_from_who_may_have_left_after_it_was_ordered() {
     scene.check_unknown(last);
 }
 
+/// It was ordered together with a later message, and before a change that the later one came behind.
+#[test]
+fn a_write_is_not_awaited_from_who_says_that_nothing_will_come() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let id = |sequence| MessageId { submitter: C1, incarnation: 1, sequence };
+    let mut scene = Scene::with(Config::evenly(2, 1).expect("a ring"));
+    scene.state(0, true);
+    let first = scene.submit(write());
+    scene.submit(write());
+    let keyspace = scene.config.plan(Change::Contract { process: s1 }).expect("possible");
+    scene.configure(ProcessId::client(2), 1, 1, Configuration::Keyspace(keyspace));
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 2, ts: Ts(9) });
+    scene.deliver(1, 9);
+    scene.receive(s1, Wire::Restarted { incarnation: 2, passed: Some(id(2)) });
+    assert!(scene.parts().is_empty(), "{s2} may hold everything already");
+    scene.pass(1_000);
+    let asked = |effect: &Effect| {
+        matches!(effect, Effect::Send(process, Wire::AskAnswers(messages))
+            if *process == s2 && *messages == [(id(1), Ts(9)), (id(2), Ts(9))])
+    };
+    assert!(scene.core.take_effects().iter().any(asked));
+    scene.receive(s2, Wire::NoAnswers(vec![id(1)]));
+    scene.check_unknown(first);
+    assert!(scene.parts().is_empty(), "the second one may still be answered");
+}
+
 #[test]
 fn who_has_answered_does_not_answer_for_more() {
     let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));

@@ -648,6 +648,7 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::Resend { .. }
             | Wire::NotLeader { .. }
             | Wire::Hello
+            | Wire::AskAnswers(_)
             | Wire::Memory { .. }
             | Wire::Statistics(_)
             | Wire::Restarted { .. }

@@ -266,6 +266,13 @@ impl Core {
         self.passed.get(&submitter).copied()
     }
 
+    /// Whether a write that was ordered at or before a `Ts` may still be answered here, and has not been in full.
+    pub(crate) fn may_answer(&self, id: MessageId, by: Ts) -> bool {
+        self.frontier < by
+            || self.by_message.contains_key(&id)
+            || self.pending.iter().any(|delivery| delivery.message.id == id)
+    }
+
     /// Deliveries that wait for their turn.
     pub fn pending(&self) -> usize {
         self.pending.len()

@@ -417,6 +417,13 @@ impl Node {
             Wire::Cancel(id) => self.event(Event::Cancel(id)),
             Wire::Took { id, batches } => self.event(Event::Took { id, batches }),
             Wire::Hello => self.tell_memory(from),
+            Wire::AskAnswers(mut messages) => {
+                messages.retain(|(id, by)| id.submitter == from && !self.core.may_answer(*id, *by));
+                if !messages.is_empty() {
+                    let ended = messages.into_iter().map(|(id, _)| id).collect();
+                    self.send(from, Wire::NoAnswers(ended));
+                }
+            }
             Wire::BasicRead { reads, config_version, seen } => {
                 for (message, ranges) in reads {
                     // An answer goes to the submitter, who has not asked.

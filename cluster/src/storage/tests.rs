@@ -657,6 +657,37 @@ fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
     );
 }
 
+#[test]
+fn who_is_asked_for_answers_tells_which_will_not_come() {
+    let mut node = node();
+    let (client, router) = (ProcessId::client(1), ProcessId::router(1));
+    let message = Arc::new(testing::truncate_table(client, 1, 2));
+    let here = message.id;
+    let elsewhere = MessageId { sequence: 1, ..here };
+    let ask = |node: &mut Node| {
+        let wire = Wire::AskAnswers(vec![(elsewhere, Ts(10)), (here, Ts(10))]);
+        node.handle(Input::Received { from: client, wire }, 0)
+    };
+    let hear = |node: &mut Node, wire| node.handle(Input::Received { from: router, wire }, 0);
+    assert!(ask(&mut node).is_empty(), "it has not heard of everything before");
+    let config = Arc::new(Config::evenly(1, 1).expect("a ring"));
+    let present = Some((Ts(9), config.clone()));
+    let clients = Arc::default();
+    hear(
+        &mut node,
+        Wire::State { incarnation: 1, ts: Ts(9), config, clients, catalog: None, present, leadership: 1 },
+    );
+    let delivery = Delivery { ts: Ts(10), message, ranges: vec![KeyRange::FULL], config_version: 1 };
+    let (after, deliveries, frontier) = (Ts(9), vec![delivery], Ts(10));
+    hear(&mut node, Wire::Deliver { incarnation: 1, after, deliveries, frontier });
+    let outputs = ask(&mut node);
+    assert!(
+        matches!(&outputs[..], [Output::Send(to, Wire::NoAnswers(messages))]
+            if *to == client && *messages == [elsewhere]),
+        "{outputs:?}"
+    );
+}
+
 /// What is ordered then may concern an earlier life, which was given a place.
 #[test]
 fn who_has_to_join_hears_nothing_until_it_begins_anew() {

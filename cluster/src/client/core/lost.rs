@@ -147,9 +147,10 @@ impl Core {
     }
 
     /// Deals with what all who may have executed it will not answer any more: nobody will know what came of it. Pins and
-    /// checkpoints are asked for again. Returns who may still answer what has been open for a while.
-    pub(super) fn end_passed(&mut self, older_than_ms: u64) -> BTreeSet<ProcessId> {
-        let mut awaited = BTreeSet::new();
+    /// checkpoints are asked for again. Returns who may still answer what has been open for a while, with the writes that
+    /// each can be asked about, and by when those were ordered.
+    pub(super) fn end_passed(&mut self, older_than_ms: u64) -> BTreeMap<ProcessId, Vec<(MessageId, Ts)>> {
+        let mut awaited: BTreeMap<ProcessId, Vec<(MessageId, Ts)>> = BTreeMap::new();
         let mut lost: Vec<(u64, bool)> = Vec::new();
         for (sequence, open) in &self.open {
             if open.submitted_ms + older_than_ms > self.now_ms {
@@ -161,9 +162,14 @@ impl Core {
             if executors.iter().any(silent) {
                 lost.push((*sequence, is_for_storage(&open.message.body)));
             } else {
-                awaited.extend(executors.into_iter().flatten());
+                let is_write = matches!(open.message.body, Body::Data(_));
+                let asked = open.ordered_by.filter(|_| is_write).map(|by| (open.message.id, by));
+                for process in executors.into_iter().flatten().collect::<BTreeSet<_>>() {
+                    awaited.entry(process).or_default().extend(asked);
+                }
             }
         }
+        awaited.values_mut().for_each(|writes| writes.sort_unstable());
         lost.sort_unstable();
         for (sequence, again) in lost {
             if again {
@@ -175,6 +181,17 @@ impl Core {
             }
         }
         awaited
+    }
+
+    /// A process has told that there is nothing more to come from it. It need not have executed these writes at all: by what
+    /// is known here they may have been ordered under a config that leaves them to others.
+    pub(super) fn not_answered(&mut self, process: ProcessId, messages: &[MessageId]) {
+        for id in messages.iter().filter(|id| id.incarnation == self.options.incarnation) {
+            if let Some(open) = self.open.get_mut(&id.sequence) {
+                open.done.insert(process);
+            }
+        }
+        let _ = self.end_passed(0);
     }
 
     /// For each message that waits for answers: who may still give them, and by when it was ordered.
