@@ -35,7 +35,7 @@ const HANDING_OVER: Duration = Duration::from_secs(1);
 
 /// How long the other routers may take to answer before a request is refused because they do not: of some a new leader has
 /// not heard yet, and some are slow.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What somebody wants of the routers.
 #[derive(Clone, Debug)]
