@@ -31,7 +31,7 @@ const MESSAGE: usize = 1 << 30;
 /// Messages that are packed together.
 const BATCH: usize = 1024;
 /// A sign of life is given this often.
-const ALIVE: Duration = Duration::from_millis(250);
+const ALIVE: Duration = Duration::from_millis(500);
 /// A connection without any sign of life for this long is given up: the other side hangs, or its host is gone.
 const SILENCE: Duration = Duration::from_secs(2);
 
