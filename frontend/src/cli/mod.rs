@@ -100,23 +100,23 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Start(args) => {
             let settings = config::Settings::resolve(&args, cores())?;
             log_to_stderr(settings.log.as_deref(), settings.log_format)?;
-            runtime()?.block_on(start::start(settings))
+            on_workers(&runtime(cores())?, start::start(settings))
         }
         Command::Router(args) => run_role(Role::Router(args)),
         Command::Storage(args) => run_role(Role::Storage(args)),
         Command::Frontend(args) => run_role(Role::Frontend(args)),
         Command::Ctl(ctl) => {
             log_to_stderr(None, LogFormat::Text)?;
-            runtime()?.block_on(ctl.run())
+            runtime(cores())?.block_on(ctl.run())
         }
         Command::Load(load) => {
             log_to_stderr(None, LogFormat::Text)?;
-            runtime()?.block_on(load.run())
+            runtime(cores())?.block_on(load.run())
         }
         Command::Generate(generate) => generate.run(),
         Command::Bench(bench) => {
             log_to_stderr(None, LogFormat::Text)?;
-            runtime()?.block_on(bench.run())
+            runtime(cores())?.block_on(bench.run())
         }
         Command::Sim(sim) => sim.run(),
     }
@@ -125,7 +125,23 @@ fn run(command: Command) -> Result<(), Failure> {
 fn run_role(role: Role) -> Result<(), Failure> {
     let log = role.log()?;
     log_to_stderr(log.filter.as_deref(), log.format)?;
-    runtime()?.block_on(role::run(role, cores()))
+    let workers = match role {
+        // The others are for the scans and for the log. A message that wakes a second worker costs more than it gains.
+        Role::Router(_) | Role::Storage(_) => (cores() / 2).max(1),
+        Role::Frontend(_) => cores(),
+    };
+    on_workers(&runtime(workers)?, role::run(role, cores()))
+}
+
+/// Runs a server among the workers: this thread would be woken for much of what it follows, and they are awake.
+fn on_workers(
+    runtime: &tokio::runtime::Runtime,
+    server: impl Future<Output = Result<(), Failure>> + Send + 'static,
+) -> Result<(), Failure> {
+    match runtime.block_on(runtime.spawn(server)) {
+        Ok(ended) => ended,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// Help goes out whole; a mistake becomes one line.
@@ -154,9 +170,10 @@ pub fn cores() -> u32 {
 }
 
 /// The runtime for connections and messages. Scan threads are not its business.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+fn runtime(workers: u32) -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .worker_threads(workers as usize)
         .thread_name("carousel")
         .build()
         .map_err(|error| Failure::setup(format!("cannot start threads: {error}")))

@@ -1,6 +1,6 @@
 //! `carousel start`.
 
-use std::{io::Write, process};
+use std::{io::Write, net::SocketAddr, process};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_postgres::{SimpleQueryMessage, error::SqlState};
@@ -78,7 +78,11 @@ async fn serve(server: &Server, settings: &Settings) -> Result<(), Failure> {
     if let Some(rows) = settings.demo_rows {
         fill_demo(server, rows).await?;
     }
-    let address = server.address();
+    tell(server.address(), settings)?;
+    std::future::pending().await
+}
+
+fn tell(address: SocketAddr, settings: &Settings) -> Result<(), Failure> {
     let data_dir = std::fs::canonicalize(&settings.data_dir).unwrap_or_else(|_| settings.data_dir.clone());
     let text = format!(
         "Carousel is listening on {address}\nData directory: {}\nConnect with: psql -h {} -p {}\n",
@@ -89,9 +93,7 @@ async fn serve(server: &Server, settings: &Settings) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))?;
-    drop(out);
-    std::future::pending().await
+        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
 }
 
 async fn fill_demo(server: &Server, rows: u64) -> Result<(), Failure> {
