@@ -2,14 +2,13 @@
 
 use std::{
     error::Error,
-    io::Write,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::Args;
 
-use crate::cli::{Failure, machine_memory, progress::thousands};
+use crate::cli::{Failure, machine_memory, print, progress::thousands};
 
 /// Where a report goes besides standard output.
 #[derive(Args, Clone, Debug, Default)]
@@ -114,9 +113,7 @@ impl Report {
     /// # Errors
     /// When one of them cannot be written.
     pub fn publish(&self, to: &ReportArgs) -> Result<(), Failure> {
-        std::io::stdout()
-            .write_all(self.text().as_bytes())
-            .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))?;
+        print(&self.text())?;
         if let Some(path) = &to.markdown {
             write(path, self.markdown())?;
         }

@@ -1,11 +1,9 @@
 //! `carousel ctl`: the cluster's own statements and tables, for those who have no SQL client at hand.
 
-use std::io::Write;
-
 use clap::{Args, Subcommand};
 use tokio_postgres::SimpleQueryMessage;
 
-use super::failure::Failure;
+use super::failure::{Failure, print};
 use crate::load::{ConnectArgs, connect, quote_identifier as quoted, quote_literal, reason};
 
 /// Options of `carousel ctl`.
@@ -124,10 +122,7 @@ impl CtlArgs {
         let client = connect(&self.connect.config()?).await?;
         let answer = client.simple_query(&self.command.statement()).await;
         let messages = answer.map_err(|error| Failure::job(reason(&error)))?;
-        let mut out = std::io::stdout().lock();
-        out.write_all(table(&messages).as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
+        print(&table(&messages))
     }
 }
 

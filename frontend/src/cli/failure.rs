@@ -1,4 +1,6 @@
-//! How a command ends: one line for the user, and an exit code.
+//! What a command tells: texts on standard output, and how it ends, in one line for the user and an exit code.
+
+use std::io::Write;
 
 /// Why a command did not do its job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +31,17 @@ impl Failure {
             Failure::Job(_) => 1,
         }
     }
+}
+
+/// Writes a text to standard output, all of it and at once.
+///
+/// # Errors
+/// A job's failure when nobody takes it.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
 }
 
 /// A text on one line: what scripts and people read is never torn apart.

@@ -19,7 +19,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-pub use failure::{Failure, one_line};
+pub use failure::{Failure, one_line, print};
 pub use size::{MemorySize, machine_memory};
 
 use member::Role;

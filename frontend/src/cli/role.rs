@@ -1,11 +1,11 @@
 //! `carousel router`, `storage` and `frontend`: one process of a cluster.
 
-use std::{io::Write, net::SocketAddr, process, time::Duration};
+use std::{net::SocketAddr, process, time::Duration};
 
 use carousel_cluster::{member::Member, message::Body};
 
 use super::{
-    failure::Failure,
+    failure::{Failure, print},
     member::{MemberSettings, Role, remember},
     memory::Tidying,
     observe::serve_metrics,
@@ -84,8 +84,5 @@ fn tell(member: &Member, sql: Option<SocketAddr>) -> Result<(), Failure> {
         (None, Some(address)) => format!("Carousel {} is listening on {address}\n", member.id()),
         (None, None) => format!("Carousel {} is running\n", member.id()),
     };
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
+    print(&text)
 }

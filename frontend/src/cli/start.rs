@@ -1,13 +1,13 @@
 //! `carousel start`.
 
-use std::{io::Write, net::SocketAddr, process};
+use std::{net::SocketAddr, process};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_postgres::{SimpleQueryMessage, error::SqlState};
 
 use super::{
     config::Settings,
-    failure::Failure,
+    failure::{Failure, print},
     observe::serve_metrics,
     progress::{Progress, Unit},
     server::Server,
@@ -90,10 +90,7 @@ fn tell(address: SocketAddr, settings: &Settings) -> Result<(), Failure> {
         address.ip(),
         address.port()
     );
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::job(format!("cannot write to standard output: {error}")))
+    print(&text)
 }
 
 async fn fill_demo(server: &Server, rows: u64) -> Result<(), Failure> {
