@@ -45,8 +45,6 @@ const RESEND_AFTER_MS: u64 = 2_000;
 /// Snapshot reads that are answered at one `Ts` before the client makes the m-seq go on: a storage process can tell only
 /// so many operations between two messages apart.
 const READS_AT_A_TS: u32 = 4096;
-/// A read that is not answered for this long makes the client look whether those who owe the answer are there.
-const PROBE_AFTER_MS: u64 = 500;
 
 /// What the client process is.
 #[derive(Clone, Debug)]
@@ -127,7 +125,7 @@ struct Open {
     ordered_after: Ts,
     /// Storage processes that were suspected or came back without data, and when: their earlier lives do not answer.
     fenced: BTreeMap<ProcessId, Ts>,
-    /// Storage processes that have answered for all ranges that they were asked about.
+    /// Storage processes that have answered for all ranges that they were asked about, or have told that nothing will come.
     done: BTreeSet<ProcessId>,
     /// Rows by range that has been answered for.
     answered: BTreeMap<KeyRange, u64>,
@@ -203,6 +201,10 @@ pub(crate) struct Core {
     /// Basic reads that were not sent, by who answers them, with the ranges to answer for.
     unsent_basic: BTreeMap<ProcessId, Vec<Routed>>,
     lost_reads: Vec<Open>,
+    /// When those who owe answers for a while were asked whether any will come.
+    asked_ms: u64,
+    /// The last write that each was asked about.
+    asked: BTreeMap<ProcessId, u64>,
     holding: Holding,
     /// The leadership under which snapshot reads were sent last.
     leadership: u64,
@@ -250,6 +252,8 @@ impl Core {
             unsent_reads: Vec::new(),
             unsent_basic: BTreeMap::new(),
             lost_reads: Vec::new(),
+            asked_ms: 0,
+            asked: BTreeMap::new(),
             holding: Holding::default(),
             leadership: 0,
             reads_at: None,
@@ -949,14 +953,7 @@ impl Core {
             self.sent = 0;
         }
         self.send_lost_reads();
-        let mut probed: BTreeSet<ProcessId> =
-            self.owed(|_| true, PROBE_AFTER_MS).into_iter().flat_map(|(_, processes)| processes).collect();
-        for (process, messages) in self.end_passed(PROBE_AFTER_MS) {
-            probed.insert(process);
-            if !messages.is_empty() {
-                self.effects.push(Effect::Send(process, Wire::AskAnswers(messages)));
-            }
-        }
+        let mut probed = self.ask_overdue();
         if self.watches() {
             probed.extend(self.config.storage_processes().chain(self.config.standbys()));
         }

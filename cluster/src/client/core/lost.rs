@@ -7,6 +7,11 @@ use carousel_engine::position::Position;
 
 use super::*;
 
+/// A read that is not answered for this long makes the client look whether those who owe the answer are there.
+const PROBE_AFTER_MS: u64 = 500;
+/// Of so many writes each of them is asked at a time.
+const ASKED: usize = 256;
+
 impl Open {
     /// The configs that it may have been ordered under.
     fn configs(&self) -> impl Iterator<Item = &Config> {
@@ -181,6 +186,31 @@ impl Core {
             }
         }
         awaited
+    }
+
+    /// Deals with what has been open for a while. Returns who may still answer something of it; now and then they are also
+    /// asked whether they will.
+    pub(super) fn ask_overdue(&mut self) -> BTreeSet<ProcessId> {
+        let owed = self.owed(|_| true, PROBE_AFTER_MS);
+        let mut overdue: BTreeSet<ProcessId> =
+            owed.into_iter().flat_map(|(_, processes)| processes).collect();
+        let awaited = self.end_passed(PROBE_AFTER_MS);
+        let asks = self.now_ms >= self.asked_ms + PROBE_AFTER_MS;
+        if asks {
+            self.asked_ms = self.now_ms;
+        }
+        for (process, mut writes) in awaited {
+            overdue.insert(process);
+            if asks && !writes.is_empty() {
+                let last = self.asked.entry(process).or_default();
+                let next = writes.partition_point(|(id, _)| id.sequence <= *last) % writes.len();
+                writes.rotate_left(next);
+                writes.truncate(ASKED);
+                *last = writes.last().map_or(0, |(id, _)| id.sequence);
+                self.effects.push(Effect::Send(process, Wire::AskAnswers(writes)));
+            }
+        }
+        overdue
     }
 
     /// A process has told that there is nothing more to come from it. It need not have executed these writes at all: by what
