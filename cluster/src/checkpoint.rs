@@ -33,7 +33,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".part";
@@ -63,7 +63,7 @@ pub enum CheckpointError {
 struct Manifest {
     ts: Ts,
     config: Config,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     ballots: Vec<(Ts, Ballot)>,
     passed: Vec<MessageId>,
     held: Vec<KeyRange>,

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::{Change, Config, Configuration, Membership},
-    message::{Body, Ddl, Message, MessageId, ProcessId, ReadIsolation},
+    message::{Body, Ddl, Incarnation, Message, MessageId, ProcessId, ReadIsolation},
     router::testing,
     wire::{Answer, AnswerPart, Delivery, Wire},
 };
@@ -308,6 +308,11 @@ fn suspect(process: ProcessId) -> Configuration {
     Configuration::Membership(Membership::Suspect { process, incarnation: 1 })
 }
 
+/// With what it alone has.
+fn give_up(process: ProcessId) -> Configuration {
+    Configuration::Membership(Membership::Suspect { process, incarnation: Incarnation::MAX })
+}
+
 #[test]
 fn reads_are_asked_again_when_a_process_is_suspected() {
     let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
@@ -347,7 +352,7 @@ fn what_no_live_process_holds_is_an_error() {
     let read = scene.submit(testing::read(C1, 1, 0, 0).body);
     let change = scene.submit(write());
     scene.routed();
-    scene.configure(ProcessId::client(2), 1, 1, suspect(s2));
+    scene.configure(ProcessId::client(2), 1, 1, give_up(s2));
     assert_eq!(states(&mut scene), [(read, SqlState::UNAVAILABLE), (change, SqlState::OUTCOME_UNKNOWN)]);
     let late = scene.submit(write());
     assert_eq!(states(&mut scene), [(late, SqlState::UNAVAILABLE)]);
@@ -643,7 +648,7 @@ fn a_pin_needs_a_process_that_lives() {
     let mut scene = Scene::with(Config::evenly(1, 1).expect("a ring"));
     scene.state(0, true);
     let first = scene.submit(Body::Pin { lease_ms: 1_000 });
-    scene.configure(ProcessId::client(2), 1, 1, suspect(ProcessId::storage(1)));
+    scene.configure(ProcessId::client(2), 1, 1, give_up(ProcessId::storage(1)));
     let second = scene.submit(Body::Checkpoint);
     let ended: Vec<u64> = scene
         .parts()

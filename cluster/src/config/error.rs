@@ -75,12 +75,18 @@ pub enum ConfigError {
         /// A range that would have to be copied.
         range: KeyRange,
     },
-    /// Those who would be left with a range failed earlier, and miss what was written since.
-    #[error("who would be left with range {range} failed before {process}")]
+    /// The change would leave a range to nobody who is alive.
+    #[error("all who would hold range {range} are suspected")]
+    Orphan {
+        /// Such a range.
+        range: KeyRange,
+    },
+    /// Nobody else has the rows of a range, or could still receive them, so they would be lost.
+    #[error("nobody but {process} has the rows of range {range}")]
     LastHolder {
-        /// Whom the change is about.
+        /// Who cannot be suspected.
         process: ProcessId,
-        /// A range that would be left to them.
+        /// A range of which that is so.
         range: KeyRange,
     },
     /// The change does not imply this instruction.

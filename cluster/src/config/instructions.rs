@@ -10,11 +10,7 @@ use std::collections::BTreeMap;
 
 use carousel_engine::position::{KeyRange, covers, intersect, normalise};
 
-use super::{
-    ConfigError,
-    messages::Instruction,
-    placement::{Node, Placement},
-};
+use super::{ConfigError, Transfer, messages::Instruction, placement::Placement};
 use crate::message::ProcessId;
 
 /// A piece that a process has to receive.
@@ -34,18 +30,13 @@ pub(super) struct Implied {
 }
 
 impl Implied {
-    /// What the change from one ring to another one implies, if every piece has a live sender. `keeps` tells what a new
-    /// incarnation of a process still has of a partition of the old ring.
-    pub(super) fn by(
-        old: &Placement,
-        new: &Placement,
-        keeps: impl Fn(usize, &Node) -> Option<usize>,
-    ) -> Result<Implied, ConfigError> {
+    /// What the change from one ring to another one implies, if every piece has a live sender.
+    pub(super) fn by(old: &Placement, new: &Placement) -> Result<Implied, ConfigError> {
         let mut implied = Implied::default();
         for piece in old.pieces(new) {
-            let before = || old.holders(piece.old).filter(|node| node.suspected.is_none());
-            for node in new.holders(piece.new).filter(|node| node.suspected.is_none()) {
-                if old.held_by(piece.old, node).or_else(|| keeps(piece.old, node)).is_some() {
+            let before = || old.holders(piece.old).filter(|node| !node.suspected);
+            for node in new.holders(piece.new).filter(|node| !node.suspected) {
+                if old.held_by(piece.old, node).is_some() {
                     continue;
                 }
                 let senders: Vec<ProcessId> = before().map(|node| node.process).collect();
@@ -81,6 +72,25 @@ impl Implied {
             Instruction::Delete { process, ranges }
         });
         copies.chain(deletes).collect()
+    }
+
+    /// What every process receives and who can send it: first whom a list of instructions names.
+    pub(super) fn transfers(&self, instructions: &[Instruction]) -> Vec<Transfer> {
+        let mut transfers = Vec::new();
+        for (to, Need { range, senders }) in
+            self.needs.iter().flat_map(|(to, needs)| needs.iter().map(move |need| (*to, need)))
+        {
+            let named = instructions.iter().find_map(|instruction| match instruction {
+                Instruction::Copy { from, to: receiver, ranges } if *receiver == to => {
+                    ranges.iter().any(|copied| copied.contains(range.first)).then_some(*from)
+                }
+                _ => None,
+            });
+            let mut senders = senders.clone();
+            senders.sort_by_key(|sender| Some(*sender) != named);
+            transfers.push(Transfer { to, range: *range, senders });
+        }
+        transfers
     }
 
     /// Whether a list does what the change implies, and nothing else.

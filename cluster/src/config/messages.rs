@@ -32,17 +32,13 @@ pub enum Configuration {
 /// Changes which processes are part of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Membership {
-    /// An incarnation of a process becomes part of the system; a storage process as a standby, unless it stands on the
-    /// ring already.
+    /// An incarnation of a process becomes part of the system; a storage process as a standby and without data, which is the
+    /// failure of its earlier lives, unless these have not received anything.
     Join {
         /// The process.
         process: ProcessId,
         /// Its incarnation.
         incarnation: Incarnation,
-        /// For a storage process: up to where it has recovered what an earlier life has executed. None when it begins
-        /// without data. When it takes a place on the ring, it keeps of that only ranges without another live holder,
-        /// and receives everything else.
-        recovered: Option<Ts>,
         /// Where it listens (host:port), when the first description of the system does not say so.
         address: Option<String>,
     },
@@ -52,7 +48,8 @@ pub enum Membership {
         process: ProcessId,
     },
     /// An incarnation of a process, and all before it, are declared as failed. What it submits afterwards has no effect,
-    /// whether it has failed or not.
+    /// whether it has failed or not. Refused where rows would be lost with it, unless for the last incarnation that there can
+    /// be: then it is given up with them.
     Suspect {
         /// The process.
         process: ProcessId,

@@ -30,7 +30,10 @@
 //! * Copies that keyspace messages have asked for are part of the config until they are complete, because reads avoid
 //!   the processes that are busy with them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use carousel_engine::{
     Ts,
@@ -65,7 +68,8 @@ use placement::{Node, Placement};
 pub struct Config {
     version: u64,
     placement: Arc<Placement>,
-    standbys: BTreeMap<ProcessId, Standby>,
+    /// Storage processes that stand at no identifier.
+    standbys: BTreeMap<ProcessId, Incarnation>,
     clients: BTreeMap<ProcessId, Incarnation>,
     supers: BTreeMap<ProcessId, Incarnation>,
     /// The last incarnation of each process that has been suspected.
@@ -78,14 +82,6 @@ pub struct Config {
     changed_at: Ts,
 }
 
-/// A storage process that stands at no identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Standby {
-    incarnation: Incarnation,
-    /// Up to where it has recovered what an earlier life has executed.
-    recovered: Option<Ts>,
-}
-
 /// A keyspace message that is being carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Migration {
@@ -93,9 +89,16 @@ pub struct Migration {
     pub change: Change,
     /// Its copies that are not complete.
     pub copies: Vec<Instruction>,
+    /// Who is left to send what these copies are about.
+    pub transfers: Vec<Transfer>,
 }
 
 impl Migration {
+    /// Whether a process is to receive something.
+    pub(crate) fn has_for(&self, process: ProcessId) -> bool {
+        self.transfers.iter().any(|transfer| transfer.to == process)
+    }
+
     /// The senders and receivers of copies that are not complete, with their ranges.
     fn under_way(&self) -> impl Iterator<Item = (ProcessId, ProcessId, &[KeyRange])> {
         self.copies.iter().filter_map(|instruction| match instruction {
@@ -106,7 +109,7 @@ impl Migration {
 }
 
 /// A key range that a process receives because of a keyspace message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// The receiver.
     pub to: ProcessId,
@@ -143,7 +146,7 @@ impl Config {
         ring: impl IntoIterator<Item = (Position, ProcessId)>,
         replication: u32,
     ) -> Result<Self, ConfigError> {
-        let node = |(identifier, process)| Node { identifier, process, incarnation: 0, suspected: None };
+        let node = |(identifier, process)| Node { identifier, process, incarnation: 0, suspected: false };
         let placement = Placement::new(ring.into_iter().map(node).collect(), replication)?;
         Ok(Config {
             version: 1,
@@ -202,7 +205,7 @@ impl Config {
         let index = self.placement.index(process)?;
         let end = nodes[(index + 1) % nodes.len()].identifier.wrapping_sub(1);
         let moves_rows = (2..nodes.len()).contains(&self.placement.reach());
-        (moves_rows && nodes[index].suspected.is_none() && nodes[index].identifier != end).then_some(end)
+        (moves_rows && !nodes[index].suspected && nodes[index].identifier != end).then_some(end)
     }
 
     /// Storage processes that stand at no identifier.
@@ -239,7 +242,7 @@ impl Config {
     pub fn without(&self, process: ProcessId) -> Config {
         let mut config = self.clone();
         let Some(index) = self.placement.index(process) else { return config };
-        Arc::make_mut(&mut config.placement).suspect(index, Ts::ZERO, &[]);
+        Arc::make_mut(&mut config.placement).suspect(index);
         config
     }
 
@@ -257,14 +260,14 @@ impl Config {
 
     /// The incarnation of a storage process that the config knows of; 0 for one of the first config that has not said.
     pub fn incarnation(&self, process: ProcessId) -> Option<Incarnation> {
-        let standby = self.standbys.get(&process).map(|standby| standby.incarnation);
+        let standby = self.standbys.get(&process).copied();
         standby.or_else(|| self.placement.node(process).map(|node| node.incarnation))
     }
 
     /// Whether the process is suspected of having failed, and no later incarnation of it has taken its place.
     pub fn is_suspected(&self, process: ProcessId) -> bool {
         match self.placement.node(process) {
-            Some(node) => node.suspected.is_some(),
+            Some(node) => node.suspected,
             None => self.fenced.contains_key(&process) && !self.contains(process),
         }
     }
@@ -279,12 +282,50 @@ impl Config {
         self.copies().any(|(from, to, _)| process == from || process == to)
     }
 
-    /// Whether all that a storage process holds is still being copied to it, and it has nothing to send: then no life of it has
-    /// anything that could be lost.
-    pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
+    /// The oldest keyspace message because of which a storage process still receives rows of what it holds.
+    pub(crate) fn receives_since(&self, process: ProcessId) -> Option<Ts> {
         let held = self.held(process);
-        let sends = self.copies().any(|(from, _, _)| from == process);
-        !sends && !held.is_empty() && covers(&self.received_by(process).collect::<Vec<_>>(), &held)
+        let is_held = |range: &KeyRange| held.iter().any(|held| held.overlaps(range));
+        let mut received = self.transfers_under_way().filter(|(_, transfer)| transfer.to == process);
+        received.find(|(_, transfer)| is_held(&transfer.range)).map(|(ts, _)| ts)
+    }
+
+    /// Whether all that a storage process holds is still being copied to it.
+    pub(crate) fn receives_everything(&self, process: ProcessId) -> bool {
+        let held = self.held(process);
+        !held.is_empty() && covers(&self.received_by(process).collect::<Vec<_>>(), &held)
+    }
+
+    /// Whether that is so, and nobody needs it to send anything: then no life of it has anything that could be lost.
+    pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
+        let is_needed = self.transfers_under_way().any(|(_, transfer)| transfer.senders == [process]);
+        self.receives_everything(process) && !is_needed
+    }
+
+    /// Whether a storage process may still be asked for rows of a copy that is not complete.
+    pub(crate) fn may_send(&self, process: ProcessId) -> bool {
+        self.transfers_under_way().any(|(_, transfer)| transfer.senders.contains(&process))
+    }
+
+    /// What is to be received by copies that are not complete, with the `Ts` of its keyspace message.
+    fn transfers_under_way(&self) -> impl Iterator<Item = (Ts, &Transfer)> {
+        self.migrations
+            .iter()
+            .flat_map(|(ts, migration)| migration.transfers.iter().map(|transfer| (*ts, transfer)))
+    }
+
+    /// A range whose rows would be lost with a storage process: no other process that is alive holds it, or whoever receives it
+    /// can receive it from nobody else. So every receiver can always go on, unless disks are lost.
+    pub(crate) fn solely_held(&self, process: ProcessId) -> Option<KeyRange> {
+        let is_live = |node: &&Node| !node.suspected;
+        let is_sole = |(_, partition): &&(KeyRange, usize)| {
+            let mut live = self.placement.holders(*partition).filter(is_live).map(|node| node.process);
+            live.next() == Some(process) && live.next().is_none()
+        };
+        let held = self.placement.primary().iter().find(is_sole).map(|(range, _)| *range);
+        let is_needed = |transfer: &&Transfer| transfer.senders == [process];
+        let sent = || self.transfers_under_way().map(|(_, transfer)| transfer).find(is_needed);
+        held.or_else(|| sent().map(|transfer| transfer.range))
     }
 
     /// What is still being copied to a storage process.
@@ -375,8 +416,8 @@ impl Config {
             return None;
         }
         let touched = self.placement.touched(ranges).into_iter();
-        let mut dead = touched
-            .filter(|(_, partition)| self.placement.holders(*partition).all(|node| node.suspected.is_some()));
+        let mut dead =
+            touched.filter(|(_, partition)| self.placement.holders(*partition).all(|node| node.suspected));
         dead.next().map(|(range, _)| range)
     }
 
@@ -386,7 +427,7 @@ impl Config {
         touched.iter().all(|(_, partition)| {
             let mut holders = self.placement.holders(*partition).enumerate();
             holders.any(|(replica, node)| {
-                node.suspected.is_none() && self.placement.since(*partition, replica) <= read_ts
+                !node.suspected && self.placement.since(*partition, replica) <= read_ts
             })
         })
     }
@@ -396,34 +437,14 @@ impl Config {
         self.placement.held(process)
     }
 
-    /// The primary ranges of which a process has rows that count: it holds them, or still sends rows of them.
-    pub fn held_or_sent(&self, process: ProcessId) -> Vec<KeyRange> {
-        let sent = self.copies().filter(|(from, _, _)| *from == process);
-        let sent: Vec<KeyRange> = sent.flat_map(|(_, _, ranges)| ranges.iter().copied()).collect();
-        let mut ranges = self.held(process);
-        ranges.extend(self.placement.touched(&sent).into_iter().map(|(range, _)| range));
-        ranges.sort_unstable();
-        ranges.dedup();
-        ranges
-    }
-
-    /// The processes whose durable watermarks keep the log: those that are not suspected, and for a range all of whose
-    /// holders are, the one that can still recover it. A process that has left the ring and still sends is one of them.
+    /// The processes whose durable watermarks keep the log: those on the ring that are not suspected, and those that have left
+    /// it and may still have to send.
     pub fn keepers_of_log(&self) -> Vec<ProcessId> {
-        let nodes = self.placement.nodes();
-        let live = nodes.iter().filter(|node| node.suspected.is_none()).map(|node| node.process);
-        let mut keepers: Vec<ProcessId> = live.collect();
-        let senders = self.copies().map(|(from, _, _)| from).filter(|from| !self.is_suspected(*from));
-        let senders: Vec<ProcessId> = senders.filter(|from| !keepers.contains(from)).collect();
-        keepers.extend(senders);
+        let live = self.placement.nodes().iter().filter(|node| !node.suspected).map(|node| node.process);
+        let senders = self.transfers_under_way().flat_map(|(_, transfer)| transfer.senders.iter().copied());
+        let mut keepers: Vec<ProcessId> = live.chain(senders).collect();
         keepers.sort_unstable();
         keepers.dedup();
-        if nodes.iter().any(|node| node.suspected.is_some()) {
-            let last = (0..nodes.len()).filter_map(|partition| self.placement.last_holder(partition));
-            keepers.extend(last.map(|index| nodes[index].process));
-            keepers.sort_unstable();
-            keepers.dedup();
-        }
         keepers
     }
 
@@ -432,18 +453,15 @@ impl Config {
         self.changed_at
     }
 
-    /// Whether others wait for what a storage process knows: a life of it is part of the system that is not suspected, or
-    /// may come back with the only copy of something.
+    /// Whether others wait for what a storage process knows: a life of it is part of the system that is not suspected.
     pub fn is_awaited(&self, process: ProcessId) -> bool {
-        self.standbys.contains_key(&process)
-            || self.is_active(process) && !self.is_suspected(process)
-            || self.keepers_of_log().contains(&process)
+        self.standbys.contains_key(&process) || self.is_active(process) && !self.is_suspected(process)
     }
 
     /// The storage processes of which that is so.
     pub fn awaited(&self) -> Vec<ProcessId> {
-        let mut awaited = self.keepers_of_log();
-        awaited.extend(self.standbys());
+        let live = self.placement.nodes().iter().filter(|node| !node.suspected).map(|node| node.process);
+        let mut awaited: Vec<ProcessId> = live.chain(self.standbys()).collect();
         awaited.sort_unstable();
         awaited.dedup();
         awaited
@@ -475,20 +493,7 @@ impl Config {
     pub fn transfers(&self, keyspace: &Keyspace) -> Result<Vec<Transfer>, ConfigError> {
         let (_, implied) = self.changed(&keyspace.change, Ts::ZERO)?;
         implied.check(&keyspace.instructions)?;
-        let mut transfers = Vec::new();
-        for (to, needs) in implied.needs {
-            for mut need in needs {
-                let named = keyspace.instructions.iter().find_map(|instruction| match instruction {
-                    Instruction::Copy { from, to: receiver, ranges } if *receiver == to => {
-                        ranges.iter().any(|range| range.contains(need.range.first)).then_some(*from)
-                    }
-                    _ => None,
-                });
-                need.senders.sort_by_key(|sender| Some(*sender) != named);
-                transfers.push(Transfer { to, range: need.range, senders: need.senders });
-            }
-        }
-        Ok(transfers)
+        Ok(implied.transfers(&keyspace.instructions))
     }
 
     /// The config after a message at a `Ts`, if the message changes it.
@@ -508,8 +513,8 @@ impl Config {
             }
         };
         match configuration {
-            Configuration::Membership(Membership::Join { process, incarnation, recovered, address }) => {
-                let mut joined = self.join(*process, *incarnation, *recovered, ts)?;
+            Configuration::Membership(Membership::Join { process, incarnation, address }) => {
+                let mut joined = self.join(*process, *incarnation)?;
                 if let (Some(config), Some(address)) = (&mut joined, address) {
                     config.addresses.insert(*process, address.clone());
                 }
@@ -521,7 +526,7 @@ impl Config {
                 Ok(Some(config))
             }
             Configuration::Membership(Membership::Suspect { process, incarnation }) => {
-                self.suspect(*process, *incarnation, ts)
+                self.suspect(*process, *incarnation)
             }
             Configuration::Keyspace(keyspace) => {
                 if keyspace.version != self.version {
@@ -534,7 +539,8 @@ impl Config {
                 let copies: Vec<Instruction> =
                     keyspace.instructions.iter().filter(is_copy).cloned().collect();
                 if !copies.is_empty() {
-                    next.migrations.insert(ts, Migration { change: keyspace.change, copies });
+                    let transfers = implied.transfers(&copies);
+                    next.migrations.insert(ts, Migration { change: keyspace.change, copies, transfers });
                 }
                 next.end_copies(|_, _| false);
                 Ok(Some(next))
@@ -586,7 +592,7 @@ impl Config {
                 destinations
             }
             Body::Configuration(_) if self.may_configure(message) => {
-                let live = self.placement.nodes().iter().filter(|node| node.suspected.is_none());
+                let live = self.placement.nodes().iter().filter(|node| !node.suspected);
                 let live = live.map(|node| (node.process, Vec::new()));
                 let mut destinations: Vec<_> = live.chain(self.followers()).collect();
                 destinations.sort_unstable_by_key(|(process, _)| *process);
@@ -654,7 +660,7 @@ impl Config {
     fn write_all(&self, touched: &[(KeyRange, usize)]) -> Vec<(ProcessId, Vec<KeyRange>)> {
         let mut destinations = Vec::with_capacity(touched.len() * self.placement.reach());
         for (range, partition) in touched {
-            let live = self.placement.holders(*partition).filter(|node| node.suspected.is_none());
+            let live = self.placement.holders(*partition).filter(|node| !node.suspected);
             destinations.extend(live.map(|node| (node.process, *range)));
         }
         by_process(destinations)
@@ -673,7 +679,7 @@ impl Config {
         let answers = |partition: usize, replica: usize| {
             let is_late = |read_ts| self.placement.since(partition, replica) > read_ts;
             let node = self.placement.holder(partition, replica);
-            (node.suspected.is_none() && !read_ts.is_some_and(is_late)).then_some(node.process)
+            (!node.suspected && !read_ts.is_some_and(is_late)).then_some(node.process)
         };
         let class = |partition: usize, replica: usize| {
             let process = answers(partition, replica)?;
@@ -709,66 +715,39 @@ impl Config {
         self.copies().map(|(from, to, _)| (from, to)).collect()
     }
 
-    fn join(
-        &self,
-        process: ProcessId,
-        incarnation: Incarnation,
-        recovered: Option<Ts>,
-        ts: Ts,
-    ) -> Result<Option<Config>, ConfigError> {
+    fn join(&self, process: ProcessId, incarnation: Incarnation) -> Result<Option<Config>, ConfigError> {
         if self.fenced.get(&process).is_some_and(|fenced| incarnation <= *fenced) {
             return Err(ConfigError::Fenced(process, incarnation));
         }
-        let mut next = self.clone();
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
             ProcessKind::Client | ProcessKind::Super => return Ok(self.with_client(process, incarnation)),
             ProcessKind::Storage => {}
         }
-        match self.placement.index(process) {
-            // It has restarted, and nobody has suspected it.
-            Some(index) if self.placement.nodes()[index].suspected.is_none() => {
-                if self.placement.nodes()[index].incarnation >= incarnation {
-                    return Ok(None);
-                }
-                // What it was to receive, it still receives.
-                if recovered.is_some() || self.has_received_nothing(process) {
-                    Arc::make_mut(&mut next.placement).restart(index, incarnation);
-                    return Ok(Some(next));
-                }
-                // Its data is gone, which is the failure of its earlier lives.
-                next = self.suspect(process, incarnation.saturating_sub(1), ts)?.unwrap_or(next);
-                next.standbys.insert(process, Standby { incarnation, recovered });
-            }
-            // What it has missed must be copied, so it comes back as any other standby.
-            _ => {
-                let known = self.standbys.get(&process);
-                if known.is_some_and(|known| known.incarnation >= incarnation) {
-                    return Ok(None);
-                }
-                if known.is_some() && recovered.is_none() {
-                    // It has left the ring before it had received everything, and has lost what it had.
-                    next.end_copies(|_, to| to == process);
-                }
-                next.standbys.insert(process, Standby { incarnation, recovered });
-            }
+        let on_ring = self.placement.index(process).filter(|index| !self.placement.nodes()[*index].suspected);
+        let life = on_ring.map(|index| self.placement.nodes()[index].incarnation);
+        let known = self.standbys.get(&process).copied().or(life);
+        if known.is_some_and(|known| known >= incarnation) {
+            return Ok(None);
         }
-        if recovered.is_none() {
-            next.lose_data(process, ts);
+        let mut next = self.clone();
+        if let Some(index) = on_ring.filter(|_| self.has_received_nothing(process)) {
+            // What it was to receive, it still receives.
+            next.end_sending(process);
+            Arc::make_mut(&mut next.placement).restart(index, incarnation);
+            return Ok(Some(next));
         }
+        if known.is_some() {
+            // Its data is gone, which is the failure of its earlier lives.
+            next.fail(process, incarnation.saturating_sub(1));
+        }
+        next.standbys.insert(process, incarnation);
         Ok(Some(next))
-    }
-
-    /// No later life of a process can recover what it has held.
-    fn lose_data(&mut self, process: ProcessId, ts: Ts) {
-        let Some(index) = self.placement.index(process) else { return };
-        let suspected = self.placement.nodes()[index].suspected.unwrap_or(ts);
-        Arc::make_mut(&mut self.placement).suspect(index, suspected, &[KeyRange::FULL]);
     }
 
     fn part(&self, process: ProcessId) -> Result<Config, ConfigError> {
         let is_active = self.placement.index(process).is_some() && !self.standbys.contains_key(&process);
-        if is_active || self.is_busy(process) {
+        if is_active || self.is_busy(process) || self.may_send(process) {
             return Err(ConfigError::Needed(process));
         }
         let mut next = self.clone();
@@ -782,13 +761,13 @@ impl Config {
         Ok(next)
     }
 
-    fn suspect(
+    /// Who alone has the rows of a range is not suspected: nobody could take its place, and what waits for it would only fail.
+    /// With the last incarnation that there can be it is given up for good, and the range with it.
+    pub(crate) fn suspect(
         &self,
         process: ProcessId,
         incarnation: Incarnation,
-        ts: Ts,
     ) -> Result<Option<Config>, ConfigError> {
-        let mut next = self.clone();
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
             // Only routers know all of them, so followers cannot tell whether there is such a one.
@@ -796,28 +775,55 @@ impl Config {
             ProcessKind::Storage if self.contains(process) => {}
             ProcessKind::Storage => return Err(ConfigError::Unknown(process)),
         }
-        let fenced = next.fenced.entry(process).or_insert(incarnation);
-        *fenced = (*fenced).max(incarnation);
-        next.clients.retain(|client, life| *client != process || *life > incarnation);
-        next.supers.retain(|other, life| *other != process || *life > incarnation);
-        if self.standbys.get(&process).is_some_and(|standby| standby.incarnation <= incarnation) {
-            next.standbys.remove(&process);
-            // It has left the ring before it had received everything.
-            next.end_copies(|_, to| to == process);
+        let fails = self.incarnation(process).is_some_and(|life| life <= incarnation);
+        if let Some(range) = self.solely_held(process).filter(|_| fails && incarnation < Incarnation::MAX) {
+            return Err(ConfigError::LastHolder { process, range });
         }
-        if incarnation == Incarnation::MAX {
-            next.lose_data(process, ts);
+        let mut next = self.clone();
+        next.fail(process, incarnation);
+        Ok((next != *self).then_some(next))
+    }
+
+    /// The lives of a process up to an incarnation have failed, and what they had is gone.
+    fn fail(&mut self, process: ProcessId, incarnation: Incarnation) {
+        let fenced = self.fenced.entry(process).or_insert(incarnation);
+        *fenced = (*fenced).max(incarnation);
+        self.clients.retain(|client, life| *client != process || *life > incarnation);
+        self.supers.retain(|other, life| *other != process || *life > incarnation);
+        let mut has_failed = self.standbys.get(&process).is_some_and(|life| *life <= incarnation);
+        if has_failed {
+            self.standbys.remove(&process);
         }
         if let Some(index) = self.placement.index(process) {
             let node = &self.placement.nodes()[index];
-            if node.suspected.is_none() && node.incarnation <= incarnation {
-                let receiving: Vec<KeyRange> = self.received_by(process).collect();
-                Arc::make_mut(&mut next.placement).suspect(index, ts, &receiving);
-                next.end_copies(|_, to| to == process);
-                next.version += 1;
+            if !node.suspected && node.incarnation <= incarnation {
+                Arc::make_mut(&mut self.placement).suspect(index);
+                self.version += 1;
+                has_failed = true;
             }
         }
-        Ok((next != *self).then_some(next))
+        if has_failed {
+            self.end_sending(process);
+            self.end_copies(|_, to| to == process);
+        }
+    }
+
+    /// A process has nothing any more of what others were to receive from it.
+    fn end_sending(&mut self, process: ProcessId) {
+        for Migration { copies, transfers, .. } in self.migrations.values_mut() {
+            for transfer in transfers.iter_mut() {
+                transfer.senders.retain(|sender| *sender != process);
+            }
+            for copy in copies {
+                let Instruction::Copy { from, to, ranges } = copy else { continue };
+                let of =
+                    |transfer: &&Transfer| transfer.to == *to && ranges[0].contains(transfer.range.first);
+                let left = transfers.iter().find(of).and_then(|transfer| transfer.senders.first());
+                if let Some(left) = left.filter(|_| *from == process) {
+                    *from = *left;
+                }
+            }
+        }
     }
 
     /// Who has durably received what a keyspace message instructed needs nothing of earlier ones either: either it had
@@ -839,9 +845,10 @@ impl Config {
         self.retain_copies(|ts, to| !ended(ts, to));
         loop {
             let edges = self.edges();
-            let sends = |process| edges.iter().any(|(from, _)| *from == process);
             let placement = self.placement.clone();
-            self.retain_copies(|_, to| placement.index(to).is_some() || sends(to));
+            let senders = self.transfers_under_way().flat_map(|(_, transfer)| transfer.senders.clone());
+            let senders: BTreeSet<ProcessId> = senders.collect();
+            self.retain_copies(|_, to| placement.index(to).is_some() || senders.contains(&to));
             if self.edges().len() == edges.len() {
                 return;
             }
@@ -854,6 +861,7 @@ impl Config {
                 Instruction::Copy { to, .. } => keep(*ts, *to),
                 Instruction::Delete { .. } => false,
             });
+            migration.transfers.retain(|transfer| keep(*ts, transfer.to));
             !migration.copies.is_empty()
         });
     }
@@ -869,17 +877,15 @@ impl Config {
                 None => Ok(()),
             }
         };
-        // The partitions that a new incarnation of a process can keep: those that nobody has written to since.
-        let mut keeper = None;
         match change {
             Change::Expand { process, identifier } => {
                 if self.placement.index(*process).is_some() {
                     return Err(ConfigError::Active(*process));
                 }
                 taken(*identifier)?;
-                let standby = next.standbys.remove(process).ok_or(ConfigError::Unknown(*process))?;
-                let (identifier, incarnation) = (*identifier, standby.incarnation);
-                nodes.push(Node { identifier, process: *process, incarnation, suspected: None });
+                let incarnation = next.standbys.remove(process).ok_or(ConfigError::Unknown(*process))?;
+                let (identifier, process) = (*identifier, *process);
+                nodes.push(Node { identifier, process, incarnation, suspected: false });
             }
             Change::Contract { process } => {
                 let left = nodes.remove(self.active(*process)?);
@@ -893,39 +899,28 @@ impl Config {
                 if by != process && self.placement.index(*by).is_some() {
                     return Err(ConfigError::Active(*by));
                 }
-                let Some(standby) = next.standbys.remove(by) else {
+                let Some(incarnation) = next.standbys.remove(by) else {
                     let is_active = self.placement.index(*by).is_some();
                     return Err(if is_active { ConfigError::Active(*by) } else { ConfigError::Unknown(*by) });
                 };
                 let left = nodes[index];
-                let incarnation = standby.incarnation;
-                nodes[index] = Node { process: *by, incarnation, suspected: None, ..left };
+                nodes[index] = Node { process: *by, incarnation, suspected: false, ..left };
                 next.retire(&left);
-                keeper = (by == process && standby.recovered.is_some()).then_some(index);
             }
             Change::Rebalance { process, identifier } => {
                 let index = self.active(*process)?;
                 taken(*identifier)?;
-                if nodes[index].suspected.is_some() {
+                if nodes[index].suspected {
                     return Err(ConfigError::Suspected(*process));
                 }
                 nodes[index].identifier = *identifier;
             }
         }
-        let keeps = |partition: usize, node: &Node| {
-            let index = keeper.filter(|index| self.placement.nodes()[*index].process == node.process)?;
-            let kept = self.placement.last_holder(partition) == Some(index);
-            kept.then(|| self.placement.replica(partition, index)).flatten()
-        };
-        let placement = self.placement.changed(nodes, ts, keeps)?;
+        let placement = self.placement.changed(nodes, ts)?;
         if let Some(range) = placement.orphan_of(&self.placement) {
-            let (Change::Expand { process, .. }
-            | Change::Contract { process }
-            | Change::Replace { process, .. }
-            | Change::Rebalance { process, .. }) = *change;
-            return Err(ConfigError::LastHolder { process, range });
+            return Err(ConfigError::Orphan { range });
         }
-        let implied = Implied::by(&self.placement, &placement, keeps)?;
+        let implied = Implied::by(&self.placement, &placement)?;
         next.placement = Arc::new(placement);
         next.version += 1;
         Ok((next, implied))
@@ -941,9 +936,8 @@ impl Config {
 
     /// A process that leaves the ring alive becomes a standby.
     fn retire(&mut self, node: &Node) {
-        if node.suspected.is_none() {
-            let standby = Standby { incarnation: node.incarnation, recovered: None };
-            self.standbys.insert(node.process, standby);
+        if !node.suspected {
+            self.standbys.insert(node.process, node.incarnation);
         }
     }
 }

@@ -128,7 +128,7 @@ impl Problem {
                 let next = numbers.len();
                 let number = *numbers.entry(partition).or_insert(next);
                 if number == next {
-                    suspected.push(new.holders(partition).filter(|node| node.suspected.is_some()).count());
+                    suspected.push(new.holders(partition).filter(|node| node.suspected).count());
                 }
                 member_of.push(number);
             }

@@ -25,8 +25,8 @@ pub(super) struct Node {
     pub(super) process: ProcessId,
     /// The last incarnation that is known to have joined; 0 for a process of the first config.
     pub(super) incarnation: Incarnation,
-    /// When it was suspected.
-    pub(super) suspected: Option<Ts>,
+    /// Whether that incarnation is suspected: its rows are lost here.
+    pub(super) suspected: bool,
 }
 
 /// See the module's head.
@@ -51,9 +51,6 @@ pub(super) struct Piece {
     pub(super) old: usize,
     pub(super) new: usize,
 }
-
-/// A holder that holds nothing yet: it was suspected when it would have had to receive the partition.
-pub(super) const NEVER: Ts = Ts::INFINITY;
 
 impl Placement {
     /// A ring whose processes hold their partitions from the beginning.
@@ -192,14 +189,8 @@ impl Placement {
         self.replica(partition, index)
     }
 
-    /// The ring with other processes or identifiers from `ts` on. A new incarnation of a process keeps, of what it has
-    /// held, the partitions of which `keeps` says so; everything else that is new to a process it holds from `ts` on.
-    pub(super) fn changed(
-        &self,
-        mut nodes: Vec<Node>,
-        ts: Ts,
-        keeps: impl Fn(usize, &Node) -> Option<usize>,
-    ) -> Result<Placement, ConfigError> {
+    /// The ring with other processes or identifiers from `ts` on, since when a process holds what is new to it.
+    pub(super) fn changed(&self, mut nodes: Vec<Node>, ts: Ts) -> Result<Placement, ConfigError> {
         nodes.sort_unstable_by_key(|node| node.identifier);
         let reach = (self.replication as usize).min(nodes.len());
         let since = vec![Ts::ZERO; nodes.len() * reach];
@@ -207,12 +198,8 @@ impl Placement {
         for piece in self.pieces(&new).collect::<Vec<_>>() {
             for replica in 0..reach {
                 let node = new.holder(piece.new, replica);
-                let held = self.held_by(piece.old, node).or_else(|| keeps(piece.old, node));
-                let since = match (held, node.suspected) {
-                    (Some(replica), _) => self.since(piece.old, replica),
-                    (None, Some(_)) => NEVER,
-                    (None, None) => ts,
-                };
+                let held = self.held_by(piece.old, node);
+                let since = held.map_or(ts, |replica| self.since(piece.old, replica));
                 let known = &mut new.since[piece.new * reach + replica];
                 *known = (*known).max(since);
             }
@@ -220,51 +207,27 @@ impl Placement {
         Ok(new)
     }
 
-    /// Suspects the process at an index. Of the ranges it was still receiving it holds nothing.
-    pub(super) fn suspect(&mut self, index: usize, ts: Ts, receiving: &[KeyRange]) {
-        self.nodes[index].suspected = Some(ts);
-        let (size, reach) = (self.nodes.len(), self.reach());
-        for replica in 0..reach {
-            let partition = (index + size - replica) % size;
-            let incomplete =
-                self.ranges(partition).any(|held| receiving.iter().any(|range| range.overlaps(&held)));
-            if incomplete {
-                self.since[partition * reach + replica] = NEVER;
-            }
-        }
+    /// Suspects the process at an index.
+    pub(super) fn suspect(&mut self, index: usize) {
+        self.nodes[index].suspected = true;
     }
 
-    /// A primary range without a live holder that is left to others than in the placement before, at least in part: there
-    /// it has a live holder, or another one was suspected last, and nobody has what was written after these others failed.
+    /// Whether a partition has a live holder.
+    pub(super) fn is_live(&self, partition: usize) -> bool {
+        self.holders(partition).any(|node| !node.suspected)
+    }
+
+    /// A primary range without a live holder of which some part has one in the placement before.
     pub(super) fn orphan_of(&self, before: &Placement) -> Option<KeyRange> {
-        let is_live = |placement: &Placement, partition| {
-            placement.holders(partition).any(|node| node.suspected.is_none())
-        };
-        let last = |placement: &Placement, partition| {
-            placement.last_holder(partition).map(|index| placement.nodes[index].process)
-        };
-        let differs = |(range, partition): &&(KeyRange, usize)| {
-            let mut earlier = before.touched(&[*range]).into_iter().map(|(_, partition)| partition);
-            earlier.any(|earlier| is_live(before, earlier) || last(before, earlier) != last(self, *partition))
-        };
-        let mut dead = self.primary().iter().filter(|(_, partition)| !is_live(self, *partition));
-        dead.find(differs).map(|(range, _)| *range)
+        let had_holder =
+            |range| before.touched(&[range]).iter().any(|(_, partition)| before.is_live(*partition));
+        let mut dead = self.primary().iter().filter(|(_, partition)| !self.is_live(*partition));
+        dead.find(|(range, _)| had_holder(*range)).map(|(range, _)| *range)
     }
 
     /// Records a later incarnation of the process at an index.
     pub(super) fn restart(&mut self, index: usize, incarnation: Incarnation) {
         self.nodes[index].incarnation = incarnation;
-    }
-
-    /// Of a partition without a live holder, the index of the one that was suspected last, if it has all of it: then
-    /// nothing that was written to the partition is missing there.
-    pub(super) fn last_holder(&self, partition: usize) -> Option<usize> {
-        let mut last = None;
-        for (replica, node) in self.holders(partition).enumerate() {
-            last = last.max(Some((node.suspected?, replica)));
-        }
-        let (_, replica) = last?;
-        (self.since(partition, replica) != NEVER).then_some((partition + replica) % self.nodes.len())
     }
 }
 

@@ -27,8 +27,18 @@ fn suspect(config: &Config, process: ProcessId, ts: u64) -> Config {
     after(config, &membership(Membership::Suspect { process, incarnation: 1 }), ts)
 }
 
-fn join(config: &Config, process: ProcessId, incarnation: Incarnation, recovered: Option<Ts>) -> Config {
-    after(config, &membership(Membership::Join { process, incarnation, recovered, address: None }), 1)
+/// All its lives are over, and what it alone has is lost.
+fn give_up(config: &Config, process: ProcessId, ts: u64) -> Config {
+    after(config, &membership(Membership::Suspect { process, incarnation: Incarnation::MAX }), ts)
+}
+
+fn join(config: &Config, process: ProcessId, incarnation: Incarnation) -> Config {
+    after(config, &membership(Membership::Join { process, incarnation, address: None }), 1)
+}
+
+fn received(config: &Config, keyspace: u64, process: ProcessId, ts: u64) -> Config {
+    let received = Configuration::Received { keyspace: Ts(keyspace), process };
+    after(config, &configuration(CLIENT, 1, 1, received), ts)
 }
 
 fn change(config: &Config, change: Change, ts: u64) -> Config {
@@ -48,7 +58,7 @@ fn scenario() -> impl Strategy<Value = (Config, Vec<KeyRange>, u32)> {
             let processes: Vec<_> = config.storage_processes().collect();
             for (i, process) in processes.into_iter().enumerate() {
                 if suspected >> i & 0b101 == 0b101 {
-                    config = suspect(&config, process, 1 + i as u64);
+                    config = give_up(&config, process, 1 + i as u64);
                 }
             }
             let bounds: Vec<u64> = bounds.into_iter().collect();
@@ -250,7 +260,7 @@ const S: fn(u32) -> ProcessId = ProcessId::storage;
 #[test]
 fn impossible_requests_are_refused() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
-    let config = join(&config, S(4), 1, None);
+    let config = join(&config, S(4), 1);
     let plan = |config: &Config, change| config.plan(change).err().map(|error| error.to_string());
     let refused = |change, error: &str| assert_eq!(plan(&config, change).as_deref(), Some(error));
     refused(Change::Expand { process: S(9), identifier: 15 }, "s9 is not part of the system");
@@ -266,7 +276,7 @@ fn impossible_requests_are_refused() {
     let error = plan(&suspected, Change::Rebalance { process: S(2), identifier: 15 });
     assert_eq!(error.as_deref(), Some("s2 is suspected"));
     // f successive ones have failed: what they held cannot be copied.
-    let lost = suspect(&suspected, S(3), 6);
+    let lost = give_up(&suspected, S(3), 6);
     let error = plan(&lost, Change::Contract { process: S(2) }).expect("refused");
     assert!(error.starts_with("no live process holds range ["), "{error}");
 
@@ -285,20 +295,20 @@ fn impossible_requests_are_refused() {
 
 #[test]
 fn a_stale_keyspace_message_has_no_effect() {
-    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1, None);
+    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1);
     let planned = config.plan(Change::Expand { process: S(4), identifier: 7 }).expect("possible");
     let suspected = suspect(&config, S(3), 4);
     let error = suspected.apply(&keyspace(planned.clone()), Ts(5)).expect_err("stale");
     assert_eq!(error, ConfigError::Stale { planned: 1, current: 2 });
     assert_eq!(SqlError::from(error).code, SqlState::SERIALIZATION_FAILURE);
     // Standbys and clients come and go without making plans stale.
-    let joined = join(&config, S(5), 1, None).with_client(CLIENT, 1).expect("new");
+    let joined = join(&config, S(5), 1).with_client(CLIENT, 1).expect("new");
     assert!(joined.apply(&keyspace(planned), Ts(5)).expect("in time").is_some());
 }
 
 #[test]
 fn instructions_must_be_what_the_change_implies() {
-    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1, None);
+    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1);
     let planned = config.plan(Change::Expand { process: S(4), identifier: 7 }).expect("possible");
     for left_out in 0..planned.instructions.len() {
         let mut wrong = planned.clone();
@@ -336,29 +346,24 @@ fn messages_of_suspected_processes_have_no_effect() {
 #[test]
 fn who_restarts_without_data_before_it_has_received_anything_goes_on_receiving() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
-    let expanded = change(&join(&config, S(4), 1, None), Change::Expand { process: S(4), identifier: 15 }, 8);
+    let expanded = change(&join(&config, S(4), 1), Change::Expand { process: S(4), identifier: 15 }, 8);
     let range = expanded.held(S(4))[0];
-    let restarted = join(&expanded, S(4), 2, None);
+    let restarted = join(&expanded, S(4), 2);
     assert!(!restarted.is_suspected(S(4)) && restarted.is_receiving(S(4)));
     assert_eq!((restarted.incarnation(S(4)), restarted.holders(range)), (Some(2), vec![S(4)]));
     // When it has received everything, that is lost with its data.
-    let received = Configuration::Received { keyspace: Ts(8), process: S(4) };
-    let received = after(&restarted, &configuration(CLIENT, 1, 1, received), 9);
-    assert!(join(&received, S(4), 3, None).is_suspected(S(4)));
+    let received = received(&restarted, 8, S(4), 9);
+    assert!(join(&received, S(4), 3).is_suspected(S(4)));
     // So is what it was to receive, when it has to send something that it had.
     let moved = change(&received, Change::Rebalance { process: S(4), identifier: 25 }, 10);
     assert!(moved.copies().any(|(from, ..)| from == S(4)));
-    assert!(join(&moved, S(4), 3, None).is_suspected(S(4)));
+    assert!(join(&moved, S(4), 3).is_suspected(S(4)));
 }
 
 #[test]
 fn who_leaves_the_ring_ends_only_what_it_has_to_send_on() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
-    let config = join(&join(&config, S(4), 1, None), S(5), 1, None);
-    let received = |config: &Config, keyspace, process, ts| {
-        let received = Configuration::Received { keyspace: Ts(keyspace), process };
-        after(config, &configuration(CLIENT, 1, 1, received), ts)
-    };
+    let config = join(&join(&config, S(4), 1), S(5), 1);
     // All that s4 has, it receives from s1, and s5 from s4.
     let replaced = change(&config, Change::Replace { process: S(1), by: S(4) }, 8);
     let again = change(&replaced, Change::Replace { process: S(4), by: S(5) }, 9);
@@ -376,17 +381,16 @@ fn who_leaves_the_ring_ends_only_what_it_has_to_send_on() {
 #[test]
 fn who_has_received_a_later_copy_needs_no_earlier_one() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
-    let config = join(&config, S(4), 1, None);
+    let config = join(&config, S(4), 1);
     let there = change(&config, Change::Replace { process: S(2), by: S(4) }, 8);
-    let back = change(&join(&there, S(2), 1, Some(Ts(8))), Change::Replace { process: S(4), by: S(2) }, 9);
-    let again = change(&join(&back, S(4), 2, Some(Ts(7))), Change::Replace { process: S(2), by: S(4) }, 10);
+    let back = change(&there, Change::Replace { process: S(4), by: S(2) }, 9);
+    let again = change(&back, Change::Replace { process: S(2), by: S(4) }, 10);
     assert!(
         again.migrations()[&Ts(8)].under_way().any(|(_, to, _)| to == S(4)),
         "it is being sent what it missed"
     );
     // It has begun behind the first message, so it will never say that it has received what that one instructed.
-    let received = Configuration::Received { keyspace: Ts(10), process: S(4) };
-    let received = after(&again, &configuration(CLIENT, 1, 1, received), 11);
+    let received = received(&again, 10, S(4), 11);
     assert!(received.migrations().is_empty(), "{:?}", received.migrations());
 }
 
@@ -396,22 +400,19 @@ fn the_last_live_holder_of_a_range_stays() {
     let suspicion = Membership::Suspect { process: S(2), incarnation: 1 };
     let config = after(&config, &configuration(CLIENT, 1, 1, Configuration::Membership(suspicion)), 7);
     let refused = config.plan(Change::Contract { process: S(1) });
-    assert!(
-        matches!(refused, Err(ConfigError::LastHolder { process, .. }) if process == S(1)),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(ConfigError::Orphan { .. })), "{refused:?}");
     assert!(config.plan(Change::Contract { process: S(2) }).is_ok());
     // What was written since is nowhere else, also when it has failed itself.
-    let suspicion = Membership::Suspect { process: S(1), incarnation: 1 };
-    let config = after(&config, &configuration(CLIENT, 1, 1, Configuration::Membership(suspicion)), 8);
-    assert!(config.plan(Change::Contract { process: S(1) }).is_err());
-    assert!(config.plan(Change::Contract { process: S(2) }).is_ok());
+    assert_eq!(refuses_to_suspect(&config, S(1)), Some(KeyRange::new(0, 9)));
+    let config = give_up(&config, S(1), 8);
+    assert_eq!(config.without_holder(&[KeyRange::FULL]), Some(KeyRange::new(0, 9)));
+    assert!(config.plan(Change::Replace { process: S(1), by: S(3) }).is_err());
 }
 
 #[test]
 fn reads_avoid_busy_processes_and_ranges_that_came_later() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
-    let config = join(&config, S(4), 1, None);
+    let config = join(&config, S(4), 1);
     let expanded = change(&config, Change::Expand { process: S(4), identifier: 15 }, 8);
     let sender = config.storage_processes().find(|process| expanded.is_busy(*process)).expect("a sender");
     let point = KeyRange::point(17);
@@ -437,34 +438,82 @@ fn reads_avoid_busy_processes_and_ranges_that_came_later() {
     }
 }
 
+/// The range that only this process has, if its suspicion is refused.
+fn refuses_to_suspect(config: &Config, process: ProcessId) -> Option<KeyRange> {
+    let suspicion = membership(Membership::Suspect { process, incarnation: 1 });
+    match config.apply(&suspicion, Ts(99)) {
+        Ok(Some(_)) => None,
+        Err(ConfigError::LastHolder { process: sole, range }) if sole == process => Some(range),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn what_a_failed_process_had_comes_back_when_nobody_wrote_since() {
+fn who_alone_has_the_rows_of_a_range_is_not_suspected() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
-    // All fail, s2 last; s3 failed before s1.
-    let failed = suspect(&suspect(&suspect(&config, S(3), 3), S(1), 4), S(2), 5);
-    assert_eq!(failed.keepers_of_log(), vec![S(1), S(2)]);
-    let replace = |process| Change::Replace { process, by: process };
-    // s1 holds [10, 20) with s2, which failed later.
-    let early = join(&failed, S(1), 2, Some(Ts(1)));
-    assert!(early.plan(replace(S(1))).is_err());
-    // s2 holds [10, 20) with s1 and [20, 30) with s3, and has outlived both.
-    let empty = join(&failed, S(2), 2, None);
-    assert!(empty.plan(replace(S(2))).is_err());
-    let back = join(&failed, S(2), 2, Some(Ts(1)));
-    assert_eq!(back.plan(replace(S(2))).expect("it has everything").instructions, vec![]);
-    let back = change(&back, replace(S(2)), 7);
-    assert!(!back.is_suspected(S(2)));
-    // Now s1 can get [10, 20) from s2 and has [30, 10) itself.
-    let both = join(&back, S(1), 2, Some(Ts(1)));
-    let both = both.plan(replace(S(1))).expect("possible");
-    let copy = Instruction::Copy { from: S(2), to: S(1), ranges: vec![KeyRange::new(10, 19)] };
-    assert_eq!(both.instructions, vec![copy]);
+    let config = join(&config, S(4), 1);
+    // s1 holds [30, 20), s2 [10, 30), s3 [20, 10).
+    let failed = suspect(&config, S(2), 5);
+    assert_eq!(refuses_to_suspect(&failed, S(1)), Some(KeyRange::new(10, 19)));
+    assert_eq!(refuses_to_suspect(&failed, S(3)), Some(KeyRange::new(20, 29)));
+    // Whoever receives a range counts when others can send it.
+    let replaced = change(&failed, Change::Replace { process: S(2), by: S(4) }, 6);
+    assert_eq!(refuses_to_suspect(&replaced, S(1)), Some(KeyRange::new(10, 19)), "only s1 can send it");
+    assert_eq!(refuses_to_suspect(&replaced, S(4)), None, "s1 and s3 have everything");
+    let moved = change(&config, Change::Replace { process: S(2), by: S(4) }, 6);
+    assert_eq!(refuses_to_suspect(&moved, S(1)), None, "s2 can send it, too");
+    let moved = suspect(&moved, S(2), 7);
+    assert_eq!(refuses_to_suspect(&moved, S(1)), Some(KeyRange::new(10, 19)));
+    let moved = received(&moved, 6, S(4), 8);
+    assert_eq!(refuses_to_suspect(&moved, S(1)), None);
+}
+
+#[test]
+fn who_alone_can_send_the_rows_of_a_range_is_not_suspected() {
+    let config = Config::new([(10, S(1)), (20, S(2))], 1).expect("a valid ring");
+    let config = join(&join(&config, S(3), 1), S(4), 1);
+    // All that s3 has, it receives from s1, and s4 from s3.
+    let first = change(&config, Change::Replace { process: S(1), by: S(3) }, 5);
+    let lost = KeyRange::new(10, 19);
+    assert_eq!(refuses_to_suspect(&first, S(1)), Some(lost));
+    assert_eq!(refuses_to_suspect(&first, S(3)), Some(lost), "nobody else would get it");
+    let second = change(&first, Change::Replace { process: S(3), by: S(4) }, 6);
+    for process in [S(1), S(3), S(4)] {
+        assert_eq!(refuses_to_suspect(&second, process), Some(lost), "{process}");
+    }
+    let there = received(&second, 6, S(4), 7);
+    assert_eq!([S(1), S(3)].map(|process| refuses_to_suspect(&there, process)), [None, None]);
+}
+
+/// It fails as a whole, and others may count on what else it has.
+#[test]
+fn who_alone_can_send_to_a_receiver_is_not_suspected_though_others_have_the_rows() {
+    let config = Config::new([(10, S(1)), (20, S(2))], 2).expect("a valid ring");
+    let config = join(&join(&config, S(3), 1), S(4), 1);
+    let first = change(&config, Change::Replace { process: S(1), by: S(3) }, 5);
+    let second = change(&first, Change::Replace { process: S(2), by: S(4) }, 6);
+    let second = received(&second, 6, S(4), 7);
+    let failed = suspect(&second, S(1), 8);
+    assert_eq!(refuses_to_suspect(&failed, S(2)), Some(KeyRange::new(0, 9)));
+    assert_eq!(refuses_to_suspect(&failed, S(3)), None, "s4 has everything");
+    assert_eq!(refuses_to_suspect(&suspect(&failed, S(3), 9), S(2)), None, "nobody receives anything");
+}
+
+/// Of what the config says about copies, as much as there is.
+#[test]
+fn a_copy_names_who_is_left_to_send_it() {
+    let config = Config::new([(10, S(1)), (20, S(2))], 2).expect("a valid ring");
+    let config = change(&join(&config, S(3), 1), Change::Replace { process: S(1), by: S(3) }, 5);
+    assert!(config.is_busy(S(1)) != config.is_busy(S(2)), "one of the two sends");
+    let (sender, other) = if config.is_busy(S(1)) { (S(1), S(2)) } else { (S(2), S(1)) };
+    let config = suspect(&config, sender, 6);
+    assert!(config.is_busy(other) && !config.is_busy(sender) && config.may_send(other));
 }
 
 /// What happens to a cluster, to be interpreted by what it consists of at the time.
 #[derive(Clone, Debug)]
 enum Step {
-    Join(Index, bool),
+    Join(Index),
     Part(Index),
     Suspect(Index),
     Expand(Index, Index, u64),
@@ -477,7 +526,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let index = any::<Index>;
     prop_oneof![
-        4 => (index(), any::<bool>()).prop_map(|(who, recovered)| Step::Join(who, recovered)),
+        4 => index().prop_map(Step::Join),
         1 => index().prop_map(Step::Part),
         2 => index().prop_map(Step::Suspect),
         4 => (index(), index(), 0..3u64).prop_map(|(who, at, by)| Step::Expand(who, at, by)),
@@ -563,8 +612,8 @@ impl World {
                 let is_stale = matches!(again, Err(ConfigError::Stale { .. }));
                 prop_assert!(is_stale, "{:?}", again);
             }
-            Configuration::Membership(Membership::Join { process, incarnation, recovered, .. })
-                if recovered.is_some() || before.has_received_nothing(*process) =>
+            Configuration::Membership(Membership::Join { process, incarnation, .. })
+                if before.has_received_nothing(*process) =>
             {
                 // Who has received nothing is sent everything again; here copies take no time.
                 let before = self.rows.get(&(*process, incarnation - 1)).cloned();
@@ -577,17 +626,12 @@ impl World {
 
     /// Carries out instructions at once.
     fn execute(&mut self, keyspace: &Keyspace, before: &Config) -> Result<(), TestCaseError> {
-        // A process that takes a place on the ring drops what an earlier life had, except what nobody else has.
+        // A process that takes a place on the ring drops what an earlier life had.
         let active: Vec<ProcessId> = self.config.storage_processes().collect();
         for process in active {
             let life = self.life(process);
             if before.placement.node(process).map(|node| node.incarnation) != Some(life.1) {
-                let config = &self.config;
-                let kept = |position: Position| {
-                    config.holders(config.range_of(position)).contains(&process)
-                        && live_holders(before, before.range_of(position)).is_empty()
-                };
-                self.rows.entry(life).or_default().retain(|position, _| kept(*position));
+                self.rows.entry(life).or_default().clear();
             }
         }
         let snapshot = self.rows.clone();
@@ -646,14 +690,13 @@ impl World {
             if position >= POSITIONS - 1 { u64::MAX } else { position }
         };
         match step {
-            Step::Join(who, recovered) => {
+            Step::Join(who) => {
                 let process = any_process(who);
                 let incarnation = self.incarnations[&process] + 1;
                 let has_data = !self.config.has_received_nothing(process);
-                let lost = !recovered && has_data && self.config.placement.node(process).is_some();
+                let lost = has_data && self.config.placement.node(process).is_some();
                 self.incarnations.insert(process, incarnation);
-                let recovered = recovered.then_some(Ts(0));
-                let joins = Membership::Join { process, incarnation, recovered, address: None };
+                let joins = Membership::Join { process, incarnation, address: None };
                 self.apply(Configuration::Membership(joins))?;
                 prop_assert!(self.config.contains(process));
                 prop_assert!(!lost || self.config.is_suspected(process), "its data is gone");
@@ -666,11 +709,24 @@ impl World {
                 let process = any_process(who);
                 let incarnation = self.incarnations[&process];
                 let is_member = self.config.contains(process);
+                let refused =
+                    self.config.solely_held(process).is_some() && !self.config.is_suspected(process);
+                let is_live =
+                    |config: &Config, position| !live_holders(config, config.range_of(position)).is_empty();
+                let live: Vec<Position> = (0..POSITIONS).filter(|at| is_live(&self.config, *at)).collect();
+                let in_vain = |config: &Config| {
+                    config.transfers_under_way().filter(|(_, transfer)| transfer.senders.is_empty()).count()
+                };
+                let before = in_vain(&self.config);
                 self.apply(Configuration::Membership(Membership::Suspect { process, incarnation }))?;
                 prop_assert_eq!(
                     self.config.is_suspected(process),
-                    is_member || self.config.fenced.contains_key(&process)
+                    !refused && (is_member || self.config.fenced.contains_key(&process))
                 );
+                for position in live {
+                    prop_assert!(is_live(&self.config, position), "{} is lost", position);
+                }
+                prop_assert!(in_vain(&self.config) <= before, "somebody receives in vain");
                 Ok(())
             }
             Step::Expand(who, at, by) => {
@@ -837,11 +893,11 @@ proptest! {
         let mut config = Config::new(ring, replication).expect("a valid ring");
         for number in 1..=size {
             if suspected >> number & 0b11 == 0b11 {
-                config = suspect(&config, S(number), u64::from(number));
+                config = give_up(&config, S(number), u64::from(number));
             }
         }
         let standby = S(size + 1);
-        let config = join(&config, standby, 1, None);
+        let config = join(&config, standby, 1);
         let process = S(who.index(size as usize) as u32 + 1);
         let identifier = at.index(size as usize + 1) as u64 * 10 + 5;
         let change = match kind {

@@ -61,8 +61,7 @@ impl Scenario {
     }
 
     fn join(&mut self, name: char) {
-        let joins =
-            Membership::Join { process: process(name), incarnation: 1, recovered: None, address: None };
+        let joins = Membership::Join { process: process(name), incarnation: 1, address: None };
         self.apply(Configuration::Membership(joins));
     }
 

@@ -118,7 +118,9 @@ pub struct MSeq {
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
     /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that:
     /// what is ordered behind it concerns them.
-    placed: BTreeMap<ProcessId, Beginning>,
+    /// Those that have received nothing of what they hold since have a place before each message by which they were to receive
+    /// it.
+    placed: BTreeMap<ProcessId, Vec<Beginning>>,
     truncated: Ts,
     /// Learned from the same log.
     routers: Arc<Routers>,
@@ -175,9 +177,15 @@ impl MSeq {
         self.submitters.get(&submitter).copied()
     }
 
-    /// Where the stream of a storage process without data begins: just before it was given a place, or at the end.
+    /// Where the stream of a storage process without data begins: just before it was given a place, or what it still is to
+    /// receive of it; or at the end.
     pub fn begins(&self, process: ProcessId) -> Beginning {
-        self.placed.get(&process).cloned().unwrap_or_else(|| self.beginning(self.ts))
+        let since = self.config().receives_since(process);
+        let places = self.placed.get(&process).and_then(|places| {
+            let before = |place: &&Beginning| since.is_none_or(|since| place.ts < since);
+            places.iter().rev().filter(|_| since.is_some()).find(before).or(places.first())
+        });
+        places.cloned().unwrap_or_else(|| self.beginning(self.ts))
     }
 
     /// A stream that begins at the end of the m-seq, or just before its last message.
@@ -286,30 +294,32 @@ impl MSeq {
         let placed = before.standbys().filter(|process| {
             config.is_active(*process) && !config.standbys().any(|standby| standby == *process)
         });
+        let placed: BTreeSet<ProcessId> = placed.collect();
         // And who has to receive all of it anew.
-        let begins = |config: &Config, process: ProcessId| config.has_received_nothing(process);
-        let moved = config
-            .storage_processes()
-            .filter(|process| begins(config, *process) && !begins(&before, *process));
-        let placed: BTreeSet<ProcessId> = placed.chain(moved).collect();
-        if !placed.is_empty() {
+        let receives = |process: &ProcessId| {
+            let is_told = config.migrations().get(&ts).is_some_and(|migration| migration.has_for(*process));
+            is_told && config.receives_everything(*process)
+        };
+        let moved: Vec<ProcessId> = config.storage_processes().filter(receives).collect();
+        if !(placed.is_empty() && moved.is_empty()) {
             let place = self.beginning(Ts(ts.0 - 1));
-            self.placed.extend(placed.into_iter().map(|process| (process, place.clone())));
+            for process in placed.iter().chain(moved.iter().filter(|moved| !placed.contains(moved))) {
+                let places = self.placed.entry(*process).or_default();
+                if placed.contains(process) || !before.receives_everything(*process) {
+                    places.clear();
+                }
+                places.push(place.clone());
+            }
         }
         // Who has left may still have to send what it received: it began there, too.
-        self.placed.retain(|process, _| config.is_active(*process) || config.is_busy(*process));
+        self.placed.retain(|process, _| config.is_active(*process) || config.may_send(*process));
         if let Body::Configuration(Configuration::Membership(Membership::Join {
-            process,
-            incarnation,
-            recovered,
-            ..
+            process, incarnation, ..
         })) = body
         {
             self.joined.insert(*process, (*incarnation, ts));
-            // A later life begins where an earlier one was given its place, with what it has recovered up to its suspicion.
-            let keeps_place =
-                recovered.is_some() && before.is_active(*process) && !before.is_suspected(*process);
-            if !keeps_place && !config.has_received_nothing(*process) {
+            // A later life begins where an earlier one was given its place, if that had received nothing.
+            if !config.has_received_nothing(*process) {
                 self.placed.remove(process);
             }
         }
@@ -371,7 +381,7 @@ mod tests {
     fn with_a_standby(config: Config) -> MSeq {
         let mut mseq = MSeq::new(config);
         let process = ProcessId::storage(4);
-        let joins = Membership::Join { process, incarnation: 1, recovered: None, address: None };
+        let joins = Membership::Join { process, incarnation: 1, address: None };
         change(&mut mseq, 1, Configuration::Membership(joins));
         assert_eq!(mseq.joined(process), Some((1, Ts(1))));
         mseq

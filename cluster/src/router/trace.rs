@@ -481,8 +481,9 @@ fn snapshot_reads_ride_on_the_streams() {
 #[test]
 fn a_suspicion_waits_until_leases_have_run_out() {
     let mut scenario = Scenario::new(three_storage(), Limits::default());
+    // With what they alone have.
     let suspect = |sequence, process| {
-        let membership = Membership::Suspect { process, incarnation: 1 };
+        let membership = Membership::Suspect { process, incarnation: u64::MAX };
         testing::configuration(C1, 1, sequence, Configuration::Membership(membership))
     };
     scenario.input(R1, Input::Tick(1_000));

@@ -3,7 +3,7 @@
 use super::world::{Item, Life, Phase, World};
 use crate::{
     config::{Change, Configuration, Membership},
-    message::{ProcessId, ProcessKind},
+    message::{Incarnation, ProcessId, ProcessKind},
     routers::change::RouterChange,
 };
 
@@ -11,6 +11,9 @@ use crate::{
 const MOST_ROUTERS: usize = 5;
 /// A standby that nobody runs.
 const NOBODY: ProcessId = ProcessId::storage(90);
+
+/// All lives that a process can have in a run, unless it is given up with what it alone has.
+pub(super) const ALL_LIVES: Incarnation = Incarnation::MAX - 1;
 
 /// A disturbance that ends by itself.
 #[derive(Clone, Debug)]
@@ -93,17 +96,20 @@ impl World {
         let storage = self.of_kind(ProcessKind::Storage);
         let clients = self.of_kind(ProcessKind::Client);
         let (process, is_standby) = (NOBODY, self.has_nobody());
-        let joins = Membership::Join { process, incarnation: self.now_us, recovered: None, address: None };
+        let joins = Membership::Join { process, incarnation: self.now_us, address: None };
         let change = match self.random.below(10) {
-            0..6 => match self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
-                Some(process) => {
-                    self.suspected.insert(process);
+            0..6 => match self.random.pick(&storage) {
+                Some(process) if self.may_suspect(process) || self.random.one_in(8) => {
                     // Some come back.
                     let gone = self.options.reshapes == 0 || self.random.one_in(2);
-                    let incarnation = if gone { u64::MAX } else { self.incarnation(process) };
+                    let incarnation = match gone {
+                        true if self.reckless => Incarnation::MAX,
+                        true => ALL_LIVES,
+                        false => self.incarnation(process),
+                    };
                     Membership::Suspect { process, incarnation }
                 }
-                None => joins,
+                _ => joins,
             },
             6 => match self.random.pick(&clients) {
                 Some(process) => {
@@ -172,15 +178,9 @@ impl World {
         self.ask_for_routers(change)
     }
 
-    /// Whether a storage process may be suspected: super processes never suspect the last live holder of a range. Some
-    /// clusters are reckless.
+    /// Whether the suspicion of a storage process is not likely to be refused: super processes do not ask for others.
     fn may_suspect(&self, process: ProcessId) -> bool {
-        let config = self.replay.config();
-        let gone = |holder: &ProcessId| {
-            *holder == process || self.suspected.contains(holder) || config.is_receiving(*holder)
-        };
-        let ranges = config.held_or_sent(process);
-        self.reckless || !ranges.iter().any(|range| config.holders(*range).iter().all(gone))
+        self.reckless || self.replay.config().solely_held(process).is_none()
     }
 
     /// A client that was suspected is started again.

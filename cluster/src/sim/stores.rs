@@ -23,13 +23,14 @@ use arrow::{
 };
 
 use super::{
+    faults::ALL_LIVES,
     replay::Outcome,
     statement::{Filter, both},
     world::{Item, Phase, World},
 };
 use crate::{
     config::{Configuration, Membership},
-    message::{ProcessId, ProcessKind},
+    message::{Incarnation, ProcessId, ProcessKind},
     storage::{
         checkpointer::{CheckpointCommand, CheckpointOutcome},
         core::{Core, CoreOptions, Recovered, global, held_by, local},
@@ -295,10 +296,12 @@ impl World {
             (disk.checkpoint, disk.outdated) = (None, true);
         }
         if has_lost {
-            self.suspected.insert(id);
+            // It cannot go on, so what it alone has is lost, too.
+            let is_sole = self.replay.config().solely_held(id).is_some();
+            let incarnation = if is_sole { Incarnation::MAX } else { incarnation };
             self.configure(Configuration::Membership(Membership::Suspect { process: id, incarnation }))?;
         }
-        let is_gone = self.replay.is_fenced(id, u64::MAX);
+        let is_gone = self.replay.is_fenced(id, ALL_LIVES);
         if let Some(life) = self.lives.get_mut(&id).filter(|_| is_gone) {
             life.gone = true;
         }
@@ -443,7 +446,7 @@ impl World {
         let ts = checkpoint.recovered.ts;
         let held = checkpoint.recovered.config.as_ref().map_or(Vec::new(), |config| held_by(config, id));
         if held.is_empty() {
-            // What it may keep of an earlier life is what is written of it there.
+            // Who has begun without data may have rows of an earlier life, which do not count.
             return Ok(());
         }
         let behind = self.replay.configs_since(ts).get(1);

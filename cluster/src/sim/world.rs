@@ -175,9 +175,7 @@ pub(super) struct World {
     /// Operations that have not been submitted.
     pub(super) operations: usize,
     pub(super) faults: usize,
-    /// Storage processes that somebody has asked to suspect.
-    pub(super) suspected: BTreeSet<ProcessId>,
-    /// Also the last live holder of a range is suspected.
+    /// Processes are given up with what they alone have.
     pub(super) reckless: bool,
     /// When the members change at the latest.
     reconfigure_us: u64,
@@ -225,7 +223,6 @@ impl World {
             clients: BTreeMap::new(),
             statements: Vec::new(),
             committed: BTreeMap::new(),
-            suspected: BTreeSet::new(),
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
             wrong: None,

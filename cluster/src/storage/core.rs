@@ -208,7 +208,7 @@ impl Core {
             options,
             held,
             submitted: local(recovered.ts),
-            catalog: Arc::new(recovered.catalog),
+            catalog: recovered.catalog,
             pending: VecDeque::new(),
             frontier: recovered.ts,
             delivered: recovered.ts,
@@ -341,7 +341,6 @@ impl Core {
                 self.learn(config.clone(), present);
                 self.follow(config);
             }
-            Event::Present(present) => self.learn_present(present),
             Event::Begin { ts, config, catalog, present } => self.begin(ts, config, catalog, present),
             Event::Moving(event) => self.migrate(event),
             Event::RenewPin(ts) => {
@@ -422,7 +421,6 @@ impl Core {
         if self.pending.is_empty() && !self.moving.is_changing() {
             self.delivered = self.frontier;
         }
-        self.rejoin();
         self.write_checkpoint();
         if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             for table in std::mem::take(&mut self.drops) {
@@ -485,19 +483,12 @@ impl Core {
         }
     }
 
-    fn process(&mut self, mut delivery: Delivery) {
+    fn process(&mut self, delivery: Delivery) {
         let ts = delivery.ts;
         let message = delivery.message.clone();
         self.logged += weight(&message.body);
         if message.id.is_ordered() {
             self.passed.insert(message.id.submitter, message.id);
-        }
-        if delivery.ranges.iter().any(|range| self.is_abandoned(range)) {
-            if matches!(&message.body, Body::Data(data) if !data.operation.is_write()) {
-                // Its reader knows of the suspicion.
-                return;
-            }
-            delivery.ranges.retain(|range| !self.is_abandoned(range));
         }
         match &message.body {
             Body::Data(data) => self.process_data(&delivery, data),
@@ -511,7 +502,7 @@ impl Core {
                 if self.moving.is_waiting() {
                     // It makes one of its own when everything is there and durable.
                     self.moving.has_missed_a_checkpoint = true;
-                } else if self.moving.abandoned.is_empty() {
+                } else {
                     self.request_checkpoint(ts, true);
                 }
                 self.logged = 0;

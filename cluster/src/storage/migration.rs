@@ -18,7 +18,6 @@
 //! send reads elsewhere as long as it is busy. If a sender is suspected, says that it cannot send or sends damaged
 //! chunks, the part is asked for from another holder, from the beginning. Only when none remains has the receiver
 //! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
-//! A later life of a receiver that has been suspected abandons its parts: nobody sends them any more, or waits for them.
 //!
 //! When all parts are installed, the receiver needs a durable checkpoint of M or behind it. Then it announces so by a message
 //! ([`crate::config::Configuration::Received`]), again and again until that message is ordered. Suspicions, too, come
@@ -134,7 +133,7 @@ pub enum Event {
         /// The receiver.
         process: ProcessId,
     },
-    /// An ordered message has declared a process as failed.
+    /// An ordered message has declared another process as failed.
     Suspected {
         /// The process.
         process: ProcessId,
@@ -206,8 +205,6 @@ pub enum Effect {
         /// `Ts` of the keyspace message.
         keyspace: Ts,
     },
-    /// An earlier life has been suspected: this part is not received any more.
-    Abandon(PartId),
     /// No holder of a part remains: this process has failed.
     Fail(String),
 }
@@ -234,14 +231,6 @@ enum State {
     Receiving,
     Installing,
     Installed,
-    Abandoned,
-}
-
-impl Incoming {
-    /// Whether it is still being received.
-    fn is_open(&self) -> bool {
-        matches!(self.state, State::Receiving | State::Installing)
-    }
 }
 
 /// A keyspace message whose instructions let this process receive something.
@@ -251,10 +240,6 @@ struct Receiving {
 }
 
 impl Receiving {
-    fn is_open(&self) -> bool {
-        self.parts.values().any(Incoming::is_open)
-    }
-
     fn is_installed(&self) -> bool {
         self.parts.values().all(|part| part.state == State::Installed)
     }
@@ -332,7 +317,7 @@ impl Migrations {
 
     /// Whether what is behind the last keyspace message must wait until its parts are installed.
     pub fn is_waiting(&self) -> bool {
-        self.receiving.values().any(Receiving::is_open)
+        self.oldest_receiving().is_some()
     }
 
     /// Chunks of a part have come from a process, though they wait for those before them to be taken.
@@ -360,7 +345,7 @@ impl Migrations {
     /// Parts that are being received: their keyspace message, range, and how many chunks have come.
     pub fn progress(&self) -> impl Iterator<Item = (PartId, u32)> {
         self.receiving.iter().flat_map(|(keyspace, receiving)| {
-            let open = receiving.parts.iter().filter(|(_, part)| part.is_open());
+            let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
             open.map(|(range, part)| (PartId { keyspace: *keyspace, range: *range }, part.next))
         })
     }
@@ -435,11 +420,8 @@ impl Migrations {
             self.receiving.insert(ts, Receiving { parts });
         }
         self.received_early.retain(|(keyspace, _)| *keyspace > ts);
-        match self.is_suspected_behind(self.id, ts) {
-            true => self.abandon(),
-            false => ranges
-                .into_iter()
-                .for_each(|range| self.begin_anew(PartId { keyspace: ts, range }, "is suspected")),
+        for range in ranges {
+            self.begin_anew(PartId { keyspace: ts, range }, "is suspected");
         }
         // Those who were ahead.
         let early = std::mem::take(&mut self.early);
@@ -590,9 +572,6 @@ impl Migrations {
 
     fn suspect(&mut self, process: ProcessId, ts: Ts) {
         self.suspected.insert(process, ts);
-        if process == self.id {
-            return self.abandon();
-        }
         self.early.retain(|(_, from), _| *from != process);
         self.end_serving(process, |_| true);
         let parts: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
@@ -602,17 +581,6 @@ impl Migrations {
         // If the rows that are being installed turn out to be wrong, it is not asked either.
         for part in self.receiving.values_mut().flat_map(|receiving| receiving.parts.values_mut()) {
             part.senders.retain(|sender| *sender != process);
-        }
-    }
-
-    /// Nobody sends anything to this life, as an earlier one has been suspected. What it was to receive counts as not held
-    /// by it when it comes back, also parts that are there: what has waited for all of them was not executed in any.
-    fn abandon(&mut self) {
-        for (keyspace, receiving) in self.receiving.iter_mut().filter(|(_, receiving)| receiving.is_open()) {
-            for (range, part) in &mut receiving.parts {
-                part.state = State::Abandoned;
-                self.effects.push(Effect::Abandon(PartId { keyspace: *keyspace, range: *range }));
-            }
         }
     }
 

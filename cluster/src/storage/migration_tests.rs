@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     config::{Change, Config, Configuration, Instruction, Membership},
+    message::Incarnation,
     router::testing::configuration,
 };
 
@@ -75,6 +76,8 @@ struct World {
     written: BTreeMap<Position, u64>,
     now_ms: u64,
     installed: usize,
+    /// Chunks were damaged, senders have forgotten what they had to send, or others were given up: a receiver may have failed.
+    may_fail: bool,
 }
 
 fn limits() -> Limits {
@@ -125,10 +128,11 @@ impl World {
             written: BTreeMap::new(),
             now_ms: 0,
             installed: 0,
+            may_fail: false,
         };
         for n in size + 1..=size + standbys {
             let process = ProcessId::storage(n);
-            let joins = Membership::Join { process, incarnation: 1, recovered: None, address: None };
+            let joins = Membership::Join { process, incarnation: 1, address: None };
             world.order(Entry::Configuration(Configuration::Membership(joins)));
         }
         world
@@ -177,8 +181,13 @@ impl World {
         }
     }
 
+    /// Who has failed for good is given up with what it alone has.
     fn suspect(&mut self, process: ProcessId) {
-        let suspicion = Membership::Suspect { process, incarnation: 1 };
+        let has_failed = self.processes[&process].failed.is_some();
+        // What is given up may be what others were to receive.
+        self.may_fail |= has_failed;
+        let incarnation = if has_failed { Incarnation::MAX } else { 1 };
+        let suspicion = Membership::Suspect { process, incarnation };
         self.order(Entry::Configuration(Configuration::Membership(suspicion)));
     }
 
@@ -309,8 +318,10 @@ impl World {
                 Effect::Release { keyspace } => {
                     assert!(process.migrations.oldest_served() != Some(keyspace));
                 }
-                Effect::Abandon(_) => assert!(!process.running, "it has not failed"),
-                Effect::Fail(reason) => process.failed = Some(reason),
+                Effect::Fail(reason) => {
+                    assert!(self.may_fail, "{id} has failed: {reason}");
+                    process.failed = Some(reason);
+                }
             }
         }
         if process.failed.is_some() {
@@ -360,6 +371,7 @@ impl World {
         if self.config.is_suspected(id) || process.failed.is_some() {
             return;
         }
+        self.may_fail = true;
         let (at, rows) = process.checkpoint.clone();
         process.heard = at;
         process.at = at;
@@ -391,6 +403,7 @@ impl World {
                     let mut rows = chunk.rows.to_vec();
                     rows[0] ^= 0x10;
                     chunk.rows = rows.into();
+                    self.may_fail = true;
                 }
                 Event::Chunk { from, part, chunk }
             }
@@ -561,49 +574,6 @@ fn a_failed_copy_begins_anew_at_another_holder_and_fails_when_none_remains() {
     assert_eq!(migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, true) }), vec![]);
     let effects = migrations.handle(Event::Refused { from: S2, part, anew: false });
     assert!(matches!(&effects[..], [Effect::Fail(reason)] if reason.contains("no holder remains")));
-}
-
-#[test]
-fn a_later_life_of_a_suspected_receiver_abandons_its_parts() {
-    let (mut migrations, part, _) = receiver(&[1, 2]);
-    migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, false) });
-    let suspected = Event::Suspected { process: ProcessId::storage(9), ts: Ts(9) };
-    assert_eq!(migrations.handle(suspected), vec![Effect::Abandon(part)]);
-    assert!(!migrations.is_waiting());
-    assert_eq!(
-        migrations.oldest_receiving(),
-        Some(Ts(7)),
-        "what is executed behind it is not all that counts"
-    );
-    for late in [
-        Event::Chunk { from: S1, part, chunk: chunk(1, true) },
-        Event::Refused { from: S1, part, anew: false },
-        Event::Tick(1_000),
-    ] {
-        assert_eq!(migrations.handle(late), vec![]);
-    }
-    // So it does with what has its turn later, and was ordered before.
-    let part = PartId { keyspace: Ts(8), ..part };
-    let transfers = vec![Transfer { to: ProcessId::storage(9), range: part.range, senders: vec![S2] }];
-    let effects = migrations.handle(Event::Keyspace { ts: Ts(8), transfers });
-    assert_eq!(effects, vec![Effect::Abandon(part)]);
-    assert!(!migrations.is_waiting());
-}
-
-#[test]
-fn parts_that_are_there_are_abandoned_with_the_others() {
-    let id = ProcessId::storage(9);
-    let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), limits());
-    let transfer = |first, last| Transfer { to: id, range: KeyRange::new(first, last), senders: vec![S1] };
-    let transfers = vec![transfer(20, 29), transfer(30, 39)];
-    let parts: Vec<PartId> =
-        transfers.iter().map(|transfer| PartId { keyspace: Ts(7), range: transfer.range }).collect();
-    migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
-    migrations.handle(Event::Chunk { from: S1, part: parts[0], chunk: chunk(0, true) });
-    migrations.handle(Event::Installed { part: parts[0], outcome: Ok(()) });
-    let effects = migrations.handle(Event::Suspected { process: id, ts: Ts(9) });
-    // Operations of both have waited until both would be there.
-    assert_eq!(effects, parts.into_iter().map(Effect::Abandon).collect::<Vec<_>>());
 }
 
 #[test]

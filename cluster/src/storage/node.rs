@@ -78,9 +78,6 @@ pub(crate) enum Output {
 /// Rows that writes will return count in pieces of so many bytes: a few are not worth a report to every client.
 const RETURNED_PIECE: u64 = 1 << 16;
 
-/// How often a process subscribes again that is told of changes of the config only then.
-const RENEWAL_MS: u64 = 1_000;
-
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -110,8 +107,6 @@ pub(crate) struct Node {
     /// Clients have been told of this life.
     announced: bool,
     failed_checkpoints: u64,
-    /// When the subscription was renewed last, because nothing else tells of changes of the config.
-    subscribed_ms: u64,
     /// Deliveries have not been taken, because rows are being received.
     skipped: bool,
     /// What a router had sent has been lost once.
@@ -166,7 +161,6 @@ impl Node {
             knowing: BTreeSet::new(),
             announced: false,
             failed_checkpoints: 0,
-            subscribed_ms: 0,
             stopped: None,
             outputs: Vec::new(),
         }
@@ -178,7 +172,7 @@ impl Node {
             self.send(to, wire);
         }
         if self.joining {
-            let join = self.core.membership(None);
+            let join = self.core.membership();
             self.submitter.submit(Configuration::Membership(join));
         }
         self.subscribe();
@@ -490,11 +484,11 @@ impl Node {
         }
         if let Some(catalog) = catalog {
             self.begins = false;
+            // What an earlier life was to execute.
+            self.fetching.clear();
             self.event(Event::Begin { ts, config, catalog, present });
         } else if is_first {
             self.event(Event::Config { config, present });
-        } else {
-            self.event(Event::Present(present));
         }
     }
 
@@ -645,10 +639,6 @@ impl Node {
 
     fn tick(&mut self, now_ms: u64) {
         self.link.tick(now_ms, !self.is_full());
-        if self.core.lacks_config() && now_ms >= self.subscribed_ms + RENEWAL_MS {
-            self.subscribed_ms = now_ms;
-            self.link.ask_again(self.link.router());
-        }
         self.now_ms = now_ms;
         self.submitter.tick(now_ms);
         self.event(Event::Tick(now_ms));

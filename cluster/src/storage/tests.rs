@@ -27,7 +27,7 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration, Membership},
-    message::{Body, Data, Ddl, Message, MessageId, ProcessId, StagedPart, StagedPayload},
+    message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId, StagedPart, StagedPayload},
     router::{LEASE_MS, testing},
     wire::{AnswerPart, Choice, Delivery, MissingVotes, Vote, Wire},
 };
@@ -446,13 +446,19 @@ fn suspect(process: ProcessId) -> Body {
     Body::Configuration(Configuration::Membership(Membership::Suspect { process, incarnation: 9 }))
 }
 
+/// With what it alone has.
+fn give_up(process: ProcessId) -> Body {
+    let incarnation = Incarnation::MAX;
+    Body::Configuration(Configuration::Membership(Membership::Suspect { process, incarnation }))
+}
+
 #[test]
 fn a_write_has_no_effect_anywhere_when_a_range_has_no_live_holder() {
     let mut scene = Scene::new(3);
     scene.arrive();
     scene.trace.clear();
     for number in [1, 2] {
-        scene.deliver(number, 2, suspect(ProcessId::storage(3)));
+        scene.deliver(number, 2, give_up(ProcessId::storage(3)));
         scene.write(number, 3);
     }
     scene.check(
@@ -475,10 +481,10 @@ fn two_of_three() -> Scene {
     scene
 }
 
-/// The third process is suspected, and comes back without data.
+/// The third process has the only copy of its range, so it is not suspected; it comes back without data.
 fn lose_the_third(scene: &mut Scene) {
     let process = ProcessId::storage(3);
-    let join = Membership::Join { process, incarnation: 10, recovered: None, address: None };
+    let join = Membership::Join { process, incarnation: 10, address: None };
     for number in [1, 2] {
         scene.deliver(number, 3, suspect(process));
         scene.deliver(number, 4, Body::Configuration(Configuration::Membership(join.clone())));
@@ -503,7 +509,7 @@ fn a_write_is_aborted_when_a_vote_is_lost_with_all_who_knew_it() {
          s1 -> s3 asks for votes ts=2 c",
     );
     scene.arrive();
-    assert!(!scene.trace.contains("decides"), "s3 may come back: {}", scene.trace);
+    assert!(!scene.trace.contains("decides"), "s3 has not lost its data: {}", scene.trace);
     lose_the_third(&mut scene);
     scene.wires.clear();
     let range = scene.range(3);
@@ -617,10 +623,10 @@ fn votes_are_not_kept_for_who_will_not_replay_them() {
     scene.check("s1 -> s2 votes ts=2 a=Commit");
     scene.deliver(1, 4, suspect(ProcessId::storage(2)));
     scene.handle(1, ask());
-    // It has the only copy of its range, and its next life may bring it back.
+    // It has the only copy of its range, so nobody gives it up.
     scene.check("s1 -> s2 votes ts=2 a=Commit");
     let process = ProcessId::storage(2);
-    let join = Membership::Join { process, incarnation: 10, recovered: None, address: None };
+    let join = Membership::Join { process, incarnation: 10, address: None };
     scene.deliver(1, 5, Body::Configuration(Configuration::Membership(join)));
     scene.trace.clear();
     scene.handle(1, ask());
@@ -752,7 +758,7 @@ fn a_process_that_waits_for_votes_hears_that_it_is_suspected() {
         scene.write(1, ts);
     }
     scene.trace.clear();
-    scene.deliver(1, 20, suspect(ProcessId::storage(1)));
+    scene.deliver(1, 20, give_up(ProcessId::storage(1)));
     scene.check(r#"s1 Stop("it is suspected of having failed")"#);
 }
 
@@ -760,13 +766,13 @@ fn a_process_that_waits_for_votes_hears_that_it_is_suspected() {
 fn a_suspected_process_stops() {
     let mut scene = Scene::new(2);
     scene.trace.clear();
-    scene.deliver(1, 2, suspect(ProcessId::storage(1)));
+    scene.deliver(1, 2, give_up(ProcessId::storage(1)));
     scene.check(r#"s1 Stop("it is suspected of having failed")"#);
     // Its next life hears of it when it subscribes.
     let config = scene.config.clone();
     let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 };
     let message =
-        Message { id, tables: Vec::new(), ranges: Vec::new(), body: suspect(ProcessId::storage(1)) };
+        Message { id, tables: Vec::new(), ranges: Vec::new(), body: give_up(ProcessId::storage(1)) };
     let config = config.apply(&message, Ts(2)).expect("possible").expect("it changes the config");
     scene.start(1, Recovered { ts: Ts(2), ..Recovered::default() });
     let config = Arc::new(config);

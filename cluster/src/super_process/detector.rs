@@ -1,6 +1,6 @@
 //! Failure detection by heartbeat (paper, section 5.1; DESIGN, decision 16), as a pure function of what was heard when.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use crate::{
     config::Config,
@@ -61,8 +61,8 @@ impl FailureDetector {
     /// The lives that have to be suspected now.
     ///
     /// When more than half the patience has passed since the last look, this process itself was not running, and
-    /// whatever was not heard meanwhile means nothing. The last live holder of a range is never suspected: nobody
-    /// could take its place, and what waits for it would only fail. Who is still receiving counts for nothing.
+    /// whatever was not heard meanwhile means nothing. Whose suspicion the config would refuse is not suspected: it is the
+    /// last one that has the rows of a range.
     pub fn look(
         &mut self,
         now_ms: u64,
@@ -101,18 +101,13 @@ impl FailureDetector {
                 silent.push((process, heartbeat.map_or(0, |heartbeat| heartbeat.incarnation)));
             }
         }
+        let mut config = Cow::Borrowed(config);
         let mut suspected: Vec<(ProcessId, Incarnation)> = Vec::new();
         for (process, incarnation) in silent {
-            let gone = |holder: &ProcessId| {
-                *holder == process
-                    || config.is_suspected(*holder)
-                    || config.is_receiving(*holder)
-                    || suspected.iter().any(|(other, _)| other == holder)
-            };
-            let ranges = config.held_or_sent(process);
-            let is_last = ranges.iter().any(|range| config.holders(*range).iter().all(gone));
-            if !is_last {
-                suspected.push((process, config.incarnation(process).unwrap_or(0).max(incarnation)));
+            let incarnation = config.incarnation(process).unwrap_or(0).max(incarnation);
+            if let Ok(Some(next)) = config.suspect(process, incarnation) {
+                config = Cow::Owned(next);
+                suspected.push((process, incarnation));
             }
         }
         suspected
@@ -222,7 +217,7 @@ mod tests {
         // It comes back before anybody has looked again.
         for membership in [
             Membership::Suspect { process, incarnation: 7 },
-            Membership::Join { process, incarnation: 8, recovered: None, address: None },
+            Membership::Join { process, incarnation: 8, address: None },
         ] {
             let message = configuration(ProcessId::client(1), 1, 1, Configuration::Membership(membership));
             let next = scene.config.apply(&message, Ts(5)).expect("a possible request");

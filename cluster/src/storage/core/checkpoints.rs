@@ -12,7 +12,7 @@ use carousel_engine::{
     position::KeyRange,
 };
 
-use super::{Arc, Catalog, ContentHash, Core, Effect, ProcessId, Recovered, end, local, runs_until};
+use super::{Arc, ContentHash, Core, Effect, ProcessId, Recovered, end, local, runs_until};
 use crate::storage::migration::{self, PartId};
 
 /// What a checkpoint waits for that is not read for it.
@@ -28,10 +28,9 @@ enum Awaited {
 /// A checkpoint that waits for the execution of what was ordered before it, or is being written.
 #[derive(Debug)]
 pub(super) struct Writing {
-    /// What it says apart from the rows; content hashes at its end.
+    /// What it says apart from the rows; content hashes at its end. When it is complete, only its `Ts` is left here.
     checkpoint: Recovered,
-    /// Whether other replicas have a checkpoint at the same `Ts` with the same rows: what an earlier life held ends where it
-    /// was suspected.
+    /// Whether other replicas have a checkpoint at the same `Ts` with the same rows.
     compared: bool,
     /// The ranges whose rows are read. Those of others come as they are received.
     read: Vec<KeyRange>,
@@ -88,9 +87,8 @@ impl Core {
     /// that replicas can compare what they hold, or it is this process's own. A newer one makes one unnecessary that has
     /// nothing yet.
     pub(super) fn request_checkpoint(&mut self, ts: Ts, of_everybody: bool) {
-        let holds_some = !self.held.is_empty();
-        let held = if holds_some { self.held.clone() } else { self.moving.retained.clone() };
-        let compared = of_everybody && holds_some;
+        let held = self.held.clone();
+        let compared = of_everybody && !held.is_empty();
         self.moving.has_missed_a_checkpoint = false;
         self.requested.retain(|unbegun| unbegun.has_parts);
         self.requested.push_back(self.checkpoint(ts, held, compared));
@@ -113,7 +111,7 @@ impl Core {
         catalogs.retain(|keyspace, _| served.iter().any(|(_, part)| part.keyspace == *keyspace));
         let checkpoint = Recovered {
             ts,
-            catalog: Catalog::clone(&self.catalog),
+            catalog: self.catalog.clone(),
             ballots: Vec::new(),
             passed: self.passed.values().copied().collect(),
             hashes: Vec::new(),
@@ -152,7 +150,9 @@ impl Core {
             return;
         }
         let Some(mut writing) = self.requested.pop_front() else { return };
-        writing.checkpoint.ballots = self.ballots.up_to(writing.checkpoint.ts);
+        if !writing.has_parts {
+            writing.checkpoint.ballots = self.ballots.up_to(writing.checkpoint.ts);
+        }
         let checkpoint = &writing.checkpoint;
         // Nothing is read for it where it holds nothing: it may have a keyspace message's turn at this very moment.
         let empty = writing.read.is_empty() && checkpoint.served.is_empty();
@@ -193,27 +193,13 @@ impl Core {
         }
     }
 
-    /// What is to be received does not come.
-    pub(super) fn abandon_checkpoint_of_parts(&mut self) {
-        let writing = self.writing.take_if(|writing| writing.awaits_parts());
-        let (abandoned, others): (VecDeque<Writing>, VecDeque<Writing>) =
-            std::mem::take(&mut self.requested).into_iter().partition(Writing::awaits_parts);
-        self.requested = others;
-        abandoned.into_iter().chain(writing).for_each(|writing| self.drop_checkpoint(writing));
-    }
-
-    /// Forgets checkpoints that have not begun, and the one that still waits for rows.
-    pub(super) fn drop_unbegun_checkpoints(&mut self) {
-        self.abandon_checkpoint_of_parts();
-        let unbegun = std::mem::take(&mut self.requested);
-        unbegun.into_iter().for_each(|writing| self.drop_checkpoint(writing));
-    }
-
-    fn drop_checkpoint(&mut self, writing: Writing) {
-        if writing.has_parts {
+    /// Forgets checkpoints that do not have all their rows.
+    pub(super) fn drop_incomplete_checkpoints(&mut self) {
+        let writing = self.writing.take_if(|writing| !writing.complete);
+        for writing in std::mem::take(&mut self.requested).into_iter().chain(writing) {
             self.effects.push(Effect::ForgetRows { ts: writing.checkpoint.ts, range: None });
+            self.cancel_reads_of(writing);
         }
-        self.cancel_reads_of(writing);
     }
 
     /// The checkpoint for which rows are received that a keyspace message moves.
@@ -234,11 +220,12 @@ impl Core {
         let hashes: Vec<ContentHash> = hashes.map(|((table, range), hash)| (table, range, hash)).collect();
         let ts = writing.checkpoint.ts;
         self.hashes_at = (ts, hashes.clone());
+        let checkpoint = std::mem::replace(&mut writing.checkpoint, Recovered { ts, ..Recovered::default() });
+        let mut checkpoint = Recovered { hashes, ..checkpoint };
         if writing.has_parts {
             // Votes come with the rows.
-            writing.checkpoint.ballots = self.ballots.up_to(ts);
+            checkpoint.ballots = self.ballots.up_to(ts);
         }
-        let checkpoint = Recovered { hashes, ..writing.checkpoint.clone() };
         self.effects.push(Effect::EndCheckpoint(Box::new(checkpoint)));
     }
 
@@ -358,7 +345,7 @@ impl Core {
         self.forget();
         // What has been received up to a checkpoint's `Ts` is in it.
         self.migrate(migration::Event::Durable(Ts(ts.0 + 1)));
-        let is_free = !self.moving.is_waiting() && self.moving.abandoned.is_empty();
+        let is_free = !self.moving.is_waiting();
         if is_free && self.requested.is_empty() && self.moving.has_missed_a_checkpoint {
             self.request_checkpoint(self.delivered, false);
         }

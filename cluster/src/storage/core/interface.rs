@@ -52,7 +52,7 @@ pub struct Recovered {
     /// The checkpoint's `Ts`.
     pub ts: Ts,
     /// The catalog at that `Ts`.
-    pub catalog: Catalog,
+    pub catalog: Arc<Catalog>,
     /// Votes that others may still ask for.
     pub ballots: Vec<(Ts, Ballot)>,
     /// The last message of each submitter that has been executed.
@@ -61,7 +61,7 @@ pub struct Recovered {
     pub hashes: Vec<ContentHash>,
     /// The config that the messages behind it are routed by; none when nothing has been recovered.
     pub config: Option<Arc<Config>>,
-    /// The ranges whose rows it has. Of one that is suspected the config does not tell.
+    /// The ranges whose rows it has: none of those of an earlier life, when this one has begun without data.
     pub held: Vec<KeyRange>,
     /// Parts that others may still ask for, with those who may. What of them is held has gone on since.
     pub served: Vec<(ProcessId, PartId)>,
@@ -174,8 +174,6 @@ pub enum Event {
         /// The end of the m-seq then, and the config there.
         present: (Ts, Arc<Config>),
     },
-    /// The end of the m-seq, and the config there: told by the router whenever this life subscribes again.
-    Present((Ts, Arc<Config>)),
     /// Straight from a client.
     BasicRead {
         /// The read.

@@ -86,11 +86,9 @@ impl Late {
         }
     }
 
-    /// What it waits for does not come: the times of the operations that have waited in vain.
-    pub(super) fn abandon(&mut self) -> Vec<Ts> {
-        self.ranges.clear();
-        self.open -= self.waiting.len();
-        self.waiting.drain(..).map(|operation| operation.ts).collect()
+    /// The times of those that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = Ts> {
+        self.waiting.iter().map(|operation| operation.ts)
     }
 
     /// Nobody wants the answer of an operation any more; whether it was still waiting.
@@ -118,6 +116,7 @@ impl Core {
         // A read that waits for its reader does no work. What has waited counts by itself: others wait for its votes.
         let others = self.running.len().saturating_sub(self.stalled.len() + self.late.open);
         others < self.options.running
+            && !self.gives_up_its_data()
             && !self.moving.is_changing()
             && (self.late.is_empty()
                 || self.pending.front().is_some_and(|next| self.late.may_be_overtaken_by(next)))
@@ -125,7 +124,7 @@ impl Core {
 
     /// Gives what has waited to the shards when everything is there.
     pub(super) fn submit_late(&mut self) {
-        if self.late.is_empty() || self.moving.is_waiting() {
+        if self.late.is_empty() || self.moving.is_waiting() || self.gives_up_its_data() {
             return;
         }
         let stalled = self.stalled.iter().filter(|time| late(**time) == **time).count();

@@ -86,16 +86,10 @@ pub(super) struct Moving {
     pub(super) has_missed_a_checkpoint: bool,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
     pub(super) present: (Ts, Arc<Config>),
-    /// It has the only copy of something, and joins when it has caught up with its earlier life.
-    rejoins: bool,
-    /// It has asked to join, and with what it has recovered, if it has.
-    joining: Option<Option<Ts>>,
+    /// It has asked to join: what it had is forgotten, and it does nothing until it begins without.
+    joining: bool,
     /// Since when it holds nothing any more: when that is durable, nobody need keep votes for it.
     left: Option<Ts>,
-    /// Ranges that are not its own any more and whose only copy it may have: its earlier life was suspected.
-    pub(super) retained: Vec<KeyRange>,
-    /// Ranges whose rows it does not receive any more: an earlier life was suspected meanwhile. See [`Core::abandon_part`].
-    pub(super) abandoned: Vec<KeyRange>,
     /// It began with nothing: what the config says it holds was an earlier life's, until a keyspace message gives it a place.
     begun_empty: bool,
 }
@@ -122,11 +116,8 @@ impl Moving {
             taking: Taking::default(),
             has_missed_a_checkpoint: false,
             present: (recovered.ts, options.config.clone()),
-            rejoins: false,
-            joining: None,
+            joining: false,
             left: None,
-            retained: recovered.held.clone(),
-            abandoned: Vec::new(),
             begun_empty: recovered.config.is_some() && recovered.held.is_empty(),
         }
     }
@@ -166,8 +157,7 @@ impl Core {
         self.moving.is_waiting()
     }
 
-    /// This life has joined as a standby and goes on behind `ts`. Of the rows that it has recovered those count that
-    /// nobody else has.
+    /// This life has joined as a standby and goes on behind `ts`, without what it has recovered.
     pub(super) fn begin(
         &mut self,
         ts: Ts,
@@ -181,8 +171,7 @@ impl Core {
                 self.lose(delivery.message.id);
             }
         }
-        self.forget_moving(ts);
-        self.abandon();
+        self.abandon(ts);
         (self.frontier, self.delivered, self.recovered) = (ts, ts, ts);
         let time = Ts(local(ts).0.max(self.submitted.0 + 1));
         self.take_time(time);
@@ -194,20 +183,23 @@ impl Core {
             self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema.clone()), Vec::new());
         }
         self.drops.extend(known.into_iter().filter(|id| tables.iter().all(|table| table.id != *id)));
-        let keeps = matches!(self.moving.joining.take(), Some(Some(_)));
-        if !keeps {
-            self.ballots = Ballots::default();
-            (self.held, self.moving.retained) = (Vec::new(), Vec::new());
-            self.moving.left = Some(ts);
-        }
-        self.moving.begun_empty = !keeps;
+        self.ballots = Ballots::default();
+        self.held = Vec::new();
+        (self.moving.joining, self.moving.left, self.moving.begun_empty) = (false, Some(ts), true);
         self.learn(config.clone(), present);
         self.follow(config);
         self.request_checkpoint(ts, false);
     }
 
     /// Forgets what is under way: this life has lost its place, and nobody waits for it.
-    fn abandon(&mut self) {
+    fn abandon(&mut self, ts: Ts) {
+        self.forget_moving(ts);
+        for time in self.late.waiting() {
+            // The shards have not been given it.
+            if let Some(running) = self.running.get_mut(&time) {
+                running.undecided = false;
+            }
+        }
         let times: Vec<Ts> = self.running.keys().copied().collect();
         times.into_iter().for_each(|time| self.give_up(time));
         self.late = Late::default();
@@ -247,8 +239,7 @@ impl Core {
     /// Whether nothing here is part of the system's data.
     fn is_empty(&self) -> bool {
         let moving = &self.moving;
-        let has = !(self.held.is_empty() && moving.retained.is_empty());
-        !has && moving.migrations.served().next().is_none() && !moving.is_waiting()
+        self.held.is_empty() && moving.migrations.served().next().is_none() && !moving.is_waiting()
     }
 
     /// Whether it is a standby that nobody waits for, and what was delivered here is nothing to it.
@@ -264,37 +255,14 @@ impl Core {
     fn forget_moving(&mut self, ts: Ts) {
         let sessions: Vec<(ProcessId, PartId)> = self.moving.sessions.keys().copied().collect();
         sessions.into_iter().for_each(|session| self.close_session(session));
-        self.drop_unbegun_checkpoints();
+        self.drop_incomplete_checkpoints();
         let moving = &mut self.moving;
         moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), Limits::default());
         moving.changing = None;
         moving.catalogs.clear();
         moving.checking.clear();
         moving.arrived.clear();
-        moving.abandoned.clear();
         moving.has_missed_a_checkpoint = false;
-    }
-
-    /// A part is not received any more: nothing is executed in its range, and nobody waits for that. What is there of other
-    /// ranges may be the only copy, with which this life comes back.
-    fn abandon_part(&mut self, part: PartId) {
-        for time in self.late.abandon() {
-            let running = self.running.remove(&time);
-            self.writes.remove(&time);
-            if let Some(id) = running.and_then(|running| running.answer)
-                && self.parts(time).next().is_none()
-            {
-                self.by_message.remove(&id);
-            }
-        }
-        self.moving.checking.retain(|checking| checking.part != part);
-        self.moving.abandoned.push(part.range);
-        self.abandon_checkpoint_of_parts();
-    }
-
-    /// Whether some rows of a range are not received any more.
-    pub(super) fn is_abandoned(&self, range: &KeyRange) -> bool {
-        self.moving.abandoned.iter().any(|abandoned| abandoned.overlaps(range))
     }
 
     /// Takes a configuration message as soon as it is delivered: who waits for others must not wait for its turn.
@@ -306,77 +274,63 @@ impl Core {
             self.migrate(Event::Received { keyspace: *keyspace, process: *process });
         }
         let Some(config) = config else { return };
-        self.moving.heard = Arc::new(config);
+        let before = std::mem::replace(&mut self.moving.heard, Arc::new(config));
         if let Configuration::Membership(
             Membership::Suspect { process, .. } | Membership::Join { process, .. },
         ) = configuration
-            && self.moving.heard.is_suspected(*process)
+            && *process != self.options.id
         {
-            self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
+            // A standby that joins again has lost what it had.
+            let begins_anew = before.standbys().any(|standby| standby == *process);
+            if begins_anew || self.moving.heard.is_suspected(*process) {
+                self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
+            }
         }
         if delivery.ts > self.moving.present.0 {
-            self.find_itself((delivery.ts, self.moving.heard.clone()));
+            self.find_itself(&self.moving.heard.clone());
         } else if self.is_cut_off() {
             // Another life may have come back since, and this one has not what that one has begun with.
-            self.find_place(delivery.ts, &self.moving.present.1.clone());
+            self.find_place();
         }
     }
 
     /// A subscription has begun: the config behind everything that has been received, and that at the end of the m-seq.
     pub(super) fn learn(&mut self, config: Arc<Config>, present: (Ts, Arc<Config>)) {
         self.moving.heard = config;
+        self.find_itself(&present.1);
         self.moving.present = present;
-        self.find_itself(self.moving.present.clone());
     }
 
-    /// A subscription goes on: a life that has to join hears of no configuration message otherwise.
-    pub(super) fn learn_present(&mut self, present: (Ts, Arc<Config>)) {
-        if self.must_join(&self.moving.heard) && present.0 > self.moving.present.0 {
-            self.moving.present = present;
-            self.find_itself(self.moving.present.clone());
-        }
-    }
-
-    /// The latest config that is known here, and up to where. See [`Core::learn_present`].
+    /// The latest config that is known here, and up to where.
     pub(super) fn latest(&self) -> (Ts, &Arc<Config>) {
         let Moving { heard, present: (ts, present), .. } = &self.moving;
-        match self.frontier < *ts || self.must_join(heard) {
-            true => (*ts, present),
-            false => (self.frontier, heard),
-        }
-    }
-
-    /// Whether it waits for votes and hears of no configuration message: whom to ask it learns when it subscribes.
-    pub(crate) fn lacks_config(&self) -> bool {
-        !self.writes.is_empty() && self.must_join(&self.moving.heard)
+        if self.frontier < *ts { (*ts, present) } else { (self.frontier, heard) }
     }
 
     /// Whether this life is about to begin without what it has recovered: others count on what it knows no more.
     pub(super) fn gives_up_its_data(&self) -> bool {
-        self.moving.joining == Some(None)
+        self.moving.joining
     }
 
-    /// What the present config says about this process.
-    fn find_itself(&mut self, (ts, present): (Ts, Arc<Config>)) {
-        if self.is_fenced(&present) {
+    /// What a later config says about this process.
+    fn find_itself(&mut self, config: &Config) {
+        if self.is_fenced(config) {
             // Nothing ordered since is delivered to it, so what it has is no replica of anything.
             self.effects.push(Effect::Stop("it is suspected of having failed".into()));
-        } else if self.must_join(&present) {
-            self.find_place(ts, &present);
+        } else if self.must_join(config) {
+            self.find_place();
         }
     }
 
-    /// What a life does that has to join.
-    fn find_place(&mut self, ts: Ts, present: &Config) {
-        self.migrate(Event::Suspected { process: self.options.id, ts });
-        match present.keepers_of_log().contains(&self.options.id) {
-            true => self.moving.rejoins = true,
-            // Others have all that it has, and will not wait for it.
-            false if self.has_told_votes => {
-                let reason = "an earlier life is suspected of having failed, and others have all that it has";
-                self.effects.push(Effect::Outdated(reason.into()));
-            }
-            false => self.join(None),
+    /// An earlier life is suspected: others have all that this one has, and do not wait for it.
+    fn find_place(&mut self) {
+        if self.has_told_votes {
+            let reason = "an earlier life is suspected of having failed, and others have all that it has";
+            self.effects.push(Effect::Outdated(reason.into()));
+        } else if !std::mem::replace(&mut self.moving.joining, true) {
+            self.abandon(self.frontier);
+            let join = self.membership();
+            self.effects.push(Effect::Announce(Configuration::Membership(join)));
         }
     }
 
@@ -410,11 +364,8 @@ impl Core {
             // It has stopped.
             return;
         }
-        let held = self.moving.held_in(&config, self.options.id);
-        if held.is_empty() && !self.held.is_empty() {
-            self.moving.retained = self.held.clone();
-        }
-        (self.held, self.options.config) = (held, config);
+        self.held = self.moving.held_in(&config, self.options.id);
+        self.options.config = config;
     }
 
     /// Whether an earlier life was suspected, and this one has not come back yet.
@@ -423,34 +374,10 @@ impl Core {
         config.is_suspected(process) && config.incarnation(process) != Some(incarnation)
     }
 
-    /// A life that has the only copy of something comes back when it has caught up with the one that was suspected.
-    pub(super) fn rejoin(&mut self) {
-        if self.moving.rejoins
-            && self.must_join(&self.moving.heard)
-            && self.frontier >= self.moving.present.0
-            && self.pending.is_empty()
-            && self.writes.is_empty()
-            && !self.moving.is_waiting()
-        {
-            self.moving.rejoins = false;
-            self.join(Some(self.frontier));
-        }
-    }
-
-    /// Comes back as a standby: what has been written since the suspicion is not here.
-    fn join(&mut self, recovered: Option<Ts>) {
-        if self.moving.joining.is_some() {
-            return;
-        }
-        self.moving.joining = Some(recovered);
-        let join = self.membership(recovered);
-        self.effects.push(Effect::Announce(Configuration::Membership(join)));
-    }
-
     /// What this life says to become part of the system.
-    pub(crate) fn membership(&self, recovered: Option<Ts>) -> Membership {
+    pub(crate) fn membership(&self) -> Membership {
         let CoreOptions { id: process, incarnation, address, .. } = self.options.clone();
-        Membership::Join { process, incarnation, recovered, address }
+        Membership::Join { process, incarnation, address }
     }
 
     /// The config behind everything that has been received.
@@ -489,7 +416,6 @@ impl Core {
         self.moving.left = held.is_empty().then_some(ts);
         self.moving.begun_empty = false;
         (self.held, self.options.config) = (held.clone(), config);
-        self.moving.retained.clear();
         self.late.begin(received.clone());
         if !recut {
             return self.begin_moving(ts, transfers);
@@ -517,6 +443,9 @@ impl Core {
 
     /// Tells the state machine what has happened and does what it says.
     pub(super) fn migrate(&mut self, event: Event) {
+        if self.gives_up_its_data() {
+            return;
+        }
         if matches!(event, Event::Chunk { .. }) && self.takes_enough() {
             if self.moving.arrived.len() < ARRIVED {
                 self.moving.arrived.push_back(event);
@@ -554,7 +483,6 @@ impl Core {
                 self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
             }
             migration::Effect::Release { .. } => {}
-            migration::Effect::Abandon(part) => self.abandon_part(part),
             migration::Effect::Fail(reason) => self.effects.push(Effect::Stop(reason)),
         }
     }
