@@ -282,12 +282,12 @@ impl Config {
         self.copies().any(|(from, to, _)| process == from || process == to)
     }
 
-    /// The oldest keyspace message because of which a storage process still receives rows of what it holds.
+    /// The oldest keyspace message because of which a storage process still receives rows that it holds, or has to send on.
     pub(crate) fn receives_since(&self, process: ProcessId) -> Option<Ts> {
-        let held = self.held(process);
-        let is_held = |range: &KeyRange| held.iter().any(|held| held.overlaps(range));
+        let (held, sends) = (self.held(process), self.may_send(process));
+        let counts = |range: &KeyRange| sends || held.iter().any(|held| held.overlaps(range));
         let mut received = self.transfers_under_way().filter(|(_, transfer)| transfer.to == process);
-        received.find(|(_, transfer)| is_held(&transfer.range)).map(|(ts, _)| ts)
+        received.find(|(_, transfer)| counts(&transfer.range)).map(|(ts, _)| ts)
     }
 
     /// Whether all that a storage process holds is still being copied to it.

@@ -451,9 +451,9 @@ impl World {
         }
         let behind = self.replay.configs_since(ts).get(1);
         if checkpoint.recovered.held.is_empty()
-            && behind.is_some_and(|(_, config)| config.has_received_nothing(id))
+            && behind.is_some_and(|(_, config)| config.receives_everything(id))
         {
-            // It has begun without data, and is given a place by the next message.
+            // It has begun without data, and is given a place, or another one, by the next message.
             return Ok(());
         }
         let mut shard = [Shard::new(0, 1, checkpoint.recovered.held.clone(), few_rows_a_segment())];

@@ -715,6 +715,7 @@ fn who_loses_its_data_begins_with_what_it_still_is_to_receive() {
     let rebalanced = world.change(Change::Rebalance { process: moved, identifier });
     assert_eq!(world.mseq.config().migrations().keys().next(), Some(&expanded));
     assert!(!world.mseq.config().has_received_nothing(moved), "s1 is to get back what it has sent");
+    assert_eq!(world.mseq.begins(moved).ts, Ts(expanded.0 - 1));
     // As if it had.
     let received = Configuration::Received { keyspace: rebalanced, process: ProcessId::storage(1) };
     world.order(CLIENT, Body::Configuration(received), Vec::new());
