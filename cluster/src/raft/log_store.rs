@@ -11,11 +11,12 @@ use std::{
 use bytes::Bytes;
 use futures::{Stream, stream};
 use openraft::{
-    LogState, OptionalSend, RaftLogReader,
+    EntryPayload, LogState, OptionalSend, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
 use crate::wal::{Durability, Wal, WalError};
@@ -74,13 +75,15 @@ impl State {
 pub(crate) struct LogStore {
     state: Arc<Mutex<State>>,
     wal: Option<Arc<Wal>>,
+    /// Says that entries have come to disk or gone, and whether the disk fails.
+    fails: watch::Sender<bool>,
 }
 
 impl LogStore {
     /// Opens or creates the log.
     pub(super) async fn open(durability: Durability) -> Result<Self, ConsensusError> {
         let Durability::Disk { directory, limits } = durability else {
-            return Ok(LogStore { state: Arc::default(), wal: None });
+            return Ok(LogStore { state: Arc::default(), wal: None, fails: watch::Sender::new(false) });
         };
         #[cfg(not(test))]
         let open = Wal::open;
@@ -112,7 +115,24 @@ impl LogStore {
             }
             None => {}
         }
-        Ok(LogStore { state: Arc::new(Mutex::new(state)), wal: Some(Arc::new(wal)) })
+        let (state, wal) = (Arc::new(Mutex::new(state)), Some(Arc::new(wal)));
+        Ok(LogStore { state, wal, fails: watch::Sender::new(false) })
+    }
+
+    /// Waits until an entry is on disk, or is not in the log any more.
+    async fn on_disk(&self, index: u64) -> io::Result<()> {
+        let mut changes = self.fails.subscribe();
+        let is_pending = || {
+            let state = self.state.lock();
+            index >= state.flushed && state.last.is_some_and(|last| last.index >= index)
+        };
+        while self.wal.is_some() && is_pending() {
+            if *changes.borrow_and_update() {
+                return Err(io::Error::other("the log cannot be written"));
+            }
+            changes.changed().await.map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Entries from the beginning of a range, as far as they exist: about `bytes` of them if they are on disk.
@@ -169,6 +189,7 @@ impl LogStore {
 
     /// See [`Wal::abandon`].
     pub(super) fn abandon(&self) {
+        self.fails.send_replace(true);
         if let Some(wal) = &self.wal {
             wal.abandon();
         }
@@ -244,7 +265,14 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        self.read(self.range(&(start..end)), CHUNK_BYTES).await
+        let entries = self.read(self.range(&(start..end)), CHUNK_BYTES).await?;
+        // What goes to others. They hear of a membership only when it is on disk here: else, after a crash, the only one that
+        // has it may be somebody whom it leaves out, who neither leads nor lets others lead who do not have it.
+        let is_membership = |entry: &&Entry| matches!(entry.payload, EntryPayload::Membership(_));
+        if let Some(entry) = entries.iter().rfind(is_membership) {
+            self.on_disk(entry.log_id.index).await?;
+        }
+        Ok(entries)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
@@ -289,13 +317,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             self.state.lock().push(entry, encoded.len());
         }
         let end = records.last().map_or(0, |(index, _)| index + 1);
-        let state = self.state.clone();
+        let (state, fails) = (self.state.clone(), self.fails.clone());
         wal.append(records, move |result| {
             if result.is_ok() {
                 let mut state = state.lock();
                 state.flushed = state.flushed.max(end);
                 state.evict();
             }
+            fails.send_replace(result.is_err());
             callback.io_completed(result.map_err(io::Error::from));
         });
         Ok(())
@@ -316,6 +345,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
         state.flushed = state.flushed.min(from);
         state.last = last_log_id;
+        self.fails.send_modify(|_| ());
         Ok(())
     }
 
@@ -394,5 +424,28 @@ mod tests {
         store.purge(log_id(20)).await.expect("purges");
         append(&mut store, 21..22).await;
         assert_eq!(indices(&store.try_get_log_entries(..).await.expect("reads")), vec![21]);
+    }
+
+    #[tokio::test]
+    async fn others_hear_of_a_membership_when_it_is_on_disk() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
+        let mut store = LogStore::open(durability).await.expect("opens");
+        for index in 0..20 {
+            let payload = EntryPayload::Membership(Default::default());
+            let (signal, _flushed) = TypeConfig::oneshot();
+            let entries = [entry(2 * index), Entry { log_id: log_id(2 * index + 1), payload }];
+            store.append(entries, IOFlushed::signal(signal)).await.expect("appends");
+            let sent = store.limited_get_log_entries(2 * index, 2 * index + 2).await.expect("reads");
+            assert_eq!(sent.len(), 2);
+            assert_eq!(store.state.lock().flushed, 2 * index + 2);
+        }
+        store.on_disk(40).await.expect("there is none");
+        store.abandon();
+        let (signal, _flushed) = TypeConfig::oneshot();
+        let payload = EntryPayload::Membership(Default::default());
+        let entries = [Entry { log_id: log_id(40), payload }];
+        store.append(entries, IOFlushed::signal(signal)).await.expect("appends");
+        assert!(store.limited_get_log_entries(40, 41).await.is_err(), "it never comes to disk");
     }
 }

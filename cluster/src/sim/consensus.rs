@@ -469,7 +469,7 @@ impl Node {
     }
 
     fn append(&mut self, to: Member, heartbeat: bool) {
-        let (last, commit, term) = (self.last().0, self.commit, self.stored.term);
+        let (last, commit, term, synced) = (self.last().0, self.commit, self.stored.term, self.synced);
         let Role::Leader { next, .. } = &mut self.role else { return };
         let next = next.entry(to).or_insert(last + 1);
         let first = self.stored.snapshot.index;
@@ -480,7 +480,10 @@ impl Node {
         }
         let after = *next - 1;
         let skip = (after - first) as usize;
-        let entries: Vec<Entry> = self.stored.log.iter().skip(skip).take(ENTRIES).cloned().collect();
+        let entries = (*next..).zip(self.stored.log.iter().skip(skip).take(ENTRIES));
+        // As in the log store: others hear of members only when they are on disk here.
+        let may_go = |(index, entry): &(u64, &Entry)| entry.members.is_none() || *index <= synced;
+        let entries: Vec<Entry> = entries.take_while(may_go).map(|(_, entry)| entry.clone()).collect();
         if entries.is_empty() && !heartbeat {
             return;
         }
@@ -492,6 +495,7 @@ impl Node {
     /// The disk has everything that was written up to the log's `index`.
     pub(super) fn synced(&mut self, index: u64, random: &mut Random) {
         self.synced = index.min(self.last().0);
+        self.append_to_all(false);
         self.advance(random);
     }
 
