@@ -32,6 +32,8 @@ pub(crate) enum Bug {
     AheadOfTheCopy,
     /// Receivers get the rows of the present instead of those before the keyspace message.
     CopyOfThePresent,
+    /// A router that leads no more, and does not know it, grants leases.
+    LeaseOfTheDeposed,
 }
 
 #[cfg(not(test))]

@@ -22,11 +22,11 @@ use std::{
 
 use carousel_engine::Ts;
 use openraft::{
-    Config, Raft, ServerState, SnapshotPolicy,
+    Config, Instant as _, Raft, ServerState, SnapshotPolicy,
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, ForwardReason, RaftError},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     config::Config as RingConfig,
@@ -239,6 +239,20 @@ impl Consensus {
     ) -> impl Future<Output = Result<(), ProposeError>> + Send + use<> {
         let raft = self.raft.clone();
         async move { propose(&raft, batch).await }
+    }
+
+    /// When a quorum is known to have followed this router for the last time, if it leads: until then no other one did.
+    pub(crate) fn led_at(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if metrics.state != ServerState::Leader {
+            return None;
+        }
+        match metrics.membership_config.voter_ids().eq([self.id]) {
+            true => Some(now),
+            false => now.checked_sub(metrics.last_quorum_acked?.elapsed()),
+        }
     }
 
     /// Lets go of the log up to `ts`, or somewhat less. Happens in the background.

@@ -132,6 +132,17 @@ pub enum Input {
     },
     /// Time passes: milliseconds of this router's clock.
     Tick(u64),
+    /// A storage process asks for a lease.
+    AskLease {
+        /// Who asks.
+        from: ProcessId,
+        /// When it asked, by its clock.
+        asked_ms: u64,
+        /// When it is heard here.
+        now_ms: u64,
+        /// A quorum of routers followed this one then, as it knows, or later: nobody else had begun to lead.
+        led_ms: Option<u64>,
+    },
     /// The log does not reach back far enough for a stream.
     Purged {
         /// The subscriber.
@@ -445,6 +456,15 @@ impl Core {
                 self.make_due();
                 self.pump_all();
             }
+            Input::AskLease { from, asked_ms, now_ms, led_ms } => {
+                if let Role::Leading(leading) = &mut self.role
+                    && leading.streams.contains_key(&from)
+                    && !self.mseq.config().is_suspected(from)
+                    && leading.leases.grant(from, now_ms, led_ms)
+                {
+                    self.send(from, Wire::Lease { asked_ms });
+                }
+            }
             Input::Purged { to, stream, purged } => {
                 if let Some(subscription) = self.stream(to, stream) {
                     let incarnation = subscription.incarnation;
@@ -517,15 +537,6 @@ impl Core {
                 self.close(from);
             }
             Wire::Confirm(watermarks) => self.confirm(from, watermarks),
-            Wire::AskLease { asked_ms } => {
-                if let Role::Leading(leading) = &mut self.role
-                    && leading.streams.contains_key(&from)
-                    && !self.mseq.config().is_suspected(from)
-                    && leading.leases.grant(from)
-                {
-                    self.send(from, Wire::Lease { asked_ms });
-                }
-            }
             Wire::ChangeRouters { incarnation, request, change } => {
                 self.effects.push(Effect::ChangeRouters { from, incarnation, request, change });
             }

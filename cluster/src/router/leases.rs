@@ -3,20 +3,26 @@
 //! Basic reads pass no router, so a storage process that is suspected and cannot hear of it would answer from the past
 //! for ever. Hence it answers only under a lease, which it asks the lead router for again and again and which it counts
 //! from the moment it asked, by its own clock. The lead router orders the suspicion of a storage process only when every
-//! lease that the process can have, also from an earlier leader, has run out.
+//! lease that the process can have, also from an earlier leader, has run out. An earlier leader that has been cut off need not
+//! know that it is one: it grants leases only as long as a quorum follows it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
-use crate::message::{Message, ProcessId};
+use crate::{
+    message::{Message, ProcessId},
+    planted::{Bug, planted},
+};
 
 /// How long a lease lasts, in milliseconds from the request for it.
 pub const LEASE_MS: u64 = 500;
-/// What clocks may differ in their pace during a lease, and how long a leader may lead after it was deposed without
-/// knowing it, in milliseconds.
+/// How long a leader may have been deposed without knowing it when it grants a lease, and what clocks may differ in their
+/// pace meanwhile, in milliseconds.
 const MARGIN_MS: u64 = 500;
+/// A leader that no quorum is known to have followed for so long grants no lease: there may be another one.
+const DEPOSED_MS: u64 = 400;
 
 /// What one leader knows of leases.
 #[derive(Debug, Default)]
@@ -36,9 +42,13 @@ impl Leases {
         Leases { now_ms, since_ms: now_ms.unwrap_or(0), ..Leases::default() }
     }
 
-    /// Whether a process can have a lease now. One that is about to be suspected gets none.
-    pub(super) fn grant(&mut self, to: ProcessId) -> bool {
-        let Some(now_ms) = self.now_ms else { return false };
+    /// Whether a process can have a lease now, when a quorum followed this leader at `led_ms` for the last time that is known.
+    /// One that is about to be suspected gets none.
+    pub(super) fn grant(&mut self, to: ProcessId, now_ms: u64, led_ms: Option<u64>) -> bool {
+        let leads = led_ms.is_some_and(|led_ms| now_ms < led_ms + DEPOSED_MS);
+        if self.now_ms.is_none() || !(leads || planted(Bug::LeaseOfTheDeposed)) {
+            return false;
+        }
         let doomed = self.held.iter().any(|(_, _, messages)| {
             messages.first().is_some_and(|message| message.suspected_storage() == Some(to))
         });

@@ -261,6 +261,7 @@ impl Router {
         // A router that leads alone leads again in the same term after a restart.
         let life = RandomState::new().build_hasher().finish();
         let started = Instant::now();
+        let ms = |at: Instant| at.saturating_duration_since(started).as_millis() as u64;
         network.learn_routers(self.consensus.first().routers());
         let mut known = network.known_routers();
         known.mark_changed();
@@ -313,10 +314,16 @@ impl Router {
                         network.learn_routers(&routers);
                         continue;
                     }
+                    Some((from, Wire::AskLease { asked_ms })) => Input::AskLease {
+                        from,
+                        asked_ms,
+                        now_ms: ms(Instant::now()),
+                        led_ms: self.consensus.led_at().map(ms),
+                    },
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,
                 },
-                _ = ticks.tick() => Input::Tick(started.elapsed().as_millis() as u64),
+                _ = ticks.tick() => Input::Tick(ms(Instant::now())),
             };
             #[cfg(test)]
             under_turmoil::heard(id, &input);

@@ -134,10 +134,11 @@ pub(super) async fn follow(
     after: Ts,
     until: watch::Receiver<Option<Ts>>,
 ) -> Result<Received, Ts> {
-    follow_and_confirm(network, members, id, after, until, false).await
+    follow_and_confirm(network, members, id, after, until, false, |_, _| ()).await
 }
 
-/// Like [`follow`], and may `confirm` meanwhile that much of what was received is durable.
+/// Like [`follow`], and may `confirm` meanwhile that much of what was received is durable. It asks for leases, too: `leased`
+/// hears who has granted one, and when in the simulation it was asked for.
 pub(super) async fn follow_and_confirm(
     network: Network,
     members: BTreeSet<ProcessId>,
@@ -145,6 +146,7 @@ pub(super) async fn follow_and_confirm(
     after: Ts,
     mut until: watch::Receiver<Option<Ts>>,
     confirm: bool,
+    mut leased: impl FnMut(ProcessId, Duration),
 ) -> Result<Received, Ts> {
     let incarnation = 1;
     let mut endpoint = network.join(id);
@@ -166,6 +168,9 @@ pub(super) async fn follow_and_confirm(
             }
             subscribed = true;
         }
+        let asked_ms = turmoil::sim_elapsed().unwrap_or_default().as_millis() as u64;
+        // There will be another time.
+        let _ = sender.try_send(router.current(), Wire::AskLease { asked_ms });
         let wire = tokio::select! {
             wire = tokio::time::timeout(PATIENCE, endpoint.recv()) => wire,
             _ = until.changed() => continue,
@@ -197,6 +202,7 @@ pub(super) async fn follow_and_confirm(
                     let _ = sender.try_send(router.current(), confirm);
                 }
             }
+            Ok(Some((from, Wire::Lease { asked_ms }))) => leased(from, Duration::from_millis(asked_ms)),
             Ok(Some((from, Wire::NotLeader { leader }))) if from == router.current() => {
                 router.next(leader);
                 subscribed = false;

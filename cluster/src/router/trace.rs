@@ -187,6 +187,13 @@ impl Scenario {
         self.input(to, Input::Received { from, wire });
     }
 
+    /// A storage process asks for a lease, when a quorum followed the router at `led_ms`.
+    fn ask_lease(&mut self, from: ProcessId, to: ProcessId, asked_ms: u64, now_ms: u64, led_ms: Option<u64>) {
+        let text = self.show(&Wire::AskLease { asked_ms });
+        writeln!(self.trace, "{from} -> {to} {text}").expect("text");
+        self.input(to, Input::AskLease { from, asked_ms, now_ms, led_ms });
+    }
+
     /// A router's proposal is agreed on; only the given routers learn it now.
     fn agree(&mut self, proposer: ProcessId, learners: &[ProcessId]) {
         let (proposal, batch) =
@@ -491,9 +498,12 @@ fn a_suspicion_waits_until_leases_have_run_out() {
     scenario.subscribe(S1, R1, 1, 0);
     scenario.subscribe(S2, R1, 1, 0);
     scenario.note("s3 has no stream and gets no lease");
-    scenario.send(S3, R1, Wire::AskLease { asked_ms: 7 });
+    scenario.ask_lease(S3, R1, 7, 1_000, Some(1_000));
     scenario.input(R1, Input::Tick(5_000));
-    scenario.send(S2, R1, Wire::AskLease { asked_ms: 77 });
+    scenario.note("nor does anybody while r1 does not know whether it still leads");
+    scenario.ask_lease(S2, R1, 75, 5_000, None);
+    scenario.ask_lease(S2, R1, 76, 5_000, Some(4_600));
+    scenario.ask_lease(S2, R1, 77, 5_000, Some(4_601));
     scenario.note("nobody can have a lease of s3's: its suspicion is ordered at once");
     scenario.send(C1, R1, route([suspect(1, S3)]));
     scenario.agree(R1, &[R1, R2]);
@@ -501,9 +511,9 @@ fn a_suspicion_waits_until_leases_have_run_out() {
     scenario.input(R1, Input::Tick(5_400));
     scenario.send(C1, R1, route([suspect(2, S2), write_at(C1, 3, 7)]));
     scenario.send(C1, R1, route([write_at(C1, 3, 7), write_at(C1, 4, 7)]));
-    scenario.send(S2, R1, Wire::AskLease { asked_ms: 88 });
+    scenario.ask_lease(S2, R1, 88, 5_400, Some(5_400));
     scenario.note("s1 is none of this");
-    scenario.send(S1, R1, Wire::AskLease { asked_ms: 99 });
+    scenario.ask_lease(S1, R1, 99, 5_400, Some(5_400));
     scenario.input(R1, Input::Tick(5_999));
     scenario.note("the lease has run out");
     scenario.input(R1, Input::Tick(6_000));

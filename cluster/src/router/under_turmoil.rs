@@ -13,7 +13,8 @@
 //! (`crate::wal::simulated`). Checked as it happens: all routers learn the same message at the same `Ts`, each once and
 //! those of a submitter in its order; what a client hears to be ordered is, and whoever begins to lead has learned what
 //! earlier leaders have ordered. When the faults have ended, within a bounded time: everything submitted is ordered and
-//! learned by every router, and every storage process has received all that is for it, in order and without a gap. Then
+//! learned by every router, and every storage process has received all that is for it, in order and without a gap. A
+//! router that leads no more soon grants no leases. Then
 //! all routers lose their power and start again; what they have on their disks is still the same m-seq.
 //!
 //! turmoil's TCP sends nothing again: what a link loses stalls its connection until the transport gives that up. Across a
@@ -57,6 +58,8 @@ const PORT: u16 = 7_000;
 const FAULTS: Duration = Duration::from_secs(15);
 /// How finely time is simulated.
 const TICK_OF_SIMULATION: Duration = Duration::from_millis(2);
+/// How long leaders may grant leases after another one has begun to lead, which waits for those.
+const GRANTED: Duration = Duration::from_millis(500);
 /// How long a message takes at most on a link without a fault.
 const LATENCY: Duration = Duration::from_millis(20);
 /// … and on a slow one.
@@ -105,6 +108,14 @@ impl Report {
     }
 }
 
+/// How a router began to lead.
+struct Leadership {
+    router: ProcessId,
+    at: Duration,
+    /// How far messages were ordered.
+    ordered: Ts,
+}
+
 /// The m-seq, as the routers of the simulation on this thread have learned it, and the first thing that was wrong.
 #[derive(Default)]
 struct History {
@@ -116,8 +127,8 @@ struct History {
     reached: BTreeMap<ProcessId, Ts>,
     /// Messages up to here are ordered, as clients have heard.
     ordered: Ts,
-    /// By the term of a leader, how far they were when it began to lead.
-    leaderships: BTreeMap<u64, Ts>,
+    /// By term.
+    leaderships: BTreeMap<u64, Leadership>,
     snapshots: u64,
     wrong: Option<String>,
 }
@@ -158,13 +169,14 @@ pub(super) fn heard(router: ProcessId, input: &Input) {
 pub(super) fn leads(router: ProcessId, term: u64) {
     with_history(|history| {
         // It may be late: what later leaders have ordered it need not have.
-        let later = history.leaderships.range(term + 1..).map(|(_, ordered)| *ordered).min();
+        let later = history.leaderships.range(term + 1..).map(|(_, later)| later.ordered).min();
         let ordered = later.unwrap_or(history.ordered);
         let reached = history.reached.get(&router).copied().unwrap_or(Ts::ZERO);
         if reached < ordered {
             history.fail(format!("{router} leads at {reached}, but messages up to {ordered} were ordered"));
         }
-        history.leaderships.insert(term, history.ordered);
+        let at = turmoil::sim_elapsed().unwrap_or_default();
+        history.leaderships.insert(term, Leadership { router, at, ordered: history.ordered });
     });
 }
 
@@ -199,6 +211,16 @@ impl History {
                 }
                 self.messages.push(message);
             }
+        }
+    }
+
+    /// A router has granted a lease that was asked for at `asked`: later leaders wait for it, if it is not too late.
+    fn leased(&mut self, router: ProcessId, asked: Duration) {
+        let led =
+            self.leaderships.iter().filter(|(_, led)| led.router == router).map(|(term, _)| *term).max();
+        let later = led.and_then(|term| self.leaderships.range(term + 1..).map(|(_, later)| later.at).min());
+        if let Some(later) = later.filter(|later| asked > *later + GRANTED) {
+            self.fail(format!("{router} grants a lease at {asked:?}, but another router led at {later:?}"));
         }
     }
 
@@ -314,7 +336,10 @@ async fn storage(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
     let (network, _transport) = shared.connect(id).await?;
     let follow = |after, confirm| {
         let (network, routers) = (network.clone(), shared.routers.clone());
-        follow_and_confirm(network, routers, id, after, shared.until.subscribe(), confirm)
+        let leased = |router, asked| {
+            with_history(|history| history.leased(router, asked));
+        };
+        follow_and_confirm(network, routers, id, after, shared.until.subscribe(), confirm, leased)
     };
     let check = |after, received: Received| {
         let expected = with_history(|history| history.share(id, after)).unwrap_or_default();
@@ -655,6 +680,7 @@ fn planted_bugs_are_caught() {
         Bug::FrontierAhead,
         Bug::ReorderedWindow,
         Bug::SkippedConfirmation,
+        Bug::LeaseOfTheDeposed,
     ] {
         match caught(bug, 40) {
             Some(reason) => eprintln!("{bug:?}: {}", reason.chars().take(200).collect::<String>()),

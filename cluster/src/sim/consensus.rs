@@ -61,6 +61,16 @@ impl Members {
         self.voters.iter().all(|set| 2 * set.intersection(members).count() > set.len())
     }
 
+    /// What a quorum has reached, by what each has.
+    fn reached<T: Copy + Ord>(&self, of: impl Fn(&Member) -> T) -> Option<T> {
+        let reached = self.voters.iter().map(|set| {
+            let mut of_set: Vec<T> = set.iter().map(&of).collect();
+            of_set.sort_unstable_by(|a, b| b.cmp(a));
+            of_set[set.len() / 2]
+        });
+        reached.min()
+    }
+
     fn entries(&self) -> Vec<RouterEntry> {
         let entry = |(number, address): (&Member, &String)| RouterEntry {
             number: *number,
@@ -201,16 +211,21 @@ pub(super) enum Message {
         after: (u64, u64),
         entries: Vec<Entry>,
         commit: u64,
+        /// When it was sent, by the leader's clock.
+        at_ms: u64,
     },
     /// The follower has the leader's log up to `index`, or (refused) should be sent it from behind `index`.
     Appended {
         term: u64,
         accepted: bool,
         index: u64,
+        /// When what it answers was sent.
+        at_ms: u64,
     },
     Install {
         term: u64,
         snapshot: Snapshot,
+        at_ms: u64,
     },
     /// The leader wants the receiver to lead.
     HandOver {
@@ -222,10 +237,12 @@ impl Message {
     /// In a line.
     pub(super) fn brief(&self) -> String {
         match self {
-            Message::Append { term, after, entries, commit } => {
+            Message::Append { term, after, entries, commit, .. } => {
                 format!("append term={term} after={after:?} entries={} commit={commit}", entries.len())
             }
-            Message::Install { term, snapshot } => format!("install term={term} index={}", snapshot.index),
+            Message::Install { term, snapshot, .. } => {
+                format!("install term={term} index={}", snapshot.index)
+            }
             other => format!("{other:?}"),
         }
     }
@@ -253,6 +270,8 @@ enum Role {
         next: BTreeMap<Member, u64>,
         matched: BTreeMap<Member, u64>,
         heard_ms: BTreeMap<Member, u64>,
+        /// When the last of what each has answered was sent: then it followed.
+        followed_ms: BTreeMap<Member, u64>,
         heartbeat_ms: u64,
     },
 }
@@ -438,6 +457,7 @@ impl Node {
             next,
             matched: BTreeMap::new(),
             heard_ms: BTreeMap::new(),
+            followed_ms: BTreeMap::new(),
             heartbeat_ms: self.now_ms + HEARTBEAT_MS,
         };
         let term = self.stored.term;
@@ -448,6 +468,16 @@ impl Node {
         let entry = Entry { term, batch: Arc::default(), members: None };
         self.write(Write::Append(last, vec![entry]));
         self.append_to_all(false);
+    }
+
+    /// When a quorum is known to have followed this router for the last time, if it leads.
+    pub(super) fn led_ms(&self) -> Option<u64> {
+        let Role::Leader { followed_ms, .. } = &self.role else { return None };
+        let followed = |member: &Member| match *member == self.id {
+            true => Some(self.now_ms),
+            false => followed_ms.get(member).copied(),
+        };
+        self.members.0.reached(followed).flatten()
     }
 
     /// Proposes a batch; false when this router does not lead.
@@ -470,13 +500,14 @@ impl Node {
 
     fn append(&mut self, to: Member, heartbeat: bool) {
         let (last, commit, term, synced) = (self.last().0, self.commit, self.stored.term, self.synced);
+        let at_ms = self.now_ms;
         let Role::Leader { next, .. } = &mut self.role else { return };
         let next = next.entry(to).or_insert(last + 1);
         let first = self.stored.snapshot.index;
         if *next <= first {
             let snapshot = self.stored.snapshot.clone();
             *next = first + 1;
-            return self.send(to, Message::Install { term, snapshot }, false);
+            return self.send(to, Message::Install { term, snapshot, at_ms }, false);
         }
         let after = *next - 1;
         let skip = (after - first) as usize;
@@ -489,7 +520,7 @@ impl Node {
         }
         *next = (after + entries.len() as u64 + 1).min(last + 1);
         let after = (after, self.term_at(after).unwrap_or(0));
-        self.send(to, Message::Append { term, after, entries, commit }, false);
+        self.send(to, Message::Append { term, after, entries, commit, at_ms }, false);
     }
 
     /// The disk has everything that was written up to the log's `index`.
@@ -552,20 +583,21 @@ impl Node {
                     self.elected();
                 }
             }
-            Message::Append { after, entries, commit, .. } => {
+            Message::Append { after, entries, commit, at_ms, .. } => {
                 if !current {
-                    let refusal = Message::Appended { term: self.stored.term, accepted: false, index: 0 };
+                    let term = self.stored.term;
+                    let refusal = Message::Appended { term, accepted: false, index: 0, at_ms };
                     return self.send(from, refusal, false);
                 }
                 self.follow(term, Some(from), random);
                 self.deadline_ms = self.now_ms + random.within(ELECTION_MS);
-                self.take(from, after, entries, commit, random);
+                self.take(from, after, entries, (commit, at_ms), random);
             }
-            Message::Appended { accepted, index, .. } if current => {
-                self.acknowledged(from, accepted, index, random);
+            Message::Appended { accepted, index, at_ms, .. } if current => {
+                self.acknowledged(from, accepted, index, at_ms, random);
             }
             Message::Appended { .. } => {}
-            Message::Install { snapshot, .. } => {
+            Message::Install { snapshot, at_ms, .. } => {
                 if !current {
                     return;
                 }
@@ -583,7 +615,7 @@ impl Node {
                     self.outputs.push(Output::Learned(of_term, Event::Installed(mseq)));
                 }
                 let term = self.stored.term;
-                self.send(from, Message::Appended { term, accepted: true, index }, true);
+                self.send(from, Message::Appended { term, accepted: true, index, at_ms }, true);
             }
             Message::HandOver { .. } => {
                 if current && self.members.0.votes(self.id) && !matches!(self.role, Role::Leader { .. }) {
@@ -599,7 +631,7 @@ impl Node {
         from: Member,
         after: (u64, u64),
         entries: Vec<Entry>,
-        commit: u64,
+        (commit, at_ms): (u64, u64),
         random: &mut Random,
     ) {
         let term = self.stored.term;
@@ -607,7 +639,7 @@ impl Node {
         let (mut index, last) = (after.0, self.last().0);
         if index > last || (index > first && self.term_at(index) != Some(after.1)) {
             let index = (index - 1).min(last).max(self.commit);
-            return self.send(from, Message::Appended { term, accepted: false, index }, false);
+            return self.send(from, Message::Appended { term, accepted: false, index, at_ms }, false);
         }
         let mut entries = VecDeque::from(entries);
         // What is here already stays.
@@ -628,14 +660,16 @@ impl Node {
         self.commit = self.commit.max(commit.min(end));
         self.apply(random);
         let on_disk = !planted(Bug::LostFsync);
-        self.send(from, Message::Appended { term, accepted: true, index: end }, on_disk);
+        self.send(from, Message::Appended { term, accepted: true, index: end, at_ms }, on_disk);
     }
 
-    fn acknowledged(&mut self, from: Member, accepted: bool, index: u64, random: &mut Random) {
+    fn acknowledged(&mut self, from: Member, accepted: bool, index: u64, at_ms: u64, random: &mut Random) {
         let last = self.last().0;
         let now_ms = self.now_ms;
-        let Role::Leader { next, matched, heard_ms, .. } = &mut self.role else { return };
+        let Role::Leader { next, matched, heard_ms, followed_ms, .. } = &mut self.role else { return };
         heard_ms.insert(from, now_ms);
+        let followed_ms = followed_ms.entry(from).or_default();
+        *followed_ms = at_ms.max(*followed_ms);
         let known = matched.get(&from).copied().unwrap_or(0);
         match accepted {
             true => {
@@ -659,12 +693,7 @@ impl Node {
             true => self.synced,
             false => matched.get(member).copied().unwrap_or(0),
         };
-        let agreed = self.members.0.voters.iter().map(|set| {
-            let mut indices: Vec<u64> = set.iter().map(index).collect();
-            indices.sort_unstable_by(|a, b| b.cmp(a));
-            indices[set.len() / 2]
-        });
-        let agreed = agreed.min().unwrap_or(0);
+        let agreed = self.members.0.reached(index).unwrap_or(0);
         if agreed > self.commit && self.term_at(agreed) == Some(self.stored.term) {
             self.commit = agreed;
             self.apply(random);

@@ -189,7 +189,17 @@ impl Scene {
                 writeln!(self.trace, "{from} -> {to} {text}").expect("text");
             }
             match to.kind {
-                ProcessKind::Router => self.router(to, RouterInput::Received { from, wire }),
+                ProcessKind::Router => {
+                    let now_ms = self.now_ms;
+                    let led_ms = if self.cut.contains(&to) { None } else { Some(now_ms) };
+                    let input = match wire {
+                        Wire::AskLease { asked_ms } => {
+                            RouterInput::AskLease { from, asked_ms, now_ms, led_ms }
+                        }
+                        wire => RouterInput::Received { from, wire },
+                    };
+                    self.router(to, input);
+                }
                 ProcessKind::Storage => self.node(to, Input::Received { from, wire }),
                 ProcessKind::Client | ProcessKind::Super => {
                     self.client(to, client::core::Event::Received { from, wire });

@@ -112,6 +112,13 @@ impl World {
             Input::Learned { mseq, .. } | Input::Installed(mseq) => Some(mseq.routers().clone()),
             _ => None,
         };
+        let input = match input {
+            Input::Received { from, wire: Wire::AskLease { asked_ms } } => {
+                let led_ms = self.routers.get(&id).and_then(|host| host.consensus.led_ms());
+                Input::AskLease { from, asked_ms, now_ms: self.clock_ms(id), led_ms }
+            }
+            input => input,
+        };
         self.router_handles(id, input)?;
         if let Some(routers) = heard {
             self.hear_routers(id, &routers);
