@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use carousel_cluster::{
@@ -29,6 +29,12 @@ use crate::cli::Failure;
 const AGAIN: Duration = Duration::from_millis(20);
 /// How long a cluster may take to have a leader that answers.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much of a processor processes take that have hardly anything to do, and for how long one looks.
+const IDLE: f64 = 0.2;
+const LOOK: Duration = Duration::from_secs(1);
+/// How long they may have something to do when nobody asks them for anything.
+const SETTLED: Duration = Duration::from_secs(600);
 
 /// What a cluster consists of.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +163,25 @@ impl Processes {
     pub fn processor_time(&self, kind: ProcessKind) -> Duration {
         let running = self.processes.iter().filter(|(id, _)| id.kind == kind);
         running.map(|(_, process)| processor_time(process.child.id())).sum()
+    }
+
+    /// Waits until the processes of a kind have hardly anything to do.
+    ///
+    /// # Errors
+    /// When they are busy for long.
+    pub async fn settle(&self, kind: ProcessKind) -> Result<(), Failure> {
+        let begin = Instant::now();
+        loop {
+            let before = self.processor_time(kind);
+            tokio::time::sleep(LOOK).await;
+            if self.processor_time(kind).saturating_sub(before) < LOOK.mul_f64(IDLE) {
+                return Ok(());
+            }
+            if begin.elapsed() > SETTLED {
+                let seconds = SETTLED.as_secs();
+                return Err(Failure::job(format!("the cluster is still busy after {seconds} s")));
+            }
+        }
     }
 
     /// The sum of a metric of the processes of a kind over those of its labels that are wanted.

@@ -139,6 +139,8 @@ impl ElasticArgs {
         let progress = Progress::new("loading ticket", Unit::Rows, Some(self.rows));
         load_ticket(&client, &rows, progress).await?;
         let plan = Plan { reads: self.reads, writes: self.writes, clients: self.clients, seed: self.seed };
+        // What the load has left to be tidied up has nothing to do with the changes.
+        cluster.settle(ProcessKind::Storage).await?;
         let before = total_fare(&client).await?;
         let load = Load::start(&config, plan, self.rows).await?;
         let phases = self.change_all(&mut cluster, &client, &load).await?;
