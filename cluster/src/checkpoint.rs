@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     catalog::Catalog,
     config::Config,
+    direct::{Direct, End},
     message::{MessageId, ProcessId},
     payload::sync_dir,
     storage::{
@@ -100,6 +101,8 @@ struct Written {
     /// How many of them may not be durable.
     unsynced: u64,
     checksum: crc32fast::Hasher,
+    /// While it is not open.
+    end: End,
 }
 
 /// Writes one checkpoint. What has been written is removed if it is not finished.
@@ -108,7 +111,7 @@ pub struct Writer {
     dir: PathBuf,
     files: BTreeMap<Rows, Written>,
     /// The file that was written to last.
-    open: Option<(Rows, File)>,
+    open: Option<(Rows, Direct)>,
 }
 
 impl Writer {
@@ -137,14 +140,17 @@ impl Writer {
         block: &[u8],
     ) -> io::Result<()> {
         let rows = (table, until, range);
+        if self.open.as_ref().is_none_or(|(open, _)| *open != rows) {
+            self.close()?;
+        }
+        let written = self.files.entry(rows).or_default();
         let file = match &mut self.open {
-            Some((open, file)) if *open == rows => file,
-            other => {
+            Some((_, file)) => file,
+            none => {
                 let path = self.dir.join(file_name(rows));
-                &mut other.insert((rows, File::options().append(true).create(true).open(path)?)).1
+                &mut none.insert((rows, Direct::open(&path, std::mem::take(&mut written.end))?)).1
             }
         };
-        let written = self.files.entry(rows).or_default();
         for bytes in [&(block.len() as u64).to_le_bytes(), block] {
             file.write_all(bytes)?;
             written.checksum.update(bytes);
@@ -152,8 +158,15 @@ impl Writer {
             written.unsynced += bytes.len() as u64;
         }
         if written.unsynced >= SYNC_BYTES {
-            file.sync_data()?;
+            file.sync()?;
             written.unsynced = 0;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        if let Some((rows, file)) = self.open.take() {
+            self.files.entry(rows).or_default().end = file.close()?;
         }
         Ok(())
     }
@@ -180,11 +193,11 @@ impl Writer {
     pub fn finish(mut self, checkpoint: Recovered) -> io::Result<()> {
         let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs } = checkpoint;
         let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
-        self.open = None;
+        self.close()?;
         let mut files = Vec::new();
-        for (rows, Written { bytes, checksum, .. }) in std::mem::take(&mut self.files) {
+        for (rows, Written { bytes, checksum, end, .. }) in std::mem::take(&mut self.files) {
             let (name, (table, until, range)) = (file_name(rows), rows);
-            File::options().append(true).open(self.dir.join(&name))?.sync_all()?;
+            Direct::open(&self.dir.join(&name), end)?.finish()?;
             files.push(FileEntry { name, table, range, until, bytes, checksum: checksum.finalize() });
         }
         let manifest =

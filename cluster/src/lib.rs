@@ -10,6 +10,7 @@ pub mod client;
 pub mod config;
 mod data_dir;
 pub mod description;
+mod direct;
 pub mod embedded;
 mod founder;
 mod link;
