@@ -186,8 +186,8 @@ pub(crate) fn write_value_as(out: &mut Vec<u8>, value: &Value, ty: &Type) {
     }
 }
 
-/// As [`write_cell`], exact, from a stored cell.
-pub(crate) fn write_stored(out: &mut Vec<u8>, column: &SegmentColumn, row: usize, ty: &Type) {
+/// As [`write_cell`], from a stored cell.
+pub(crate) fn write_stored(out: &mut Vec<u8>, column: &SegmentColumn, row: usize, ty: &Type, blanks: Blanks) {
     if column.is_null(row) {
         out.push(NULL);
         return;
@@ -204,6 +204,11 @@ pub(crate) fn write_stored(out: &mut Vec<u8>, column: &SegmentColumn, row: usize
         (Physical::Wide, _) => {}
         (Physical::Bytes, Type::Numeric(_)) => {
             write_numeric_text(out, std::str::from_utf8(column.bytes(row)).unwrap_or("NaN"))
+        }
+        (Physical::Bytes, Type::Text | Type::Varchar(_)) if blanks == Blanks::Trimmed => {
+            let bytes = column.bytes(row);
+            let blank = bytes.iter().rev().take_while(|byte| **byte == b' ').count();
+            write_bytes(out, &bytes[..bytes.len() - blank]);
         }
         (Physical::Bytes, _) => write_bytes(out, column.bytes(row)),
     }

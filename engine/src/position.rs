@@ -170,7 +170,7 @@ impl Partitioning {
                         for (array, ty) in &key {
                             write_cell(&mut bytes, array.as_ref(), row, ty, Blanks::Trimmed);
                         }
-                        xxh3_64_with_seed(&bytes, RING_SEED)
+                        hash_position(&bytes)
                     })
                     .collect()
             }
@@ -187,6 +187,11 @@ impl Partitioning {
             }
         }
     }
+}
+
+/// The position of a row by its partitioning columns in their canonical form.
+pub(crate) fn hash_position(key: &[u8]) -> Position {
+    xxh3_64_with_seed(key, RING_SEED)
 }
 
 /// The order-preserving position of a value. NULL sorts last.
