@@ -110,6 +110,9 @@ impl Default for Options {
     }
 }
 
+/// After so many visits there is time for what nobody waits for, however many segments there are.
+const MOST_VISITED: usize = 64;
+
 /// Operations ahead of the one that ends for which memory is fetched.
 pub(crate) const RIDERS_AHEAD: usize = 4;
 
@@ -154,6 +157,8 @@ pub struct Shard {
     pub(crate) rotation: VecDeque<TableId>,
     /// Reads that have found all of their rows, which are hashed or made blocks of: some at a time, between visits.
     worked_off: VecDeque<Ts>,
+    /// Visits since some was done for them.
+    visited: usize,
     /// Rows whose decision has been made and that others may wait for.
     pub(crate) decided: VecDeque<(TableId, Address)>,
     revolutions: u64,
@@ -187,6 +192,7 @@ impl Shard {
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
+            visited: 0,
             decided: VecDeque::new(),
             revolutions: 0,
             visits: 0,
@@ -267,12 +273,16 @@ impl Shard {
         self.resume_for_recut();
         if let Some(id) = self.rotation.pop_front() {
             self.visit_next(id, effects);
+            self.visited += 1;
             if self.tables.get(&id).is_some_and(|table| !table.riding.is_empty()) {
                 self.rotation.push_back(id);
             }
             self.drain(effects);
         }
-        self.work_some_off(effects);
+        if self.has_time() {
+            self.visited = 0;
+            self.work_some_off(effects);
+        }
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
         let can_recut = self.recut_is_next() && self.is_quiet();
         let is_idle = self.rotation.is_empty() && self.worked_off.is_empty() && !can_fill && !can_recut;
@@ -282,6 +292,13 @@ impl Shard {
     /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
     pub fn is_working_off(&self) -> bool {
         !self.worked_off.is_empty()
+    }
+
+    /// Whether it is time for what nobody waits for: nobody rides, or those who ride have come around since the last time. That
+    /// takes longer than to visit a segment: if some were done at each, a revolution would take many times as long.
+    fn has_time(&self) -> bool {
+        let segments = self.rotation.iter().filter_map(|id| Some(self.tables.get(id)?.segments.len()));
+        self.visited >= MOST_VISITED.min(segments.sum())
     }
 
     /// Makes some of a block of the rows of a read that has found all of them, or else hashes some: whoever receives blocks

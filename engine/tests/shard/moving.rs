@@ -257,3 +257,26 @@ fn rows_are_forgotten_while_their_hash_is_made() {
         effects.iter().any(|effect| matches!(effect, Effect::Executed { ts: ended, .. } if *ended == ts))
     );
 }
+
+/// What nobody waits for does not hold up those who ride at every segment, and gets on all the same.
+#[test]
+fn some_is_hashed_once_in_a_revolution() {
+    let mut scan = Scan::with(1_000, Options { batch_rows: 1, segment_rows: 100, ..Options::default() });
+    let read = |output| OperationKind::Read(Read { predicate: Vec::new(), output });
+    let hashed = scan.submit_with(read(ReadOutput::ContentHash), None);
+    let mut effects = Vec::new();
+    while !scan.shard.is_working_off() {
+        scan.shard.step(&mut effects);
+    }
+    let is_hashed = |effects: &[Effect]| {
+        effects.iter().any(|effect| matches!(effect, Effect::Executed { ts, .. } if *ts == hashed))
+    };
+    // 64 rows at a time, and there is always somebody who rides past ten segments.
+    let mut visits = 0;
+    while !is_hashed(&effects) {
+        scan.submit_with(read(ReadOutput::Rows { projection: Vec::new(), top: None }), None);
+        scan.shard.step(&mut effects);
+        visits += 1;
+    }
+    assert!((140..=160).contains(&visits), "{visits}");
+}
