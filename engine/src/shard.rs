@@ -279,8 +279,7 @@ impl Shard {
             }
             self.drain(effects);
         }
-        if self.has_time() {
-            self.visited = 0;
+        if !self.worked_off.is_empty() && self.take_time() {
             self.work_some_off(effects);
         }
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
@@ -294,11 +293,15 @@ impl Shard {
         !self.worked_off.is_empty()
     }
 
-    /// Whether it is time for what nobody waits for: nobody rides, or those who ride have come around since the last time. That
-    /// takes longer than to visit a segment: if some were done at each, a revolution would take many times as long.
-    fn has_time(&self) -> bool {
+    /// Whether it is time to do some of what nobody waits for: nobody rides, or those who ride have come around since the last
+    /// time. It takes longer than to visit a segment: if some were done at each, a revolution would take many times as long.
+    pub fn take_time(&mut self) -> bool {
         let segments = self.rotation.iter().filter_map(|id| Some(self.tables.get(id)?.segments.len()));
-        self.visited >= MOST_VISITED.min(segments.sum())
+        let is_time = self.visited >= MOST_VISITED.min(segments.sum());
+        if is_time {
+            self.visited = 0;
+        }
+        is_time
     }
 
     /// Makes some of a block of the rows of a read that has found all of them, or else hashes some: whoever receives blocks

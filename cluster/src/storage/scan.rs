@@ -1,6 +1,7 @@
 //! Scan threads: each drives one shard, and sleeps when there is nothing to do.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -138,37 +139,58 @@ impl Counted {
     }
 }
 
-/// A shard, and what is to be done about its garbage.
+/// A shard, what it is to take of blocks that have been received, and what is to be done about its garbage.
 #[derive(Debug)]
 pub(crate) struct Scan {
     shard: Shard,
+    /// Taken one by one when there is time: nobody waits for one of them.
+    received: VecDeque<Received>,
     horizon: Ts,
     garbage: bool,
+}
+
+/// A block of rows that others have sent; they begin at `begin`.
+#[derive(Debug)]
+struct Received {
+    table: TableId,
+    range: KeyRange,
+    block: Bytes,
+    begin: Ts,
 }
 
 impl Scan {
     /// Begins with a shard as it was recovered.
     pub(crate) fn new(shard: Shard) -> Scan {
-        Scan { shard, horizon: Ts::ZERO, garbage: false }
+        Scan { shard, received: VecDeque::new(), horizon: Ts::ZERO, garbage: false }
     }
 
     /// Takes a command.
     pub(crate) fn tell(&mut self, command: ShardCommand, effects: &mut Vec<Effect>) {
         match command {
-            ShardCommand::Submit(operation) => self.shard.submit(operation),
+            ShardCommand::Submit(operation) => {
+                // Only what is executed late, or compares what has been received, names ranges of which some is missing.
+                let names =
+                    |received: &Received| operation.ranges.iter().any(|r| r.overlaps(&received.range));
+                if self.received.iter().any(names) {
+                    self.take_all(effects);
+                }
+                self.shard.submit(operation);
+            }
             ShardCommand::Decide(ts, decision) => self.shard.decide(ts, decision, effects),
             ShardCommand::Supply(ts, rows, last) => self.shard.supply(ts, rows, last, effects),
             ShardCommand::Allow(ts, batches) => self.shard.allow(ts, batches, effects),
             ShardCommand::Cancel(ts) => self.shard.cancel(ts, effects),
-            ShardCommand::Recut(recut) => self.shard.recut(recut),
-            ShardCommand::Install { table, range, block, begin } => {
-                if let Err(error) = self.shard.install(table, range, None, &block, begin) {
-                    // The content hash will show that they are missing.
-                    tracing::warn!(%range, %error, "received rows cannot be taken");
-                }
-                effects.push(Effect::Took { ts: begin });
+            ShardCommand::Recut(recut) => {
+                self.take_all(effects);
+                self.shard.recut(recut);
             }
-            ShardCommand::Clear(range) => self.shard.clear(range),
+            ShardCommand::Install { table, range, block, begin } => {
+                self.received.push_back(Received { table, range, block, begin });
+            }
+            ShardCommand::Clear(range) => {
+                self.take_all(effects);
+                self.shard.clear(range);
+            }
             ShardCommand::Horizon(ts) => {
                 self.horizon = ts;
                 self.garbage = true;
@@ -179,10 +201,29 @@ impl Scan {
     /// Does some of the work that there is.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
         let scanning = self.shard.step(effects);
+        if !self.received.is_empty() && self.shard.take_time() {
+            self.take_one(effects);
+        }
         if !self.shard.is_working_off() {
             self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
         }
-        if self.garbage { Progress::Busy } else { scanning }
+        if self.garbage || !self.received.is_empty() { Progress::Busy } else { scanning }
+    }
+
+    /// Takes the rows of a block.
+    fn take_one(&mut self, effects: &mut Vec<Effect>) {
+        let Some(Received { table, range, block, begin }) = self.received.pop_front() else { return };
+        if let Err(error) = self.shard.install(table, range, None, &block, begin) {
+            // The content hash will show that they are missing.
+            tracing::warn!(%range, %error, "received rows cannot be taken");
+        }
+        effects.push(Effect::Took { ts: begin });
+    }
+
+    fn take_all(&mut self, effects: &mut Vec<Effect>) {
+        while !self.received.is_empty() {
+            self.take_one(effects);
+        }
     }
 
     /// Bytes that the shard's rows take.
