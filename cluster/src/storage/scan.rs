@@ -296,3 +296,90 @@ fn lower_priority() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::{
+        array::{ArrayRef, Int64Array},
+        record_batch::RecordBatch,
+    };
+    use carousel_engine::{
+        Type,
+        operation::{Operation, OperationKind, Read, ReadOutput},
+        schema::{Column, Partitioning, TableSchema},
+        shard::Options,
+    };
+
+    use super::*;
+
+    const TABLE: TableId = TableId(1);
+
+    fn shard(held: Vec<KeyRange>) -> Shard {
+        let schema = TableSchema {
+            id: TABLE,
+            version: Ts(1),
+            name: "t".into(),
+            columns: vec![Column { name: "k".into(), ty: Type::Int8, not_null: true, default: None }],
+            primary_key: vec![0],
+            primary_key_name: "t_pkey".into(),
+            partitioning: Partitioning::Range { column: 0, splits: Vec::new() },
+        };
+        let mut shard = Shard::new(0, 1, held, Options { segment_rows: 100, ..Options::default() });
+        shard.restore_table(schema.into());
+        shard
+    }
+
+    fn read(ts: u64, range: KeyRange, blocks: bool) -> ShardCommand {
+        let kind = OperationKind::Read(Read {
+            predicate: Vec::new(),
+            output: ReadOutput::Rows { projection: Vec::new(), top: None },
+        });
+        let operation = Arc::new(Operation { table: TABLE, context: Default::default(), kind });
+        let ordered = OrderedOperation::new(Ts(ts), operation, vec![range]);
+        ShardCommand::Submit(OrderedOperation { blocks, bulk: blocks, ..ordered })
+    }
+
+    /// Who reads something else does not wait for blocks that have come; who reads what they have does.
+    #[test]
+    fn received_blocks_are_taken_one_by_one() {
+        let (low, high) = (KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX));
+        let mut sender = shard(vec![low, high]);
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+        let rows = RecordBatch::try_from_iter([("k", keys)]).expect("the column fits");
+        sender.restore(TABLE, &rows, Ts::ZERO).expect("rows of the table");
+        let (mut sender, mut receiver) = (Scan::new(sender), Scan::new(shard(vec![low])));
+        let mut effects = Vec::new();
+        sender.tell(read(1, high, true), &mut effects);
+        while sender.step(&mut effects) == Progress::Busy {}
+        let blocks: Vec<Bytes> = effects
+            .drain(..)
+            .filter_map(|effect| match effect {
+                Effect::Block { block, .. } => Some(block.into()),
+                _ => None,
+            })
+            .collect();
+        assert!(blocks.len() > 5, "{}", blocks.len());
+        let recut = Recut { ts: Ts(2), held: vec![low, high], received: vec![high], cuts: vec![high] };
+        receiver.tell(ShardCommand::Recut(recut), &mut effects);
+        while receiver.step(&mut effects) == Progress::Busy {}
+        for block in &blocks {
+            let install =
+                ShardCommand::Install { table: TABLE, range: high, block: block.clone(), begin: Ts(1) };
+            receiver.tell(install, &mut effects);
+        }
+        effects.clear();
+        receiver.tell(read(3, low, false), &mut effects);
+        receiver.step(&mut effects);
+        let took = |effects: &[Effect]| effects.iter().filter(|e| matches!(e, Effect::Took { .. })).count();
+        let found = |effects: &[Effect], of: u64| {
+            effects.iter().find_map(|effect| match effect {
+                Effect::Executed { ts, outcomes } if *ts == Ts(of) => outcomes[0].1.clone().ok(),
+                _ => None,
+            })
+        };
+        assert_eq!((found(&effects, 3), took(&effects)), (Some(0), 1));
+        receiver.tell(read(4, high, false), &mut effects);
+        while receiver.step(&mut effects) == Progress::Busy {}
+        assert_eq!((found(&effects, 4), took(&effects)), (Some(1_000), blocks.len()));
+    }
+}
