@@ -305,7 +305,12 @@ impl MSeq {
             let place = self.beginning(Ts(ts.0 - 1));
             for process in placed.iter().chain(moved.iter().filter(|moved| !placed.contains(moved))) {
                 let places = self.placed.entry(*process).or_default();
-                if placed.contains(process) || !before.receives_everything(*process) {
+                // Who has left may still have to send what it received, wherever it is placed again.
+                let goes_on = match placed.contains(process) {
+                    true => before.held(*process).is_empty() && before.receives_since(*process).is_some(),
+                    false => before.receives_everything(*process),
+                };
+                if !goes_on {
                     places.clear();
                 }
                 places.push(place.clone());
@@ -439,11 +444,21 @@ mod tests {
         );
         assert_eq!(mseq.begins(process).ts, before);
         assert!(mseq.config().migrations().contains_key(&contracted));
+        let mut placed_again = mseq.clone();
         for (sequence, process) in (4..).zip((1..=3).map(ProcessId::storage)) {
             change(&mut mseq, sequence, Configuration::Received { keyspace: contracted, process });
         }
         assert!(!mseq.config().is_busy(process));
         assert_eq!(mseq.begins(process).ts, mseq.ts(), "nobody needs what it has");
+        // It may be given a place again before that.
+        let keyspace = expand(&placed_again, 9);
+        change(&mut placed_again, 4, Configuration::Keyspace(keyspace));
+        assert_eq!(placed_again.begins(process).ts, before, "it has to send that on");
+        // Or behind it.
+        let again = mseq.ts();
+        let keyspace = expand(&mseq, 9);
+        change(&mut mseq, 7, Configuration::Keyspace(keyspace));
+        assert_eq!(mseq.begins(process).ts, again);
     }
 
     #[test]
