@@ -241,12 +241,13 @@ impl Consensus {
         async move { propose(&raft, batch).await }
     }
 
-    /// When a quorum is known to have followed this router for the last time, if it leads: until then no other one did.
-    pub(crate) fn led_at(&self) -> Option<Instant> {
+    /// When a quorum is known to have followed this router for the last time in a term, if it still leads in that: until then
+    /// no later one had begun. It may lead again in another term, before whoever asks has heard what was between.
+    pub(crate) fn led_at(&self, term: u64) -> Option<Instant> {
         let now = Instant::now();
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        if metrics.state != ServerState::Leader {
+        if metrics.state != ServerState::Leader || metrics.current_term != term {
             return None;
         }
         match metrics.membership_config.voter_ids().eq([self.id]) {

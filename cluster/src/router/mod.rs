@@ -261,6 +261,8 @@ impl Router {
         // A router that leads alone leads again in the same term after a restart.
         let life = RandomState::new().build_hasher().finish();
         let started = Instant::now();
+        // The term in which the core leads.
+        let mut led = None;
         let ms = |at: Instant| at.saturating_duration_since(started).as_millis() as u64;
         network.learn_routers(self.consensus.first().routers());
         let mut known = network.known_routers();
@@ -288,11 +290,13 @@ impl Router {
                     Some(Event::Leader(term)) => {
                         #[cfg(test)]
                         under_turmoil::leads(id, term);
+                        led = Some(term);
                         self.meter.leads();
                         self.state.send_replace(State::Leading);
                         Input::Leader(life.wrapping_add(term))
                     }
                     Some(Event::Follower(leader)) => {
+                        led = None;
                         self.meter.follows();
                         self.state.send_replace(State::Following(leader));
                         Input::Follower(leader)
@@ -318,7 +322,7 @@ impl Router {
                         from,
                         asked_ms,
                         now_ms: ms(Instant::now()),
-                        led_ms: self.consensus.led_at().map(ms),
+                        led_ms: led.and_then(|term| self.consensus.led_at(term)).map(ms),
                     },
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,
