@@ -203,7 +203,7 @@ pub enum Wire {
         /// The chunk's number in the part.
         chunk: u32,
         /// Outcome.
-        outcome: Result<(), Box<SqlError>>,
+        outcome: Result<(), SqlError>,
     },
     /// Storage process to storage process: please send your copy of a part.
     FetchPart {
@@ -314,7 +314,7 @@ pub enum Wire {
         /// The asker's number for it.
         request: u64,
         /// It is so: the router's number. Or why it cannot be.
-        outcome: Result<u32, Box<SqlError>>,
+        outcome: Result<u32, SqlError>,
     },
 }
 

@@ -144,10 +144,15 @@ sql_states! {
     BATCH_FULL = b"XXC01";
 }
 
-/// An error with everything that psql shows of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}")]
-pub struct SqlError {
+/// An error with everything that psql shows of it, its [`Report`]. It takes one word, so that what is rarely an error stays
+/// small.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{}", self.message)]
+pub struct SqlError(Box<Report>);
+
+/// What an [`SqlError`] tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
     /// SQLSTATE.
     pub code: SqlState,
     /// Primary message, in PostgreSQL's words.
@@ -170,10 +175,30 @@ pub struct SqlError {
     pub ordinal: Option<u64>,
 }
 
+impl std::ops::Deref for SqlError {
+    type Target = Report;
+
+    fn deref(&self) -> &Report {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for SqlError {
+    fn deref_mut(&mut self) -> &mut Report {
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for SqlError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl SqlError {
     /// An error with a code and a message only.
     pub fn new(code: SqlState, message: impl Into<String>) -> Self {
-        SqlError {
+        SqlError(Box::new(Report {
             code,
             message: message.into(),
             detail: None,
@@ -184,7 +209,12 @@ impl SqlError {
             column: None,
             constraint: None,
             ordinal: None,
-        }
+        }))
+    }
+
+    /// What it tells, to be taken apart.
+    pub fn into_report(self) -> Report {
+        *self.0
     }
 
     /// 0A000: a clause or feature that Carousel does not have, by name.
@@ -204,6 +234,12 @@ impl SqlError {
 
     pub(crate) fn is_batch_full(&self) -> bool {
         self.code == SqlState::BATCH_FULL
+    }
+
+    /// Puts another primary message in the place of this one.
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
+        self
     }
 
     /// Adds the DETAIL line.
@@ -233,6 +269,12 @@ impl SqlError {
     /// Adds the 1-based character position in the statement.
     pub fn at(mut self, position: u32) -> Self {
         self.position = Some(position);
+        self
+    }
+
+    /// Takes the position away: what the error is about does not stand in the statement.
+    pub fn without_position(mut self) -> Self {
+        self.position = None;
         self
     }
 

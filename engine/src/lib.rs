@@ -54,7 +54,7 @@ mod value_filter;
 mod versions;
 mod visit;
 
-pub use error::{SqlError, SqlState};
+pub use error::{Report, SqlError, SqlState};
 pub use operation::Ts;
 pub use predicate_index::indexable;
 pub use schema::{TableId, TableSchema};

@@ -21,19 +21,13 @@ pub const OUTPUT_ENOUGH_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub enum Failed {
     /// The statement fails with this error; the session goes on.
-    Statement(Box<SqlError>),
+    Statement(SqlError),
     /// The session ends; the client is told why, if it is still there.
-    Session(Option<Box<SqlError>>),
+    Session(Option<SqlError>),
 }
 
 impl From<SqlError> for Failed {
     fn from(error: SqlError) -> Failed {
-        Failed::Statement(Box::new(error))
-    }
-}
-
-impl From<Box<SqlError>> for Failed {
-    fn from(error: Box<SqlError>) -> Failed {
         Failed::Statement(error)
     }
 }
@@ -151,7 +145,7 @@ fn canceled(message: &str) -> Failed {
 fn shutting_down() -> Failed {
     let error =
         SqlError::new(SqlState::ADMIN_SHUTDOWN, "terminating connection due to administrator command");
-    Failed::Session(Some(Box::new(error)))
+    Failed::Session(Some(error))
 }
 
 /// A client's connection as its session sees it.
@@ -258,7 +252,7 @@ impl Connection {
 fn taken(incoming: Option<Incoming>) -> Result<Frame, Failed> {
     match incoming {
         Some(Incoming::Frame(frame)) => Ok(frame),
-        Some(Incoming::Broken(error)) => Err(Failed::Session(Some(Box::new(error)))),
+        Some(Incoming::Broken(error)) => Err(Failed::Session(Some(error))),
         None => Err(Failed::GONE),
     }
 }

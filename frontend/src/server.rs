@@ -345,7 +345,7 @@ async fn serve(
         limit,
     ) {
         Ok(session) => session.run().await,
-        Err(error) => Failed::Session(Some(Box::new(error))),
+        Err(error) => Failed::Session(Some(error)),
     };
     if let Failed::Session(Some(error)) | Failed::Statement(error) = ended {
         connection.output.report(Severity::Fatal, &error);

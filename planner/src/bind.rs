@@ -137,15 +137,12 @@ pub fn evaluate_arguments(
         let term = resolver.term(&argument.expression)?;
         let from = term.arg_type();
         let expr = resolver.assign(term, ty, "").map_err(|error| match error.code {
-            SqlState::DATATYPE_MISMATCH => SqlError {
-                message: format!(
-                    "parameter ${} of type {} cannot be coerced to the expected type {}",
-                    index + 1,
-                    from,
-                    crate::types::plain_name(ty)
-                ),
-                ..error
-            },
+            SqlState::DATATYPE_MISMATCH => error.with_message(format!(
+                "parameter ${} of type {} cannot be coerced to the expected type {}",
+                index + 1,
+                from,
+                crate::types::plain_name(ty)
+            )),
             _ => error,
         })?;
         values.push(Binder::new(&[], settings, ids, &shared.session_values).constant(&expr)?);

@@ -182,10 +182,10 @@ impl Planner<'_> {
                 Ok((Plan::CopyOut(Box::new(CopyOut { query, options })), Some(columns)))
             }
             CopySource::Table { name, columns } => {
-                let table = self.table(name).map_err(|e| SqlError { position: None, ..e })?;
+                let table = self.table(name).map_err(|e| e.without_position())?;
                 let names: Vec<ast::ObjectName> =
                     columns.iter().map(|c| ast::ObjectName::from(vec![c.clone()])).collect();
-                let columns = target_columns(&table, &names).map_err(|e| SqlError { position: None, ..e })?;
+                let columns = target_columns(&table, &names).map_err(|e| e.without_position())?;
                 let names: Vec<String> = columns.iter().map(|c| table.columns[*c].name.clone()).collect();
                 let options = resolve_options(options, *to, &names, Some(&table))?;
                 if *to {

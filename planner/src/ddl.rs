@@ -216,7 +216,7 @@ impl Planner<'_> {
         // It is kept as text, and must mean the same when it is read again.
         let text = expr.to_string();
         parse_expression(&text).map_err(|_| SqlError::unsupported(format!("the default {text}")))?;
-        self.default_expression(&text, ty, column).map_err(|e| SqlError { position: None, ..e })?;
+        self.default_expression(&text, ty, column).map_err(|e| e.without_position())?;
         Ok(text)
     }
 

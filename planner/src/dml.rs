@@ -213,7 +213,7 @@ impl Planner<'_> {
         match default {
             None => Ok(literal(Value::Null, ty.clone())),
             Some(text) => {
-                self.default_expression(text, ty, name).map_err(|e| SqlError { position: None, ..e })
+                self.default_expression(text, ty, name).map_err(|e| e.without_position())
             }
         }
     }
@@ -461,7 +461,7 @@ impl Planner<'_> {
         }
         let mut tables: Vec<Arc<TableSchema>> = Vec::new();
         for ast::TruncateTableTarget { name, only: _, has_asterisk: _ } in table_names {
-            let table = self.table(name).map_err(|e| SqlError { position: None, ..e })?;
+            let table = self.table(name).map_err(|e| e.without_position())?;
             if tables.iter().all(|before| before.id != table.id) {
                 tables.push(table);
             }

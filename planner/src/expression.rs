@@ -417,9 +417,11 @@ impl<'a> Resolver<'a> {
                 let ty = types::resolve(data_type).map_err(|e| at(e, written))?;
                 let term = self.term(operand)?;
                 let position = term.position;
-                let expr = self.cast(term, &ty).map_err(|e| match e.code {
-                    SqlState::CANNOT_COERCE => SqlError { position: cast, ..e },
-                    _ => e,
+                let expr = self.cast(term, &ty).map_err(|mut e| {
+                    if e.code == SqlState::CANNOT_COERCE {
+                        e.position = cast;
+                    }
+                    e
                 })?;
                 Ok(Term::known(expr, position))
             }

@@ -214,7 +214,7 @@ impl Resolver<'_> {
                 ast::FunctionArg::Unnamed(_) => {
                     return self
                         .call(&format!("{name}\u{0}"), Vec::new(), position)
-                        .map_err(|e| SqlError { message: format!("function {name}() does not exist"), ..e });
+                        .map_err(|e| e.with_message(format!("function {name}() does not exist")));
                 }
                 ast::FunctionArg::Named { .. } | ast::FunctionArg::ExprNamed { .. } => {
                     return unsupported("named arguments");

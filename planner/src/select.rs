@@ -205,12 +205,11 @@ impl<'a> Planner<'a> {
             })
         });
         let term = term.map_err(|e| match e.code {
-            SqlState::UNDEFINED_COLUMN => SqlError {
-                code: SqlState::INVALID_COLUMN_REFERENCE,
-                message: format!("argument of {clause} must not contain variables"),
-                hint: None,
-                ..e
-            },
+            SqlState::UNDEFINED_COLUMN => {
+                let mut e = e.with_message(format!("argument of {clause} must not contain variables"));
+                (e.code, e.hint) = (SqlState::INVALID_COLUMN_REFERENCE, None);
+                e
+            }
             _ => e,
         })?;
         match term {

@@ -513,7 +513,6 @@ impl Core {
             Wire::Routers(routers) => self.link.learn(&routers),
             Wire::RoutersChanged { incarnation, request, outcome } if incarnation == own => {
                 self.changes.end(request);
-                let outcome = outcome.map_err(|error| *error);
                 self.effects.push(Effect::RoutersChanged(request, outcome));
             }
             Wire::ReadsLost(reads) => {

@@ -150,7 +150,6 @@ impl Process {
     fn received(&mut self, from: ProcessId, wire: Wire) {
         match wire {
             Wire::Staged { payload, range, chunk, outcome } => {
-                let outcome = outcome.map_err(|error| *error);
                 if let Some((done, outcome)) = self.staging.receipt(from, (payload, range, chunk), outcome) {
                     // The stager may have been dropped.
                     let _ = done.send(outcome);

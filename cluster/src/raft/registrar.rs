@@ -58,7 +58,7 @@ struct Asked {
     /// When it was heard last.
     heard: Instant,
     /// What came of it. It is not looked at again: what it asked for may have been undone since.
-    outcome: Option<Result<u32, Box<SqlError>>>,
+    outcome: Option<Result<u32, SqlError>>,
     /// Whether that was said since it was heard last.
     answered: bool,
 }
@@ -142,7 +142,7 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
             match decide(&asked.request.change, standing) {
                 Decision::Done(number) => asked.outcome = Some(Ok(number)),
                 Decision::Refused(RefusedChange::NoQuorum { .. }) if asked.asked.elapsed() < PATIENCE => {}
-                Decision::Refused(refused) => asked.outcome = Some(Err(Box::new(refused.into()))),
+                Decision::Refused(refused) => asked.outcome = Some(Err(refused.into())),
                 Decision::Step(step) => {
                     if let Step::Remove(number) | Step::Forget(number) = step {
                         removed.insert(number);
@@ -160,7 +160,7 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
                 && removed.contains(&entry.number)
             {
                 let refused = RefusedChange::removed(ProcessId::router(entry.number));
-                asked.outcome = Some(Err(Box::new(refused.into())));
+                asked.outcome = Some(Err(refused.into()));
             }
             if let Some(outcome) = asked.outcome.clone()
                 && !std::mem::replace(&mut asked.answered, true)

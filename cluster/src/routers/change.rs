@@ -262,7 +262,7 @@ mod tests {
         match decide(&change, standing) {
             Decision::Refused(refused) => {
                 let error = SqlError::from(refused);
-                (error.code.as_str().to_owned(), error.message)
+                (error.code.as_str().to_owned(), error.into_report().message)
             }
             other => panic!("{other:?}"),
         }

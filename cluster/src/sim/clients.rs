@@ -563,11 +563,11 @@ fn total(groups: Vec<Group>) -> Result<(i64, i32), String> {
     let mut merged = groups.next().ok_or("no group at all")?.states;
     for group in groups {
         for (state, other) in merged.iter_mut().zip(group.states) {
-            state.merge(other).map_err(|error| error.message)?;
+            state.merge(other).map_err(|error| error.into_report().message)?;
         }
     }
     let values: Vec<Value> =
-        merged.iter().map(|state| state.finish()).collect::<Result<_, _>>().map_err(|error| error.message)?;
+        merged.iter().map(|state| state.finish()).collect::<Result<_, _>>().map_err(|error| error.into_report().message)?;
     match (&values[0], &values[1]) {
         (Value::Int8(count), Value::Null) => Ok((*count, 0)),
         (Value::Int8(count), Value::Int8(sum)) => Ok((*count, *sum as i32)),

@@ -216,7 +216,7 @@ impl World {
         host.requests.retain(|(from, request), (incarnation, change)| {
             let outcome = match decide(change, &standing) {
                 Decision::Done(number) => Ok(number),
-                Decision::Refused(refused) => Err(Box::new(refused.into())),
+                Decision::Refused(refused) => Err(refused.into()),
                 Decision::Step(step) => {
                     next.get_or_insert(step);
                     return true;

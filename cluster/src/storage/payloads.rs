@@ -95,7 +95,7 @@ fn run(
                 let outcomes = store.stage(&chunks);
                 for ((client, chunk), outcome) in clients.into_iter().zip(chunks).zip(outcomes) {
                     let StageChunk { payload, range, chunk, .. } = chunk;
-                    let receipt = Wire::Staged { payload, range, chunk, outcome: outcome.map_err(Box::new) };
+                    let receipt = Wire::Staged { payload, range, chunk, outcome };
                     let _ = events.send(PayloadEvent::Send(client, receipt));
                 }
                 continue;
@@ -149,7 +149,7 @@ fn adopt(store: &mut PayloadStore, wanted: Vec<ChunkWanted>, chunks: &[Bytes]) -
         Ok(true) => wanted.into_iter().map(|wanted| load(store, wanted)).collect(),
         Ok(false) => wanted.into_iter().map(PayloadEvent::Missing).collect(),
         Err(error) => {
-            let rows = Err(error.message);
+            let rows = Err(error.into_report().message);
             vec![PayloadEvent::Loaded { ts: first.ts, chunk: first.chunk, rows }]
         }
     }

@@ -72,7 +72,7 @@ fn examples() -> Vec<Wire> {
             outcomes: vec![(KeyRange::FULL, Err(error.clone())), (KeyRange::FULL, Ok(7))],
             more: true,
         }),
-        Wire::Staged { payload, range: KeyRange::FULL, chunk: 1, outcome: Err(Box::new(error)) },
+        Wire::Staged { payload, range: KeyRange::FULL, chunk: 1, outcome: Err(error) },
         Wire::Stage(StageChunk {
             payload,
             range: KeyRange::FULL,

@@ -145,7 +145,7 @@ pub(super) enum Standing {
     /// Every row meets it.
     Certain,
     Open,
-    Wrong(Box<SqlError>),
+    Wrong(SqlError),
 }
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -301,7 +301,7 @@ impl Prober {
                     };
                     state.code = code;
                 }
-                Err(error) => state.standing = Standing::Wrong(Box::new(error)),
+                Err(error) => state.standing = Standing::Wrong(error),
             }
         }
         state
@@ -549,7 +549,7 @@ impl Prober {
         match plan {
             Plan::Nothing => Ok(Found::Rows(rows)),
             Plan::Wrong(id) => match &self.states[id as usize].standing {
-                Standing::Wrong(error) => Err((**error).clone()),
+                Standing::Wrong(error) => Err(error.clone()),
                 _ => Ok(Found::Rows(rows)),
             },
             Plan::All => Ok(Found::Mask(Bits::ones(scene.rows))),
@@ -602,7 +602,7 @@ impl Prober {
         match &state.standing {
             Standing::Hopeless => rows.clear(),
             Standing::Certain => {}
-            Standing::Wrong(error) => return Err((**error).clone()),
+            Standing::Wrong(error) => return Err(error.clone()),
             Standing::Open if state.mask != NONE => {
                 let words = &self.masks.vectors[state.mask as usize];
                 keep(rows, |row| words[row as usize / 64] >> (row % 64) & 1 == 1);
@@ -624,7 +624,7 @@ impl Prober {
                 Standing::Hopeless => return Ok(Found::Rows(rows)),
                 Standing::Certain => {}
                 Standing::Open => order.push(*id),
-                Standing::Wrong(error) => return Err((**error).clone()),
+                Standing::Wrong(error) => return Err(error.clone()),
             }
         }
         if order.is_empty() {

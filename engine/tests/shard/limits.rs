@@ -67,7 +67,7 @@ fn groups_without_room_are_dropped_at_once() {
         let error = scan.outcome_of(refused).expect_err("there is no room");
         assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
         // Far less than what the groups of all rows would take.
-        let detail = error.detail.expect("how much it is");
+        let detail = error.into_report().detail.expect("how much it is");
         let bytes: usize = detail.split(' ').find_map(|word| word.parse().ok()).expect("bytes");
         assert!(bytes < 6_000_000, "{detail}");
     }

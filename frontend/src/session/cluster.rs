@@ -44,7 +44,7 @@ impl Session<'_> {
         };
         match self.connection.interrupts.guard(changed).await {
             // It cannot be taken back.
-            Err(Failed::Statement(stopped)) => Err(outcome_unknown(*stopped).into()),
+            Err(Failed::Statement(stopped)) => Err(outcome_unknown(stopped).into()),
             outcome => Ok(outcome??),
         }
     }

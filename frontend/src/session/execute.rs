@@ -176,14 +176,14 @@ pub async fn next_part(
     match interrupts.guard(submission.next()).await {
         Ok(Some(part)) => Ok(part),
         Ok(None) => Err(SqlError::internal("an answer ended before its end").into()),
-        Err(Failed::Statement(error)) if writes => Err(outcome_unknown(*error).into()),
+        Err(Failed::Statement(error)) if writes => Err(outcome_unknown(error).into()),
         Err(failed) => Err(failed),
     }
 }
 
 /// A write that was submitted cannot be taken back: to stop waiting for it is not to stop it.
 pub(super) fn outcome_unknown(stopped: SqlError) -> SqlError {
-    SqlError::new(SqlState::OUTCOME_UNKNOWN, stopped.message)
+    SqlError::new(SqlState::OUTCOME_UNKNOWN, stopped.into_report().message)
         .with_detail("The statement had been submitted and may take effect.")
 }
 

@@ -622,7 +622,7 @@ impl Dependence {
                 SqlState::GROUPING_ERROR => {
                     let column = error.message.split('"').nth(1).unwrap_or_default();
                     let message = format!("subquery uses ungrouped column \"{column}\" from outer query");
-                    SqlError { message, ..error }
+                    error.with_message(message)
                 }
                 _ => error,
             })?;
