@@ -56,9 +56,11 @@ impl Shard {
             if !rider.acts_on(range) {
                 continue;
             }
-            self.fast_forward(table, found, rider.ts, effects);
             // From the newest version, which those writes may have made, to older ones.
-            let mut version = table.find(key);
+            let mut version = match self.fast_forward(table, found, rider.ts, effects) {
+                true => table.find(key),
+                false => Some(found),
+            };
             while let Some(at) = version {
                 let segment = &table.segments[at.slot as usize];
                 if let Some(root) = segment.waits_for(at.row, rider.sees) {

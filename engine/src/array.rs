@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use arrow::{
     array::{
-        Array, ArrayBuilder as _, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Builder,
-        Decimal128Builder, FixedSizeBinaryBuilder, Float32Builder, Float64Builder, GenericByteArray,
-        Int16Builder, Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder,
-        Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
+        Array, ArrayBuilder as _, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Array,
+        Date32Builder, Decimal128Builder, FixedSizeBinaryBuilder, Float32Array, Float32Builder, Float64Array,
+        Float64Builder, GenericByteArray, Int16Array, Int16Builder, Int32Array, Int32Builder, Int64Array,
+        Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder, Time64MicrosecondBuilder,
+        TimestampMicrosecondBuilder,
     },
     datatypes::{
         ByteArrayType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
@@ -28,6 +29,19 @@ use crate::{
     types::Type,
     value::Value,
 };
+
+/// As many rows of one value, if it is a number or a date: without what a builder takes, for operations on single rows.
+pub(crate) fn repeated(value: &Value, ty: &Type, rows: usize) -> Option<ArrayRef> {
+    Some(match (value, ty) {
+        (Value::Int2(value), Type::Int2) => Arc::new(Int16Array::from_value(*value, rows)),
+        (Value::Int4(value), Type::Int4) => Arc::new(Int32Array::from_value(*value, rows)),
+        (Value::Int8(value), Type::Int8) => Arc::new(Int64Array::from_value(*value, rows)),
+        (Value::Float4(value), Type::Float4) => Arc::new(Float32Array::from_value(*value, rows)),
+        (Value::Float8(value), Type::Float8) => Arc::new(Float64Array::from_value(*value, rows)),
+        (Value::Date(value), Type::Date) => Arc::new(Date32Array::from_value(*value, rows)),
+        _ => return None,
+    })
+}
 
 /// Bytes that the cells of a batch take: of a slice, those of its own rows only, though it keeps the whole alive.
 pub fn size_of_cells(batch: &RecordBatch) -> u64 {

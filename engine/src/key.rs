@@ -17,6 +17,9 @@ use crate::{
     value::Value,
 };
 
+/// Room for the canonical form of most keys.
+pub(crate) const KEY_BYTES: usize = 32;
+
 const NULL: u8 = 0;
 const INTEGER: u8 = 1;
 const FLOAT: u8 = 2;

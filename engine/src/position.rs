@@ -316,15 +316,15 @@ pub(crate) fn comparison_with_constant(column: usize, conjunct: &Expr) -> Option
 pub(crate) fn constants_of(column: usize, predicate: &[Expr]) -> Option<Vec<Value>> {
     let mut allowed: Option<Vec<Value>> = None;
     for conjunct in predicate {
-        let values: Vec<&Value> = match conjunct {
+        let mut values: Vec<Value> = match conjunct {
             Expr::InList { expr, list, negated: false } => {
                 if !matches!(expr.as_ref(), Expr::Column { index, .. } if *index == column) {
                     continue;
                 }
-                let constants: Option<Vec<&Value>> = list
+                let constants: Option<Vec<Value>> = list
                     .iter()
                     .map(|member| match member {
-                        Expr::Literal { value, .. } => Some(value),
+                        Expr::Literal { value, .. } => Some(value.clone()),
                         _ => None,
                     })
                     .collect();
@@ -332,12 +332,12 @@ pub(crate) fn constants_of(column: usize, predicate: &[Expr]) -> Option<Vec<Valu
                 constants
             }
             _ => match comparison_with_constant(column, conjunct) {
-                Some((CompareOp::Eq, value)) => vec![value],
+                Some((CompareOp::Eq, value)) => vec![value.clone()],
                 _ => continue,
             },
         };
         // Nothing equals NULL.
-        let mut values: Vec<Value> = values.into_iter().filter(|value| !value.is_null()).cloned().collect();
+        values.retain(|value| !value.is_null());
         values.sort_by(compare);
         values.dedup_by(|a, b| compare(a, b).is_eq());
         match &mut allowed {

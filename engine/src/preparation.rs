@@ -7,6 +7,7 @@ use crate::{
     expr::{Expr, Input, can_fail, remap_columns},
     found::{Blocks, FoundRows, Wanted},
     kernel::Groups,
+    key::{KEY_BYTES, write_value_as},
     operation::{OnConflict, Operation, OperationKind, ReadOutput},
     position::constants_of,
     predicate_index::{ColumnTest, SplitPredicate, split},
@@ -214,10 +215,10 @@ fn keys_of(predicate: &[Expr], tests: &[Arc<ColumnTest>], schema: &TableSchema) 
         return None;
     }
     // Only what is evaluated before anything that may fail on other rows.
-    let free: Vec<_> = predicate.iter().take_while(|conjunct| !can_fail(conjunct)).cloned().collect();
+    let free = predicate.iter().position(can_fail).map_or(predicate, |first| &predicate[..first]);
     let mut keys: Vec<Vec<u8>> = vec![Vec::new()];
     for index in &schema.primary_key {
-        let values = constants_of(*index, &free)?;
+        let values = constants_of(*index, free)?;
         if keys.len() * values.len() > POINTS {
             return None;
         }
@@ -226,9 +227,10 @@ fn keys_of(predicate: &[Expr], tests: &[Arc<ColumnTest>], schema: &TableSchema) 
             .iter()
             .flat_map(|key| {
                 values.iter().map(move |value| {
-                    let mut key = key.clone();
-                    crate::key::write_value_as(&mut key, value, ty);
-                    key
+                    let mut longer = Vec::with_capacity(key.len() + KEY_BYTES);
+                    longer.extend_from_slice(key);
+                    write_value_as(&mut longer, value, ty);
+                    longer
                 })
             })
             .collect();

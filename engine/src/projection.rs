@@ -1,8 +1,8 @@
 //! Expressions over columns, as operations ask for them: what a read returns, a write assigns, a condition needs.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
-    sync::Arc,
+    collections::VecDeque,
+    sync::{Arc, LazyLock, OnceLock},
 };
 
 use arrow::{
@@ -12,6 +12,7 @@ use arrow::{
 };
 
 use crate::{
+    array::repeated,
     batch_size::RESULT_BYTES,
     error::{Result, SqlError},
     expr::{
@@ -28,7 +29,9 @@ pub(crate) struct Projection {
     source: Vec<Expr>,
     columns: Vec<usize>,
     exprs: Vec<Expr>,
-    schema: SchemaRef,
+    has_ordinal: bool,
+    /// That of [`batch`](Projection::batch), once it has been asked for.
+    schema: OnceLock<SchemaRef>,
 }
 
 /// Fetches a column; [`SqlError::batch_full`] when the rows are too many for an array of it.
@@ -36,10 +39,14 @@ pub(crate) type Fetch<'a> = &'a dyn Fn(usize) -> Result<ArrayRef>;
 
 /// A batch of these columns; their types make its schema.
 pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
-    let fields: Vec<Field> =
-        columns.iter().map(|column| Field::new("", column.data_type().clone(), true)).collect();
+    static NO_COLUMNS: LazyLock<SchemaRef> = LazyLock::new(|| Arc::new(Schema::empty()));
+    let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
+    let schema = match columns.is_empty() {
+        true => NO_COLUMNS.clone(),
+        false => Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>())),
+    };
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+    RecordBatch::try_new_with_options(schema, columns, &options)
         .map_err(|error| SqlError::internal(error.to_string()))
 }
 
@@ -77,24 +84,28 @@ impl Projection {
     /// Of expressions over `input`.
     pub(crate) fn new(exprs: &[Expr], input: Input<'_>) -> Result<Projection> {
         check(exprs, input)?;
-        let needed: BTreeSet<usize> = exprs.iter().flat_map(columns).collect();
-        let columns: Vec<usize> = needed.into_iter().collect();
+        let mut columns: Vec<usize> = exprs.iter().flat_map(columns).collect();
+        columns.sort_unstable();
+        columns.dedup();
         let place = |index: usize| columns.binary_search(&index).unwrap_or(0);
         let exprs: Vec<Expr> = exprs.iter().map(|expr| remap_columns(expr.clone(), &place)).collect();
-        let fields: Vec<Field> = exprs
-            .iter()
-            .enumerate()
-            .map(|(index, expr)| Field::new(format!("column{}", index + 1), expr.ty().arrow(), true))
-            .collect();
-        Ok(Projection { source: Vec::new(), columns, exprs, schema: Arc::new(Schema::new(fields)) })
+        Ok(Projection { source: Vec::new(), columns, exprs, has_ordinal: false, schema: OnceLock::new() })
     }
 
     /// With the row's ordinal in front.
-    pub(crate) fn with_ordinal(mut self) -> Projection {
-        let mut fields = vec![Arc::new(Field::new("ordinal", DataType::Int64, false))];
-        fields.extend(self.schema.fields().iter().cloned());
-        self.schema = Arc::new(Schema::new(fields));
-        self
+    pub(crate) fn with_ordinal(self) -> Projection {
+        Projection { has_ordinal: true, schema: OnceLock::new(), ..self }
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        self.schema.get_or_init(|| {
+            let ordinal = self.has_ordinal.then(|| Field::new("ordinal", DataType::Int64, false));
+            let field = |(index, expr): (usize, &Expr)| {
+                Field::new(format!("column{}", index + 1), expr.ty().arrow(), true)
+            };
+            let fields = ordinal.into_iter().chain(self.exprs.iter().enumerate().map(field));
+            Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+        })
     }
 
     /// Whether both are known to be of the same columns: those of different shards are not the same objects.
@@ -137,6 +148,13 @@ impl Projection {
         if let Some(columns) = self.table_columns() {
             return columns.map(fetch).collect();
         }
+        let constant = |expr: &Expr| match expr {
+            Expr::Literal { value, ty } => repeated(value, ty, rows),
+            _ => None,
+        };
+        if let Some(constants) = self.exprs.iter().map(constant).collect() {
+            return Ok(constants);
+        }
         let input = self.input(rows, fetch)?;
         self.exprs
             .iter()
@@ -165,7 +183,7 @@ impl Projection {
             columns.insert(0, Arc::new(ordinals));
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+        RecordBatch::try_new_with_options(self.schema().clone(), columns, &options)
             .map_err(|error| SqlError::internal(error.to_string()))
     }
 }

@@ -691,16 +691,16 @@ impl Shard {
         }
     }
 
-    /// Applies the riding writes before `before` to one row that they have not reached yet.
+    /// Applies the riding writes before `before` to one row that they have not reached yet; whether there were any.
     pub(crate) fn fast_forward(
         &mut self,
         table: &mut Table,
         address: Address,
         before: Ts,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> bool {
         if table.riding.is_empty() {
-            return;
+            return false;
         }
         let range = table.segments[address.slot as usize].range;
         let pending: Vec<Ts> = table
@@ -711,6 +711,7 @@ impl Shard {
             .map(|ride| ride.ts)
             .filter(|ts| self.riders.get(*ts).is_some_and(|rider| rider.acts_on(range)))
             .collect();
+        let are_some = !pending.is_empty();
         for ts in pending {
             let Some(mut rider) = self.riders.take(ts) else { continue };
             if let Visit::Waits(root) = table.visit_row(&mut rider, address.slot, address.row, effects) {
@@ -718,6 +719,7 @@ impl Shard {
             }
             self.riders.put_back(rider);
         }
+        are_some
     }
 
     /// Reports an operation that has nothing more to do.

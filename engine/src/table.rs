@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::record_batch::RecordBatch;
-use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     column::Take,
     error::{Result, SqlError, SqlState},
     found::Blocks,
-    key::{Blanks, write_cell},
+    key::{Blanks, KEY_BYTES, write_cell},
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, TestId, row_holds},
     preparation::Work,
@@ -298,7 +297,7 @@ impl Table {
     }
 
     pub(crate) fn hash_of_stored(&self, address: Address) -> u64 {
-        let mut key = Vec::new();
+        let mut key = Vec::with_capacity(KEY_BYTES);
         self.stored_key(address, &mut key);
         Table::hash(&key)
     }
@@ -651,25 +650,27 @@ impl Table {
             rows.iter().zip(first..).for_each(|(old, new)| renumbered[*old as usize] = new);
             return self.keys.renumber(slot, |row| renumbered[row as usize]);
         }
+        let mut key = Vec::with_capacity(KEY_BYTES);
         for (old, new) in rows.iter().copied().zip(first..) {
             let new = Address { slot, row: new };
-            let hash = self.hash_of_stored(new);
-            self.keys.replace(hash, Address { slot, row: old }, new);
+            self.stored_key(new, &mut key);
+            self.keys.replace(Table::hash(&key), Address { slot, row: old }, new);
         }
     }
 
     /// Makes a write's effects final or takes them back; returns the rows that others wait for.
     pub(crate) fn settle(&mut self, rider: &mut Rider, commit: bool) -> Vec<Address> {
         let mut waited_for = Vec::new();
-        let mut touched = HashSet::new();
+        let mut touched: Vec<u32> = Vec::new();
         for change in std::mem::take(&mut rider.changes).into_iter().rev() {
             let Change { slot, old, new } = change;
             if !commit {
                 self.take_back(change);
             }
             let segment = &mut self.segments[slot as usize];
-            if touched.insert(slot) {
+            if touched.last() != Some(&slot) {
                 segment.undecided.remove(&rider.ts.0);
+                touched.push(slot);
             }
             if let Some(root) = old.or(new)
                 && segment.queues.contains_key(&root)
@@ -677,6 +678,8 @@ impl Table {
                 waited_for.push(Address { slot, row: root });
             }
         }
+        touched.sort_unstable();
+        touched.dedup();
         touched.into_iter().for_each(|slot| self.measure_later(slot));
         rider.tentative = false;
         waited_for
