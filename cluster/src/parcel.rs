@@ -16,6 +16,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
 use crate::wire::form;
 
+/// Bytes of an operation that concerns one row; most take few more.
+const POINT: usize = 64;
+
 /// An operation, open or sealed. Cheap to clone.
 #[derive(Clone)]
 pub struct Parcel {
@@ -87,7 +90,7 @@ impl Parcel {
 
     fn seal(&self) -> Result<&Bytes, postcard::Error> {
         if let (None, Some(operation)) = (self.sealed.get(), self.opened.get()) {
-            let bytes = postcard::to_stdvec(operation)?.into();
+            let bytes = form::append(operation, Vec::with_capacity(POINT))?.into();
             // Somebody else may have been faster, with the same.
             let _ = self.sealed.set(bytes);
         }
@@ -111,23 +114,31 @@ fn unreadable(message: String) -> SqlError {
 }
 
 /// As it is serialised.
-#[derive(Serialize, Deserialize)]
-struct Sealed {
+#[derive(Serialize)]
+struct Sealed<'a> {
     is_write: bool,
-    #[serde(with = "form::bytes")]
+    #[serde(serialize_with = "form::bytes::serialize")]
+    operation: &'a Bytes,
+}
+
+/// As it is read.
+#[derive(Deserialize)]
+struct Carried {
+    is_write: bool,
+    #[serde(deserialize_with = "form::bytes::deserialize")]
     operation: Bytes,
 }
 
 impl Serialize for Parcel {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let operation = self.seal().map_err(ser::Error::custom)?.clone();
+        let operation = self.seal().map_err(ser::Error::custom)?;
         Sealed { is_write: self.is_write, operation }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Parcel {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parcel, D::Error> {
-        let Sealed { is_write, operation } = Sealed::deserialize(deserializer)?;
+        let Carried { is_write, operation } = Carried::deserialize(deserializer)?;
         Ok(Parcel { is_write, opened: OnceLock::new(), sealed: operation.into() })
     }
 }
@@ -167,7 +178,7 @@ mod tests {
     fn a_parcel_that_lies_or_is_damaged_is_an_error_for_everybody() {
         let sealed = |is_write, operation: Vec<u8>| {
             let bytes =
-                postcard::to_stdvec(&Sealed { is_write, operation: operation.into() }).expect("bytes");
+                postcard::to_stdvec(&Sealed { is_write, operation: &operation.into() }).expect("bytes");
             postcard::from_bytes::<Parcel>(&bytes).expect("it can be carried")
         };
         let good = postcard::to_stdvec(&truncate(7)).expect("bytes");

@@ -19,7 +19,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
-use crate::wal::{Durability, Wal, WalError};
+use crate::{
+    wal::{Durability, Wal, WalError},
+    wire::form,
+};
 
 /// Encoded bytes of entries kept in memory although they are on disk.
 const CACHE_BYTES: usize = 32 << 20;
@@ -205,7 +208,7 @@ impl LogStore {
 }
 
 fn encode(value: &impl Serialize) -> io::Result<Bytes> {
-    postcard::to_stdvec(value).map(Bytes::from).map_err(io::Error::other)
+    form::append(value, Vec::new()).map(Bytes::from).map_err(io::Error::other)
 }
 
 fn decode(records: Vec<(u64, Bytes)>) -> io::Result<Vec<Entry>> {

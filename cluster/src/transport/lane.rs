@@ -19,7 +19,7 @@ use crate::{
     message::ProcessId,
     metering::LaneMeter,
     network::{Envelope, Lane, Network},
-    wire::Wire,
+    wire::{Wire, form},
 };
 
 /// Bytes under way that the other side has not taken.
@@ -28,6 +28,8 @@ const WINDOW: usize = 16 << 20;
 const TELL: u64 = (WINDOW / 8) as u64;
 /// Longest message. Its pieces are put together in memory.
 const MESSAGE: usize = 1 << 30;
+/// Room that a frame has at first.
+const FRAME: usize = 1 << 10;
 /// Messages that are packed together.
 const BATCH: usize = 1024;
 /// A sign of life is given this often.
@@ -126,23 +128,24 @@ impl LaneState {
         let count = messages.len();
         let mut packed = Vec::new();
         let mut first = outgoing.last + 1;
-        let mut frame = Vec::new();
+        let mut frame = Vec::with_capacity(FRAME);
         for (_, wire) in messages.drain(..) {
-            let message = postcard::to_stdvec(&wire).map_err(|error| End::Unsendable(error.to_string()))?;
-            if message.len() > MESSAGE {
-                let bytes = message.len();
+            let begin = frame.len();
+            frame = form::append(&wire, frame).map_err(|error| End::Unsendable(error.to_string()))?;
+            let bytes = frame.len() - begin;
+            if bytes > MESSAGE {
                 return Err(End::Unsendable(format!("it has {bytes} bytes, more than {MESSAGE}")));
             }
-            if !frame.is_empty() && frame.len() + message.len() > CONTENT {
-                packed.push(Content::new(Kind::Messages, first, outgoing.last, std::mem::take(&mut frame)));
-                first = outgoing.last + 1;
+            if begin > 0 && frame.len() > CONTENT {
+                let next = frame.split_off(begin);
+                packed.push(Content::new(Kind::Messages, first, outgoing.last, frame));
+                (first, frame) = (outgoing.last + 1, next);
             }
             outgoing.last += 1;
-            if message.len() <= CONTENT {
-                frame.extend_from_slice(&message);
+            if frame.len() <= CONTENT {
                 continue;
             }
-            let message = bytes::Bytes::from(message);
+            let message = bytes::Bytes::from(std::mem::take(&mut frame));
             for begin in (0..message.len()).step_by(CONTENT) {
                 let end = message.len().min(begin + CONTENT);
                 let is_last = end == message.len();

@@ -1,5 +1,41 @@
 //! How bytes and record batches are serialised.
 
+use serde::Serialize;
+
+/// Appends a value in postcard's form to bytes.
+///
+/// # Errors
+/// As the value's own `Serialize` fails.
+pub(crate) fn append(value: &impl Serialize, bytes: Vec<u8>) -> postcard::Result<Vec<u8>> {
+    postcard::serialize_with_flavor(value, Appending(bytes))
+}
+
+/// Most of what is written is one byte: that takes no call.
+struct Appending(Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Appending {
+    type Output = Vec<u8>;
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        match bytes {
+            [byte] => self.0.push(*byte),
+            _ => self.0.extend_from_slice(bytes),
+        }
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
+}
+
 /// Bytes as one piece, not as a sequence of numbers.
 pub(crate) mod bytes {
     use bytes::Bytes;
