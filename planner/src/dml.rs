@@ -212,9 +212,7 @@ impl Planner<'_> {
         let Column { name, ty, not_null: _, default } = &table.columns[column];
         match default {
             None => Ok(literal(Value::Null, ty.clone())),
-            Some(text) => {
-                self.default_expression(text, ty, name).map_err(|e| e.without_position())
-            }
+            Some(text) => self.default_expression(text, ty, name).map_err(|e| e.without_position()),
         }
     }
 

@@ -9,7 +9,7 @@
 //! process owes is submitted again as a new message.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -17,6 +17,8 @@ use arrow::record_batch::RecordBatch;
 use carousel_engine::{
     SqlError, SqlState, TableId, Ts, aggregate::Group, position::KeyRange, statistics::TableStatistics,
 };
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
 
 mod lost;
 mod operations;
@@ -109,6 +111,49 @@ struct Later {
     by: Ts,
 }
 
+/// Ranges that have been answered for, ascending, and the rows of each. Most messages touch one.
+#[derive(Debug, Default)]
+struct Answered(SmallVec<[(KeyRange, u64); 1]>);
+
+impl Answered {
+    fn place(&self, range: &KeyRange) -> Result<usize, usize> {
+        self.0.binary_search_by_key(range, |(range, _)| *range)
+    }
+
+    fn contains(&self, range: &KeyRange) -> bool {
+        self.place(range).is_ok()
+    }
+
+    /// Whether the range has not been answered for before: the first word counts.
+    fn insert(&mut self, range: KeyRange, rows: u64) -> bool {
+        let place = self.place(&range);
+        if let Err(place) = place {
+            self.0.insert(place, (range, rows));
+        }
+        place.is_err()
+    }
+
+    fn rows(&self) -> u64 {
+        self.0.iter().map(|(_, rows)| rows).sum()
+    }
+
+    /// Whether they contain all positions of the ranges that are wanted.
+    fn covers(&self, wanted: &[KeyRange]) -> bool {
+        wanted.iter().all(|range| {
+            let mut next = range.first;
+            for (part, _) in &self.0 {
+                if part.first <= next && next <= part.last {
+                    if part.last >= range.last {
+                        return true;
+                    }
+                    next = part.last + 1;
+                }
+            }
+            false
+        })
+    }
+}
+
 /// A message that is not answered in full.
 #[derive(Debug)]
 struct Open {
@@ -127,12 +172,11 @@ struct Open {
     fenced: BTreeMap<ProcessId, Ts>,
     /// Storage processes that have answered for all ranges that they were asked about, or have told that nothing will come.
     done: BTreeSet<ProcessId>,
-    /// Rows by range that has been answered for.
-    answered: BTreeMap<KeyRange, u64>,
+    answered: Answered,
     /// RETURNING rows by replica, until the replica says for which ranges they count.
-    returned: HashMap<ProcessId, Vec<(KeyRange, RecordBatch)>>,
+    returned: BTreeMap<ProcessId, Vec<(KeyRange, RecordBatch)>>,
     /// Groups of a read by process, until the process says for which ranges they count.
-    grouped: HashMap<ProcessId, Vec<Group>>,
+    grouped: BTreeMap<ProcessId, Vec<Group>>,
     /// Groups of ranges that have been answered for, kept until all have come.
     groups: Vec<Group>,
     has_groups: bool,
@@ -161,9 +205,9 @@ impl Open {
             ordered_after: Ts::ZERO,
             fenced: BTreeMap::new(),
             done: BTreeSet::new(),
-            answered: BTreeMap::new(),
-            returned: HashMap::new(),
-            grouped: HashMap::new(),
+            answered: Answered::default(),
+            returned: BTreeMap::new(),
+            grouped: BTreeMap::new(),
             groups: Vec::new(),
             has_groups: false,
             held: Held::default(),
@@ -227,7 +271,7 @@ pub(crate) struct Core {
     passed: HashMap<ProcessId, u64>,
     heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// By table: what the storage process with the most rows of it says.
-    statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
+    statistics: Arc<BTreeMap<TableId, (ProcessId, TableStatistics)>>,
     heartbeats: BTreeMap<ProcessId, Heartbeat>,
     reads: u32,
     now_ms: u64,
@@ -712,7 +756,7 @@ impl Core {
             } else if !is_write {
                 let asked = open.config.destset(&open.message);
                 let owing = asked.iter().find(|(process, ranges)| {
-                    self.config.is_suspected(*process) && !covered(ranges, &open.answered)
+                    self.config.is_suspected(*process) && !open.answered.covers(ranges)
                 });
                 if let Some((process, _)) = owing {
                     self.end_lost(sequence, &format!("storage process {process}"));
@@ -789,7 +833,7 @@ impl Core {
                 open.returned.entry(from).or_default().push((range, batch));
             }
             // A process that has answered, restarted and executed the message again answers again.
-            AnswerPart::Rows { range, .. } if open.answered.contains_key(&range) => {
+            AnswerPart::Rows { range, .. } if open.answered.contains(&range) => {
                 self.refuse_rows(from, id, &part);
             }
             AnswerPart::Rows { batch, .. } => self.take_rows(id.sequence, from, batch),
@@ -799,23 +843,19 @@ impl Core {
             }
             AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
             AnswerPart::Done { outcomes, more } => {
-                if !more {
-                    open.done.insert(from);
-                }
                 let returned = open.returned.remove(&from).unwrap_or_default();
                 let grouped = open.grouped.remove(&from).unwrap_or_default();
-                let mut counted: HashSet<KeyRange> = HashSet::new();
+                let mut counted: SmallVec<[KeyRange; 1]> = SmallVec::new();
                 let mut failure = None;
                 for (range, outcome) in outcomes {
-                    // The first word counts.
-                    if open.answered.contains_key(&range) {
-                        continue;
-                    }
                     match outcome {
                         Ok(rows) => {
-                            open.answered.insert(range, rows);
-                            counted.insert(range);
+                            if open.answered.insert(range, rows) {
+                                counted.push(range);
+                            }
                         }
+                        // The first word counts.
+                        Err(_) if open.answered.contains(&range) => {}
                         Err(error) => {
                             let earlier: Option<&SqlError> = failure.as_ref();
                             // PostgreSQL tells of the first bad row.
@@ -837,13 +877,13 @@ impl Core {
                     }
                 }
                 let complete = match &open.message.body {
-                    Body::Data(_) => covered(&open.message.ranges, &open.answered),
+                    Body::Data(_) => open.answered.covers(&open.message.ranges),
                     Body::Pin { .. } | Body::Checkpoint => true,
                     // This client's own catalog or config tells.
                     Body::Ddl(_) | Body::Configuration(_) => false,
                 };
                 if complete {
-                    let rows = open.answered.values().sum();
+                    let rows = open.answered.rows();
                     for (from, batch) in self.holding.release(&mut open.held) {
                         self.effects.push(Effect::Rows(open.submission, from, batch));
                     }
@@ -852,6 +892,8 @@ impl Core {
                         self.effects.push(Effect::Part(open.submission, Ok(Part::Groups(groups))));
                     }
                     self.end(id.sequence, Ok(Part::Done { ts, rows }));
+                } else if !more {
+                    open.done.insert(from);
                 }
             }
         }
@@ -1000,20 +1042,4 @@ fn suspected() -> SqlError {
 fn outcome_unknown(reason: SqlError) -> SqlError {
     let message = format!("it is not known whether the statement took effect: {}", reason.message);
     SqlError::new(SqlState::OUTCOME_UNKNOWN, message)
-}
-
-/// Whether the answered ranges contain all positions of the message's.
-fn covered(wanted: &[KeyRange], answered: &BTreeMap<KeyRange, u64>) -> bool {
-    wanted.iter().all(|range| {
-        let mut next = range.first;
-        for part in answered.keys() {
-            if part.first <= next && next <= part.last {
-                if part.last >= range.last {
-                    return true;
-                }
-                next = part.last + 1;
-            }
-        }
-        false
-    })
 }

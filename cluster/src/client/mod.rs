@@ -18,7 +18,7 @@ mod staging;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -28,8 +28,8 @@ use std::{
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts, aggregate::Group, array::size_of_cells, operation::PayloadId,
-    position::KeyRange, statistics::TableStatistics,
+    SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    statistics::TableStatistics,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
@@ -135,7 +135,7 @@ pub(crate) struct View {
     pub(crate) frontier: Ts,
     pub(crate) memory: Memory,
     /// By table: what the storage process with the most rows of it says.
-    pub(crate) statistics: Arc<HashMap<TableId, (ProcessId, TableStatistics)>>,
+    pub(crate) statistics: Arc<BTreeMap<TableId, (ProcessId, TableStatistics)>>,
     pub(crate) heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// What a super process has heard of storage processes.
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
@@ -191,8 +191,6 @@ pub(crate) struct Answers {
     /// Handle's number of the submission.
     pub(crate) submission: u64,
     pub(crate) parts: parts::Writer<HandedOut>,
-    /// Bytes handed out and not yet taken.
-    pub(crate) waiting: Arc<AtomicU64>,
     /// Whether it is of something that may change rows.
     pub(crate) changes: bool,
 }
@@ -284,11 +282,10 @@ impl Client {
         };
         let (sender, parts) = parts::parts();
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
-        let waiting = Arc::new(AtomicU64::new(0));
-        let answers = Answers { submission, parts: sender, waiting: waiting.clone(), changes };
+        let answers = Answers { submission, parts: sender, changes };
         self.command(Command::Submit { request, isolation, answers, place: (place, admitted) })?;
         let taken = BTreeMap::new();
-        Ok(Submission { client: self.clone(), submission, parts, waiting, taken, changes, ended: false })
+        Ok(Submission { client: self.clone(), submission, parts, taken, changes, ended: false })
     }
 
     /// The newest catalog this client has followed the m-seq to.
@@ -366,8 +363,9 @@ impl Client {
         let Body::Data(data) = body else { return 0 };
         // An operation that cannot be read is refused elsewhere.
         let Ok(operation) = data.operation.open() else { return 0 };
-        let statistics = self.statistics(operation.table);
-        statistics.map_or(0, |statistics| statistics.expected_bytes(&operation.kind))
+        let view = self.shared.view.borrow();
+        let statistics = view.statistics.get(&operation.table);
+        statistics.map_or(0, |(_, statistics)| statistics.expected_bytes(&operation.kind))
     }
 
     /// What the storage process with the most rows of a table has told of it last; `None` of a table that is empty or new.
@@ -458,7 +456,6 @@ pub struct Submission {
     client: Client,
     submission: u64,
     parts: parts::Reader<HandedOut>,
-    waiting: Arc<AtomicU64>,
     /// Batches that were taken and of which their processes have not heard.
     taken: BTreeMap<ProcessId, u32>,
     /// Whether the message may change rows or the catalog.
@@ -476,19 +473,13 @@ impl Submission {
         if let Some(from) = from {
             self.count_taken(from);
         }
-        match &part {
-            Ok(Part::Rows(batch)) => {
-                self.waiting.fetch_sub(size_of_cells(batch), Ordering::Relaxed);
-            }
-            Ok(Part::Groups(_)) => {}
-            Ok(Part::Done { .. } | Part::Ddl { .. }) | Err(_) => self.ended = true,
-        }
+        self.ended = !matches!(part, Ok(Part::Rows(_) | Part::Groups(_)));
         Some(part)
     }
 
     /// Bytes of rows that have arrived and wait to be taken.
     pub fn waiting_bytes(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
+        self.parts.waiting()
     }
 
     fn count_taken(&mut self, from: ProcessId) {

@@ -12,7 +12,11 @@ use parking_lot::Mutex;
 
 #[derive(Debug)]
 struct State<T> {
-    queue: VecDeque<T>,
+    /// The oldest part, with its bytes, and those behind it.
+    first: Option<(T, u64)>,
+    rest: VecDeque<(T, u64)>,
+    /// The bytes of all of them.
+    waiting: u64,
     /// Who waits.
     reader: Option<Waker>,
     /// Nothing more will come.
@@ -21,7 +25,8 @@ struct State<T> {
 
 /// A way for parts.
 pub(crate) fn parts<T>() -> (Writer<T>, Reader<T>) {
-    let state = Arc::new(Mutex::new(State { queue: VecDeque::new(), reader: None, ended: false }));
+    let state = State { first: None, rest: VecDeque::new(), waiting: 0, reader: None, ended: false };
+    let state = Arc::new(Mutex::new(state));
     (Writer(state.clone()), Reader(state))
 }
 
@@ -30,13 +35,22 @@ pub(crate) fn parts<T>() -> (Writer<T>, Reader<T>) {
 pub(crate) struct Writer<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Writer<T> {
-    /// Hands a part over; it is dropped with the reader if that one is not interested any more.
-    pub(crate) fn send(&self, part: T) {
+    /// Hands a part of so many bytes over; it is dropped with the reader if that one is not interested any more.
+    pub(crate) fn send(&self, part: T, bytes: u64) {
         let mut state = self.0.lock();
-        state.queue.push_back(part);
+        state.waiting += bytes;
+        match state.first.is_none() && state.rest.is_empty() {
+            true => state.first = Some((part, bytes)),
+            false => state.rest.push_back((part, bytes)),
+        }
         let reader = state.reader.take();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// Bytes of the parts that have not been read.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.0.lock().waiting
     }
 }
 
@@ -59,15 +73,24 @@ impl<T> Reader<T> {
     pub(crate) async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| {
             let mut state = self.0.lock();
-            match state.queue.pop_front() {
-                None if !state.ended => {
+            match state.first.take().or_else(|| state.rest.pop_front()) {
+                Some((part, bytes)) => {
+                    state.waiting -= bytes;
+                    Poll::Ready(Some(part))
+                }
+                None if state.ended => Poll::Ready(None),
+                None => {
                     state.reader = Some(context.waker().clone());
                     Poll::Pending
                 }
-                part => Poll::Ready(part),
             }
         })
         .await
+    }
+
+    /// Bytes of the parts that have not been read.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.0.lock().waiting
     }
 }
 
@@ -86,10 +109,24 @@ mod tests {
             read
         });
         for part in 0..100 {
-            writer.send(part);
-            tokio::task::yield_now().await;
+            writer.send(part, 1);
+            if part % 3 == 0 {
+                tokio::task::yield_now().await;
+            }
         }
         drop(writer);
         assert_eq!(reading.await.expect("it reads"), (0..100).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn bytes_wait_until_they_are_read() {
+        let (writer, mut reader) = parts();
+        (1..=3).for_each(|bytes| writer.send((), bytes));
+        for left in [6, 5, 3, 0] {
+            assert_eq!((writer.waiting(), reader.waiting()), (left, left));
+            if left > 0 {
+                reader.recv().await.expect("a part");
+            }
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! The client process's shell: a task around the pure core.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use carousel_engine::{SqlError, SqlState, array::size_of_cells};
+use hashbrown::HashMap;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
@@ -249,9 +249,10 @@ impl Process {
 
     fn hand_out(&mut self, submission: u64, from: Option<ProcessId>, part: Result<Part, Failure>) {
         let Some((answers, _)) = self.submissions.get(&submission) else { return };
+        let mut bytes = 0;
         if let Ok(Part::Rows(batch)) = &part {
-            let bytes = size_of_cells(batch);
-            let waiting = answers.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            bytes = size_of_cells(batch);
+            let waiting = answers.parts.waiting() + bytes;
             // What a write returns was admitted before it was ordered. It has taken effect, and no error may say otherwise.
             if waiting > RESULT_BUFFER && !answers.changes {
                 let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
@@ -259,12 +260,12 @@ impl Process {
                         "The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."
                     ))
                     .with_hint("Read the result faster, or ask for fewer rows.");
-                answers.parts.send((None, Err(Failure::Sql(error))));
+                answers.parts.send((None, Err(Failure::Sql(error))), 0);
                 self.core.handle(Event::Cancel { submission });
                 return;
             }
         }
         // The submission may have been dropped: then its cancellation is on its way.
-        answers.parts.send((from, part));
+        answers.parts.send((from, part), bytes);
     }
 }

@@ -40,6 +40,7 @@ use carousel_engine::{
     position::{KeyRange, Position, boundaries, covers, cut},
 };
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 mod cover;
 mod error;
@@ -61,7 +62,7 @@ pub use optimiser::{Rank, Solution};
 use crate::message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind};
 use cover::Class;
 use instructions::Implied;
-use placement::{Node, Placement};
+use placement::{Node, Placement, Touched};
 
 /// One version of the routing state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -371,8 +372,11 @@ impl Config {
     }
 
     /// The same, with their partitions.
-    fn touched(&self, ranges: &[KeyRange]) -> Vec<(KeyRange, usize)> {
+    fn touched(&self, ranges: &[KeyRange]) -> Touched {
         let touched = self.placement.touched(ranges);
+        if self.migrations.is_empty() {
+            return touched;
+        }
         let boundaries = self.boundaries();
         if boundaries.is_empty() {
             return touched;
@@ -658,7 +662,7 @@ impl Config {
 
     /// All live holders of primary ranges.
     fn write_all(&self, touched: &[(KeyRange, usize)]) -> Vec<(ProcessId, Vec<KeyRange>)> {
-        let mut destinations = Vec::with_capacity(touched.len() * self.placement.reach());
+        let mut destinations = SmallVec::<[_; 4]>::new();
         for (range, partition) in touched {
             let live = self.placement.holders(*partition).filter(|node| !node.suspected);
             destinations.extend(live.map(|node| (node.process, *range)));
@@ -943,9 +947,9 @@ impl Config {
 }
 
 /// Groups by process; both sorted.
-fn by_process(mut destinations: Vec<(ProcessId, KeyRange)>) -> Vec<(ProcessId, Vec<KeyRange>)> {
+fn by_process(mut destinations: SmallVec<[(ProcessId, KeyRange); 4]>) -> Vec<(ProcessId, Vec<KeyRange>)> {
     destinations.sort_unstable();
-    let mut grouped: Vec<(ProcessId, Vec<KeyRange>)> = Vec::new();
+    let mut grouped: Vec<(ProcessId, Vec<KeyRange>)> = Vec::with_capacity(destinations.len().min(4));
     for (process, range) in destinations {
         match grouped.last_mut() {
             Some((last, ranges)) if *last == process => ranges.push(range),

@@ -14,6 +14,7 @@ use carousel_engine::{
     position::{KeyRange, Position},
 };
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::ConfigError;
 use crate::message::{Incarnation, ProcessId};
@@ -43,6 +44,9 @@ pub(super) struct Placement {
     /// Derived: processes in the order of their ids, with their indices.
     indices: Vec<(ProcessId, usize)>,
 }
+
+/// Primary ranges or parts of them, with their partitions. Most messages touch one.
+pub(super) type Touched = SmallVec<[(KeyRange, usize); 1]>;
 
 /// A piece of the ring that lies in one partition before a change and in one after it.
 #[derive(Clone, Copy, Debug)]
@@ -156,8 +160,8 @@ impl Placement {
     }
 
     /// The primary ranges that overlap any of `ranges`, ascending, with their partitions.
-    pub(super) fn touched(&self, ranges: &[KeyRange]) -> Vec<(KeyRange, usize)> {
-        let mut touched = Vec::new();
+    pub(super) fn touched(&self, ranges: &[KeyRange]) -> Touched {
+        let mut touched = Touched::new();
         for range in ranges {
             let from = self.primary_at(range.first);
             let overlapping = self.primary[from..].iter().take_while(|(primary, _)| primary.overlaps(range));

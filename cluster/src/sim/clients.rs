@@ -566,8 +566,11 @@ fn total(groups: Vec<Group>) -> Result<(i64, i32), String> {
             state.merge(other).map_err(|error| error.into_report().message)?;
         }
     }
-    let values: Vec<Value> =
-        merged.iter().map(|state| state.finish()).collect::<Result<_, _>>().map_err(|error| error.into_report().message)?;
+    let values: Vec<Value> = merged
+        .iter()
+        .map(|state| state.finish())
+        .collect::<Result<_, _>>()
+        .map_err(|error| error.into_report().message)?;
     match (&values[0], &values[1]) {
         (Value::Int8(count), Value::Null) => Ok((*count, 0)),
         (Value::Int8(count), Value::Int8(sum)) => Ok((*count, *sum as i32)),

@@ -20,7 +20,7 @@
 //! Departures from the paper: it knows neither votes nor pins nor checkpoints; there, a delivered write cannot fail.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -32,6 +32,8 @@ use carousel_engine::{
     },
     position::{KeyRange, covers},
 };
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
 
 mod checkpoints;
 mod interface;
@@ -80,9 +82,9 @@ struct Running {
     is_write: bool,
     undecided: bool,
     /// Shards that have not executed it.
-    executing: BTreeSet<usize>,
-    /// Outcomes of the primary ranges it acts on here, with the shard that failed.
-    outcomes: BTreeMap<KeyRange, Result<u64, (usize, SqlError)>>,
+    executing: SmallVec<[usize; 4]>,
+    /// Outcomes of the primary ranges it acts on here, ascending, with the shard that failed.
+    outcomes: Vec<(KeyRange, Result<u64, (usize, SqlError)>)>,
     /// Rows of a write, held back until its end.
     rows: Vec<AnswerPart>,
     /// What they take.
@@ -115,7 +117,7 @@ pub struct Core {
     delivered: Ts,
     durable: Ts,
     /// By their local times.
-    running: BTreeMap<Ts, Running>,
+    running: BTreeMap<Ts, Box<Running>>,
     /// Bytes of the rows that writes among them will return.
     returned_bytes: u64,
     /// By the local times of their operations.
@@ -580,8 +582,9 @@ impl Core {
             let message = format!("no live storage process holds key range {range}");
             return self.fail(delivery, SqlError::new(SqlState::UNAVAILABLE, message));
         }
-        let affected = self.options.config.overlapping(&message.ranges);
-        let undecided = is_write && data.fallible && (affected.len() > 1 || self.options.shards > 1);
+        let may_fail = is_write && data.fallible;
+        let affected = if may_fail { self.options.config.overlapping(&message.ranges) } else { Vec::new() };
+        let undecided = affected.len() > 1 || !affected.is_empty() && self.options.shards > 1;
         if undecided {
             let holders: BTreeSet<ProcessId> =
                 affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
@@ -612,10 +615,11 @@ impl Core {
                 returned_bytes: 0,
                 unread: VecDeque::new(),
             };
+            debug_assert!(running.outcomes.is_sorted_by_key(|(range, _)| *range), "ranges ascend");
             if is_write {
                 self.writes.insert(time);
             }
-            self.running.insert(time, running);
+            self.running.insert(time, Box::new(running));
             let operation = OrderedOperation {
                 // What is read at the present time sees all messages up to it.
                 read_ts: if read_ts == ts { time } else { local(read_ts) },
@@ -662,8 +666,8 @@ impl Core {
                 }
             }
             ShardEffect::Groups { ts: time, groups } => {
-                if let Some(Running { answer: Some(id), .. }) = self.running.get(&time) {
-                    self.answer(*id, global(time), AnswerPart::Groups(groups));
+                if let Some(id) = self.running.get(&time).and_then(|running| running.answer) {
+                    self.answer(id, global(time), AnswerPart::Groups(groups));
                 }
             }
             // Changes of the catalog are not among the running operations: they cannot fail.
@@ -678,9 +682,15 @@ impl Core {
         let ts = global(time);
         self.stalled.remove(&time);
         let Some(running) = self.running.get_mut(&time) else { return };
-        assert!(running.executing.remove(&shard), "shard {shard} executed {ts} twice");
+        let place = running.executing.iter().position(|executing| *executing == shard);
+        running.executing.swap_remove(place.unwrap_or_else(|| panic!("shard {shard} executed {ts} twice")));
         for (range, outcome) in outcomes {
-            let known = running.outcomes.entry(range).or_insert(Ok(0));
+            let place = running.outcomes.binary_search_by_key(&range, |(range, _)| *range);
+            let place = place.unwrap_or_else(|place| {
+                running.outcomes.insert(place, (range, Ok(0)));
+                place
+            });
+            let (_, known) = &mut running.outcomes[place];
             match (outcome, &mut *known) {
                 (Ok(rows), Ok(sum)) => *sum += rows,
                 (Ok(_), Err(_)) => {}

@@ -453,7 +453,9 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
         let until = file.until.map(local);
         checkpoint.read(file, |block| {
             let restore = |shard: &mut Shard| shard.install(file.table, file.range, until, block, begin);
-            shards.iter_mut().try_for_each(|shard| restore(shard).map_err(|error| error.into_report().message))
+            shards
+                .iter_mut()
+                .try_for_each(|shard| restore(shard).map_err(|error| error.into_report().message))
         })?;
     }
     Ok(())

@@ -26,7 +26,7 @@ impl Open {
 
     /// The storage processes that may owe an answer.
     pub(super) fn unanswered_by(&self) -> BTreeSet<ProcessId> {
-        let is_open = |range: &KeyRange| !covered(&[*range], &self.answered);
+        let is_open = |range: &KeyRange| !self.answered.covers(&[*range]);
         let destinations = self.configs().flat_map(|config| config.destset(&self.message));
         destinations.filter(|(_, ranges)| ranges.iter().any(is_open)).map(|(process, _)| process).collect()
     }
@@ -49,7 +49,7 @@ impl Open {
         };
         let parts = configs.iter().flat_map(|config| config.overlapping(wanted));
         let positions: BTreeSet<Position> = parts.flat_map(begins).collect();
-        let open = positions.into_iter().filter(|at| !covered(&[KeyRange::point(*at)], &self.answered));
+        let open = positions.into_iter().filter(|at| !self.answered.covers(&[KeyRange::point(*at)]));
         let executors = |at: Position| {
             let holds = |config: &Config, process: ProcessId| {
                 let since = config.held_since(process, at).filter(|_| !config.is_suspected(process));

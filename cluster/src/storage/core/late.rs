@@ -67,6 +67,9 @@ impl Late {
 
     /// What of an operation goes on and what waits.
     pub(super) fn split(&self, ranges: &[KeyRange], is_write: bool) -> (Vec<KeyRange>, Vec<KeyRange>) {
+        if self.ranges.is_empty() {
+            return (ranges.to_vec(), Vec::new());
+        }
         if !is_write && ranges.iter().any(|range| self.is_late(range)) {
             return (Vec::new(), ranges.to_vec());
         }

@@ -32,7 +32,7 @@ impl Core {
 
     /// Notes whether a read waits for its reader: none of its shards may send anything.
     pub(super) fn note_stalled(&mut self, time: Ts) {
-        let is_stalled = |running: &Running| {
+        let is_stalled = |running: &Box<Running>| {
             let full = |shard: &usize| {
                 running.unread.iter().filter(|from| *from == shard).count() >= READ_WINDOW as usize
             };

@@ -267,12 +267,12 @@ impl Core {
 
     /// The parts of an undecided write that have not ended.
     fn undecided(&self, ts: Ts) -> impl Iterator<Item = &Running> {
-        self.parts(local(ts)).map(|part| &self.running[&part]).filter(|part| part.undecided)
+        self.parts(local(ts)).map(|part| self.running[&part].as_ref()).filter(|part| part.undecided)
     }
 
     /// Whether a range will vote here: what a write acts on here votes here, whatever is held since.
     fn votes_here(&self, ts: Ts, range: KeyRange) -> bool {
-        self.undecided(ts).any(|part| part.outcomes.contains_key(&range))
+        self.undecided(ts).any(|part| part.outcomes.iter().any(|(known, _)| *known == range))
     }
 
     /// The ranges whose votes are missing about writes that have been executed here.
