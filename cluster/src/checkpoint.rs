@@ -34,7 +34,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 7;
+const FORMAT: u32 = 8;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".part";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carousel_engine::{TableId, TableSchema, Ts, operation::PayloadId, position::KeyRange};
+use carousel_engine::{Few, TableId, TableSchema, Ts, operation::PayloadId, position::KeyRange};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -132,9 +132,9 @@ pub struct Message {
     /// Identity.
     pub id: MessageId,
     /// The tables it names with the versions it was planned against (DESIGN, decision 11).
-    pub tables: Vec<(TableId, Ts)>,
+    pub tables: Few<(TableId, Ts)>,
     /// The keys it reads or writes: sorted, disjoint.
-    pub ranges: Vec<KeyRange>,
+    pub ranges: Few<KeyRange>,
     /// What it asks.
     pub body: Body,
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use carousel_engine::{
-    SqlError, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    Few, SqlError, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
     statistics::TableStatistics,
 };
 use serde::{Deserialize, Serialize};
@@ -33,13 +33,13 @@ pub struct Delivery {
     pub message: Arc<Message>,
     /// The key ranges this destination acts on: for a read those it answers for, for a write all that it holds; each
     /// lies inside one of its primary ranges. Empty for a client process.
-    pub ranges: Vec<KeyRange>,
+    pub ranges: Few<KeyRange>,
     /// The config version in force at `ts`.
     pub config_version: u64,
 }
 
 /// A message with the ranges that one destination acts on.
-pub type Routed = (Arc<Message>, Vec<KeyRange>);
+pub type Routed = (Arc<Message>, Few<KeyRange>);
 
 /// What goes from one process to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -391,7 +391,7 @@ pub enum AnswerPart {
     /// Executed and decided.
     Done {
         /// For each range the number of rows, or how it failed.
-        outcomes: Vec<(KeyRange, Result<u64, SqlError>)>,
+        outcomes: Few<(KeyRange, Result<u64, SqlError>)>,
         /// Whether the process answers for further ranges as soon as their rows are there.
         more: bool,
     },

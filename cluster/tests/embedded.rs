@@ -70,7 +70,7 @@ impl Table {
             partitioning: Partitioning::Hash { columns: vec![0] },
         };
         let body = Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema), if_not_exists: false });
-        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
+        let request = Request { tables: Default::default(), ranges: Default::default(), body };
         let done = client.submit(request).await.expect("submitted").finish().await.expect("created");
         assert!(matches!(done, Part::Ddl { .. }), "{done:?}");
         Table::find(client, name)
@@ -93,7 +93,11 @@ impl Table {
         let operation = Arc::new(Operation { table: self.schema.id, context: EvalContext::default(), kind });
         let data =
             Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible, staged: None };
-        Request { tables: vec![(self.schema.id, self.schema.version)], ranges, body: Body::Data(data) }
+        Request {
+            tables: [(self.schema.id, self.schema.version)].into(),
+            ranges: ranges.into(),
+            body: Body::Data(data),
+        }
     }
 
     async fn write(&self, request: Request) -> Result<u64, SqlState> {
@@ -539,7 +543,7 @@ async fn statements_go_on_without_a_suspected_storage_process() {
     cluster.kill_storage(2).await;
     let configure = async |membership| {
         let body = Body::Configuration(Configuration::Membership(membership));
-        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
+        let request = Request { tables: Default::default(), ranges: Default::default(), body };
         cluster.client().submit(request).await.expect("submitted").finish().await
     };
     let victim = ProcessId::storage(2);
@@ -641,7 +645,7 @@ async fn staged_rows_belong_to_the_table_they_were_staged_for() {
     };
     let (first, second) = (stage().await, stage().await);
     let drop = Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: false });
-    let drop = Request { tables: Vec::new(), ranges: Vec::new(), body: drop };
+    let drop = Request { tables: Default::default(), ranges: Default::default(), body: drop };
     // Ordered one behind the other, without waiting.
     let inserted = client.submit(first).await.expect("submitted");
     let dropped = client.submit(drop).await.expect("submitted");

@@ -18,6 +18,7 @@ mod content_hash;
 pub mod datetime;
 pub mod error;
 pub mod expr;
+mod few;
 mod found;
 mod grouping;
 pub mod interval;
@@ -55,6 +56,7 @@ mod versions;
 mod visit;
 
 pub use error::{Report, SqlError, SqlState};
+pub use few::Few;
 pub use operation::Ts;
 pub use predicate_index::indexable;
 pub use schema::{TableId, TableSchema};

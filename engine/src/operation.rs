@@ -9,6 +9,7 @@ use crate::{
     aggregate::{AggregateCall, Group},
     error::SqlError,
     expr::{EvalContext, Expr},
+    few::Few,
     position::{KeyRange, Position},
     preparation::Preparation,
     schema::{TableId, TableSchema},
@@ -223,7 +224,7 @@ pub struct OrderedOperation {
     pub operation: Arc<Operation>,
     /// The key ranges to act on: disjoint, each one of the shard's ranges. (For a read those that this process
     /// answers for, for a write all that it holds.)
-    pub ranges: Vec<KeyRange>,
+    pub ranges: Few<KeyRange>,
     /// Whether the effects stay undecided until `decide` (DESIGN, decision 5). Otherwise the operation cannot fail,
     /// or this shard alone decides: a failure undoes the operation's effects here.
     pub undecided: bool,
@@ -243,12 +244,12 @@ pub struct OrderedOperation {
 
 impl OrderedOperation {
     /// An operation that sees everything before it and is answered as a whole.
-    pub fn new(ts: Ts, operation: Arc<Operation>, ranges: Vec<KeyRange>) -> OrderedOperation {
+    pub fn new(ts: Ts, operation: Arc<Operation>, ranges: impl Into<Few<KeyRange>>) -> OrderedOperation {
         OrderedOperation {
             ts,
             read_ts: ts,
             operation,
-            ranges,
+            ranges: ranges.into(),
             undecided: false,
             window: None,
             blocks: false,
@@ -308,7 +309,7 @@ pub enum Effect {
         /// The operation.
         ts: Ts,
         /// For each range: how many rows were read, inserted, updated or deleted; or how the operation fails there.
-        outcomes: Vec<(KeyRange, Result<u64, SqlError>)>,
+        outcomes: Few<(KeyRange, Result<u64, SqlError>)>,
     },
 }
 

@@ -1,7 +1,10 @@
 //! Positions on the ring (Crescando/RB paper, section 6.2).
 
 use arrow::{array::ArrayRef, record_batch::RecordBatch};
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Visitor},
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -19,12 +22,46 @@ pub type Position = u64;
 
 /// A non-empty range of ring positions, both ends included, that does not wrap around. A primary partition that wraps
 /// around position 0 is two of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyRange {
     /// First position in the range.
     pub first: Position,
     /// Last position in the range.
     pub last: Position,
+}
+
+/// As 16 bytes: positions are mostly hashes, of which no form of variable length spares anything.
+impl Serialize for KeyRange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let both = u128::from(self.first) << 64 | u128::from(self.last);
+        serializer.serialize_bytes(&both.to_be_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeyRange, D::Error> {
+        struct Bytes;
+
+        impl Visitor<'_> for Bytes {
+            type Value = KeyRange;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the 16 bytes of a key range")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<KeyRange, E> {
+                let both = bytes.try_into().map(u128::from_be_bytes);
+                let both = both.map_err(|_| E::invalid_length(bytes.len(), &self))?;
+                let range = KeyRange { first: (both >> 64) as u64, last: both as u64 };
+                if range.first > range.last {
+                    return Err(E::custom("a key range is empty"));
+                }
+                Ok(range)
+            }
+        }
+
+        deserializer.deserialize_bytes(Bytes)
+    }
 }
 
 impl KeyRange {

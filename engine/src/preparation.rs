@@ -260,8 +260,7 @@ fn check_targets(assignments: &[(usize, Expr)], schema: &TableSchema) -> Result<
 }
 
 fn assigned_values(assignments: &[(usize, Expr)], input: Input<'_>) -> Result<Projection> {
-    let exprs: Vec<Expr> = assignments.iter().map(|(_, expr)| expr.clone()).collect();
-    Projection::new(&exprs, input)
+    Projection::new(assignments.iter().map(|(_, expr)| expr), input)
 }
 
 /// Whether the write can fail while it runs, whatever the rows.

@@ -50,10 +50,6 @@ pub(crate) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatc
         .map_err(|error| SqlError::internal(error.to_string()))
 }
 
-fn check(exprs: &[Expr], input: Input<'_>) -> Result<()> {
-    exprs.iter().try_for_each(|expr| input.check(expr))
-}
-
 /// The projections that reads have asked for last: statements that are prepared once are asked often.
 #[derive(Debug, Default)]
 pub(crate) struct Projections {
@@ -82,13 +78,17 @@ impl Projections {
 
 impl Projection {
     /// Of expressions over `input`.
-    pub(crate) fn new(exprs: &[Expr], input: Input<'_>) -> Result<Projection> {
-        check(exprs, input)?;
-        let mut columns: Vec<usize> = exprs.iter().flat_map(columns).collect();
+    pub(crate) fn new<'a>(
+        exprs: impl IntoIterator<Item = &'a Expr, IntoIter: Clone>,
+        input: Input<'_>,
+    ) -> Result<Projection> {
+        let exprs = exprs.into_iter();
+        exprs.clone().try_for_each(|expr| input.check(expr))?;
+        let mut columns: Vec<usize> = exprs.clone().flat_map(columns).collect();
         columns.sort_unstable();
         columns.dedup();
         let place = |index: usize| columns.binary_search(&index).unwrap_or(0);
-        let exprs: Vec<Expr> = exprs.iter().map(|expr| remap_columns(expr.clone(), &place)).collect();
+        let exprs: Vec<Expr> = exprs.map(|expr| remap_columns(expr.clone(), &place)).collect();
         Ok(Projection { source: Vec::new(), columns, exprs, has_ordinal: false, schema: OnceLock::new() })
     }
 

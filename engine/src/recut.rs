@@ -96,7 +96,7 @@ impl Shard {
             }
             if let Some(recut) = self.recuts.pop_front() {
                 self.recut_now(&recut);
-                effects.push(Effect::Executed { ts, outcomes: Vec::new() });
+                effects.push(Effect::Executed { ts, outcomes: Default::default() });
             }
         }
         self.inbox.pop_front()

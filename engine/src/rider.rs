@@ -7,6 +7,7 @@ use arrow::array::{Array, ArrayRef};
 use crate::{
     error::{Result, SqlError},
     expr::EvalContext,
+    few::Few,
     found::Blocks,
     kernel,
     operation::{Operation, OrderedOperation, RowBatch, Ts},
@@ -167,7 +168,7 @@ impl Rider {
         }
     }
 
-    pub(crate) fn outcomes(&self) -> Vec<(KeyRange, Result<u64>)> {
+    pub(crate) fn outcomes(&self) -> Few<(KeyRange, Result<u64>)> {
         self.ranges.iter().map(|range| (range.range, range.outcome.clone())).collect()
     }
 }

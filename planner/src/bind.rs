@@ -106,7 +106,7 @@ pub fn bind(
             )))
         }
         Plan::Ddl(ddl) => Ok(request(Request {
-            tables: Vec::new(),
+            tables: Default::default(),
             ranges: vec![KeyRange::FULL],
             body: Body::Ddl(ddl.ddl.clone()),
             above: Above::nothing(),

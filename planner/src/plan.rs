@@ -416,7 +416,7 @@ fn plan_statement(
         catalog,
         settings,
         shared: Shared { parameters: parameter_types.to_vec(), ..Shared::default() },
-        tables: Vec::new(),
+        tables: Default::default(),
     };
     let (plan, output) = match statement.tree.root() {
         Ast::Sql(statement) => planner.statement(statement)?,

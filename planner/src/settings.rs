@@ -33,7 +33,7 @@ pub struct Settings {
 impl Settings {
     /// What the engine's evaluators need of them.
     pub fn eval_context(&self) -> EvalContext {
-        EvalContext { time_zone: self.time_zone.clone(), now: self.transaction_timestamp }
+        EvalContext { time_zone: self.time_zone.as_str().into(), now: self.transaction_timestamp }
     }
 }
 

@@ -637,7 +637,7 @@ impl Core {
                     sequence: self.sequence,
                 };
                 let body = Body::Pin { lease_ms: 0 };
-                let message = Message { id, tables: Vec::new(), ranges: Vec::new(), body };
+                let message = Message { id, tables: Default::default(), ranges: Default::default(), body };
                 self.window.push_back(Arc::new(message));
             }
         }

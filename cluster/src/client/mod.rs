@@ -28,7 +28,7 @@ use std::{
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    Few, SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
     statistics::TableStatistics,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -54,9 +54,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The tables it names with the versions it was planned against.
-    pub tables: Vec<(TableId, Ts)>,
+    pub tables: Few<(TableId, Ts)>,
     /// The keys it reads or writes: sorted, disjoint. Empty for a change of the catalog.
-    pub ranges: Vec<KeyRange>,
+    pub ranges: Few<KeyRange>,
     /// What it asks. The client chooses the replica offset of a read.
     pub body: Body,
 }

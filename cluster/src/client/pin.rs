@@ -20,7 +20,8 @@ pub struct Pin {
 impl Pin {
     pub(super) async fn acquire(client: &Client, lease: Duration) -> Result<Pin, Failure> {
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX).max(100);
-        let request = Request { tables: Vec::new(), ranges: Vec::new(), body: Body::Pin { lease_ms } };
+        let request =
+            Request { tables: Default::default(), ranges: Default::default(), body: Body::Pin { lease_ms } };
         let ts = match client.submit(request).await?.finish().await? {
             Part::Done { ts, .. } => ts,
             other => return Err(SqlError::internal(format!("a pin was answered by {other:?}")).into()),

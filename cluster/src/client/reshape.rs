@@ -18,7 +18,7 @@ impl Client {
     /// # Errors
     /// Why it had no effect.
     pub async fn order(&self, body: Body) -> Result<Ts, SqlError> {
-        let request = Request { tables: Vec::new(), ranges: Vec::new(), body };
+        let request = Request { tables: Default::default(), ranges: Default::default(), body };
         match self.submit(request).await?.finish().await {
             Ok(Part::Done { ts, .. }) => Ok(ts),
             Err(Failure::Sql(error)) => Err(error),

@@ -9,7 +9,7 @@ use std::{
 use arrow::array::UInt64Array;
 use bytes::Bytes;
 use carousel_engine::{
-    SqlError, SqlState, Ts,
+    Few, SqlError, SqlState, Ts,
     operation::{PayloadId, RowBatch},
     position::KeyRange,
 };
@@ -162,7 +162,7 @@ impl Drop for Stager {
 }
 
 /// The key ranges of the INSERT that names a staged payload.
-pub fn staged_ranges(payload: &StagedPayload) -> Vec<KeyRange> {
+pub fn staged_ranges(payload: &StagedPayload) -> Few<KeyRange> {
     payload.parts.iter().map(|part| part.range).collect()
 }
 

@@ -85,7 +85,7 @@ impl Scene {
             Body::Data(_) => vec![KeyRange::FULL],
             _ => Vec::new(),
         };
-        let request = Request { tables: Vec::new(), ranges, body };
+        let request = Request { tables: Default::default(), ranges: ranges.into(), body };
         self.core.handle(Event::Submit { submission: self.submissions, request, isolation });
         self.submissions
     }
@@ -288,7 +288,7 @@ impl Scene {
     fn configure(&mut self, submitter: ProcessId, sequence: u64, ts: u64, configuration: Configuration) {
         let message = Arc::new(testing::configuration(submitter, 1, sequence, configuration));
         let config_version = self.config.version();
-        let delivery = Delivery { ts: Ts(ts), message, ranges: Vec::new(), config_version };
+        let delivery = Delivery { ts: Ts(ts), message, ranges: Default::default(), config_version };
         let (after, frontier) = (Ts(ts - 1), Ts(ts));
         self.receive(R1, Wire::Deliver { incarnation: 1, after, deliveries: vec![delivery], frontier });
     }

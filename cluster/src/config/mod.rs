@@ -36,7 +36,7 @@ use std::{
 };
 
 use carousel_engine::{
-    Ts,
+    Few, Ts,
     position::{KeyRange, Position, boundaries, covers, cut},
 };
 use serde::{Deserialize, Serialize};
@@ -575,7 +575,7 @@ impl Config {
     /// The destination set: each process with the primary ranges it acts on (none for a process that only follows), in
     /// the order of their ids. A suspected process is not a destination; a range all of whose holders are suspected has
     /// none.
-    pub fn destset(&self, message: &Message) -> Vec<(ProcessId, Vec<KeyRange>)> {
+    pub fn destset(&self, message: &Message) -> Vec<(ProcessId, Few<KeyRange>)> {
         if self.is_fenced(message.id) {
             return Vec::new();
         }
@@ -597,7 +597,7 @@ impl Config {
             }
             Body::Configuration(_) if self.may_configure(message) => {
                 let live = self.placement.nodes().iter().filter(|node| !node.suspected);
-                let live = live.map(|node| (node.process, Vec::new()));
+                let live = live.map(|node| (node.process, Few::default()));
                 let mut destinations: Vec<_> = live.chain(self.followers()).collect();
                 destinations.sort_unstable_by_key(|(process, _)| *process);
                 // A standby may be the new incarnation of a process on the ring, but then that one is suspected.
@@ -655,13 +655,13 @@ impl Config {
     }
 
     /// Those who follow the catalog and the config without holding a partition.
-    fn followers(&self) -> impl Iterator<Item = (ProcessId, Vec<KeyRange>)> {
+    fn followers(&self) -> impl Iterator<Item = (ProcessId, Few<KeyRange>)> {
         let followers = self.clients.keys().chain(self.supers.keys()).chain(self.standbys.keys());
-        followers.map(|process| (*process, Vec::new()))
+        followers.map(|process| (*process, Few::default()))
     }
 
     /// All live holders of primary ranges.
-    fn write_all(&self, touched: &[(KeyRange, usize)]) -> Vec<(ProcessId, Vec<KeyRange>)> {
+    fn write_all(&self, touched: &[(KeyRange, usize)]) -> Vec<(ProcessId, Few<KeyRange>)> {
         let mut destinations = SmallVec::<[_; 4]>::new();
         for (range, partition) in touched {
             let live = self.placement.holders(*partition).filter(|node| !node.suspected);
@@ -676,7 +676,7 @@ impl Config {
         offset: usize,
         read_ts: Option<Ts>,
         touched: &[(KeyRange, usize)],
-    ) -> Vec<(ProcessId, Vec<KeyRange>)> {
+    ) -> Vec<(ProcessId, Few<KeyRange>)> {
         let mut partitions: Vec<usize> = touched.iter().map(|(_, partition)| *partition).collect();
         partitions.sort_unstable();
         partitions.dedup();
@@ -947,13 +947,13 @@ impl Config {
 }
 
 /// Groups by process; both sorted.
-fn by_process(mut destinations: SmallVec<[(ProcessId, KeyRange); 4]>) -> Vec<(ProcessId, Vec<KeyRange>)> {
+fn by_process(mut destinations: SmallVec<[(ProcessId, KeyRange); 4]>) -> Vec<(ProcessId, Few<KeyRange>)> {
     destinations.sort_unstable();
-    let mut grouped: Vec<(ProcessId, Vec<KeyRange>)> = Vec::with_capacity(destinations.len().min(4));
+    let mut grouped: Vec<(ProcessId, Few<KeyRange>)> = Vec::with_capacity(destinations.len().min(4));
     for (process, range) in destinations {
         match grouped.last_mut() {
             Some((last, ranges)) if *last == process => ranges.push(range),
-            _ => grouped.push((process, vec![range])),
+            _ => grouped.push((process, [range].into())),
         }
     }
     grouped

@@ -119,7 +119,7 @@ fn check_ring(config: &Config) -> Result<(), TestCaseError> {
 fn check_read(
     config: &Config,
     ranges: &[KeyRange],
-    destinations: &[(ProcessId, Vec<KeyRange>)],
+    destinations: &[(ProcessId, Few<KeyRange>)],
 ) -> Result<(), TestCaseError> {
     let wanted: Vec<_> = touched(config, ranges)
         .into_iter()
@@ -192,8 +192,8 @@ proptest! {
     #[test]
     fn writes_go_to_all_holders((config, ranges, _) in scenario()) {
         let mut message = write(CLIENT, 1, 1, KeyRange::FULL);
-        message.ranges = ranges.clone();
-        let mut expected: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+        message.ranges = ranges.clone().into();
+        let mut expected: BTreeMap<ProcessId, Few<KeyRange>> = BTreeMap::new();
         for range in touched(&config, &ranges) {
             for process in live_holders(&config, range) {
                 expected.entry(process).or_default().push(range);
@@ -226,7 +226,7 @@ fn replica_offsets_spread_reads() {
     let holders = config.holders(config.range_of(42));
     for (offset, holder) in (0..3).zip(&holders) {
         let destinations = config.destset(&read_ranges(CLIENT, 1, 1, vec![point], offset));
-        assert_eq!(destinations, vec![(*holder, vec![config.range_of(42)])]);
+        assert_eq!(destinations, vec![(*holder, [config.range_of(42)].into())]);
     }
     let mut load: BTreeMap<ProcessId, u32> = BTreeMap::new();
     for offset in 0..60 {

@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{Ts, position::KeyRange};
+use carousel_engine::{Few, Ts, position::KeyRange};
 
 use super::{
     leases::Leases,
@@ -259,7 +259,7 @@ pub(super) fn weight(message: &Message) -> usize {
 /// A message as one destination gets it, if it is one.
 pub(crate) fn delivery(routed: &Routed, to: ProcessId) -> Option<Delivery> {
     let index = routed.destinations.binary_search_by_key(&to, |(process, _)| *process).ok()?;
-    let ranges: Vec<KeyRange> = routed.destinations[index].1.clone();
+    let ranges: Few<KeyRange> = routed.destinations[index].1.clone();
     Some(Delivery {
         ts: routed.ts,
         message: routed.message.clone(),

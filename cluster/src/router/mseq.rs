@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{Ts, position::KeyRange};
+use carousel_engine::{Few, Ts, position::KeyRange};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -55,7 +55,7 @@ pub struct Routed {
     /// The message.
     pub message: Arc<Message>,
     /// Destinations with the primary ranges they act on, in the order of their ids.
-    pub destinations: Arc<[(ProcessId, Vec<KeyRange>)]>,
+    pub destinations: Arc<[(ProcessId, Few<KeyRange>)]>,
     /// The config version in force.
     pub config_version: u64,
 }
@@ -333,7 +333,7 @@ impl MSeq {
 
 /// The promises of the destination set: each destination once, every touched range with a live holder answered; for a
 /// read by exactly one process.
-fn assert_destinations(config: &Config, message: &Message, destinations: &[(ProcessId, Vec<KeyRange>)]) {
+fn assert_destinations(config: &Config, message: &Message, destinations: &[(ProcessId, Few<KeyRange>)]) {
     assert!(
         destinations.windows(2).all(|pair| pair[0].0 < pair[1].0),
         "a destination twice: {destinations:?}"
@@ -489,7 +489,12 @@ mod tests {
         let ddl = Ddl::DropTables { names: Vec::new(), if_exists: true };
         let message = |incarnation| {
             let id = MessageId { submitter: OTHER, incarnation, sequence: 1 };
-            Message { id, tables: Vec::new(), ranges: Vec::new(), body: Body::Ddl(ddl.clone()) }
+            Message {
+                id,
+                tables: Default::default(),
+                ranges: Default::default(),
+                body: Body::Ddl(ddl.clone()),
+            }
         };
         assert!(learn(&mut mseq, message(1)).destinations.is_empty());
         assert_eq!(mseq.catalog().version(), Ts::ZERO);

@@ -17,7 +17,7 @@ fn data(id: MessageId, ranges: Vec<KeyRange>, kind: OperationKind, replica_offse
     let operation = Arc::new(Operation { table: TableId(1), context: Default::default(), kind });
     let data =
         Data { operation: operation.into(), read_ts: None, replica_offset, fallible: false, staged: None };
-    Message { id, tables: Vec::new(), ranges, body: Body::Data(data) }
+    Message { id, tables: Default::default(), ranges: ranges.into(), body: Body::Data(data) }
 }
 
 /// A write of the whole ring.
@@ -60,5 +60,10 @@ pub(crate) fn configuration(
     configuration: Configuration,
 ) -> Message {
     let id = MessageId { submitter, incarnation, sequence };
-    Message { id, tables: Vec::new(), ranges: Vec::new(), body: Body::Configuration(configuration) }
+    Message {
+        id,
+        tables: Default::default(),
+        ranges: Default::default(),
+        body: Body::Configuration(configuration),
+    }
 }

@@ -253,7 +253,7 @@ impl World {
         let question = Question { what: what.clone(), asked_us, seen, rows: Vec::new(), groups: Vec::new() };
         host.questions.insert(submission, question);
         self.report.operations += 1;
-        let request = Request { tables, ranges, body };
+        let request = Request { tables: tables.into(), ranges: ranges.into(), body };
         let line = match (&what, what.number().map(|number| &self.statements[number])) {
             _ if !self.options.trace => String::new(),
             (What::Statement { table, isolation, read_ts, .. }, Some(statement)) => {

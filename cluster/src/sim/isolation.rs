@@ -152,7 +152,7 @@ impl Scene {
         let create = Body::Ddl(Ddl::CreateTable { schema, if_not_exists: false });
         scene.submit(
             C1,
-            Request { tables: Vec::new(), ranges: Vec::new(), body: create },
+            Request { tables: Default::default(), ranges: Default::default(), body: create },
             ReadIsolation::Sequential,
         );
         scene.go_on();
@@ -337,8 +337,11 @@ impl Scene {
     fn ask(&mut self, id: ProcessId, statement: Statement, isolation: ReadIsolation) {
         let table = self.clients[&id].view().catalog.table("t").cloned().expect("the table");
         let body = statement.body(0, &table, None);
-        let request =
-            Request { tables: vec![(table.id, table.version)], ranges: statement.ranges(&table), body };
+        let request = Request {
+            tables: [(table.id, table.version)].into(),
+            ranges: statement.ranges(&table).into(),
+            body,
+        };
         self.submit(id, request, isolation);
     }
 

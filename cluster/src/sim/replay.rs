@@ -78,7 +78,7 @@ impl Replay {
             order: Vec::new(),
             outcomes: Vec::new(),
             aborted: BTreeSet::new(),
-            tables: Vec::new(),
+            tables: Default::default(),
             configs: vec![(Ts::ZERO, config.clone())],
             config,
             dead: BTreeSet::new(),

@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use carousel_engine::{Ts, position::KeyRange};
+use carousel_engine::{Few, Ts, position::KeyRange};
 
 use crate::{
     message::{Message, MessageId},
@@ -21,7 +21,7 @@ pub struct BasicRead {
     /// The read.
     pub message: Arc<Message>,
     /// The key ranges this process answers for.
-    pub ranges: Vec<KeyRange>,
+    pub ranges: Few<KeyRange>,
     /// The config version by which they were chosen.
     pub config_version: u64,
     /// The client has seen this much.

@@ -25,7 +25,7 @@ use std::{
 };
 
 use carousel_engine::{
-    SqlError, SqlState, TableId, Ts,
+    Few, SqlError, SqlState, TableId, Ts,
     array::size_of_cells,
     operation::{
         Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId,
@@ -76,6 +76,8 @@ const REMEMBERED_CANCELLATIONS: usize = 4096;
 /// An operation that shards work on.
 #[derive(Debug)]
 struct Running {
+    /// Kept so that it is freed by the thread that made it: what another one frees costs both of them more.
+    _operation: Arc<Operation>,
     /// Who waits for the answer; none when it was cancelled or nobody is answered.
     answer: Option<MessageId>,
     read_ts: Ts,
@@ -84,7 +86,7 @@ struct Running {
     /// Shards that have not executed it.
     executing: SmallVec<[usize; 4]>,
     /// Outcomes of the primary ranges it acts on here, ascending, with the shard that failed.
-    outcomes: Vec<(KeyRange, Result<u64, (usize, SqlError)>)>,
+    outcomes: SmallVec<[(KeyRange, Result<u64, (usize, SqlError)>); 1]>,
     /// Rows of a write, held back until its end.
     rows: Vec<AnswerPart>,
     /// What they take.
@@ -498,7 +500,7 @@ impl Core {
             Body::Pin { lease_ms } => {
                 let lease_ms = u64::from(*lease_ms);
                 self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });
-                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
+                self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
             }
             Body::Checkpoint => {
                 if self.moving.is_waiting() {
@@ -508,7 +510,7 @@ impl Core {
                     self.request_checkpoint(ts, true);
                 }
                 self.logged = 0;
-                self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
+                self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
             }
             Body::Configuration(configuration) => self.configure(&message, configuration, ts),
         }
@@ -571,7 +573,7 @@ impl Core {
             }
         }
         if delivery.ranges.is_empty() {
-            return self.answer(message.id, ts, AnswerPart::Done { outcomes: Vec::new(), more: false });
+            return self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
         }
         let cancelled = self.cancelled.remove(&message.id);
         if cancelled && !is_write {
@@ -605,6 +607,7 @@ impl Core {
                 continue;
             }
             let running = Running {
+                _operation: operation.clone(),
                 answer: (!cancelled).then_some(message.id),
                 read_ts,
                 is_write,
@@ -678,7 +681,7 @@ impl Core {
         }
     }
 
-    fn executed_by(&mut self, shard: usize, time: Ts, outcomes: Vec<(KeyRange, Result<u64, SqlError>)>) {
+    fn executed_by(&mut self, shard: usize, time: Ts, outcomes: Few<(KeyRange, Result<u64, SqlError>)>) {
         let ts = global(time);
         self.stalled.remove(&time);
         let Some(running) = self.running.get_mut(&time) else { return };
@@ -740,7 +743,7 @@ impl Core {
     }
 
     /// Outcomes by primary range.
-    fn outcomes(&self, time: Ts) -> Vec<(KeyRange, Result<u64, SqlError>)> {
+    fn outcomes(&self, time: Ts) -> Few<(KeyRange, Result<u64, SqlError>)> {
         let outcomes = self.running.get(&time).into_iter().flat_map(|running| &running.outcomes);
         outcomes.map(|(range, outcome)| (*range, outcome.clone().map_err(|(_, error)| error))).collect()
     }
@@ -764,7 +767,7 @@ impl Core {
             decision == Some(Decision::Abort) || outcomes.iter().any(|(_, outcome)| outcome.is_err());
         if running.is_write && failed {
             // Nothing was changed anywhere. The ranges that did not fail say so; the error is that of one that did.
-            for (_, outcome) in &mut outcomes {
+            for (_, outcome) in outcomes.iter_mut() {
                 match outcome {
                     Ok(_) if is_lost => *outcome = Err(vote_lost()),
                     Ok(rows) => *rows = 0,

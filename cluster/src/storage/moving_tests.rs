@@ -212,7 +212,7 @@ impl World {
         *sequence += 1;
         let sequence = *sequence;
         let id = MessageId { submitter, incarnation: self.life(submitter), sequence };
-        let message = Arc::new(Message { id, tables: Vec::new(), ranges, body });
+        let message = Arc::new(Message { id, tables: Default::default(), ranges: ranges.into(), body });
         let Learned::Message(routed) = self.mseq.learn(&Batch(vec![Command::Message(message)])).remove(0)
         else {
             panic!("it is new");

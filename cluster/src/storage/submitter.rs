@@ -47,7 +47,12 @@ impl Submitter {
         self.sequence += 1;
         let id = MessageId { submitter: self.id, incarnation: self.incarnation, sequence: self.sequence };
         let body = Body::Configuration(configuration);
-        self.window.push_back(Arc::new(Message { id, tables: Vec::new(), ranges: Vec::new(), body }));
+        self.window.push_back(Arc::new(Message {
+            id,
+            tables: Default::default(),
+            ranges: Default::default(),
+            body,
+        }));
     }
 
     /// Messages up to a sequence number have been ordered; returns them.

@@ -181,9 +181,10 @@ impl Scene {
             Body::Data(_) => vec![KeyRange::FULL],
             _ => Vec::new(),
         };
-        let message = Arc::new(Message { id, tables, ranges, body });
+        let message = Arc::new(Message { id, tables: tables.into(), ranges: ranges.into(), body });
         let ranges = vec![self.range(number)];
-        let delivery = Delivery { ts: Ts(ts), message, ranges, config_version: self.config.version() };
+        let delivery =
+            Delivery { ts: Ts(ts), message, ranges: ranges.into(), config_version: self.config.version() };
         self.handle(number, Event::Delivered { deliveries: vec![delivery], frontier: Ts(ts) });
     }
 
@@ -247,7 +248,7 @@ impl Scene {
     fn executed(&mut self, number: u32, ts: u64, outcome: Result<u64, SqlState>) {
         let outcome = outcome.map_err(|code| SqlError::new(code, "it fails"));
         let outcomes = vec![(self.range(number), outcome)];
-        let effects = vec![ShardEffect::Executed { ts: local(Ts(ts)), outcomes }];
+        let effects = vec![ShardEffect::Executed { ts: local(Ts(ts)), outcomes: outcomes.into() }];
         self.handle(number, Event::Shard { shard: 0, effects });
     }
 
@@ -353,8 +354,8 @@ fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
     scene.deliver(2, 3, Body::Checkpoint);
     scene.trace.clear();
     let effects = vec![
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Vec::new() },
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Vec::new() },
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Default::default() },
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Default::default() },
     ];
     scene.handle(2, Event::Shard { shard: 0, effects });
     scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
@@ -400,8 +401,8 @@ fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
     scene.arrive();
     scene.deliver(2, 3, Body::Checkpoint);
     let effects = vec![
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Vec::new() },
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Vec::new() },
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Default::default() },
+        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Default::default() },
     ];
     scene.handle(2, Event::Shard { shard: 0, effects });
     scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
@@ -607,7 +608,7 @@ fn votes_are_not_kept_for_who_will_not_replay_them() {
     let missing = MissingVotes { heard: Ts(5), question: 1, votes: vec![(Ts(2), vec![scene.range(1)])] };
     let ask = || Event::AskVotes { from: ProcessId::storage(2), missing: missing.clone() };
     let read = |scene: &mut Scene, time: u64| {
-        let effects = vec![ShardEffect::Executed { ts: Ts(time), outcomes: Vec::new() }];
+        let effects = vec![ShardEffect::Executed { ts: Ts(time), outcomes: Default::default() }];
         scene.handle(1, Event::Shard { shard: 0, effects });
     };
     // The checkpoint's two reads of the table.
@@ -683,7 +684,7 @@ fn who_is_asked_for_answers_tells_which_will_not_come() {
         &mut node,
         Wire::State { incarnation: 1, ts: Ts(9), config, clients, catalog: None, present, leadership: 1 },
     );
-    let delivery = Delivery { ts: Ts(10), message, ranges: vec![KeyRange::FULL], config_version: 1 };
+    let delivery = Delivery { ts: Ts(10), message, ranges: [KeyRange::FULL].into(), config_version: 1 };
     let (after, deliveries, frontier) = (Ts(9), vec![delivery], Ts(10));
     hear(&mut node, Wire::Deliver { incarnation: 1, after, deliveries, frontier });
     let outputs = ask(&mut node);
@@ -771,8 +772,12 @@ fn a_suspected_process_stops() {
     // Its next life hears of it when it subscribes.
     let config = scene.config.clone();
     let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 };
-    let message =
-        Message { id, tables: Vec::new(), ranges: Vec::new(), body: give_up(ProcessId::storage(1)) };
+    let message = Message {
+        id,
+        tables: Default::default(),
+        ranges: Default::default(),
+        body: give_up(ProcessId::storage(1)),
+    };
     let config = config.apply(&message, Ts(2)).expect("possible").expect("it changes the config");
     scene.start(1, Recovered { ts: Ts(2), ..Recovered::default() });
     let config = Arc::new(config);
@@ -858,7 +863,7 @@ fn staged_rows_for_a_table_that_was_dropped_or_made_again_have_no_effect() {
         if again {
             for read in 1..=2 {
                 let ts = Ts(local(Ts(5)).0 + read);
-                let effects = vec![ShardEffect::Executed { ts, outcomes: Vec::new() }];
+                let effects = vec![ShardEffect::Executed { ts, outcomes: Default::default() }];
                 scene.handle(1, Event::Shard { shard: 0, effects });
             }
         }
@@ -898,10 +903,15 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
             staged: None,
         };
         let id = MessageId::unordered(c1, 1, count);
-        let message =
-            Message { id, tables: Vec::new(), ranges: vec![KeyRange::FULL], body: Body::Data(data) };
+        let message = Message {
+            id,
+            tables: Default::default(),
+            ranges: [KeyRange::FULL].into(),
+            body: Body::Data(data),
+        };
         let (ranges, config_version) = (vec![scene.range(1)], scene.config.version());
-        let read = BasicRead { message: Arc::new(message), ranges, config_version, seen: Ts(seen) };
+        let read =
+            BasicRead { message: Arc::new(message), ranges: ranges.into(), config_version, seen: Ts(seen) };
         scene.handle(1, Event::BasicRead { read, now_ms });
     };
     basic(&mut scene, 1, 1, 100);
@@ -926,7 +936,7 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
     let id = MessageId::unordered(c1, 1, 5);
     let read = BasicRead {
         message: Arc::new(Message { id, ..read }),
-        ranges: vec![scene.range(1)],
+        ranges: [scene.range(1)].into(),
         config_version: version,
         seen: Ts(1),
     };
@@ -1020,10 +1030,15 @@ fn reads_of_an_earlier_life_are_cancelled() {
     });
     let data =
         Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible: false, staged: None };
-    let message =
-        Arc::new(Message { id, tables: Vec::new(), ranges: vec![KeyRange::FULL], body: Body::Data(data) });
+    let message = Arc::new(Message {
+        id,
+        tables: Default::default(),
+        ranges: [KeyRange::FULL].into(),
+        body: Body::Data(data),
+    });
     let ranges = vec![scene.range(1)];
-    let delivery = Delivery { ts: Ts(3), message, ranges, config_version: scene.config.version() };
+    let delivery =
+        Delivery { ts: Ts(3), message, ranges: ranges.into(), config_version: scene.config.version() };
     scene.handle(1, Event::Delivered { deliveries: vec![delivery], frontier: Ts(3) });
     scene.check("s1 cancels ts=2\ns1 submits ts=3");
 }

@@ -48,7 +48,7 @@ fn examples() -> Vec<Wire> {
             deliveries: vec![Delivery {
                 ts: Ts(8),
                 message: message.clone(),
-                ranges: vec![KeyRange::FULL],
+                ranges: [KeyRange::FULL].into(),
                 config_version: 3,
             }],
             frontier: Ts(9),
@@ -69,7 +69,7 @@ fn examples() -> Vec<Wire> {
             states: Vec::new(),
         }])),
         answer(AnswerPart::Done {
-            outcomes: vec![(KeyRange::FULL, Err(error.clone())), (KeyRange::FULL, Ok(7))],
+            outcomes: [(KeyRange::FULL, Err(error.clone())), (KeyRange::FULL, Ok(7))].into(),
             more: true,
         }),
         Wire::Staged { payload, range: KeyRange::FULL, chunk: 1, outcome: Err(error) },

@@ -5,6 +5,7 @@
 //! reference, the reference itself elsewhere).
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 mod call;
 pub mod cast;
@@ -39,7 +40,7 @@ use crate::{types::Type, value::Value};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EvalContext {
     /// Session time zone as `SHOW timezone` prints it: an IANA name or a fixed offset such as `+02`.
-    pub time_zone: String,
+    pub time_zone: SmolStr,
     /// Microseconds since 1970-01-01 UTC at the start of the statement's transaction.
     pub now: i64,
 }

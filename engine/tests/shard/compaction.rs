@@ -352,7 +352,7 @@ fn a_segment_goes_while_it_is_compacted() {
         });
         let read = left.scan.submit_as(rows(Vec::new()), |ordered| {
             ordered.read_ts = until;
-            ordered.ranges = halves.to_vec();
+            ordered.ranges = halves[..].into();
         });
         left.scan.run();
         assert_eq!(found(&left.scan, read), left.rows);

@@ -50,7 +50,7 @@ impl Table {
         let mut effects = Vec::new();
         while self.shard.step(&mut effects) == Progress::Busy {}
         match effects.pop() {
-            Some(Effect::Executed { mut outcomes, .. }) => outcomes.remove(0).1,
+            Some(Effect::Executed { outcomes, .. }) => outcomes[0].1.clone(),
             other => panic!("not executed: {other:?}"),
         }
     }

@@ -23,7 +23,7 @@ use std::{
 };
 
 use carousel_engine::{
-    Shard, SqlError, Ts, Type, Value,
+    Few, Shard, SqlError, Ts, Type, Value,
     aggregate::{Group, GroupTable},
     array::arrow_cell_to_value,
     operation::{
@@ -61,7 +61,7 @@ struct Collected {
     values: Vec<Row>,
     hashes: BTreeMap<KeyRange, u128>,
     groups: Vec<Group>,
-    outcomes: Option<Vec<(KeyRange, Result<u64, SqlError>)>>,
+    outcomes: Option<Few<(KeyRange, Result<u64, SqlError>)>>,
 }
 
 /// Rows that were staged for one shard and have not been supplied.
@@ -268,7 +268,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
             state = prediction.after;
         }
         let window = random.one_in(3).then(|| 1 + random.below(4) as u32);
-        let ranges = world
+        let ranges: Vec<KeyRange> = world
             .ranges
             .iter()
             .zip(&wanted)

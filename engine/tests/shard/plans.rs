@@ -28,7 +28,7 @@ fn count(shard: &mut Shard, ts: u64, predicate: Vec<Expr>) -> u64 {
     let mut effects = Vec::new();
     while shard.step(&mut effects) == Progress::Busy {}
     match effects.pop() {
-        Some(Effect::Executed { mut outcomes, .. }) => outcomes.remove(0).1.expect("a count"),
+        Some(Effect::Executed { outcomes, .. }) => outcomes[0].1.clone().expect("a count"),
         other => panic!("not executed: {other:?}"),
     }
 }

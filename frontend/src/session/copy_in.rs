@@ -105,7 +105,8 @@ impl Session<'_> {
         }
         // The message is that of the first rows, with all rows instead of them.
         let request = rows.copy.request(first)?;
-        let mut message = Request { tables: request.tables, ranges: request.ranges, body: request.body };
+        let mut message =
+            Request { tables: request.tables.into(), ranges: request.ranges.into(), body: request.body };
         let is_staged = staging.is_some();
         if let Some(staging) = staging {
             let payload = self.connection.interrupts.guard(staging.finish()).await??;

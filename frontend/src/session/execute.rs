@@ -286,7 +286,8 @@ impl Session<'_> {
             cursor.finish()?;
             return Ok(Ok(cursor));
         }
-        let message = Request { tables: request.tables, ranges: request.ranges, body: request.body };
+        let message =
+            Request { tables: request.tables.into(), ranges: request.ranges.into(), body: request.body };
         let isolation = self.read_isolation(statement);
         match self.submit(message, isolation, writes).await? {
             Ok((part, submission)) => {

@@ -308,7 +308,7 @@ impl Session<'_> {
 
     /// What values need to know of the session when they are read or written as text.
     fn eval_context(&self) -> EvalContext {
-        EvalContext { time_zone: self.settings.get("timezone").to_owned(), now: self.transaction.timestamp() }
+        EvalContext { time_zone: self.settings.get("timezone").into(), now: self.transaction.timestamp() }
     }
 
     /// What expressions of a statement may ask of the session.

@@ -173,7 +173,11 @@ impl Reader for ClusterReader {
         if let Body::Data(data) = &mut body {
             data.read_ts = self.read_ts;
         }
-        let first = Step::Submit(self.client.clone(), Request { tables, ranges, body }, self.isolation);
+        let first = Step::Submit(
+            self.client.clone(),
+            Request { tables: tables.into(), ranges: ranges.into(), body },
+            self.isolation,
+        );
         let over = self.over.clone();
         let read = move |step: Option<Step>| async move {
             let mut submission = match step? {

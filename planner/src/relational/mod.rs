@@ -161,7 +161,7 @@ impl Planner<'_> {
     pub(crate) fn relational(&mut self, query: &ast::Query) -> Result<(RelationalPlan, Vec<OutputColumn>)> {
         self.shared.relational = Some(Environment {
             catalog: Arc::new(self.catalog.clone()),
-            tables: Vec::new(),
+            tables: Default::default(),
             ctes: Vec::new(),
             depth: 0,
             subqueries: Vec::new(),

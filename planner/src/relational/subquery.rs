@@ -91,7 +91,7 @@ impl Resolver<'_> {
             catalog: &catalog,
             settings: self.settings,
             shared: std::mem::take(self.shared),
-            tables: Vec::new(),
+            tables: Default::default(),
         };
         let planned = planner.relational_query(query, Some(Arc::new(self.scope.clone())));
         let Planner { shared, tables, .. } = planner;

@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use carousel_engine::{Ts, operation::OrderedOperation, position::KeyRange};
+use carousel_engine::{Few, Ts, operation::OrderedOperation, position::KeyRange};
 
 use super::{Core, global, local, supplies::staged_insert};
 use crate::{config::Configuration, message::Body, wire::Delivery};
@@ -66,14 +66,14 @@ impl Late {
     }
 
     /// What of an operation goes on and what waits.
-    pub(super) fn split(&self, ranges: &[KeyRange], is_write: bool) -> (Vec<KeyRange>, Vec<KeyRange>) {
+    pub(super) fn split(&self, ranges: &Few<KeyRange>, is_write: bool) -> (Few<KeyRange>, Few<KeyRange>) {
         if self.ranges.is_empty() {
-            return (ranges.to_vec(), Vec::new());
+            return (ranges.clone(), Few::default());
         }
         if !is_write && ranges.iter().any(|range| self.is_late(range)) {
-            return (Vec::new(), ranges.to_vec());
+            return (Few::default(), ranges.clone());
         }
-        ranges.iter().partition(|range| !self.is_late(range))
+        ranges.iter().copied().partition(|range| !self.is_late(range))
     }
 
     /// An operation waits for its ranges.

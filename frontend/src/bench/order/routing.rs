@@ -8,7 +8,7 @@ use carousel_cluster::{
     message::{Body, Data, Message, MessageId, ProcessId},
 };
 use carousel_engine::{
-    TableId,
+    Few, TableId,
     operation::{Operation, OperationKind, Read, ReadOutput},
     position::KeyRange,
 };
@@ -22,7 +22,7 @@ const RINGS: [u32; 4] = [16, 128, 1_024, 8_192];
 const REPLICATION: u32 = 3;
 const ROUNDS: usize = 21;
 
-fn message(is_write: bool, ranges: Vec<KeyRange>, replica_offset: u32) -> Message {
+fn message(is_write: bool, ranges: Few<KeyRange>, replica_offset: u32) -> Message {
     let kind = match is_write {
         true => OperationKind::Truncate,
         false => OperationKind::Read(Read {
@@ -34,12 +34,12 @@ fn message(is_write: bool, ranges: Vec<KeyRange>, replica_offset: u32) -> Messag
     let data =
         Data { operation: operation.into(), read_ts: None, replica_offset, fallible: false, staged: None };
     let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 };
-    Message { id, tables: Vec::new(), ranges, body: Body::Data(data) }
+    Message { id, tables: Default::default(), ranges, body: Body::Data(data) }
 }
 
 /// The destinations of a write, found by looking at every process's ranges.
-fn look_at_all(held: &[(ProcessId, Vec<KeyRange>)], message: &Message) -> Vec<(ProcessId, Vec<KeyRange>)> {
-    let mut destinations: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+fn look_at_all(held: &[(ProcessId, Vec<KeyRange>)], message: &Message) -> Vec<(ProcessId, Few<KeyRange>)> {
+    let mut destinations: BTreeMap<ProcessId, Few<KeyRange>> = BTreeMap::new();
     for (process, ranges) in held {
         for range in ranges.iter().filter(|range| message.ranges.iter().any(|r| r.overlaps(range))) {
             destinations.entry(*process).or_default().push(*range);
@@ -94,7 +94,7 @@ pub fn measure() -> Result<Report, Failure> {
                 vec![KeyRange::new(ranges[first].first, ranges[first + count - 1].last)]
             };
             let messages: Vec<Message> =
-                (0..64).map(|index| message(is_write, somewhere(index), index as u32)).collect();
+                (0..64).map(|index| message(is_write, somewhere(index).into(), index as u32)).collect();
             let destinations = config.destset(&messages[0]);
             if is_write && destinations != look_at_all(&held, &messages[0]) {
                 return Err(Failure::job(format!("a {name} goes to {destinations:?}, which is wrong")));

@@ -9,7 +9,7 @@ use carousel_cluster::{
     message::{Body, Data, Ddl, ReadIsolation},
 };
 use carousel_engine::{
-    TableSchema, Ts, Type, Value,
+    Few, TableSchema, Ts, Type, Value,
     expr::{CompareOp, EvalContext, Expr},
     operation::{
         Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch, Update,
@@ -62,7 +62,8 @@ impl Table {
             partitioning: Partitioning::Hash { columns: vec![0] },
         };
         let body = Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema), if_not_exists: false });
-        let created = client.submit(Request { tables: Vec::new(), ranges: Vec::new(), body }).await;
+        let created =
+            client.submit(Request { tables: Default::default(), ranges: Default::default(), body }).await;
         finish(created.map_err(Failure::job)?).await?;
         let catalog = client.catalog();
         let schema = catalog.table(NAME).ok_or_else(|| Failure::job("the table was not created"))?.clone();
@@ -79,7 +80,7 @@ impl Table {
         let values: ArrayRef = Arc::new(Int64Array::from(vec![0; keys.len()]));
         let rows = RecordBatch::try_new(self.schema.arrow(), vec![ids, values]).map_err(Failure::job)?;
         let positions = self.schema.partitioning.positions(&self.schema.columns, &rows);
-        let ranges = normalise(positions.iter().copied().map(KeyRange::point).collect());
+        let ranges = normalise(positions.iter().copied().map(KeyRange::point).collect()).into();
         let rows =
             InsertRows::Inline(RowBatch { rows, positions, ordinals: (0..keys.len() as u64).collect() });
         let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
@@ -87,15 +88,15 @@ impl Table {
         finish(self.client.submit(request).await.map_err(Failure::job)?).await.map(drop)
     }
 
-    fn request(&self, kind: OperationKind, ranges: Vec<KeyRange>, fallible: bool) -> Request {
+    fn request(&self, kind: OperationKind, ranges: Few<KeyRange>, fallible: bool) -> Request {
         let operation = Arc::new(Operation { table: self.schema.id, context: EvalContext::default(), kind });
         let data =
             Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible, staged: None };
-        Request { tables: vec![(self.schema.id, self.schema.version)], ranges, body: Body::Data(data) }
+        Request { tables: [(self.schema.id, self.schema.version)].into(), ranges, body: Body::Data(data) }
     }
 
-    fn point(&self, key: u64) -> Vec<KeyRange> {
-        vec![KeyRange::point(self.schema.partitioning.position(&[Value::Int8(key as i64)]))]
+    fn point(&self, key: u64) -> Few<KeyRange> {
+        [KeyRange::point(self.schema.partitioning.position(&[Value::Int8(key as i64)]))].into()
     }
 
     /// `UPDATE counter SET value = $2 WHERE id = $1`, which cannot fail.
@@ -122,14 +123,14 @@ impl Table {
     /// # Errors
     /// As the cluster answers, with the SQLSTATE.
     pub async fn count(&self, isolation: ReadIsolation) -> Result<usize, Failure> {
-        self.select(Vec::new(), &[0, 1], vec![KeyRange::FULL], isolation).await.map(|rows| rows.len())
+        self.select(Vec::new(), &[0, 1], [KeyRange::FULL].into(), isolation).await.map(|rows| rows.len())
     }
 
     async fn select(
         &self,
         predicate: Vec<Expr>,
         columns: &[usize],
-        ranges: Vec<KeyRange>,
+        ranges: Few<KeyRange>,
         isolation: ReadIsolation,
     ) -> Result<Vec<Vec<u64>>, Failure> {
         let projection = columns.iter().map(|column| Expr::column(*column, Type::Int8)).collect();
@@ -156,7 +157,7 @@ impl Table {
         for _ in 0..replicas {
             // One read after the other goes to the next replica.
             let rows =
-                self.select(Vec::new(), &[0, 1], vec![KeyRange::FULL], ReadIsolation::Sequential).await?;
+                self.select(Vec::new(), &[0, 1], [KeyRange::FULL].into(), ReadIsolation::Sequential).await?;
             let wrong = rows.iter().find(|row| written.get(row[0] as usize) != Some(&row[1]));
             if let Some(row) = wrong {
                 let expected = written.get(row[0] as usize);
