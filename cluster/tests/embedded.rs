@@ -26,7 +26,7 @@ use carousel_cluster::{
     message::{Body, Data, Ddl, ProcessId, ReadIsolation, StagedPayload},
 };
 use carousel_engine::{
-    SqlState, TableSchema, Ts, Type, Value,
+    Few, SqlState, TableSchema, Ts, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
     expr::{CompareOp, EvalContext, Expr},
     operation::{
@@ -89,7 +89,7 @@ impl Table {
         RowBatch { rows: batch, positions, ordinals: (0..rows.len() as u64).collect() }
     }
 
-    fn request(&self, kind: OperationKind, ranges: Vec<KeyRange>, fallible: bool) -> Request {
+    fn request(&self, kind: OperationKind, ranges: impl Into<Few<KeyRange>>, fallible: bool) -> Request {
         let operation = Arc::new(Operation { table: self.schema.id, context: EvalContext::default(), kind });
         let data =
             Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible, staged: None };
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    fn insert_request(&self, rows: InsertRows, ranges: Vec<KeyRange>) -> Request {
+    fn insert_request(&self, rows: InsertRows, ranges: impl Into<Few<KeyRange>>) -> Request {
         let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
         self.request(OperationKind::Insert(insert), ranges, true)
     }
