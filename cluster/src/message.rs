@@ -188,7 +188,7 @@ pub struct Data {
     /// Whether a write can fail while it runs, so that its ranges must vote (DESIGN, decision 5).
     pub fallible: bool,
     /// The staged payload that an INSERT names, see [`StagedPayload`].
-    pub staged: Option<StagedPayload>,
+    pub staged: Option<Box<StagedPayload>>,
 }
 
 /// A payload that was sent to its destinations before the message (DESIGN, decision 12).

@@ -275,6 +275,11 @@ impl Network {
         registry.mailboxes.contains_key(&to) || registry.remote.contains_key(&(from, to))
     }
 
+    /// Whether processes elsewhere can be reached.
+    pub(crate) fn goes_elsewhere(&self) -> bool {
+        !self.registry.read().remote.is_empty()
+    }
+
     fn leave_life(&self, id: ProcessId, life: u64) {
         let mut registry = self.registry.write();
         if registry.mailboxes.get(&id).is_some_and(|mailbox| mailbox.life == life) {

@@ -76,6 +76,18 @@ impl Parcel {
         }
     }
 
+    /// Serialises the operation and forgets it otherwise. Who has made it does that best: to serialise it, and to free what it
+    /// consists of, costs others more.
+    ///
+    /// # Errors
+    /// XX000 when it cannot be serialised.
+    pub fn close(&mut self) -> Result<(), SqlError> {
+        let unwritable = |error| SqlError::internal(format!("an operation cannot be serialised: {error}"));
+        self.seal().map_err(unwritable)?;
+        self.opened = OnceLock::new();
+        Ok(())
+    }
+
     /// About how many bytes it takes.
     pub fn weight(&self) -> usize {
         match self.opened.get().map(|operation| &operation.kind) {
@@ -90,7 +102,8 @@ impl Parcel {
 
     fn seal(&self) -> Result<&Bytes, postcard::Error> {
         if let (None, Some(operation)) = (self.sealed.get(), self.opened.get()) {
-            let bytes = form::append(operation, Vec::with_capacity(POINT))?.into();
+            // In one piece, without room behind.
+            let bytes = form::append(operation, Vec::with_capacity(POINT))?.into_boxed_slice().into();
             // Somebody else may have been faster, with the same.
             let _ = self.sealed.set(bytes);
         }
@@ -162,6 +175,14 @@ mod tests {
         assert!(carried.opened.get().is_none(), "nobody has looked at it");
         assert_eq!(format!("{carried:?}"), format!("{:?}", truncate(7)));
         assert_eq!(carried.open().expect("it is an operation").table, TableId(7));
+    }
+
+    #[test]
+    fn what_is_closed_can_be_opened_again() {
+        let mut parcel = Parcel::from(truncate(7));
+        parcel.close().expect("it can be serialised");
+        assert!(parcel.opened.get().is_none());
+        assert_eq!(parcel.open().expect("it is an operation").table, TableId(7));
     }
 
     #[test]

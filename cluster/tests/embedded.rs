@@ -425,7 +425,7 @@ async fn staged_rows_are_inserted_even_when_a_copy_is_damaged() {
     }
     let mut request = table.insert_request(InsertRows::Staged(id), staged_ranges(&payload));
     if let Body::Data(data) = &mut request.body {
-        data.staged = Some(payload.clone());
+        data.staged = Some(Box::new(payload.clone()));
     }
     assert_eq!(table.write(request).await, Ok(1000));
     let model: BTreeMap<i64, i64> = rows.iter().copied().collect();
@@ -438,7 +438,7 @@ async fn staged_rows_are_inserted_even_when_a_copy_is_damaged() {
     late.latest = Ts(1);
     let mut request = table.insert_request(InsertRows::Staged(id), staged_ranges(&late));
     if let Body::Data(data) = &mut request.body {
-        data.staged = Some(late);
+        data.staged = Some(Box::new(late));
     }
     let outcome = client.submit(request).await.expect("submitted").finish().await;
     assert!(matches!(outcome, Err(Failure::Stale { .. })), "{outcome:?}");
@@ -639,7 +639,7 @@ async fn staged_rows_belong_to_the_table_they_were_staged_for() {
         let payload = stager.finish().await.expect("every holder has it");
         let mut request = table.insert_request(InsertRows::Staged(payload.id), staged_ranges(&payload));
         if let Body::Data(data) = &mut request.body {
-            data.staged = Some(payload);
+            data.staged = Some(Box::new(payload));
         }
         request
     };

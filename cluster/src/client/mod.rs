@@ -259,8 +259,11 @@ impl Client {
     /// # Errors
     /// 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
     /// client process has been stopped, XX001 when it has stopped because the routers have lost their log.
-    pub async fn submit(&self, request: Request) -> Result<Submission, SqlError> {
-        self.submit_read(request, ReadIsolation::Sequential).await
+    pub fn submit(
+        &self,
+        request: Request,
+    ) -> impl Future<Output = Result<Submission, SqlError>> + Send + use<'_> {
+        self.submit_read(request, ReadIsolation::Sequential)
     }
 
     /// As [`Client::submit`], but a read that has no pin is ordered among the writes as `isolation` says.
@@ -269,11 +272,16 @@ impl Client {
     /// As [`Client::submit`].
     pub async fn submit_read(
         &self,
-        request: Request,
+        mut request: Request,
         isolation: ReadIsolation,
     ) -> Result<Submission, SqlError> {
         let expected = || self.expected_bytes(&request.body);
         let admitted = self.shared.admission.admit(&request.body, self.memory(), expected)?;
+        if let Body::Data(data) = &mut request.body
+            && self.shared.network.goes_elsewhere()
+        {
+            data.operation.close()?;
+        }
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
         let changes = match &request.body {
             Body::Data(data) => data.operation.is_write(),

@@ -635,7 +635,7 @@ impl Core {
                 false => self.submit_at_its_time(operation),
             }
         }
-        if let Some(staged) = data.staged.as_ref().filter(|_| !chunks.is_empty()) {
+        if let Some(staged) = data.staged.as_deref().filter(|_| !chunks.is_empty()) {
             let payload = Arc::new(staged.clone());
             let taken = vec![0; self.options.shards];
             let supplying =

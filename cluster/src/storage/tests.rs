@@ -227,7 +227,7 @@ impl Scene {
             read_ts: None,
             replica_offset: 0,
             fallible: true,
-            staged: Some(staged),
+            staged: Some(Box::new(staged)),
         };
         self.deliver_naming(number, ts, vec![(TableId(1), Ts(1))], Body::Data(data));
     }

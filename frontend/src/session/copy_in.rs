@@ -150,7 +150,7 @@ fn name_payload(message: &mut Request, payload: StagedPayload) -> Result<()> {
         && let OperationKind::Insert(insert) = &mut data.operation.open_mut()?.kind
     {
         insert.rows = InsertRows::Staged(payload.id);
-        data.staged = Some(payload);
+        data.staged = Some(Box::new(payload));
         return Ok(());
     }
     Err(SqlError::internal("COPY made a message that inserts nothing").into())

@@ -393,7 +393,7 @@ impl Session<'_> {
         if let OperationKind::Insert(insert) = &mut operation.kind {
             insert.rows = InsertRows::Staged(staged.id);
         }
-        data.staged = Some(staged);
+        data.staged = Some(Box::new(staged));
         Ok(())
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn chunks_in(staged: &StagedPayload, ranges: &[KeyRange]) -> Vec<(usi
 /// The staged payload of a delivery that is an INSERT of one.
 pub(super) fn staged_insert(delivery: &Delivery) -> Option<&StagedPayload> {
     match &delivery.message.body {
-        Body::Data(data) => data.staged.as_ref().filter(|_| match data.operation.open() {
+        Body::Data(data) => data.staged.as_deref().filter(|_| match data.operation.open() {
             Ok(operation) => matches!(&operation.kind, OperationKind::Insert(insert)
                 if matches!(insert.rows, InsertRows::Staged(_))),
             Err(_) => false,
