@@ -118,6 +118,10 @@ impl Table {
 
     pub(crate) fn statistics(&self) -> TableStatistics {
         let distinct = |column: usize| {
+            // Also where nothing has been encoded.
+            if self.schema.primary_key == [column] {
+                return self.keys.len().max(1) as u64;
+            }
             let values = self.segments.iter().filter_map(|segment| segment.columns[column].base.as_ref());
             values.map(|base| base.distinct()).max().unwrap_or(1)
         };

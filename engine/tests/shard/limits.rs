@@ -94,7 +94,15 @@ fn statistics_tell_rows_bytes_and_values() {
     let scan = Scan::with(100_000, Options { segment_rows: 10_000, ..Options::default() });
     let [statistics] = scan.shard.statistics().try_into().expect("one table");
     assert_eq!((statistics.rows, statistics.bytes), (100_000, scan.shard.memory() as u64));
-    assert_eq!(statistics.distinct, [10_000, 10, 7]);
+    assert_eq!(statistics.distinct, [100_000, 10, 7]);
     assert_eq!(statistics.expected_rows(&vec![compare_equal(1, 3)]), 10_000);
     assert_eq!(statistics.expected_rows(&vec![compare_equal(1, 3), compare_equal(2, 3)]), 1_429);
+}
+
+/// Before anything is encoded nothing is known of other columns than the key; many updates by it must be admitted.
+#[test]
+fn a_key_has_one_row_from_the_beginning() {
+    let scan = Scan::with(1_000, Options::default());
+    let [statistics] = scan.shard.statistics().try_into().expect("one table");
+    assert_eq!(statistics.expected_rows(&vec![compare_equal(0, 3)]), 1);
 }
