@@ -73,6 +73,9 @@ const CHECKPOINT_WINDOW: u32 = 1;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
 
+/// What is known of an operation in one range: rows, or the error and the shard that it comes from.
+type Known = Result<u64, (usize, SqlError)>;
+
 /// An operation that shards work on.
 #[derive(Debug)]
 struct Running {
@@ -86,7 +89,7 @@ struct Running {
     /// Shards that have not executed it.
     executing: SmallVec<[usize; 4]>,
     /// Outcomes of the primary ranges it acts on here, ascending, with the shard that failed.
-    outcomes: SmallVec<[(KeyRange, Result<u64, (usize, SqlError)>); 1]>,
+    outcomes: SmallVec<[(KeyRange, Known); 1]>,
     /// Rows of a write, held back until its end.
     rows: Vec<AnswerPart>,
     /// What they take.

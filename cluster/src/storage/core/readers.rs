@@ -32,13 +32,13 @@ impl Core {
 
     /// Notes whether a read waits for its reader: none of its shards may send anything.
     pub(super) fn note_stalled(&mut self, time: Ts) {
-        let is_stalled = |running: &Box<Running>| {
+        let is_stalled = |running: &Running| {
             let full = |shard: &usize| {
                 running.unread.iter().filter(|from| *from == shard).count() >= READ_WINDOW as usize
             };
             !running.executing.is_empty() && running.executing.iter().all(full)
         };
-        if self.running.get(&time).is_some_and(is_stalled) {
+        if self.running.get(&time).is_some_and(|running| is_stalled(running)) {
             self.stalled.insert(time);
         } else {
             self.stalled.remove(&time);
