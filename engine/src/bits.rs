@@ -1,5 +1,7 @@
 //! Bitmaps over the rows of a segment, in words of 64.
 
+use std::cell::OnceCell;
+
 use serde::{Deserialize, Serialize};
 
 use crate::block::numbers;
@@ -105,7 +107,22 @@ impl Bits {
     }
 
     /// The bits of some rows.
-    pub(crate) fn gather(&self, rows: &[u32]) -> Bits {
+    pub(crate) fn gather(&self, picked: &Picked) -> Bits {
+        /// Where fewer bits than one in so many are set, they are looked for rather than asked for row by row.
+        const RARE: usize = 8;
+        let rows = picked.rows;
+        if self.count() * RARE <= self.len
+            && let Some(ranks) = picked.ranks()
+        {
+            let mut bits = Bits::zeros(rows.len());
+            for (index, (word, mask)) in self.words.iter().zip(&ranks.mask).enumerate() {
+                for_bits(&[word & mask], |bit| {
+                    let before = (mask & ((1 << bit) - 1)).count_ones();
+                    bits.set((ranks.before[index] + before) as usize);
+                });
+            }
+            return bits;
+        }
         let word = |rows: &[u32]| {
             let bits = rows.iter().zip(0..).map(|(row, at)| u64::from(self.get(*row as usize)) << at);
             bits.fold(0, |word, bit: u64| word | bit)
@@ -125,6 +142,42 @@ impl Bits {
                 })
             })
         })
+    }
+}
+
+/// Some rows of a segment, whose cells are taken from several columns.
+#[derive(Debug)]
+pub(crate) struct Picked<'a> {
+    pub(crate) rows: &'a [u32],
+    ranks: OnceCell<Option<Ranks>>,
+}
+
+/// Which rows they are, as bits, and how many of them come before each word of these.
+#[derive(Debug)]
+struct Ranks {
+    mask: Vec<u64>,
+    before: Vec<u32>,
+}
+
+impl<'a> Picked<'a> {
+    pub(crate) fn new(rows: &'a [u32]) -> Picked<'a> {
+        Picked { rows, ranks: OnceCell::new() }
+    }
+
+    /// `None` when they do not ascend.
+    fn ranks(&self) -> Option<&Ranks> {
+        let make = || {
+            let rows = Some(self.rows).filter(|rows| rows.is_sorted_by(|a, b| a < b))?;
+            let mut mask = vec![0; rows.last().map_or(0, |last| *last as usize / 64 + 1)];
+            rows.iter().for_each(|row| mask[*row as usize / 64] |= 1 << (row % 64));
+            let mut before = Vec::with_capacity(mask.len());
+            mask.iter().fold(0, |all, word: &u64| {
+                before.push(all);
+                all + word.count_ones()
+            });
+            Some(Ranks { mask, before })
+        };
+        self.ranks.get_or_init(make).as_ref()
     }
 }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::{
-    column::{EncodedColumn, Physical, SegmentColumn, physical},
+    column::{Codes, EncodedColumn, Physical, SegmentColumn, physical},
     schema::Column,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// The hash of a row is that of the sum of its cells' hashes, each of which says which column it is in: so the segment is
 /// walked column by column, and a value that many rows have is hashed once.
 pub(crate) fn add_rows(sum: u128, columns: &[SegmentColumn], types: &[Column], rows: &[u32]) -> u128 {
-    let mut sums = vec![0u128; rows.len()];
+    let mut sums = Sums { of_all: 0, of_row: vec![0; rows.len()] };
     let mut sorted = Cow::Borrowed(rows);
     if !rows.is_sorted() {
         sorted.to_mut().sort_unstable();
@@ -25,7 +25,16 @@ pub(crate) fn add_rows(sum: u128, columns: &[SegmentColumn], types: &[Column], r
     for (index, (column, definition)) in columns.iter().zip(types).enumerate() {
         Cells { physical: physical(&definition.ty), seed: index as u64 }.add(&mut sums, column, &sorted);
     }
-    sums.into_iter().fold(sum, |sum, cells| sum.wrapping_add(xxh3_128(&cells.to_le_bytes())))
+    let Sums { of_all, of_row } = sums;
+    let hash = |cells: u128| xxh3_128(&cells.wrapping_add(of_all).to_le_bytes());
+    of_row.into_iter().fold(sum, |sum, cells| sum.wrapping_add(hash(cells)))
+}
+
+/// The sums of the hashes of rows' cells.
+struct Sums {
+    /// What each row has besides.
+    of_all: u128,
+    of_row: Vec<u128>,
 }
 
 /// The cells of a column.
@@ -61,9 +70,16 @@ impl Cells {
     }
 
     /// Adds the hash of the cell of each row; the rows ascend.
-    fn add(&self, sums: &mut [u128], column: &SegmentColumn, rows: &[u32]) {
+    fn add(&self, sums: &mut Sums, column: &SegmentColumn, rows: &[u32]) {
         let encoded = rows.partition_point(|row| (*row as usize) < column.base_rows);
-        let ((encoded, plain), (sums, later)) = (rows.split_at(encoded), sums.split_at_mut(encoded));
+        let (encoded, plain) = rows.split_at(encoded);
+        if plain.is_empty()
+            && let Some(base) = &column.base
+            && self.add_few(sums, base, encoded)
+        {
+            return;
+        }
+        let (sums, later) = sums.of_row.split_at_mut(encoded.len());
         for (sum, row) in later.iter_mut().zip(plain) {
             let row = *row as usize;
             *sum = sum.wrapping_add(match self.physical {
@@ -76,6 +92,26 @@ impl Cells {
         if let Some(base) = &column.base {
             self.add_encoded(sums, base, encoded);
         }
+    }
+
+    /// Adds the hashes of a column of at most two values: to most rows that of the one that most of them may have. Whether it
+    /// is such a column.
+    fn add_few(&self, sums: &mut Sums, base: &EncodedColumn, rows: &[u32]) -> bool {
+        let one = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
+        match &base.codes {
+            _ if base.all_null => one(&mut sums.of_all, self.null()),
+            _ if base.nulls.is_some() => return false,
+            Codes::Constant => one(&mut sums.of_all, self.code(base, 0)),
+            Codes::Bit(bits) => {
+                let most = self.code(base, 0);
+                one(&mut sums.of_all, most);
+                let others = self.code(base, 1).wrapping_sub(most);
+                let rows = sums.of_row.iter_mut().zip(rows).filter(|(_, row)| bits.get(**row as usize));
+                rows.for_each(|(sum, _)| one(sum, others));
+            }
+            _ => return false,
+        }
+        true
     }
 
     fn add_encoded(&self, sums: &mut [u128], base: &EncodedColumn, rows: &[u32]) {

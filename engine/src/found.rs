@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 use arrow::array::ArrayRef;
 
 use crate::{
+    bits::Picked,
     block::{BLOCK_BYTES, Block},
     column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
     content_hash,
@@ -466,11 +467,12 @@ impl Table {
         };
         let Some((slot, rows)) = blocks.found.runs().last() else { return Ok(Made::All) };
         let (segment, rows) = (&self.segments[slot as usize], &rows[rows.len() - making.rows..]);
+        let picked = Picked::new(rows);
         let mut left = self.options.block_cells.max(1);
         while left > 0
             && let Some(column) = segment.columns.get(making.columns.len())
         {
-            making.columns.push(column.part(&self.schema.columns[making.columns.len()].ty, rows));
+            making.columns.push(column.part(&self.schema.columns[making.columns.len()].ty, &picked));
             left = left.saturating_sub(rows.len());
         }
         if making.columns.len() < segment.columns.len() {

@@ -7,6 +7,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::{
     batch_size::in_parts,
+    bits::Picked,
     column::{GOOD_PART, SegmentColumn, Take},
     compaction::Compaction,
     error::Result,
@@ -111,7 +112,9 @@ impl Segment {
     /// Some of its rows, which ascend, with their versions, as a segment of another piece. It is to be compacted: until then
     /// it has the domains of its columns in common with the others that are made of this one.
     pub(crate) fn divide(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
-        let divide = |(column, definition): (&SegmentColumn, &Column)| column.divided(&definition.ty, rows);
+        let picked = Picked::new(rows);
+        let divide =
+            |(column, definition): (&SegmentColumn, &Column)| column.divided(&definition.ty, &picked);
         let columns: Vec<SegmentColumn> = self.columns.iter().zip(columns).map(divide).collect();
         Segment {
             encoded: columns.iter().map(|column| column.base_rows).min().unwrap_or(rows.len()),
@@ -125,8 +128,9 @@ impl Segment {
 
     /// Some of its rows, with their versions, as a segment of another piece.
     pub(crate) fn extract(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
+        let picked = Picked::new(rows);
         let extract = |(column, definition): (&SegmentColumn, &Column)| {
-            SegmentColumn::of(column.extract(&definition.ty, rows), rows.len(), &definition.ty)
+            SegmentColumn::of(column.extract(&definition.ty, &picked), rows.len(), &definition.ty)
         };
         let columns = self.columns.iter().zip(columns).map(extract).collect();
         let mut segment = Segment::of(piece, columns, rows.len(), Ts::ZERO);
@@ -165,11 +169,24 @@ impl Segment {
         if let Partitioning::Hash { columns } = &schema.partitioning {
             // Nothing has to be gathered first.
             let mut key = Vec::new();
-            let position = |row: &u32| {
-                self.write_cells(&schema.columns, columns, *row, Blanks::Trimmed, &mut key);
+            let mut position = |row: u32| {
+                self.write_cells(&schema.columns, columns, row, Blanks::Trimmed, &mut key);
                 hash_position(&key)
             };
-            return rows.iter().map(position).collect();
+            let column = if let [only] = columns[..] { Some(&self.columns[only]) } else { None };
+            let base = column.and_then(|column| Some((column.base.as_ref()?, column.base_rows)));
+            let Some((base, base_rows)) = base.filter(|(base, _)| base.max_code < rows.len() as u64) else {
+                return rows.iter().map(|row| position(*row)).collect();
+            };
+            // Rows that have the same code are at the same position.
+            let mut of_code: Vec<Option<Position>> = vec![None; base.max_code as usize + 1];
+            let of_row = |row: &u32| match *row as usize {
+                at if at < base_rows && !base.is_null(at) => {
+                    *of_code[base.codes.get(at) as usize].get_or_insert_with(|| position(*row))
+                }
+                _ => position(*row),
+            };
+            return rows.iter().map(of_row).collect();
         }
         let mut positions = Vec::with_capacity(rows.len());
         let of_part = &mut |part: Range<usize>| {

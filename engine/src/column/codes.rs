@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ahead::fetch_at,
-    bits::{Bits, for_bits},
+    bits::{Bits, Picked, for_bits},
     block::numbers,
 };
 
@@ -156,15 +156,16 @@ impl Codes {
     }
 
     /// The codes of some rows, with room for some more.
-    pub(super) fn gather(&self, rows: &[u32]) -> Codes {
+    pub(super) fn gather(&self, picked: &Picked) -> Codes {
         fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
             let mut taken = Vec::with_capacity(rows.len() + spare(rows.len()));
             taken.extend(rows.iter().map(|row| codes[*row as usize]));
             taken
         }
+        let rows = picked.rows;
         match self {
             Codes::Constant => Codes::Constant,
-            Codes::Bit(bits) => Codes::Bit(bits.gather(rows)),
+            Codes::Bit(bits) => Codes::Bit(bits.gather(picked)),
             Codes::U8(codes) => Codes::U8(take(codes, rows)),
             Codes::U16(codes) => Codes::U16(take(codes, rows)),
             Codes::U32(codes) => Codes::U32(take(codes, rows)),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ahead::{fetch, fetch_at},
-    bits::Bits,
+    bits::{Bits, Picked},
     block::{numbers, shared},
     error::Result,
     types::Type,
@@ -394,11 +394,11 @@ impl EncodedColumn {
     }
 
     /// Only some rows, with the same codes.
-    pub(super) fn keep(&self, rows: &[u32]) -> EncodedColumn {
-        let codes = self.codes.gather(rows);
-        let nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
+    pub(super) fn keep(&self, picked: &Picked) -> EncodedColumn {
+        let codes = self.codes.gather(picked);
+        let nulls = self.nulls_of(picked);
         EncodedColumn {
-            frequency: Frequency::new(&codes, self.max_code, rows.len(), nulls.as_ref()),
+            frequency: Frequency::new(&codes, self.max_code, picked.rows.len(), nulls.as_ref()),
             codes,
             domain: self.domain.clone(),
             extra: self.extra.clone(),
@@ -412,32 +412,37 @@ impl EncodedColumn {
 
     /// Some of its rows, of so many, as a column that has its domain in common with this one: to make it takes little more
     /// than to copy their codes.
-    pub(super) fn divided(&self, rows: &[u32], of: usize) -> EncodedColumn {
+    pub(super) fn divided(&self, picked: &Picked, of: usize) -> EncodedColumn {
         EncodedColumn {
-            codes: self.codes.gather(rows),
+            codes: self.codes.gather(picked),
             domain: self.domain.clone(),
             extra: self.extra.clone(),
-            frequency: self.frequency.of_part(rows.len(), of),
+            frequency: self.frequency.of_part(picked.rows.len(), of),
             filter: self.filter.clone(),
             table: self.table.clone(),
             by_code: self.by_code.anew(),
-            nulls: self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0),
+            nulls: self.nulls_of(picked),
             ..*self
         }
     }
 
+    /// Which of some rows are NULL, if there are any but not all.
+    fn nulls_of(&self, picked: &Picked) -> Option<Bits> {
+        self.nulls.as_ref().map(|nulls| nulls.gather(picked)).filter(|nulls| nulls.count() > 0)
+    }
+
     /// Some of its rows as a column of their own, whose dictionary has only what they need. What only speeds it up is
     /// left out, as it is when a column travels.
-    pub(super) fn part(&self, rows: &[u32]) -> EncodedColumn {
-        let nulls = self.nulls.as_ref().map(|nulls| nulls.gather(rows)).filter(|nulls| nulls.count() > 0);
-        let (codes, domain, sorted) = self.needed(rows);
+    pub(super) fn part(&self, picked: &Picked) -> EncodedColumn {
+        let nulls = self.nulls_of(picked);
+        let (codes, domain, sorted) = self.needed(picked);
         EncodedColumn {
             codes,
             domain: Arc::new(domain),
             sorted,
             extra: self.extra.clone(),
             max_code: 0,
-            made_of: rows.len(),
+            made_of: picked.rows.len(),
             frequency: Frequency::default(),
             // It may say yes to what only other rows have.
             filter: self.filter.as_deref().cloned().map(Arc::new),
@@ -449,19 +454,20 @@ impl EncodedColumn {
     }
 
     /// Some of its rows as a column of their own.
-    pub(super) fn extract(&self, rows: &[u32]) -> EncodedColumn {
-        let mut part = self.part(rows);
-        part.derive(rows.len());
+    pub(super) fn extract(&self, picked: &Picked) -> EncodedColumn {
+        let mut part = self.part(picked);
+        part.derive(picked.rows.len());
         part.by_code = self.by_code.anew();
         part
     }
 
     /// The codes of some rows, and the domain that they need.
-    fn needed(&self, rows: &[u32]) -> (Codes, Domain, u64) {
+    fn needed(&self, picked: &Picked) -> (Codes, Domain, u64) {
+        let rows = picked.rows;
         let entries = self.sorted as usize;
         let is_line = matches!(*self.domain, Domain::Linear { .. });
         if is_line || self.all_null || entries * 4 <= rows.len() || rows.len() == self.made_of {
-            return (self.codes.gather(rows), Domain::clone(&self.domain), self.sorted);
+            return (self.codes.gather(picked), Domain::clone(&self.domain), self.sorted);
         }
         let mut codes = self.codes.widened(rows);
         let mut place = vec![0u32; entries + 1];

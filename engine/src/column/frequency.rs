@@ -25,7 +25,15 @@ impl Frequency {
         let is_null = |row: usize| nulls.is_some_and(|nulls| nulls.get(row));
         if max_code < Frequency::EXACT {
             let mut exact = vec![0; max_code as usize + 1];
-            codes.for_each(rows, |code| exact[code as usize] += 1);
+            match codes {
+                Codes::Constant => exact[0] = rows as u32,
+                Codes::Bit(bits) => {
+                    let ones = bits.count() as u32;
+                    exact[0] = rows as u32 - ones;
+                    exact.iter_mut().skip(1).take(1).for_each(|count| *count = ones);
+                }
+                codes => codes.for_each(rows, |code| exact[code as usize] += 1),
+            }
             // A NULL has the first code.
             exact[0] -= nulls.map_or(0, Bits::count) as u32;
             return Frequency { exact, ..Frequency::default() };

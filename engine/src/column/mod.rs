@@ -36,7 +36,12 @@ use frequency::Frequency;
 use offsets::Offsets;
 pub(crate) use plain::{PlainColumn, PlainData, Take};
 
-use crate::{ahead::fetch, bits::Bits, error::Result, types::Type};
+use crate::{
+    ahead::fetch,
+    bits::{Bits, Picked},
+    error::Result,
+    types::Type,
+};
 
 /// The physical domain of a SQL type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,12 +247,17 @@ impl SegmentColumn {
 
     /// Some of its rows, which ascend, as they are: what is encoded has its domain in common with this column until it is
     /// [`compacted`](SegmentColumn::compacted).
-    pub(crate) fn divided(&self, ty: &Type, rows: &[u32]) -> SegmentColumn {
+    pub(crate) fn divided(&self, ty: &Type, picked: &Picked) -> SegmentColumn {
+        let rows = picked.rows;
         let encoded = rows.partition_point(|row| (*row as usize) < self.base_rows);
         let (encoded, plain) = rows.split_at(encoded);
         let base = self.base.as_ref().filter(|_| !encoded.is_empty());
+        let divide = |base: &EncodedColumn| match plain {
+            [] => base.divided(picked, self.base_rows),
+            _ => base.divided(&Picked::new(encoded), self.base_rows),
+        };
         SegmentColumn {
-            base: base.map(|base| base.divided(encoded, self.base_rows)),
+            base: base.map(divide),
             base_rows: encoded.len(),
             delta: self.delta.some(plain.iter().map(|row| *row as usize - self.base_rows), ty),
         }
@@ -260,13 +270,13 @@ impl SegmentColumn {
         if grown_little && is_part {
             self.absorb(ty);
             if let Some(base) = &self.base {
-                return SegmentColumn::of(base.extract(keep), keep.len(), ty);
+                return SegmentColumn::of(base.extract(&Picked::new(keep)), keep.len(), ty);
             }
         } else if grown_little && self.unused_bytes(keep) * part <= self.size() {
             self.absorb(ty);
             // Most of the domain is still in use.
             if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && keep.len() * 2 >= it.made_of) {
-                return SegmentColumn::of(base.keep(keep), keep.len(), ty);
+                return SegmentColumn::of(base.keep(&Picked::new(keep)), keep.len(), ty);
             }
         }
         self.encoded_anew(ty, keep)
@@ -290,13 +300,13 @@ impl SegmentColumn {
     }
 
     /// Some of its rows as a column of their own, all of them encoded.
-    pub(crate) fn extract(&self, ty: &Type, rows: &[u32]) -> EncodedColumn {
-        self.base_of(rows).map_or_else(|| self.encoded(ty, rows), |base| base.extract(rows))
+    pub(crate) fn extract(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
+        self.base_of(picked.rows).map_or_else(|| self.encoded(ty, picked.rows), |base| base.extract(picked))
     }
 
     /// As [`extract`](SegmentColumn::extract), for a column that travels.
-    pub(crate) fn part(&self, ty: &Type, rows: &[u32]) -> EncodedColumn {
-        self.base_of(rows).map_or_else(|| self.encoded(ty, rows), |base| base.part(rows))
+    pub(crate) fn part(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
+        self.base_of(picked.rows).map_or_else(|| self.encoded(ty, picked.rows), |base| base.part(picked))
     }
 
     /// The encoded part, if all of these rows are in it.
