@@ -141,7 +141,6 @@ impl Shard {
         }
         let addresses = table.append(range, batch.rows.columns(), &fresh, rider.ts);
         if table.has_keys() {
-            table.keys.reserve(fresh.len());
             for (row, address) in fresh.iter().zip(&addresses) {
                 table.keys.insert(Table::hash(keys.get(*row as usize)), *address);
             }

@@ -28,11 +28,21 @@ impl Entry {
     }
 }
 
+/// Parts of an index: each grows alone, so that nobody waits until all keys have been put elsewhere.
+pub(crate) const PARTS: usize = 64;
+
 /// The index of one table in one shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KeyIndex {
-    entries: HashTable<Entry>,
+    /// By the upper bits of the stored half of the hash.
+    parts: [HashTable<Entry>; PARTS],
     numbers: Numbers,
+}
+
+impl Default for KeyIndex {
+    fn default() -> Self {
+        KeyIndex { parts: [const { HashTable::new() }; PARTS], numbers: Numbers::default() }
+    }
 }
 
 /// What the rows of entries mean. When the rows of a segment get new numbers, the entries follow some at a time; until
@@ -50,8 +60,9 @@ struct Moved {
     slot: u32,
     /// From old numbers to new ones; [`GONE`] for rows that are not there any more.
     renumbered: Vec<u32>,
-    /// The buckets before this one have no entry with an old number.
-    next: usize,
+    /// The parts before this one, and the buckets of it before this one, have no entry with an old number.
+    part: usize,
+    bucket: usize,
 }
 
 /// The new number of a row that is not there any more.
@@ -84,12 +95,13 @@ impl Numbers {
         }
     }
 
-    /// Begins to go through the buckets anew when entries have been put into others.
-    fn note(&mut self, all_move: &Cell<bool>) {
+    /// Begins to go through the buckets of a part anew when its entries have been put into others.
+    fn note(&mut self, part: usize, all_move: &Cell<bool>) {
         if all_move.get()
             && let Some(moved) = &mut self.moved
+            && moved.part == part
         {
-            moved.next = 0;
+            moved.bucket = 0;
         }
     }
 }
@@ -100,11 +112,17 @@ fn spread(hash: u32) -> u64 {
 }
 
 impl KeyIndex {
+    /// The part that keys with this hash are in.
+    pub(crate) fn part(hash: u64) -> usize {
+        (hash as u32 >> (u32::BITS - PARTS.ilog2())) as usize
+    }
+
     /// The newest version of the key with this hash for which `is_key` holds.
     pub(crate) fn find(&self, hash: u64, mut is_key: impl FnMut(Address) -> bool) -> Option<Address> {
+        let entries = &self.parts[KeyIndex::part(hash)];
         let hash = hash as u32;
         let mut found = None;
-        self.entries.find(spread(hash), |entry| {
+        entries.find(spread(hash), |entry| {
             found = (entry.hash == hash).then(|| self.numbers.now(entry.stored)).flatten();
             found.is_some_and(&mut is_key)
         })?;
@@ -113,26 +131,29 @@ impl KeyIndex {
 
     /// Adds a key that is not there.
     pub(crate) fn insert(&mut self, hash: u64, address: Address) {
+        let part = KeyIndex::part(hash);
         let hash = hash as u32;
         let entry = Entry { hash, stored: self.numbers.stored(address) };
         let all_move = Cell::new(false);
-        self.entries.insert_unique(spread(hash), entry, |entry| entry.hash_again(&all_move));
-        self.numbers.note(&all_move);
+        self.parts[part].insert_unique(spread(hash), entry, |entry| entry.hash_again(&all_move));
+        self.numbers.note(part, &all_move);
     }
 
-    /// As [`insert`](KeyIndex::insert), with many keys and their hashes: in the order in which they lie, which spares most
-    /// accesses to memory.
-    pub(crate) fn insert_all(&mut self, mut keys: Vec<(u64, Address)>) {
-        self.reserve(keys.len());
-        let bucket = |hash: u64| spread(hash as u32) as usize & (self.entries.num_buckets() - 1);
-        keys.sort_unstable_by_key(|(hash, _)| bucket(*hash));
+    /// As [`insert`](KeyIndex::insert), with many keys of one part and their hashes: in the order in which they lie, which
+    /// spares most accesses to memory.
+    pub(crate) fn insert_all(&mut self, part: usize, mut keys: Vec<(u64, Address)>) {
+        let all_move = Cell::new(false);
+        self.parts[part].reserve(keys.len(), |entry| entry.hash_again(&all_move));
+        self.numbers.note(part, &all_move);
+        let last = self.parts[part].num_buckets() - 1;
+        keys.sort_unstable_by_key(|(hash, _)| spread(*hash as u32) as usize & last);
         keys.into_iter().for_each(|(hash, address)| self.insert(hash, address));
     }
 
     /// Lets the entry that points to `old` point to `new`. Returns whether there was one.
     pub(crate) fn replace(&mut self, hash: u64, old: Address, new: Address) -> bool {
-        let hash = hash as u32;
-        let KeyIndex { entries, numbers } = self;
+        let entries = &mut self.parts[KeyIndex::part(hash)];
+        let (hash, numbers) = (hash as u32, &self.numbers);
         let is_it = |entry: &Entry| entry.hash == hash && numbers.now(entry.stored) == Some(old);
         match entries.find_mut(spread(hash), is_it) {
             Some(entry) => {
@@ -145,8 +166,8 @@ impl KeyIndex {
 
     /// Removes the entry that points to `address`, if there is one.
     pub(crate) fn remove(&mut self, hash: u64, address: Address) {
-        let hash = hash as u32;
-        let KeyIndex { entries, numbers } = self;
+        let entries = &mut self.parts[KeyIndex::part(hash)];
+        let (hash, numbers) = (hash as u32, &self.numbers);
         let is_it = |entry: &Entry| entry.hash == hash && numbers.now(entry.stored) == Some(address);
         if let Ok(entry) = entries.find_entry(spread(hash), is_it) {
             entry.remove();
@@ -155,14 +176,15 @@ impl KeyIndex {
 
     /// Puts every entry where `to` says, and forgets those of which it says nothing: in one pass over all keys.
     pub(crate) fn readdress(&mut self, to: impl Fn(Address) -> Option<Address>) {
-        let KeyIndex { entries, numbers } = self;
-        entries.retain(|entry| match numbers.now(entry.stored).and_then(&to) {
+        let KeyIndex { parts, numbers } = self;
+        let mut follow = |entry: &mut Entry| match numbers.now(entry.stored).and_then(&to) {
             Some(address) => {
                 entry.stored = numbers.stored(address);
                 true
             }
             None => false,
-        });
+        };
+        parts.iter_mut().for_each(|entries| entries.retain(&mut follow));
         numbers.moved = None;
     }
 
@@ -181,29 +203,40 @@ impl KeyIndex {
         let slots = self.numbers.odd.len().max(slot as usize + 1);
         self.numbers.odd.resize(slots, false);
         self.numbers.odd[slot as usize] ^= true;
-        self.numbers.moved = Some(Moved { slot, renumbered, next: 0 });
+        self.numbers.moved = Some(Moved { slot, renumbered, part: 0, bucket: 0 });
     }
 
     /// Lets the entries of so many buckets follow their rows. Returns whether all have.
     pub(crate) fn follow(&mut self, buckets: usize) -> bool {
-        let KeyIndex { entries, numbers } = self;
-        let Some(first) = numbers.moved.as_ref().map(|moved| moved.next) else { return true };
-        let all = entries.num_buckets();
-        let until = all.min(first + buckets);
-        for bucket in first..until {
-            let Some(entry) = entries.get_bucket_mut(bucket) else { continue };
-            match numbers.now(entry.stored) {
-                Some(address) => entry.stored = numbers.stored(address),
-                None => {
-                    if let Ok(entry) = entries.get_bucket_entry(bucket) {
-                        entry.remove();
+        let KeyIndex { parts, numbers } = self;
+        let mut left = buckets;
+        while let Some(Moved { part, bucket, .. }) = numbers.moved {
+            let Some(entries) = parts.get_mut(part) else {
+                numbers.moved = None;
+                break;
+            };
+            if left == 0 {
+                return false;
+            }
+            let all = entries.num_buckets();
+            let until = all.min(bucket + left);
+            for bucket in bucket..until {
+                let Some(entry) = entries.get_bucket_mut(bucket) else { continue };
+                match numbers.now(entry.stored) {
+                    Some(address) => entry.stored = numbers.stored(address),
+                    None => {
+                        if let Ok(entry) = entries.get_bucket_entry(bucket) {
+                            entry.remove();
+                        }
                     }
                 }
             }
+            left -= until - bucket;
+            if let Some(moved) = &mut numbers.moved {
+                (moved.part, moved.bucket) = if until == all { (part + 1, 0) } else { (part, until) };
+            }
         }
-        numbers.moved.iter_mut().for_each(|moved| moved.next = until);
-        numbers.moved.take_if(|_| until == all);
-        until == all
+        true
     }
 
     /// Forgets that the rows of a segment have been renumbered: no entry leads to them.
@@ -213,20 +246,13 @@ impl KeyIndex {
 
     /// Number of keys.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Makes room for that many more keys.
-    pub(crate) fn reserve(&mut self, keys: usize) {
-        let all_move = Cell::new(false);
-        self.entries.reserve(keys, |entry| entry.hash_again(&all_move));
-        self.numbers.note(&all_move);
+        self.parts.iter().map(HashTable::len).sum()
     }
 
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
         let moved = self.numbers.moved.as_ref().map_or(0, |moved| moved.renumbered.len() * 4);
-        self.entries.len() * (size_of::<Entry>() + 1) + moved
+        self.len() * (size_of::<Entry>() + 1) + moved
     }
 }
 

@@ -19,26 +19,20 @@
 //! of its rows before the next change, and sends them later from where they are then. A piece that is held no more goes
 //! when garbage collection passes the change.
 
-use std::{collections::BTreeMap, ops::Range};
-
 use hashbrown::HashMap;
 
 use crate::{
-    batch_size::in_parts,
-    block::Block,
-    column::SegmentColumn,
-    error::{Result, SqlError},
     found::FoundRows,
     operation::{Effect, OrderedOperation, Ts},
-    pieces::{Piece, held_at},
+    pieces::Piece,
     position::{KeyRange, Position, boundaries, cut},
     primary_key::Address,
     rider::Change,
     riders::Riders,
-    schema::{Column, TableId},
+    schema::TableId,
     segment::Segment,
     shard::Shard,
-    table::{Table, shard_of},
+    table::Table,
 };
 
 /// The range of a segment that belongs to no piece.
@@ -136,88 +130,9 @@ impl Shard {
                 .is_some_and(|recut| self.inbox.front().is_none_or(|next| next.ts > recut.ts))
     }
 
-    /// Takes a block of rows: those of the range that belong to this shard. They begin at `begin`. The range is held here,
-    /// cut out by a [`Recut`] that has been executed when they are received; or the rows are what it was at `until`, see
-    /// [`Shard::restore_piece`], and those of the range that is held, if it is, begin no earlier.
-    ///
-    /// # Errors
-    /// When the block cannot be read, or has rows that do not belong to the table or the range.
-    pub fn install(
-        &mut self,
-        table: TableId,
-        range: KeyRange,
-        until: Option<Ts>,
-        block: &[u8],
-        begin: Ts,
-    ) -> Result<()> {
-        let Some(mut table) = self.tables.remove(&table) else {
-            return Err(SqlError::internal("rows of a table that does not exist"));
-        };
-        let outcome = self.install_into(&mut table, range, until, block, begin);
-        table.measure_changed();
-        self.tables.insert(table.schema.id, table);
-        outcome
-    }
-
-    fn install_into(
-        &mut self,
-        table: &mut Table,
-        range: KeyRange,
-        until: Option<Ts>,
-        block: &[u8],
-        begin: Ts,
-    ) -> Result<()> {
-        let (shard, shards) = Block::shard_of(block)?;
-        if shards == self.shards && shard != self.index {
-            return Ok(());
-        }
-        let schema = table.schema.clone();
-        let block = Block::from_bytes(block, &schema.columns)?;
-        let rows = block.rows;
-        let segment = Segment::of(NO_PIECE, block.into_columns(&schema.columns), rows, begin);
-        let own: Vec<u32> = match shards == self.shards || self.shards == 1 {
-            true => (0..rows as u32).collect(),
-            false => {
-                let identity = Table::identity(&schema);
-                let mut key = Vec::new();
-                let mut is_own = |row: u32| {
-                    segment.write_identity(&schema.columns, &identity, row, &mut key);
-                    shard_of(Table::hash(&key), self.shards) == self.index
-                };
-                (0..rows as u32).filter(|row| is_own(*row)).collect()
-            }
-        };
-        let mut of_piece: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        let mut last = 0;
-        let dropped = |piece: &Piece| piece.range == range && piece.until == until;
-        let dropped = until.and_then(|_| self.pieces.iter().position(dropped));
-        for (row, position) in own.iter().zip(segment.positions(&schema, &own)) {
-            let piece = match until {
-                None => held_at(&self.pieces, position, last),
-                Some(_) => dropped,
-            };
-            let piece = piece.filter(|_| range.contains(position));
-            let Some(piece) = piece else {
-                return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
-            };
-            last = piece;
-            of_piece.entry(piece).or_default().push(*row);
-        }
-        let mut segment = Some(segment);
-        for (piece, rows_of_piece) in of_piece {
-            let part = match &segment {
-                Some(whole) if rows_of_piece.len() < rows => {
-                    whole.extract(&schema.columns, &rows_of_piece, piece)
-                }
-                _ => segment.take().unwrap_or_else(|| Segment::new(piece, &schema.columns)),
-            };
-            table.adopt(part, piece, begin, until.is_none());
-        }
-        Ok(())
-    }
-
     /// Forgets the rows of a range that has been received in part, also those that a read under way has found.
     pub fn clear(&mut self, range: KeyRange) {
+        self.enter_all();
         for piece in 0..self.pieces.len() {
             if self.pieces[piece].is_held() && self.pieces[piece].lies_in(&range) {
                 for rider in self.riders.iter_mut() {
@@ -263,6 +178,7 @@ impl Shard {
 
     /// Changes the pieces. Nobody is on its revolution.
     pub(crate) fn recut_now(&mut self, recut: &Recut) {
+        self.enter_all();
         let boundaries = recut.boundaries();
         for piece in 0..self.pieces.len() {
             let Piece { range, .. } = self.pieces[piece];
@@ -369,43 +285,6 @@ impl Shard {
 type Moves = HashMap<u32, Vec<Address>>;
 
 impl Table {
-    /// Takes a segment whose rows, which begin at `begin`, are known to be new; operations look for them by their keys when
-    /// its piece is held.
-    fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts, is_held: bool) {
-        let rows = segment.rows;
-        let addresses = if rows * 8 < self.options.segment_rows {
-            // Too small to be one of its own.
-            let all: Vec<u32> = (0..rows as u32).collect();
-            let columns = self.schema.clone();
-            let mut addresses = Vec::with_capacity(rows);
-            let append = &mut |part: Range<usize>| {
-                let gather = |(column, definition): (&SegmentColumn, &Column)| {
-                    column.gather(&definition.ty, &all[part.clone()])
-                };
-                let arrays =
-                    segment.columns.iter().zip(&columns.columns).map(gather).collect::<Result<Vec<_>>>()?;
-                addresses.extend(self.append(piece, &arrays, &all[..part.len()], begin));
-                Ok(())
-            };
-            in_parts(0..rows, append).expect("a row fits into a batch");
-            addresses
-        } else {
-            segment.range = piece;
-            let vacant = self.segments.iter().position(|segment| segment.range == NO_PIECE);
-            let slot = vacant.unwrap_or(self.segments.len()) as u32;
-            match vacant {
-                Some(vacant) => self.segments[vacant] = segment,
-                None => self.segments.push(segment),
-            }
-            self.measure(slot);
-            (0..rows as u32).map(|row| Address { slot, row }).collect()
-        };
-        if is_held && self.has_keys() {
-            let hashes = self.hashes_of_stored(&addresses);
-            self.keys.insert_all(hashes.into_iter().zip(addresses).collect());
-        }
-    }
-
     /// Divides the rows of a piece among its parts, whose indices are given, and tells where they have gone.
     fn split(&mut self, piece: usize, parts: &[KeyRange], indices: &[usize]) -> Moves {
         let mut moves = Moves::new();

@@ -40,6 +40,7 @@ use hashbrown::HashMap;
 use crate::{
     error::{Result, SqlError, SqlState},
     found::Made,
+    install::Entering,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pieces::{self, Piece},
     position::{KeyRange, Position},
@@ -73,6 +74,8 @@ pub struct Options {
     pub compact_cells: usize,
     /// Cells of the columns of a block that are gathered at a time, between two visits; a column is not divided.
     pub block_cells: usize,
+    /// Keys of received rows that are hashed at a time, or entered into the index.
+    pub keys_together: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
     /// The most bytes that rows and the groups of reads under way should take together, if there is a limit. Rows are
@@ -104,6 +107,7 @@ impl Default for Options {
             group_by_code: 64,
             compact_cells: 1 << 17,
             block_cells: 1 << 18,
+            keys_together: 1 << 15,
             batch_rows: 512,
             memory_bytes: None,
         }
@@ -151,6 +155,8 @@ pub struct Shard {
     pub(crate) filling: Option<Ts>,
     /// Pieces of staged rows by their INSERT, the last one marked.
     supplies: BTreeMap<Ts, VecDeque<(Arc<RowBatch>, bool)>>,
+    /// What was taken last of rows that others have sent.
+    pub(crate) entering: Option<Entering>,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
@@ -189,6 +195,7 @@ impl Shard {
             submitted_late: Ts::ZERO,
             filling: None,
             supplies: BTreeMap::new(),
+            entering: None,
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
@@ -209,6 +216,7 @@ impl Shard {
     /// # Panics
     /// When its `Ts` is not above those of all operations submitted before, or of those that were late if it is.
     pub fn submit(&mut self, operation: OrderedOperation) {
+        self.enter_for(&operation.ranges);
         if operation.late {
             assert!(
                 operation.ts > self.submitted_late,
@@ -417,6 +425,9 @@ impl Shard {
     /// amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
     /// more.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
+        if self.enter_some() == Progress::Busy {
+            return Progress::Busy;
+        }
         let oldest = self.riders.horizon();
         let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
         let horizon = horizon.min(oldest).min(queued);

@@ -714,7 +714,6 @@ impl Table {
     pub(crate) fn restore(&mut self, range: usize, rows: &RecordBatch, own: &[u32], begin: Ts) {
         let addresses = self.append(range, rows.columns(), own, begin);
         if self.has_keys() {
-            self.keys.reserve(own.len());
             for address in addresses {
                 let hash = self.hash_of_stored(address);
                 self.keys.insert(hash, address);

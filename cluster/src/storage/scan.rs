@@ -145,6 +145,8 @@ pub(crate) struct Scan {
     shard: Shard,
     /// Taken one by one when there is time: nobody waits for one of them.
     received: VecDeque<Received>,
+    /// When the rows begin of which the shard has not entered all keys.
+    taking: Option<Ts>,
     horizon: Ts,
     garbage: bool,
 }
@@ -161,7 +163,7 @@ struct Received {
 impl Scan {
     /// Begins with a shard as it was recovered.
     pub(crate) fn new(shard: Shard) -> Scan {
-        Scan { shard, received: VecDeque::new(), horizon: Ts::ZERO, garbage: false }
+        Scan { shard, received: VecDeque::new(), taking: None, horizon: Ts::ZERO, garbage: false }
     }
 
     /// Takes a command.
@@ -201,28 +203,36 @@ impl Scan {
     /// Does some of the work that there is.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
         let scanning = self.shard.step(effects);
-        if !self.received.is_empty() && self.shard.take_time() {
-            self.take_one(effects);
+        if self.is_taking() && self.shard.take_time() {
+            self.take_some(effects);
         }
-        if !self.shard.is_working_off() {
+        if !self.shard.is_working_off() && self.taking.is_none() {
             self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
         }
-        if self.garbage || !self.received.is_empty() { Progress::Busy } else { scanning }
+        if self.garbage || self.is_taking() { Progress::Busy } else { scanning }
     }
 
-    /// Takes the rows of a block.
-    fn take_one(&mut self, effects: &mut Vec<Effect>) {
+    fn is_taking(&self) -> bool {
+        self.taking.is_some() || !self.received.is_empty()
+    }
+
+    /// Enters some keys of the block that was taken last, or takes the rows of the next.
+    fn take_some(&mut self, effects: &mut Vec<Effect>) {
+        if self.shard.enter_some() == Progress::Busy {
+            return;
+        }
+        effects.extend(self.taking.take().map(|ts| Effect::Took { ts }));
         let Some(Received { table, range, block, begin }) = self.received.pop_front() else { return };
-        if let Err(error) = self.shard.install(table, range, None, &block, begin) {
+        self.taking = Some(begin);
+        if let Err(error) = self.shard.begin_install(table, range, None, &block, begin) {
             // The content hash will show that they are missing.
             tracing::warn!(%range, %error, "received rows cannot be taken");
         }
-        effects.push(Effect::Took { ts: begin });
     }
 
     fn take_all(&mut self, effects: &mut Vec<Effect>) {
-        while !self.received.is_empty() {
-            self.take_one(effects);
+        while self.is_taking() {
+            self.take_some(effects);
         }
     }
 
@@ -341,7 +351,7 @@ mod tests {
 
     /// Who reads something else does not wait for blocks that have come; who reads what they have does.
     #[test]
-    fn received_blocks_are_taken_one_by_one() {
+    fn received_blocks_are_taken_some_at_a_time() {
         let (low, high) = (KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX));
         let mut sender = shard(vec![low, high]);
         let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
@@ -377,7 +387,7 @@ mod tests {
                 _ => None,
             })
         };
-        assert_eq!((found(&effects, 3), took(&effects)), (Some(0), 1));
+        assert_eq!((found(&effects, 3), took(&effects)), (Some(0), 0));
         receiver.tell(read(4, high, false), &mut effects);
         while receiver.step(&mut effects) == Progress::Busy {}
         assert_eq!((found(&effects, 4), took(&effects)), (Some(1_000), blocks.len()));

@@ -305,6 +305,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         group_by_code: random.below(30),
         compact_cells: 1 << random.below(16),
         block_cells: 1 << random.below(16),
+        keys_together: 1 << random.below(10),
         memory_bytes: None,
     };
     let mut shards: Vec<Shard> =

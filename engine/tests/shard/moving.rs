@@ -114,8 +114,9 @@ impl Moving {
                         *unread += 1;
                         assert!(*unread <= *window, "rows come when they are asked for");
                         let begin = Ts(self.recut.ts.0 - 1);
+                        // Its keys may be entered later.
                         shard
-                            .install(self.schema.id, *range, None, &block, begin)
+                            .begin_install(self.schema.id, *range, None, &block, begin)
                             .expect("rows of the range");
                     }
                     (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
@@ -125,6 +126,9 @@ impl Moving {
                     (_, Effect::Executed { ts, .. }) if ts > self.recut.ts && ts < self.next => {}
                     (_, other) => others.push(other),
                 }
+            }
+            if random.one_in(2) {
+                shard.enter_some();
             }
             match &mut self.state {
                 State::Reading { ts, range, .. } if self.failures > 0 && random.one_in(20) => {
