@@ -11,30 +11,46 @@ use crate::{
     schema::Column,
 };
 
-/// Adds the hashes of these rows of a segment to `sum`. Values are taken as they are stored: `1.0` and
-/// `1.00` differ.
+/// The sums of the hashes of the cells of some rows of a segment, as far as its columns have been added. Values are taken as
+/// they are stored: `1.0` and `1.00` differ.
 ///
 /// The hash of a row is that of the sum of its cells' hashes, each of which says which column it is in: so the segment is
 /// walked column by column, and a value that many rows have is hashed once.
-pub(crate) fn add_rows(sum: u128, columns: &[SegmentColumn], types: &[Column], rows: &[u32]) -> u128 {
-    let mut sums = Sums { of_all: 0, of_row: vec![0; rows.len()] };
-    let mut sorted = Cow::Borrowed(rows);
-    if !rows.is_sorted() {
-        sorted.to_mut().sort_unstable();
-    }
-    for (index, (column, definition)) in columns.iter().zip(types).enumerate() {
-        Cells { physical: physical(&definition.ty), seed: index as u64 }.add(&mut sums, column, &sorted);
-    }
-    let Sums { of_all, of_row } = sums;
-    let hash = |cells: u128| xxh3_128(&cells.wrapping_add(of_all).to_le_bytes());
-    of_row.into_iter().fold(sum, |sum, cells| sum.wrapping_add(hash(cells)))
-}
-
-/// The sums of the hashes of rows' cells.
-struct Sums {
+#[derive(Clone, Debug)]
+pub(crate) struct Sums {
+    /// Columns that have been added.
+    columns: usize,
     /// What each row has besides.
     of_all: u128,
     of_row: Vec<u128>,
+}
+
+impl Sums {
+    /// Of so many rows.
+    pub(crate) fn new(rows: usize) -> Sums {
+        Sums { columns: 0, of_all: 0, of_row: vec![0; rows] }
+    }
+
+    /// How many columns have been added.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Adds the next column; the rows are the same each time.
+    pub(crate) fn add(&mut self, column: &SegmentColumn, definition: &Column, rows: &[u32]) {
+        let mut ascending = Cow::Borrowed(rows);
+        if !rows.is_sorted() {
+            ascending.to_mut().sort_unstable();
+        }
+        Cells { physical: physical(&definition.ty), seed: self.columns as u64 }.add(self, column, &ascending);
+        self.columns += 1;
+    }
+
+    /// The sum of the rows' hashes.
+    pub(crate) fn finish(&self) -> u128 {
+        let hash = |cells: &u128| xxh3_128(&cells.wrapping_add(self.of_all).to_le_bytes());
+        self.of_row.iter().fold(0, |sum, cells| sum.wrapping_add(hash(cells)))
+    }
 }
 
 /// The cells of a column.

@@ -8,7 +8,7 @@ use crate::{
     bits::Picked,
     block::{BLOCK_BYTES, Block},
     column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
-    content_hash,
+    content_hash::Sums,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
     operation::{Effect, SortKey, Top},
@@ -70,24 +70,6 @@ impl FoundRows {
                 self.runs.pop();
             }
         }
-    }
-
-    /// Takes the last ones, at most so many.
-    fn take(&mut self, most: usize) -> FoundRows {
-        let mut taken = FoundRows::default();
-        while let Some((slot, end)) = self.runs.pop() {
-            let start = self.runs.last().map_or(0, |(_, end)| *end as usize);
-            let first = start.max((end as usize).saturating_sub(most - taken.len()));
-            taken.push(slot, &self.rows[first..end as usize]);
-            self.rows.truncate(first);
-            if first > start {
-                self.runs.push((slot, first as u32));
-            }
-            if taken.len() == most {
-                break;
-            }
-        }
-        taken
     }
 
     /// Gives the rows of a segment new numbers.
@@ -152,6 +134,8 @@ pub(crate) struct Blocks {
     pub(crate) found: FoundRows,
     /// How many more blocks may be sent now, if not all.
     credit: Option<i64>,
+    /// Whether the content hashes are asked for, too.
+    pub(crate) hashed: bool,
     /// The block that is being made.
     making: Option<Making>,
     /// Whether it is its turn from time to time.
@@ -165,6 +149,25 @@ struct Making {
     rows: usize,
     /// As many columns as are done.
     columns: Vec<EncodedColumn>,
+    /// Of these columns, if the content hashes are asked for.
+    sums: Option<Sums>,
+}
+
+/// Rows that a read has found, and whose hashes it asks for. That, too, is done when all of them have been found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hashes {
+    /// Those that have not been hashed.
+    pub(crate) found: FoundRows,
+    /// Of the last run.
+    hashing: Option<Sums>,
+}
+
+impl Hashes {
+    /// The rows, to be put elsewhere or forgotten: those that are being hashed are begun anew.
+    pub(crate) fn found_anew(&mut self) -> &mut FoundRows {
+        self.hashing = None;
+        &mut self.found
+    }
 }
 
 /// What has been made of a read's blocks.
@@ -179,13 +182,13 @@ pub(crate) enum Made {
 impl Clone for Blocks {
     /// What is being made is not copied.
     fn clone(&self) -> Blocks {
-        Blocks { found: self.found.clone(), ..Blocks::new(self.shard, self.credit) }
+        Blocks { found: self.found.clone(), ..Blocks::new(self.shard, self.credit, self.hashed) }
     }
 }
 
 impl Blocks {
-    pub(crate) fn new(shard: (u32, u32), credit: Option<i64>) -> Blocks {
-        Blocks { shard, found: FoundRows::default(), credit, making: None, is_queued: false }
+    pub(crate) fn new(shard: (u32, u32), credit: Option<i64>, hashed: bool) -> Blocks {
+        Blocks { shard, found: FoundRows::default(), credit, hashed, making: None, is_queued: false }
     }
 
     /// The rows, to be put elsewhere or forgotten: the block that is being made is begun anew.
@@ -456,15 +459,15 @@ impl Table {
     }
 
     fn make_block(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<Made> {
-        let (ts, places, ranges) = (rider.ts, &rider.place_of_range, &rider.ranges);
+        let (ts, places) = (rider.ts, &rider.place_of_range);
         let Work::Blocks(blocks) = &mut rider.work else { return Ok(Made::All) };
         if blocks.credit.is_some_and(|credit| credit <= 0) && blocks.found.len() > 0 {
             return Ok(Made::AllThatMayBe);
         }
-        let mut making = match blocks.making.take() {
-            Some(making) => making,
-            None => Making { rows: self.rows_of_block(&blocks.found), columns: Vec::new() },
-        };
+        let mut making = blocks.making.take().unwrap_or_else(|| {
+            let rows = self.rows_of_block(&blocks.found);
+            Making { rows, columns: Vec::new(), sums: blocks.hashed.then(|| Sums::new(rows)) }
+        });
         let Some((slot, rows)) = blocks.found.runs().last() else { return Ok(Made::All) };
         let (segment, rows) = (&self.segments[slot as usize], &rows[rows.len() - making.rows..]);
         let picked = Picked::new(rows);
@@ -472,19 +475,26 @@ impl Table {
         while left > 0
             && let Some(column) = segment.columns.get(making.columns.len())
         {
-            making.columns.push(column.part(&self.schema.columns[making.columns.len()].ty, &picked));
+            let definition = &self.schema.columns[making.columns.len()];
+            making.columns.push(column.part(&definition.ty, &picked));
+            if let Some(sums) = &mut making.sums {
+                sums.add(column, definition, rows);
+            }
             left = left.saturating_sub(rows.len());
         }
         if making.columns.len() < segment.columns.len() {
             blocks.making = Some(making);
             return Ok(Made::Some);
         }
+        let Making { columns, sums, rows } = making;
         let place = places[segment.range];
-        let block = Block::new(blocks.shard, making.rows, making.columns);
-        blocks.found.drop_last(block.rows);
+        blocks.found.drop_last(rows);
         // What is in a range of which it does not want to know any more is not sent.
         if let Some(place) = place {
-            effects.push(Effect::Block { ts, range: ranges[place].range, block: block.to_bytes()? });
+            let range = &mut rider.ranges[place];
+            range.hash = range.hash.wrapping_add(sums.map_or(0, |sums| sums.finish()));
+            let block = Block::new(blocks.shard, rows, columns).to_bytes()?;
+            effects.push(Effect::Block { ts, range: range.range, block });
             blocks.credit = blocks.credit.map(|credit| credit - 1);
         }
         Ok(if blocks.found.len() == 0 { Made::All } else { Made::Some })
@@ -515,18 +525,33 @@ impl Table {
         Ok(places.len() as i64)
     }
 
-    /// Adds the hashes of some of the rows that a read has found. Returns whether nothing is left.
+    /// Adds the hashes of some of the cells that a read has found. Returns whether nothing is left.
     pub(crate) fn hash_found(&self, rider: &mut Rider) -> bool {
-        let Work::Hash { found } = &mut rider.work else { return true };
-        let now = found.take(self.options.rows_hashed_together());
-        let is_done = found.len() == 0;
-        for (slot, rows) in now.runs() {
+        let Work::Hash(Hashes { found, hashing }) = &mut rider.work else { return true };
+        let mut left = self.options.cells_hashed_together();
+        while left > 0
+            && let Some((slot, rows)) = found.runs().last()
+        {
             let segment = &self.segments[slot as usize];
-            let Some(place) = rider.place_of_range[segment.range] else { continue };
-            let hash = &mut rider.ranges[place].hash;
-            *hash = content_hash::add_rows(*hash, &segment.columns, &self.schema.columns, rows);
+            let mut sums = hashing.take().unwrap_or_else(|| Sums::new(rows.len()));
+            while left > 0
+                && let Some(column) = segment.columns.get(sums.columns())
+            {
+                sums.add(column, &self.schema.columns[sums.columns()], rows);
+                left = left.saturating_sub(rows.len());
+            }
+            if sums.columns() < segment.columns.len() {
+                *hashing = Some(sums);
+                return false;
+            }
+            if let Some(place) = rider.place_of_range[segment.range] {
+                let hash = &mut rider.ranges[place].hash;
+                *hash = hash.wrapping_add(sums.finish());
+            }
+            let rows = rows.len();
+            found.drop_last(rows);
         }
-        is_done
+        found.len() == 0
     }
 
     /// Lets a read send more batches of what it has found.

@@ -228,10 +228,11 @@ pub struct OrderedOperation {
     /// Whether the effects stay undecided until `decide` (DESIGN, decision 5). Otherwise the operation cannot fail,
     /// or this shard alone decides: a failure undoes the operation's effects here.
     pub undecided: bool,
-    /// Of a read of rows: the batches of its answer that come out before [`crate::Shard::allow`] asks for more;
-    /// `None` for all of them.
+    /// Of a read of rows: the batches of its answer, or the blocks, that come out before [`crate::Shard::allow`] asks for
+    /// more; `None` for all of them.
     pub window: Option<u32>,
-    /// Of a read of rows: they come as [`Effect::Block`], with all columns of the table whatever the projection is.
+    /// Of a read of rows: they come as [`Effect::Block`], with all columns of the table whatever the projection is. Of a
+    /// read of content hashes: so do its rows, besides.
     pub blocks: bool,
     /// Of a read that no user waits for: where there is nothing in its ranges, it makes no revolution.
     pub bulk: bool,

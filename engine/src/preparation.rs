@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     error::{Result, SqlError},
     expr::{Expr, Input, can_fail, remap_columns},
-    found::{Blocks, FoundRows, Wanted},
+    found::{Blocks, FoundRows, Hashes, Wanted},
     kernel::Groups,
     key::{KEY_BYTES, write_value_as},
     operation::{OnConflict, Operation, OperationKind, ReadOutput},
@@ -80,10 +80,7 @@ pub(crate) enum Work {
         groups: Arc<Groups>,
         input: Arc<Projection>,
     },
-    Hash {
-        /// Rows whose hashes have not been added.
-        found: FoundRows,
-    },
+    Hash(Hashes),
     Insert {
         conflict: Option<Arc<ConflictUpdate>>,
         returning: Option<Arc<Projection>>,
@@ -103,7 +100,8 @@ impl Work {
     /// Rows that a read has found and still needs where they are.
     pub(crate) fn found(&mut self) -> Option<&mut FoundRows> {
         match self {
-            Work::Rows { found, .. } | Work::Hash { found } => Some(found),
+            Work::Rows { found, .. } => Some(found),
+            Work::Hash(hashes) => Some(hashes.found_anew()),
             Work::Blocks(blocks) => Some(blocks.found_anew()),
             _ => None,
         }
@@ -172,7 +170,7 @@ fn work_of(operation: &Operation, schema: &TableSchema, projections: &mut Projec
                 let groups = Groups::new(group_by, aggregates, top.as_ref(), &operation.context)?;
                 Work::Groups { groups: Arc::new(groups), input: Arc::new(input) }
             }
-            ReadOutput::ContentHash => Work::Hash { found: FoundRows::default() },
+            ReadOutput::ContentHash => Work::Hash(Hashes::default()),
         },
         OperationKind::Insert(insert) => {
             let conflict = match &insert.on_conflict {

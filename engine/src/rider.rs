@@ -161,10 +161,11 @@ impl Rider {
         *credit <= 0 && wanted.are_sent_when_found() && found.len() >= batch_rows.max(1) && !self.has_failed()
     }
 
-    /// What it finds is sent as blocks of this shard.
-    pub(crate) fn send_blocks(&mut self, shard: (u32, u32)) {
-        if let Work::Rows { credit, .. } = self.work {
-            self.work = Work::Blocks(Blocks::new(shard, credit));
+    /// What it finds is sent as blocks of this shard, at first so many of them.
+    pub(crate) fn send_blocks(&mut self, shard: (u32, u32), window: Option<u32>) {
+        let hashed = matches!(self.work, Work::Hash(_));
+        if let Work::Rows { .. } | Work::Hash(_) = self.work {
+            self.work = Work::Blocks(Blocks::new(shard, window.map(i64::from), hashed));
         }
     }
 

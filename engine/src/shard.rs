@@ -39,7 +39,7 @@ use hashbrown::HashMap;
 
 use crate::{
     error::{Result, SqlError, SqlState},
-    found::Made,
+    found::{Blocks, Made},
     install::Entering,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pieces::{self, Piece},
@@ -91,9 +91,9 @@ impl Options {
         self.batch_rows.max(1) * 32
     }
 
-    /// As [`rows_together`](Options::rows_together), to a content hash.
-    pub(crate) fn rows_hashed_together(&self) -> usize {
-        self.batch_rows.max(1) * 64
+    /// Cells that are added to a content hash at a time: most are a flag's, which takes no time.
+    pub(crate) fn cells_hashed_together(&self) -> usize {
+        self.block_cells.max(1) * 2
     }
 }
 
@@ -106,7 +106,7 @@ impl Default for Options {
             passes_to_order: 16,
             group_by_code: 64,
             compact_cells: 1 << 17,
-            block_cells: 1 << 18,
+            block_cells: 1 << 20,
             keys_together: 1 << 15,
             batch_rows: 512,
             memory_bytes: None,
@@ -597,7 +597,7 @@ impl Shard {
             rider.awaits_decision = false;
         }
         if ordered.blocks {
-            rider.send_blocks((self.index, self.shards));
+            rider.send_blocks((self.index, self.shards), ordered.window);
         }
         table.active += 1;
         let prepared = rider.prepared.clone();
@@ -745,7 +745,7 @@ impl Shard {
         if !rider.is_write {
             let has_failed = rider.has_failed();
             let (is_left, is_queued) = match &mut rider.work {
-                Work::Hash { found } => (found.len() > 0, false),
+                Work::Hash(hashes) => (hashes.found.len() > 0, false),
                 Work::Blocks(blocks) => {
                     (blocks.found.len() > 0 && !has_failed, std::mem::replace(&mut blocks.is_queued, true))
                 }
@@ -910,7 +910,7 @@ fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
         Work::Groups { groups, .. } => {
             effects.push(Effect::Groups { ts, groups: Arc::make_mut(groups).take() });
         }
-        Work::Hash { .. } => {
+        Work::Hash(_) | Work::Blocks(Blocks { hashed: true, .. }) => {
             for range in &rider.ranges {
                 effects.push(Effect::ContentHash { ts, range: range.range, hash: range.hash });
             }

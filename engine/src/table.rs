@@ -10,7 +10,7 @@ use crate::{
     batch_size::in_parts,
     column::Take,
     error::{Result, SqlError, SqlState},
-    found::Blocks,
+    found::{Blocks, Hashes},
     key::{Blanks, KEY_BYTES, write_cell},
     operation::{Effect, Ts},
     predicate_index::{Prober, SharedTests, TestId, row_holds},
@@ -542,7 +542,7 @@ impl Table {
         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
         match &mut rider.work {
             // To hash them, or to make blocks of them, takes long: that is done between the visits.
-            Work::Hash { found } | Work::Blocks(Blocks { found, .. }) => {
+            Work::Hash(Hashes { found, .. }) | Work::Blocks(Blocks { found, .. }) => {
                 found.push(slot, rows);
                 Ok(rows.len() as u64)
             }

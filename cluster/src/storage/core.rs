@@ -29,6 +29,7 @@ use carousel_engine::{
     array::size_of_cells,
     operation::{
         Decision, Effect as ShardEffect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId,
+        Read, ReadOutput,
     },
     position::{KeyRange, covers},
 };
@@ -462,7 +463,29 @@ impl Core {
         let operation = Arc::new(Operation { table, context: Default::default(), kind });
         self.submit(OrderedOperation {
             read_ts,
-            window: Some(CHECKPOINT_WINDOW),
+            bulk: true,
+            ..OrderedOperation::new(time, operation, ranges)
+        });
+    }
+
+    /// Reads all rows of a table's ranges as blocks, of which each shard has so many on their way.
+    fn read_blocks(
+        &mut self,
+        time: Ts,
+        read_ts: Ts,
+        table: TableId,
+        ranges: Vec<KeyRange>,
+        (window, hashed): (u32, bool),
+    ) {
+        let output = match hashed {
+            true => ReadOutput::ContentHash,
+            false => ReadOutput::Rows { projection: Vec::new(), top: None },
+        };
+        let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
+        let operation = Arc::new(Operation { table, context: Default::default(), kind });
+        self.submit(OrderedOperation {
+            read_ts,
+            window: Some(window),
             blocks: true,
             bulk: true,
             ..OrderedOperation::new(time, operation, ranges)

@@ -154,12 +154,9 @@ fn full_hash(world: &World, rows: &[Row]) -> Vec<u128> {
     hash_of(world, read_all(&mut shard, world, Ts(1), false))
 }
 
-/// Effects of a read of everything: of the content hashes, or of the rows as blocks.
+/// Effects of a read of everything: of the content hashes, with or without the rows as blocks.
 fn read_all(shard: &mut Shard, world: &World, ts: Ts, blocks: bool) -> Vec<Effect> {
-    let output = match blocks {
-        true => ReadOutput::Rows { projection: Vec::new(), top: None },
-        false => ReadOutput::ContentHash,
-    };
+    let output = ReadOutput::ContentHash;
     let operation = Operation {
         table: world.schema.id,
         context: context(),

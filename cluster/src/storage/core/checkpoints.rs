@@ -6,13 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use carousel_engine::{
-    TableId, TableSchema, Ts,
-    operation::{Effect as ShardEffect, OperationKind, Read, ReadOutput},
-    position::KeyRange,
-};
+use carousel_engine::{TableId, TableSchema, Ts, operation::Effect as ShardEffect, position::KeyRange};
 
-use super::{Arc, ContentHash, Core, Effect, ProcessId, Recovered, end, local, runs_until};
+use super::{
+    Arc, CHECKPOINT_WINDOW, ContentHash, Core, Effect, ProcessId, Recovered, end, local, runs_until,
+};
 use crate::storage::migration::{self, PartId};
 
 /// What a checkpoint waits for that is not read for it.
@@ -233,16 +231,12 @@ impl Core {
     fn read_next_table(&mut self) {
         let Some(writing) = &mut self.writing else { return };
         let Some((table, is_dropped)) = writing.tables.pop_front() else { return };
-        let rows = || ReadOutput::Rows { projection: Vec::new(), top: None };
         let (read, served, compared) = (writing.read.clone(), writing.served(), writing.compared);
         if !is_dropped && !read.is_empty() {
-            self.read_for_checkpoint(&table, None, read.clone(), rows());
-            if compared {
-                self.read_for_checkpoint(&table, None, read, ReadOutput::ContentHash);
-            }
+            self.read_for_checkpoint(&table, None, read, compared);
         }
         for PartId { keyspace, range } in served {
-            self.read_for_checkpoint(&table, Some(keyspace), vec![range], rows());
+            self.read_for_checkpoint(&table, Some(keyspace), vec![range], false);
         }
     }
 
@@ -251,15 +245,14 @@ impl Core {
         table: &Arc<TableSchema>,
         until: Option<Ts>,
         ranges: Vec<KeyRange>,
-        output: ReadOutput,
+        hashed: bool,
     ) {
         let time = self.next_local();
         let executing = (0..self.options.shards).collect();
         let Some(writing) = &mut self.writing else { return };
         writing.reads.insert(time, CheckpointRead { table: table.id, until, executing });
         let read_ts = until.map_or(end(writing.checkpoint.ts), local);
-        let read = OperationKind::Read(Read { predicate: Vec::new(), output });
-        self.submit_to_all(time, read_ts, table.id, read, ranges);
+        self.read_blocks(time, read_ts, table.id, ranges, (CHECKPOINT_WINDOW, hashed));
     }
 
     /// Takes the effect of a checkpoint's read; gives back any other.

@@ -10,10 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use carousel_engine::{
-    TableId, TableSchema, Ts,
-    operation::{Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
-};
+use carousel_engine::{TableId, TableSchema, Ts, operation::Effect as ShardEffect};
 
 use super::{Arc, Core, Effect, ProcessId, Wire, local, votes};
 use crate::{
@@ -53,15 +50,14 @@ pub(in crate::storage) struct Session {
 #[derive(Debug)]
 struct Reading {
     table: Arc<TableSchema>,
-    /// Local times of the read of its rows, and of that of its content hash.
-    rows: Ts,
-    hash: Ts,
-    sum: u128,
+    /// Local time of the read.
+    time: Ts,
+    /// The content hash, as far as it is known.
+    hash: u128,
     /// Rows that have not been sent, with their shard.
     ready: VecDeque<(usize, Bytes)>,
     /// Shards that have not ended their reads.
     reading: BTreeSet<usize>,
-    hashing: BTreeSet<usize>,
 }
 
 type Key = (ProcessId, PartId);
@@ -131,53 +127,34 @@ impl Core {
                 continue;
             };
             if let Some((shard, rows)) = reading.ready.pop_front() {
-                let (table, ts) = (reading.table.id, reading.rows);
+                let (table, ts) = (reading.table.id, reading.time);
                 self.effects.push(Effect::Allow { shard, ts, batches: 1 });
                 self.chunk(key, Some(table), rows, None);
                 continue;
             }
-            if !(reading.reading.is_empty() && reading.hashing.is_empty()) {
+            if !reading.reading.is_empty() {
                 return;
             }
-            let (rows, hash) = (reading.rows, reading.hash);
-            session.hashes.push((reading.table.id, reading.sum));
+            let time = reading.time;
+            session.hashes.push((reading.table.id, reading.hash));
             session.reading = None;
-            self.moving.reads.remove(&rows);
-            self.moving.reads.remove(&hash);
+            self.moving.reads.remove(&time);
         }
     }
 
     /// Begins to read a table for a session.
     fn read(&mut self, key: Key, table: Arc<TableSchema>) {
         let (_, part) = key;
-        let read = |output| OperationKind::Read(Read { predicate: Vec::new(), output });
-        let rows = read(ReadOutput::Rows { projection: Vec::new(), top: None });
         let time = self.next_local();
         let read_ts = if planted(Bug::CopyOfThePresent) { time } else { local(part.keyspace) };
-        self.submit(OrderedOperation {
-            read_ts,
-            window: Some(SHARD_WINDOW),
-            blocks: true,
-            bulk: true,
-            ..OrderedOperation::new(
-                time,
-                Arc::new(Operation { table: table.id, context: Default::default(), kind: rows }),
-                vec![part.range],
-            )
-        });
-        let hash = self.next_local();
-        self.submit_to_all(hash, read_ts, table.id, read(ReadOutput::ContentHash), vec![part.range]);
+        self.read_blocks(time, read_ts, table.id, vec![part.range], (SHARD_WINDOW, true));
         self.moving.reads.insert(time, key);
-        self.moving.reads.insert(hash, key);
-        let shards: BTreeSet<usize> = (0..self.options.shards).collect();
         let reading = Reading {
             table,
-            rows: time,
-            hash,
-            sum: 0,
+            time,
+            hash: 0,
             ready: VecDeque::new(),
-            reading: shards.clone(),
-            hashing: shards,
+            reading: (0..self.options.shards).collect(),
         };
         if let Some(session) = self.moving.sessions.get_mut(&key) {
             session.reading = Some(reading);
@@ -211,7 +188,7 @@ impl Core {
         let reading = self.moving.sessions.get_mut(&key).and_then(|session| session.reading.as_mut())?;
         match effect {
             ShardEffect::Block { block, .. } => reading.ready.push_back((shard, block.into())),
-            ShardEffect::ContentHash { hash, .. } => reading.sum = reading.sum.wrapping_add(hash),
+            ShardEffect::ContentHash { hash, .. } => reading.hash = reading.hash.wrapping_add(hash),
             ShardEffect::Executed { outcomes, .. } => {
                 if let Some(error) = outcomes.into_iter().find_map(|(_, outcome)| outcome.err()) {
                     // The receiver asks another holder.
@@ -221,11 +198,7 @@ impl Core {
                     self.effects.push(Effect::Send(key.0, refused));
                     return None;
                 }
-                if ts == reading.rows {
-                    reading.reading.remove(&shard);
-                } else {
-                    reading.hashing.remove(&shard);
-                }
+                reading.reading.remove(&shard);
             }
             _ => {}
         }
@@ -236,11 +209,10 @@ impl Core {
     /// Ends what is being sent to a receiver.
     pub(super) fn close_session(&mut self, key: Key) {
         if let Some(Session { reading: Some(reading), .. }) = self.moving.sessions.remove(&key) {
-            for ts in [reading.rows, reading.hash] {
-                self.moving.reads.remove(&ts);
-                let shards = 0..self.options.shards;
-                self.effects.extend(shards.map(|shard| Effect::Cancel { shard, ts }));
-            }
+            let ts = reading.time;
+            self.moving.reads.remove(&ts);
+            let shards = 0..self.options.shards;
+            self.effects.extend(shards.map(|shard| Effect::Cancel { shard, ts }));
         }
     }
 }
