@@ -86,8 +86,14 @@ impl Table {
     /// Collects versions that ended before `horizon` and encodes what has grown: a bounded amount of work on one segment.
     /// Returns whether there was anything to do.
     pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
-        if !self.is_compacting() && !self.begin_compaction(horizon) {
-            return false;
+        if !self.is_compacting() {
+            if self.keys.are_to_follow() {
+                self.keys.follow(self.options.compact_cells.max(FEWEST_BUCKETS));
+                return true;
+            }
+            if !self.begin_compaction(horizon) {
+                return false;
+            }
         }
         let Some(slot) = self.compacting else { return false };
         let segment = &self.segments[slot as usize];
@@ -239,11 +245,12 @@ impl Table {
         assert!(columns.iter().all(|column| column.rows() == keep.len()), "every column has all rows");
         compaction.stage = Stage::Release;
         if keep.len() < rows {
-            let mut renumbered = vec![GONE; rows];
+            let mut renumbered = vec![GONE.row; rows];
             keep.iter().zip(0..).for_each(|(old, new)| renumbered[*old as usize] = new);
             self.renumber(slot, &renumbered, riders);
             if self.has_keys() {
-                self.keys.begin_move(slot, renumbered);
+                let place = |row: u32| if row == GONE.row { GONE } else { Address { slot, row } };
+                self.keys.begin_move(slot, renumbered.into_iter().map(place).collect());
                 compaction.stage = Stage::Follow;
             }
         }
@@ -253,7 +260,7 @@ impl Table {
 
     /// Gives the rows of a segment new numbers wherever they are referred to, but for the keys.
     fn renumber(&mut self, slot: u32, renumbered: &[u32], riders: &mut Riders) {
-        let now = |row: u32| Some(renumbered[row as usize]).filter(|row| *row != GONE);
+        let now = |row: u32| Some(renumbered[row as usize]).filter(|row| *row != GONE.row);
         // What somebody may still take back, or waits for, is not garbage.
         let stays = |row: u32| now(row).expect("rows in doubt stay");
         for rider in riders.iter_mut().filter(|rider| rider.table == self.schema.id) {

@@ -33,6 +33,7 @@ pub mod operation;
 pub mod order;
 mod pieces;
 pub mod position;
+mod precut;
 mod predicate_index;
 pub mod preparation;
 mod primary_key;

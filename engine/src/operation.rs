@@ -290,6 +290,8 @@ pub enum Effect {
         /// Distinct groups with partial states.
         groups: Vec<Group>,
     },
+    /// What [`crate::Shard::precut`] has asked for has been done.
+    Precut,
     /// The content hash of one range; sums over the shards of a process wrap.
     ContentHash {
         /// The operation.

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use hashbrown::HashTable;
+use hashbrown::{HashSet, HashTable};
 
 /// Where a row version is: a segment of its table, and a row of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,30 +45,32 @@ impl Default for KeyIndex {
     }
 }
 
-/// What the rows of entries mean. When the rows of a segment get new numbers, the entries follow some at a time; until
-/// then those that have not been rewritten are told from the others by a bit.
+/// What the rows of entries mean. When the rows of a segment get other places, or are held no more, the entries follow some
+/// at a time; until then those that have not been rewritten are told from the others by a bit.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// Slots whose rows have been renumbered an odd number of times: entries with new numbers have the bit [`ODD`].
+    /// Slots whose rows have moved an odd number of times: entries that lead to where they are have the bit [`ODD`].
     odd: Vec<bool>,
-    /// The segment that has been renumbered last, while entries may have its rows' old numbers.
-    moved: Option<Moved>,
+    /// The segment whose rows have moved last, and where to ([`GONE`] for rows that are not there any more), while entries
+    /// may lead to where they were.
+    moved: Option<(u32, Vec<Address>)>,
+    /// Slots to which no entry leads any more, while there may be some that did.
+    left: HashSet<u32>,
+    /// How far the entries have followed.
+    sweep: Option<Sweep>,
 }
 
-#[derive(Debug)]
-struct Moved {
-    slot: u32,
-    /// From old numbers to new ones; [`GONE`] for rows that are not there any more.
-    renumbered: Vec<u32>,
-    /// The parts before this one, and the buckets of it before this one, have no entry with an old number.
+/// The parts before this one, and of it the buckets before this one, have followed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sweep {
     part: usize,
     bucket: usize,
 }
 
-/// The new number of a row that is not there any more.
-pub(crate) const GONE: u32 = u32::MAX;
+/// The new place of a row that is not there any more.
+pub(crate) const GONE: Address = Address { slot: u32::MAX, row: u32::MAX };
 
-/// The bit of a stored slot that tells old numbers from new ones.
+/// The bit of a stored slot that tells old places from new ones.
 const ODD: u32 = 1 << 31;
 
 impl Numbers {
@@ -86,23 +88,33 @@ impl Numbers {
     #[inline]
     fn now(&self, stored: Address) -> Option<Address> {
         let address = Address { slot: stored.slot & !ODD, row: stored.row };
-        match &self.moved {
-            Some(moved) if moved.slot == address.slot && stored != self.stored(address) => {
-                let row = moved.renumbered[address.row as usize];
-                (row != GONE).then_some(Address { slot: address.slot, row })
-            }
-            _ => Some(address),
+        if self.sweep.is_none() {
+            return Some(address);
         }
+        let address = match &self.moved {
+            Some((slot, to)) if *slot == address.slot && stored != self.stored(address) => {
+                to[address.row as usize]
+            }
+            _ => address,
+        };
+        (address != GONE && !self.left.contains(&address.slot)).then_some(address)
     }
 
     /// Begins to go through the buckets of a part anew when its entries have been put into others.
     fn note(&mut self, part: usize, all_move: &Cell<bool>) {
         if all_move.get()
-            && let Some(moved) = &mut self.moved
-            && moved.part == part
+            && let Some(sweep) = &mut self.sweep
+            && sweep.part == part
         {
-            moved.bucket = 0;
+            sweep.bucket = 0;
         }
+    }
+
+    /// All entries have followed.
+    fn end(&mut self) {
+        self.moved = None;
+        self.left.clear();
+        self.sweep = None;
     }
 }
 
@@ -185,7 +197,7 @@ impl KeyIndex {
             None => false,
         };
         parts.iter_mut().for_each(|entries| entries.retain(&mut follow));
-        numbers.moved = None;
+        numbers.end();
     }
 
     /// Gives the rows of a segment the numbers that `new_row` says: in one pass over all keys.
@@ -196,30 +208,42 @@ impl KeyIndex {
         });
     }
 
-    /// Gives the rows of a segment new numbers, [`GONE`] to those that are not there any more. The entries
+    /// Gives the rows of a segment new places, [`GONE`] to those that are not there any more. The entries
     /// [`follow`](KeyIndex::follow) before another segment's turn.
-    pub(crate) fn begin_move(&mut self, slot: u32, renumbered: Vec<u32>) {
+    pub(crate) fn begin_move(&mut self, slot: u32, to: Vec<Address>) {
         assert!(self.numbers.moved.is_none(), "the rows of one segment move at a time");
         let slots = self.numbers.odd.len().max(slot as usize + 1);
         self.numbers.odd.resize(slots, false);
         self.numbers.odd[slot as usize] ^= true;
-        self.numbers.moved = Some(Moved { slot, renumbered, part: 0, bucket: 0 });
+        self.numbers.moved = Some((slot, to));
+        self.numbers.sweep = Some(Sweep::default());
+    }
+
+    /// Forgets the keys of the rows of these segments. The entries go before other rows come there.
+    pub(crate) fn leave(&mut self, slots: impl IntoIterator<Item = u32>) {
+        self.numbers.left.extend(slots);
+        self.numbers.sweep = Some(Sweep::default());
+    }
+
+    /// Whether entries have to follow.
+    pub(crate) fn are_to_follow(&self) -> bool {
+        self.numbers.sweep.is_some()
     }
 
     /// Lets the entries of so many buckets follow their rows. Returns whether all have.
     pub(crate) fn follow(&mut self, buckets: usize) -> bool {
         let KeyIndex { parts, numbers } = self;
         let mut left = buckets;
-        while let Some(Moved { part, bucket, .. }) = numbers.moved {
+        while let Some(Sweep { part, bucket }) = numbers.sweep {
             let Some(entries) = parts.get_mut(part) else {
-                numbers.moved = None;
+                numbers.end();
                 break;
             };
             if left == 0 {
                 return false;
             }
             let all = entries.num_buckets();
-            let until = all.min(bucket + left);
+            let until = all.min(bucket.saturating_add(left));
             for bucket in bucket..until {
                 let Some(entry) = entries.get_bucket_mut(bucket) else { continue };
                 match numbers.now(entry.stored) {
@@ -232,16 +256,10 @@ impl KeyIndex {
                 }
             }
             left -= until - bucket;
-            if let Some(moved) = &mut numbers.moved {
-                (moved.part, moved.bucket) = if until == all { (part + 1, 0) } else { (part, until) };
-            }
+            let next = if until == all { (part + 1, 0) } else { (part, until) };
+            numbers.sweep = Some(Sweep { part: next.0, bucket: next.1 });
         }
         true
-    }
-
-    /// Forgets that the rows of a segment have been renumbered: no entry leads to them.
-    pub(crate) fn forget_move(&mut self, slot: u32) {
-        self.numbers.moved.take_if(|moved| moved.slot == slot);
     }
 
     /// Number of keys.
@@ -251,7 +269,7 @@ impl KeyIndex {
 
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
-        let moved = self.numbers.moved.as_ref().map_or(0, |moved| moved.renumbered.len() * 4);
+        let moved = self.numbers.moved.as_ref().map_or(0, |(_, to)| to.len() * size_of::<Address>());
         self.len() * (size_of::<Entry>() + 1) + moved
     }
 }
@@ -281,20 +299,23 @@ mod tests {
         let mut more = KEYS;
         for round in 0..4 {
             let goes = |row: u32| round == 0 && row.is_multiple_of(3);
-            let by_row: Vec<u32> =
-                (0..KEYS / 2 + 100).map(|row| if goes(row) { GONE } else { row + 10 + round }).collect();
-            now.iter_mut().filter(|row| **row != GONE).for_each(|row| *row = by_row[*row as usize]);
+            let place = |row: u32| if goes(row) { GONE } else { at(1, row + 10 + round) };
+            let by_row: Vec<Address> = (0..KEYS / 2 + 100).map(place).collect();
+            now.iter_mut().filter(|row| **row != GONE.row).for_each(|row| *row = by_row[*row as usize].row);
             index.begin_move(1, by_row);
             let mut steps = 0;
             loop {
                 for key in 0..KEYS {
                     let row = if key % 2 == 0 { key / 2 } else { now[key as usize / 2] };
-                    assert!(row == GONE || leads_to(&index, key, at(key % 2, row)), "{key} in round {round}");
+                    assert!(
+                        row == GONE.row || leads_to(&index, key, at(key % 2, row)),
+                        "{key} in round {round}"
+                    );
                 }
                 // A new version, and what takes it back.
                 let key = 1 + 2 * (steps * 13 % (KEYS / 2));
                 let (old, new) = (at(1, now[key as usize / 2]), at(0, 1_000_000));
-                if old.row != GONE {
+                if old.row != GONE.row {
                     assert!(index.replace(hash(key), old, new) && !index.replace(hash(key), old, new));
                     assert!(leads_to(&index, key, new) && index.replace(hash(key), new, old));
                 }
@@ -311,14 +332,14 @@ mod tests {
                     break;
                 }
             }
-            assert!(steps > 10 && index.numbers.moved.is_none());
+            assert!(steps > 10 && !index.are_to_follow());
         }
-        let there = now.iter().filter(|row| **row != GONE).count() as u32 + KEYS / 2 + (more - KEYS);
+        let there = now.iter().filter(|row| **row != GONE.row).count() as u32 + KEYS / 2 + (more - KEYS);
         assert_eq!(index.len() as u32, there);
         assert!((KEYS..more).all(|key| leads_to(&index, key, at(0, key))));
         // Whoever goes through all of them at once leaves none behind.
-        index.begin_move(0, (0..more).map(|row| row + 1).collect());
+        index.begin_move(0, (0..more).map(|row| at(0, row + 1)).collect());
         index.renumber(0, |row| row);
-        assert!(index.numbers.moved.is_none() && leads_to(&index, 10, at(0, 6)));
+        assert!(!index.are_to_follow() && leads_to(&index, 10, at(0, 6)));
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     operation::{Effect, OrderedOperation, Ts},
     pieces::Piece,
     position::{KeyRange, Position, boundaries, cut},
-    primary_key::Address,
+    primary_key::{Address, GONE},
     rider::Change,
     riders::Riders,
     schema::TableId,
@@ -229,7 +229,7 @@ impl Shard {
         for table in self.tables.values_mut() {
             let moves = table.split(piece, parts, &indices);
             if !moves.is_empty() {
-                table.readdress(&moves, &mut self.riders);
+                table.readdress(moves, &mut self.riders);
             }
         }
     }
@@ -243,6 +243,10 @@ impl Shard {
             self.join_pieces();
         }
         let mut dropped = false;
+        if self.tables.values().any(|table| table.keys.are_to_follow()) {
+            // Some lead there.
+            return false;
+        }
         for piece in 0..self.pieces.len() {
             let found = self.pieces[piece];
             if found.until.is_some_and(|until| until < horizon) && !found.is_vacant() {
@@ -289,42 +293,12 @@ impl Table {
     fn split(&mut self, piece: usize, parts: &[KeyRange], indices: &[usize]) -> Moves {
         let mut moves = Moves::new();
         self.tails[piece] = None;
-        for slot in 0..self.segments.len() {
-            if self.segments[slot].range != piece || self.segments[slot].rows == 0 {
-                continue;
+        for slot in 0..self.segments.len() as u32 {
+            if self.segments[slot as usize].range == piece
+                && let Some(addresses) = self.divide(slot, parts, indices)
+            {
+                moves.insert(slot, addresses);
             }
-            let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
-            let all: Vec<u32> = (0..self.segments[slot].rows as u32).collect();
-            let positions = self.segments[slot].positions(&self.schema, &all);
-            for (row, position) in positions.into_iter().enumerate() {
-                let part = parts.partition_point(|part| part.last < position);
-                rows[part].push(row as u32);
-            }
-            let filled: Vec<usize> = (0..parts.len()).filter(|part| !rows[*part].is_empty()).collect();
-            if let [only] = filled[..] {
-                self.segments[slot].range = indices[only];
-                continue;
-            }
-            let mut addresses = vec![Address { slot: NO_PIECE as u32, row: 0 }; self.segments[slot].rows];
-            let mut made = Vec::new();
-            for (number, part) in filled.into_iter().enumerate() {
-                let to = if number == 0 { slot } else { self.segments.len() + number - 1 };
-                for (row, old) in rows[part].iter().enumerate() {
-                    addresses[*old as usize] = Address { slot: to as u32, row: row as u32 };
-                }
-                made.push(self.segments[slot].divide(&self.schema.columns, &rows[part], indices[part]));
-            }
-            let mut made = made.into_iter();
-            if let Some(first) = made.next() {
-                let old = std::mem::replace(&mut self.segments[slot], first);
-                self.forget_size(&old);
-                // What refers to rows is put where they have gone by `readdress`.
-                self.segments[slot].previous = old.previous;
-                self.segments[slot].next = old.next;
-                self.segments[slot].queues = old.queues;
-            }
-            self.segments.extend(made);
-            moves.insert(slot as u32, addresses);
         }
         for slot in 0..self.segments.len() as u32 {
             self.measure(slot);
@@ -332,15 +306,68 @@ impl Table {
         moves
     }
 
+    /// Divides the rows of a segment among the parts of its piece. Tells where they have gone, unless they stay together.
+    pub(crate) fn divide(
+        &mut self,
+        slot: u32,
+        parts: &[KeyRange],
+        indices: &[usize],
+    ) -> Option<Vec<Address>> {
+        let part_of = |position: Position| parts.partition_point(|part| part.last < position);
+        let whole = &mut self.segments[slot as usize];
+        if whole.rows == 0 {
+            return None;
+        }
+        if let Some(KeyRange { first, last }) = whole.within
+            && part_of(first) == part_of(last)
+        {
+            whole.range = indices[part_of(first)];
+            return None;
+        }
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
+        let all: Vec<u32> = (0..whole.rows as u32).collect();
+        let positions = whole.positions(&self.schema, &all);
+        for (row, position) in positions.into_iter().enumerate() {
+            rows[part_of(position)].push(row as u32);
+        }
+        let filled: Vec<usize> = (0..parts.len()).filter(|part| !rows[*part].is_empty()).collect();
+        if let [only] = filled[..] {
+            (whole.range, whole.within) = (indices[only], Some(parts[only]));
+            return None;
+        }
+        let mut addresses = vec![GONE; whole.rows];
+        let mut made = Vec::new();
+        for (number, part) in filled.into_iter().enumerate() {
+            let to = if number == 0 { slot } else { (self.segments.len() + number - 1) as u32 };
+            for (row, old) in rows[part].iter().zip(0..).map(|(old, row)| (row, *old)) {
+                addresses[old as usize] = Address { slot: to, row };
+            }
+            let mut segment =
+                self.segments[slot as usize].divide(&self.schema.columns, &rows[part], indices[part]);
+            segment.within = Some(parts[part]);
+            made.push(segment);
+        }
+        let mut made = made.into_iter();
+        if let Some(first) = made.next() {
+            let old = std::mem::replace(&mut self.segments[slot as usize], first);
+            self.forget_size(&old);
+            // What refers to rows is put where they have gone by `readdress`.
+            self.segments[slot as usize].previous = old.previous;
+            self.segments[slot as usize].next = old.next;
+            self.segments[slot as usize].queues = old.queues;
+        }
+        self.segments.extend(made);
+        Some(addresses)
+    }
+
     /// Puts right everything that refers to rows which have moved.
-    fn readdress(&mut self, moves: &Moves, riders: &mut Riders) {
+    pub(crate) fn readdress(&mut self, mut moves: Moves, riders: &mut Riders) {
         let mut moved: Vec<Option<&[Address]>> = vec![None; self.segments.len()];
         moves.iter().for_each(|(slot, addresses)| moved[*slot as usize] = Some(addresses));
         let to = |address: Address| match moved[address.slot as usize] {
             Some(addresses) => addresses[address.row as usize],
             None => address,
         };
-        self.keys.readdress(|address| Some(to(address)));
         let mut previous = Vec::new();
         for (slot, segment) in self.segments.iter_mut().enumerate() {
             let at = |row: u32| Address { slot: slot as u32, row };
@@ -349,7 +376,7 @@ impl Table {
         for (new, old) in previous {
             self.segments[new.slot as usize].set_previous(new.slot, new.row, old);
         }
-        for (slot, addresses) in moves {
+        for (slot, addresses) in &moves {
             let segment = &mut self.segments[*slot as usize];
             let next = std::mem::take(&mut segment.next);
             let queues = std::mem::take(&mut segment.queues);
@@ -374,15 +401,24 @@ impl Table {
                 *found = found.readdressed(to);
             }
         }
+        match moves.len() {
+            1 if !self.keys.are_to_follow() => {
+                let (slot, addresses) = moves.drain().next().expect("there is one");
+                self.keys.begin_move(slot, addresses);
+            }
+            _ => self.keys.readdress(|address| Some(to(address))),
+        }
     }
 
     /// Leaves pieces to those who read what was there before.
     fn leave_pieces(&mut self, pieces: &[usize]) {
-        self.forget_keys(pieces);
-        for segment in self.segments.iter_mut().filter(|segment| pieces.contains(&segment.range)) {
+        let left = |segment: &&mut Segment| pieces.contains(&segment.range);
+        let left = self.segments.iter_mut().zip(0..).filter(|(segment, _)| left(&segment));
+        self.keys.leave(left.map(|(segment, slot)| {
             // It will not be here for long.
             segment.is_part = false;
-        }
+            slot
+        }));
     }
 
     /// Takes the keys of the rows of pieces out of the index.
@@ -393,6 +429,7 @@ impl Table {
 
     /// Forgets the rows of a piece. No index entry and no operation refers to them.
     fn vacate(&mut self, piece: usize) {
+        assert!(!self.keys.are_to_follow(), "no key leads to where other rows may come");
         if let Some(tail) = self.tails.get_mut(piece) {
             *tail = None;
         }
@@ -402,7 +439,6 @@ impl Table {
                     std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
                 self.forget_size(&old);
                 self.measure(slot as u32);
-                self.keys.forget_move(slot as u32);
             }
         }
     }

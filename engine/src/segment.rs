@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     key::{Blanks, write_stored},
     operation::Ts,
-    position::{Position, hash_position},
+    position::{KeyRange, Position, hash_position},
     predicate_index::Found,
     primary_key::Address,
     schema::{Column, Partitioning, TableSchema},
@@ -67,6 +67,8 @@ pub(crate) struct Segment {
     size: Size,
     /// Whether it is to be compacted because it has been divided: its columns have domains of more rows.
     pub(crate) is_part: bool,
+    /// Where on the ring all of its rows are known to be: in no more than one part of a range that has been cut.
+    pub(crate) within: Option<KeyRange>,
     /// Whether the size is partly assumed.
     pub(crate) is_assumed: bool,
     /// At how many visits riders have looked for rows by their codes.
@@ -94,6 +96,7 @@ impl Segment {
             queues: BTreeMap::new(),
             size: Size::default(),
             is_part: false,
+            within: None,
             is_assumed: false,
             searched: 0,
             collected: Ts::ZERO,
@@ -203,6 +206,7 @@ impl Segment {
     /// Appends rows that begin at `begin`; returns the first one's index.
     pub(crate) fn append(&mut self, columns: &[Column], arrays: &[ArrayRef], take: Take, begin: Ts) -> u32 {
         let first = self.rows as u32;
+        self.within = None;
         for ((column, array), definition) in self.columns.iter_mut().zip(arrays).zip(columns) {
             column.delta.append(array.as_ref() as &dyn Array, &definition.ty, take);
         }

@@ -44,6 +44,7 @@ use crate::{
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pieces::{self, Piece},
     position::{KeyRange, Position},
+    precut::Precut,
     preparation::Work,
     primary_key::Address,
     recut::Recut,
@@ -157,6 +158,8 @@ pub struct Shard {
     supplies: BTreeMap<Ts, VecDeque<(Arc<RowBatch>, bool)>>,
     /// What was taken last of rows that others have sent.
     pub(crate) entering: Option<Entering>,
+    /// What is cut before the next change of the key ranges.
+    pub(crate) precut: Option<Precut>,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
@@ -196,6 +199,7 @@ impl Shard {
             filling: None,
             supplies: BTreeMap::new(),
             entering: None,
+            precut: None,
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
@@ -262,7 +266,10 @@ impl Shard {
             self.fill(ts, effects);
             self.drain(effects);
         }
-        while self.filling.is_none()
+        self.precut_some(effects);
+        let is_held_up = self.precut.as_ref().is_some_and(|precut| precut.is_due);
+        while !is_held_up
+            && self.filling.is_none()
             && let Some(operation) = self.next_operation(effects)
         {
             let is_large = matches!(&operation.operation.kind, OperationKind::Insert(insert)
@@ -292,7 +299,8 @@ impl Shard {
         }
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
         let can_recut = self.recut_is_next() && self.is_quiet();
-        let is_idle = self.rotation.is_empty() && self.worked_off.is_empty() && !can_fill && !can_recut;
+        let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && self.precut.is_none();
+        let is_idle = is_done && !can_fill && !can_recut;
         if is_idle { Progress::Idle } else { Progress::Busy }
     }
 
@@ -441,6 +449,7 @@ impl Shard {
         ids.sort_unstable();
         for (_, id) in ids {
             if let Some(table) = self.tables.get_mut(&id)
+                && (self.precut.is_none() || table.is_compacting())
                 && table.collect_garbage(horizon, &mut self.riders)
             {
                 return Progress::Busy;
@@ -507,9 +516,10 @@ impl Shard {
         self.tables.values().filter(|table| !table.dropped).map(|table| &table.schema)
     }
 
-    /// Whether operations are on their way, or wait for decisions.
+    /// Whether operations are on their way, or wait for decisions, or segments are to be cut.
     pub fn is_idle(&self) -> bool {
-        self.inbox.is_empty() && self.recuts.is_empty() && self.riders.is_empty()
+        let nothing_comes = self.inbox.is_empty() && self.recuts.is_empty() && self.precut.is_none();
+        nothing_comes && self.riders.is_empty()
     }
 
     /// Makes room for a table when a checkpoint is loaded, as its `CreateTable` did.

@@ -243,6 +243,9 @@ impl LaneState {
             let frame = timeout(SILENCE, reading.next()).await.map_err(silent)??;
             self.acknowledge(frame.taken)?;
             if frame.kind == Kind::Alive {
+                if pieces.is_empty() {
+                    pieces = Vec::new();
+                }
                 continue;
             }
             let due = end.map_or(self.taken(), |end| end) + 1;
@@ -274,7 +277,8 @@ impl LaneState {
                             return Err(End::Protocol("a message is longer than it should be".into()));
                         }
                         self.take(number, wire).await?;
-                        pieces = Vec::new();
+                        // Large messages follow one another: the next one finds its memory there.
+                        pieces.clear();
                         end = Some(number);
                     }
                 }

@@ -89,7 +89,7 @@ impl Store {
                 let row = |row| format!("{range} {:?}", batch.slice(row, 1).columns());
                 (ts, (0..batch.num_rows()).map(row).collect())
             }
-            Effect::Block { .. } | Effect::Took { .. } => return,
+            Effect::Block { .. } | Effect::Took { .. } | Effect::Precut => return,
         };
         let answer = self.answers.entry(ts).or_default();
         answer.extend(lines);

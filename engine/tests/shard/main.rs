@@ -30,7 +30,7 @@ use carousel_engine::{
         Decision, Effect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
         ReadOutput, RowBatch, Top,
     },
-    position::KeyRange,
+    position::{KeyRange, boundaries},
     shard::{Options, Progress},
 };
 use generate::{Generator, Random, random_schema};
@@ -343,6 +343,13 @@ fn run(seed: u64, scale: &Scale) -> usize {
                         shard.cancel(step.ordered.ts, &mut effects);
                     }
                 }
+                if random.one_in(3) {
+                    // Where the next change cuts, or anywhere.
+                    let next = steps.get(submitted[index]).and_then(|step| step.change.as_ref());
+                    let at =
+                        next.map(|change| boundaries(change.recut.held.iter().chain(&change.recut.cuts)));
+                    shard.precut(at.unwrap_or_else(|| vec![random.next(), random.next()]));
+                }
             }
             3..=5 => {
                 for _ in 0..1 + random.below(3) {
@@ -418,7 +425,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let expected = full_hash(&world, &state);
     let mut found = vec![0u128; world.ranges.len()];
     for shard in &mut shards {
-        shard.collect_garbage(Ts(last_ts));
+        while shard.collect_garbage(Ts(last_ts)) == Progress::Busy {}
         let hashes = read_all(shard, &world, Ts(last_ts), false);
         found.iter_mut().zip(hash_of(&world, hashes)).for_each(|(sum, hash)| *sum = sum.wrapping_add(hash));
     }
@@ -464,7 +471,7 @@ fn collect(steps: &[Step], collected: &mut BTreeMap<u64, Collected>, effects: Ve
             Effect::ContentHash { ts, range, hash } => {
                 collected.entry(ts.0).or_default().hashes.insert(range, hash);
             }
-            Effect::Took { .. } | Effect::Block { .. } => {}
+            Effect::Took { .. } | Effect::Block { .. } | Effect::Precut => {}
             Effect::Groups { ts, groups } => collected.entry(ts.0).or_default().groups.extend(groups),
             Effect::Executed { ts, outcomes } => {
                 let entry = collected.entry(ts.0).or_default();
