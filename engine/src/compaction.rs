@@ -88,7 +88,7 @@ impl Table {
     pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
         if !self.is_compacting() {
             if self.keys.are_to_follow() {
-                self.keys.follow(self.options.compact_cells.max(FEWEST_BUCKETS));
+                self.follow_some();
                 return true;
             }
             if !self.begin_compaction(horizon) {
@@ -183,13 +183,15 @@ impl Table {
             Stage::Gather if compaction.columns.len() < self.schema.columns.len() => {
                 self.gather_column(slot, &mut compaction)
             }
+            // After a change of the key ranges; the rows of one segment move at a time.
+            Stage::Gather if self.keys.are_to_follow() => self.follow_some().0,
             Stage::Gather => self.catch_up(slot, &mut compaction, riders),
             Stage::Follow => {
-                let buckets = self.options.compact_cells.max(FEWEST_BUCKETS);
-                if self.keys.follow(buckets) {
+                let (took, all_have) = self.follow_some();
+                if all_have {
                     compaction.stage = Stage::Release;
                 }
-                buckets
+                took
             }
             Stage::Release => compaction.columns.pop().map_or(1, |column| column.rows() / 4 + 1),
         };
@@ -199,6 +201,12 @@ impl Table {
             self.segments[slot as usize].compaction = Some(compaction);
         }
         took
+    }
+
+    /// Lets some keys follow their rows; returns what it took, and whether all have.
+    fn follow_some(&mut self) -> (usize, bool) {
+        let buckets = self.options.compact_cells.max(FEWEST_BUCKETS);
+        (buckets, self.keys.follow(buckets))
     }
 
     fn gather_column(&mut self, slot: u32, compaction: &mut Compaction) -> usize {
