@@ -84,6 +84,8 @@ impl Wire {
             | Wire::Statistics(_)
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
+            | Wire::Precut { .. }
+            | Wire::HasPrecut { .. }
             | Wire::Cancel(_)
             | Wire::Took { .. } => Lane::Control,
             Wire::Consensus(packet) => packet.lane(),

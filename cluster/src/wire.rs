@@ -10,7 +10,10 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use carousel_engine::{
-    Few, SqlError, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    Few, SqlError, TableId, Ts,
+    aggregate::Group,
+    operation::PayloadId,
+    position::{KeyRange, Position},
     statistics::TableStatistics,
 };
 use serde::{Deserialize, Serialize};
@@ -278,6 +281,19 @@ pub enum Wire {
     RenewPin(Ts),
     /// Client to storage process: the pin at this `Ts` is not needed any more.
     ReleasePin(Ts),
+    /// Client to storage process: please cut segments at these positions of the ring; a change that does so is about to be
+    /// ordered.
+    Precut {
+        /// The asker's number for it.
+        request: u64,
+        /// Where.
+        at: Vec<Position>,
+    },
+    /// The answer to `Precut`: that has been done.
+    HasPrecut {
+        /// The asker's number for it.
+        request: u64,
+    },
     /// Client to storage process: nobody waits for the answer of this message any more.
     Cancel(MessageId),
     /// Client to storage process: so many more batches of the rows that answer this read have been taken by its reader,

@@ -28,7 +28,10 @@ use std::{
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{
-    Few, SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    Few, SqlError, SqlState, TableId, Ts,
+    aggregate::Group,
+    operation::PayloadId,
+    position::{KeyRange, Position},
     statistics::TableStatistics,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -172,6 +175,11 @@ pub(crate) enum Command {
     },
     RenewPin(Ts),
     ReleasePin(Ts),
+    /// Storage processes are to cut segments at these positions.
+    Precut {
+        at: Vec<Position>,
+        done: oneshot::Sender<()>,
+    },
     /// What is open?
     Operations(oneshot::Sender<Vec<OpenOperation>>),
 }

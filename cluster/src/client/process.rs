@@ -1,6 +1,7 @@
 //! The client process's shell: a task around the pure core.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -65,6 +66,8 @@ impl Client {
             core,
             network: network.clone(),
             changes: HashMap::new(),
+            precuts: HashMap::new(),
+            precut: 0,
             outbox,
             view,
             submissions: HashMap::new(),
@@ -82,6 +85,9 @@ struct Process {
     network: Network,
     /// Who waits for other routers, by the number of the request.
     changes: HashMap<u64, Changed>,
+    /// Who waits for storage processes to cut segments, by the number of the request, and for which.
+    precuts: HashMap<u64, (BTreeSet<ProcessId>, oneshot::Sender<()>)>,
+    precut: u64,
     outbox: Outbox,
     view: watch::Sender<View>,
     submissions: HashMap<u64, (Answers, Place)>,
@@ -155,6 +161,7 @@ impl Process {
                     let _ = done.send(outcome);
                 }
             }
+            Wire::HasPrecut { request } => self.has_precut(from, request),
             Wire::Routers(routers) => self.network.learn_routers(&routers),
             wire => self.core.handle(Event::Received { from, wire }),
         }
@@ -186,6 +193,14 @@ impl Process {
                 let request = self.core.change_routers(change);
                 self.changes.insert(request, done);
             }
+            Command::Precut { at, done } => {
+                self.precut += 1;
+                let config = self.core.view().config;
+                let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
+                self.precuts.insert(self.precut, (live.collect(), done));
+                let request = self.precut;
+                self.tell_storage(|| Wire::Precut { request, at: at.clone() });
+            }
             Command::RenewPin(ts) => self.tell_storage(|| Wire::RenewPin(ts)),
             Command::Operations(answer) => {
                 // Whoever asked may have gone away.
@@ -195,7 +210,7 @@ impl Process {
         }
     }
 
-    /// Forgets the requests for other routers that nobody waits for any more.
+    /// Forgets the requests that nobody waits for any more.
     fn forget_changes(&mut self) {
         self.changes.retain(|request, done| {
             if done.is_closed() {
@@ -203,6 +218,18 @@ impl Process {
             }
             !done.is_closed()
         });
+        self.precuts.retain(|_, (_, done)| !done.is_closed());
+    }
+
+    fn has_precut(&mut self, process: ProcessId, request: u64) {
+        let Some((waiting, _)) = self.precuts.get_mut(&request) else { return };
+        waiting.remove(&process);
+        if waiting.is_empty()
+            && let Some((_, done)) = self.precuts.remove(&request)
+        {
+            // Whoever asked may have gone away.
+            let _ = done.send(());
+        }
     }
 
     fn tell_storage(&mut self, wire: impl Fn() -> Wire) {

@@ -1,9 +1,11 @@
 //! Changes of the ring on behalf of users and super processes (paper, sections 6.4 and 6.5).
 
+use std::time::Duration;
+
 use carousel_engine::{SqlError, SqlState, Ts, position::Position};
 use tokio::sync::oneshot;
 
-use super::{Client, Failure, Part, Request};
+use super::{Client, Command, Failure, Part, Request};
 use crate::{
     config::{Change, Config, Configuration, Keyspace, Membership},
     message::{Body, ProcessId},
@@ -11,6 +13,8 @@ use crate::{
 
 /// How often a change is planned again because the config has changed meanwhile.
 const ATTEMPTS: usize = 16;
+/// How long storage processes have to cut segments before a change.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Client {
     /// Orders a message that names no table and no key, and waits for its end.
@@ -50,11 +54,27 @@ impl Client {
             let config = self.config();
             let keyspace: Keyspace = config.plan(change(&config)?)?;
             let planned = keyspace.version;
+            self.precut(planned, config.cuts(&keyspace)).await;
             match self.order(Body::Configuration(Configuration::Keyspace(keyspace))).await {
                 // This client has followed the m-seq to its own message: it knows the config that was in force.
                 Err(_) if self.config().version() != planned && attempt < ATTEMPTS => {}
                 outcome => return outcome,
             }
+        }
+    }
+
+    /// Lets storage processes cut segments where a change planned against a config is about to cut ranges: everything waits
+    /// for the change itself. One that does not answer is not waited for long.
+    async fn precut(&self, version: u64, at: Vec<Position>) {
+        let (done, is_done) = oneshot::channel();
+        if at.is_empty() || self.command(Command::Precut { at, done }).is_err() {
+            return;
+        }
+        tokio::select! {
+            _ = is_done => {}
+            // Planned again, or somebody has failed.
+            _ = self.config_when(|config| config.version() != version) => {}
+            () = tokio::time::sleep(PATIENCE) => tracing::info!("segments are not cut ahead of the change"),
         }
     }
 

@@ -481,6 +481,14 @@ impl Config {
         Ok(Keyspace { version: self.version, change, instructions })
     }
 
+    /// Where a keyspace message cuts primary ranges of this config.
+    pub(crate) fn cuts(&self, keyspace: &Keyspace) -> Vec<Position> {
+        let Ok((next, _)) = self.changed(&keyspace.change, Ts::ZERO) else { return Vec::new() };
+        let of = |config: &Config| boundaries(&config.primary_ranges().collect::<Vec<_>>());
+        let before = of(self);
+        of(&next).into_iter().filter(|position| before.binary_search(position).is_err()).collect()
+    }
+
     /// All minimal solutions for a change of this config, in the order of the ring.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use crate::{
     config::{Change, Configuration, Membership},
     message::{Incarnation, ProcessId, ProcessKind},
     routers::change::RouterChange,
+    wire::Wire,
 };
 
 /// Routers at a time.
@@ -154,6 +155,14 @@ impl World {
         };
         let Ok(keyspace) = config.plan(change) else { return Ok(()) };
         self.note([17, 0], || format!("{change}"));
+        let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
+        if self.random.one_in(2)
+            && let Some(client) = self.random.pick(&clients)
+        {
+            let at = config.cuts(&keyspace);
+            ring.iter()
+                .for_each(|process| self.send(client, *process, Wire::Precut { request: 1, at: at.clone() }));
+        }
         self.configure(Configuration::Keyspace(keyspace))
     }
 

@@ -20,6 +20,7 @@
 //! Departures from the paper: it knows neither votes nor pins nor checkpoints; there, a delivered write cannot fail.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
@@ -40,6 +41,7 @@ mod checkpoints;
 mod interface;
 mod late;
 mod moving;
+mod precut;
 mod readers;
 mod serving;
 mod supplies;
@@ -50,6 +52,7 @@ use self::{
     checkpoints::{OnTheirWay, Writing},
     late::{Late, in_time, late},
     moving::Moving,
+    precut::Precut,
     supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
     votes::Nowhere,
 };
@@ -152,6 +155,7 @@ pub struct Core {
     /// Rows of checkpoints that the disk has not taken.
     on_their_way: VecDeque<OnTheirWay>,
     moving: Moving,
+    precut: Precut,
     late: Late,
     /// Dropped tables whose rows a checkpoint still needs.
     drops: Vec<TableId>,
@@ -213,6 +217,7 @@ impl Core {
         Core {
             hashes: if held.is_empty() { Vec::new() } else { recovered.hashes },
             moving,
+            precut: Precut::default(),
             options,
             held,
             submitted: local(recovered.ts),
@@ -359,6 +364,7 @@ impl Core {
             Event::ReleasePin(ts) => {
                 self.pins.remove(&ts);
             }
+            Event::Precut { from, request, at } => self.precut(from, request, &at),
             Event::Cancel(id) => self.cancel(id),
             Event::Took { id, batches } => self.took_batches(id, batches),
             Event::ClientGone(client) => {
@@ -563,16 +569,22 @@ impl Core {
             Err(error) => return self.fail(delivery, error),
         };
         let is_ordered = message.id.is_ordered();
-        // A basic read was sent here because of the config that its client knows.
-        let routed = || {
-            delivery.config_version == self.options.config.version()
+        let mut here = Cow::Borrowed(delivery);
+        if !is_ordered {
+            // It was sent here because of the config that its client knows.
+            let ranges = self.options.config.overlapping(&delivery.ranges);
+            let routed = delivery.config_version == self.options.config.version()
                 && covers(&self.held, &delivery.ranges)
-                // A restart may have joined the parts that it knows.
-                && covers(&delivery.ranges, &self.options.config.overlapping(&delivery.ranges))
-        };
-        if !(is_ordered || routed() && self.has_local()) {
-            return self.lose(message.id);
+                && covers(&delivery.ranges, &ranges);
+            if !(routed && self.has_local()) {
+                return self.lose(message.id);
+            }
+            // What that has as parts may be joined here by now.
+            if *delivery.ranges != *ranges {
+                here.to_mut().ranges = ranges.into();
+            }
         }
+        let delivery = &*here;
         let read_ts = data.read_ts.unwrap_or(ts);
         let in_time = staged_insert(delivery).is_none_or(|staged| staged_in_time(delivery, staged));
         if !in_time || !self.catalog.is_current(&message.tables) {
@@ -702,6 +714,7 @@ impl Core {
             // Changes of the catalog are not among the running operations: they cannot fail.
             ShardEffect::Executed { ts: time, outcomes } => self.executed_by(shard, time, outcomes),
             ShardEffect::Took { ts: time } => self.took(shard, time),
+            ShardEffect::Precut => self.has_precut(shard),
             // Only what the process reads for itself has these.
             ShardEffect::ContentHash { .. } | ShardEffect::Block { .. } => {}
         }

@@ -408,6 +408,7 @@ impl Node {
             Wire::Durable { ts, hashes, reply } => self.event(Event::PeerDurable { from, ts, hashes, reply }),
             Wire::RenewPin(ts) => self.event(Event::RenewPin(ts)),
             Wire::ReleasePin(ts) => self.event(Event::ReleasePin(ts)),
+            Wire::Precut { request, at } => self.event(Event::Precut { from, request, at }),
             Wire::Cancel(id) => self.event(Event::Cancel(id)),
             Wire::Took { id, batches } => self.event(Event::Took { id, batches }),
             Wire::Hello => self.tell_memory(from),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use carousel_engine::{
     TableId, Ts,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
-    position::KeyRange,
+    position::{KeyRange, Position},
     recut::Recut,
     shard::{Progress, Shard},
     statistics::TableStatistics,
@@ -43,6 +43,8 @@ pub enum ShardCommand {
     Recut(Recut),
     /// A block of rows of a range that is being received, and when they begin.
     Install { table: TableId, range: KeyRange, block: Bytes, begin: Ts },
+    /// Segments are to be cut before a change of the key ranges.
+    Precut(Vec<Position>),
     /// What has been received of a range is of no use.
     Clear(KeyRange),
     /// Versions that ended before this can be collected.
@@ -189,6 +191,7 @@ impl Scan {
             ShardCommand::Install { table, range, block, begin } => {
                 self.received.push_back(Received { table, range, block, begin });
             }
+            ShardCommand::Precut(at) => self.shard.precut(at),
             ShardCommand::Clear(range) => {
                 self.take_all(effects);
                 self.shard.clear(range);

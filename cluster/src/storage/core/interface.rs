@@ -9,7 +9,7 @@ use bytes::Bytes;
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
     operation::{Decision, Effect as ShardEffect, OrderedOperation, PayloadId, RowBatch},
-    position::KeyRange,
+    position::{KeyRange, Position},
 };
 
 use super::local;
@@ -200,6 +200,15 @@ pub enum Event {
     RenewPin(Ts),
     /// From a client.
     ReleasePin(Ts),
+    /// From a client: segments are to be cut before a change of the ring.
+    Precut {
+        /// Whose.
+        from: ProcessId,
+        /// Its number for it.
+        request: u64,
+        /// Where.
+        at: Vec<Position>,
+    },
     /// From a client.
     Cancel(MessageId),
     /// From a client: a reader has taken batches of the answer of a read.
