@@ -136,6 +136,7 @@ impl Scene {
                         }
                         Wire::Durable { ts, .. } => format!("{me} -> {to} durable ts={ts}"),
                         Wire::ReadsMissed => format!("{me} -> {to} reads missed"),
+                        Wire::HasPrecut { request } => format!("{me} -> {to} has cut for {request}"),
                         Wire::ReadsLost(reads) => format!("{me} -> {to} lost {}", reads.len()),
                         other => panic!("{other:?}"),
                     };
@@ -942,6 +943,41 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
     };
     scene.handle(1, Event::BasicRead { read, now_ms: 200 });
     scene.check("s1 -> c1 lost 1");
+    // The client still knows parts of what is one range here.
+    let whole = scene.range(1);
+    let middle = whole.first + (whole.last - whole.first) / 2;
+    let parts = [KeyRange::new(whole.first, middle), KeyRange::new(middle + 1, whole.last)];
+    let id = MessageId::unordered(c1, 1, 6);
+    let read = BasicRead {
+        message: Arc::new(Message { id, ..testing::read(c1, 1, 1, 0) }),
+        ranges: parts.into(),
+        config_version: scene.config.version(),
+        seen: Ts(1),
+    };
+    let event = Event::BasicRead { read, now_ms: 200 };
+    let effects = scene.cores.get_mut(&1).expect("it runs").handle(event);
+    let named = effects.into_iter().find_map(|effect| match effect {
+        Effect::Submit { operation, .. } => Some(operation.ranges.to_vec()),
+        _ => None,
+    });
+    assert_eq!(named, Some(vec![whole]));
+}
+
+#[test]
+fn who_wants_segments_cut_is_told_when_they_are() {
+    let mut scene = Scene::new(1);
+    for number in 1..=2 {
+        let from = ProcessId::client(number);
+        scene.handle(1, Event::Precut { from, request: 7, at: vec![100] });
+    }
+    scene.trace.clear();
+    scene.handle(1, Event::Shard { shard: 0, effects: vec![ShardEffect::Precut] });
+    scene.check(
+        "s1 -> c1 has cut for 7
+         s1 -> c2 has cut for 7",
+    );
+    scene.handle(1, Event::Shard { shard: 0, effects: vec![ShardEffect::Precut] });
+    scene.check("");
 }
 
 #[test]

@@ -295,3 +295,37 @@ fn some_is_hashed_once_in_a_revolution() {
     }
     assert!((290..=310).contains(&visits), "{visits}");
 }
+
+/// It gets on though somebody reads all the while, and what is read is all there.
+#[test]
+fn segments_are_cut_before_the_ranges_are() {
+    let mut scan = Scan::with(1_000, Options { segment_rows: 100, ..Options::default() });
+    let read = |scan: &mut Scan| {
+        let output = ReadOutput::Rows { projection: Vec::new(), top: None };
+        scan.submit_with(OperationKind::Read(Read { predicate: Vec::new(), output }), None)
+    };
+    let visits = |scan: &mut Scan| {
+        let before = scan.shard.visits();
+        read(scan);
+        while scan.shard.step(&mut Vec::new()) == Progress::Busy {}
+        scan.shard.visits() - before
+    };
+    assert_eq!(visits(&mut scan), 10);
+    scan.shard.precut(vec![u64::MAX / 2, u64::MAX / 2]);
+    let mut effects = Vec::new();
+    let mut reads = Vec::new();
+    while !effects.iter().any(|effect| matches!(effect, Effect::Precut)) {
+        reads.push(read(&mut scan));
+        scan.shard.step(&mut effects);
+        assert!(reads.len() < 10_000, "it does not get on");
+    }
+    while scan.shard.step(&mut effects) == Progress::Busy {}
+    for ts in reads {
+        let found = effects.iter().find_map(|effect| match effect {
+            Effect::Executed { ts: executed, outcomes } if *executed == ts => outcomes[0].1.clone().ok(),
+            _ => None,
+        });
+        assert_eq!(found, Some(1_000));
+    }
+    assert_eq!(visits(&mut scan), 20);
+}
