@@ -107,7 +107,7 @@ impl Default for Options {
             passes_to_order: 16,
             group_by_code: 64,
             compact_cells: 1 << 17,
-            block_cells: 1 << 20,
+            block_cells: 1 << 18,
             keys_together: 1 << 15,
             batch_rows: 512,
             memory_bytes: None,
