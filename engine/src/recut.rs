@@ -11,8 +11,9 @@
 //! revolution or waits for an undecided row, so that nobody misses a row that changes its segment, or looks for a key
 //! that has left the index. (Undecided writes that nobody waits for do not hold it up.) Reads of prefixes before it pass
 //! by: another process may need them before it can vote about a write that is waited for here. Rows change their place
-//! only where a piece is cut in two. Everything waits for that, so only codes are copied: the parts of a segment have the
-//! dictionaries of its columns in common until they are compacted.
+//! only where a piece is cut in two. Everything waits for that, so most segments have been cut before ([`Shard::precut`]), and
+//! only codes are copied: the parts of a segment have the dictionaries of its columns in common until they are compacted.
+//! Keys follow later, and those of a range that is held no more are forgotten later.
 //!
 //! What another process is to receive is read like anything else, by a read of the prefix before the change that sends
 //! as much as its reader allows ([`Shard::allow`]): it keeps the versions it needs. A read that has paused finds the rest
@@ -412,8 +413,8 @@ impl Table {
 
     /// Leaves pieces to those who read what was there before.
     fn leave_pieces(&mut self, pieces: &[usize]) {
-        let left = |segment: &&mut Segment| pieces.contains(&segment.range);
-        let left = self.segments.iter_mut().zip(0..).filter(|(segment, _)| left(&segment));
+        let segments = self.segments.iter_mut().zip(0..);
+        let left = segments.filter(|(segment, _)| pieces.contains(&segment.range));
         self.keys.leave(left.map(|(segment, slot)| {
             // It will not be here for long.
             segment.is_part = false;
