@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -131,29 +132,44 @@ impl LaneState {
         let mut frame = Vec::with_capacity(FRAME);
         for (_, wire) in messages.drain(..) {
             let begin = frame.len();
-            frame = form::append(&wire, frame).map_err(|error| End::Unsendable(error.to_string()))?;
-            let bytes = frame.len() - begin;
+            let (mut parts, rest) =
+                form::append_in_parts(&wire, frame).map_err(|error| End::Unsendable(error.to_string()))?;
+            let bytes = parts.iter().map(Bytes::len).sum::<usize>() + rest.len() - begin;
             if bytes > MESSAGE {
                 return Err(End::Unsendable(format!("it has {bytes} bytes, more than {MESSAGE}")));
             }
-            if begin > 0 && frame.len() > CONTENT {
-                let next = frame.split_off(begin);
-                packed.push(Content::new(Kind::Messages, first, outgoing.last, frame));
-                (first, frame) = (outgoing.last + 1, next);
+            if parts.is_empty() {
+                frame = rest;
+                if begin > 0 && frame.len() > CONTENT {
+                    let next = frame.split_off(begin);
+                    packed.push(Content::new(Kind::Messages, first, outgoing.last, frame));
+                    (first, frame) = (outgoing.last + 1, next);
+                }
+                outgoing.last += 1;
+                if frame.len() <= CONTENT {
+                    continue;
+                }
+                parts.push(frame.into());
+            } else {
+                let before = parts[0].split_to(begin);
+                if begin > 0 {
+                    packed.push(Content::new(Kind::Messages, first, outgoing.last, before));
+                    first = outgoing.last + 1;
+                }
+                outgoing.last += 1;
+                parts.push(rest.into());
             }
-            outgoing.last += 1;
-            if frame.len() <= CONTENT {
-                continue;
-            }
-            let message = bytes::Bytes::from(std::mem::take(&mut frame));
-            for begin in (0..message.len()).step_by(CONTENT) {
-                let end = message.len().min(begin + CONTENT);
-                let is_last = end == message.len();
-                let kind = if is_last { Kind::LastPiece } else { Kind::Piece };
+            let piece = |part: &Bytes, begin: usize| part.slice(begin..part.len().min(begin + CONTENT));
+            let pieces_of = |part: &Bytes| {
+                (0..part.len()).step_by(CONTENT).map(|begin| piece(part, begin)).collect::<Vec<_>>()
+            };
+            let mut pieces = parts.iter().flat_map(pieces_of).peekable();
+            while let Some(piece) = pieces.next() {
+                let kind = if pieces.peek().is_none() { Kind::LastPiece } else { Kind::Piece };
                 // A message is taken as a whole.
-                packed.push(Content::new(kind, first, outgoing.last, message.slice(begin..end)));
+                packed.push(Content::new(kind, first, outgoing.last, piece));
             }
-            first = outgoing.last + 1;
+            (first, frame) = (outgoing.last + 1, Vec::with_capacity(FRAME));
         }
         if !frame.is_empty() {
             packed.push(Content::new(Kind::Messages, first, outgoing.last, frame));

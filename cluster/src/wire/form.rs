@@ -1,5 +1,8 @@
 //! How bytes and record batches are serialised.
 
+use std::cell::Cell;
+
+use ::bytes::Bytes;
 use serde::Serialize;
 
 /// Appends a value in postcard's form to bytes.
@@ -36,13 +39,72 @@ impl postcard::ser_flavors::Flavor for Appending {
     }
 }
 
+/// Bytes from which on a copy of them is worth sparing.
+const LARGE: usize = 512 << 10;
+
+thread_local! {
+    /// Large bytes while they are serialised: whoever puts a message together from parts does not copy them.
+    static WHOLE: Cell<Option<Bytes>> = const { Cell::new(None) };
+}
+
+/// As [`append`]; but large [`mod@bytes`] are parts by themselves, between what comes before and behind them. Returns the
+/// parts, and what is behind the last of them.
+///
+/// # Errors
+/// As the value's own `Serialize` fails.
+pub(crate) fn append_in_parts(
+    value: &impl Serialize,
+    bytes: Vec<u8>,
+) -> postcard::Result<(Vec<Bytes>, Vec<u8>)> {
+    postcard::serialize_with_flavor(value, InParts { parts: Vec::new(), rest: Appending(bytes) })
+}
+
+struct InParts {
+    parts: Vec<Bytes>,
+    rest: Appending,
+}
+
+impl postcard::ser_flavors::Flavor for InParts {
+    type Output = (Vec<Bytes>, Vec<u8>);
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.rest.try_push(byte)
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        let is_it = |whole: &Bytes| std::ptr::eq(whole.as_ref(), bytes);
+        if bytes.len() >= LARGE
+            && let Some(whole) = WHOLE.take().filter(is_it)
+        {
+            self.parts.push(std::mem::take(&mut self.rest.0).into());
+            self.parts.push(whole);
+            return Ok(());
+        }
+        self.rest.try_extend(bytes)
+    }
+
+    fn finalize(self) -> postcard::Result<Self::Output> {
+        Ok((self.parts, self.rest.0))
+    }
+}
+
 /// Bytes as one piece, not as a sequence of numbers.
 pub(crate) mod bytes {
     use bytes::Bytes;
     use serde::{Deserializer, Serializer, de};
 
+    use super::{LARGE, WHOLE};
+
     pub(crate) fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(bytes)
+        if bytes.len() < LARGE {
+            return serializer.serialize_bytes(bytes);
+        }
+        WHOLE.set(Some(bytes.clone()));
+        let outcome = serializer.serialize_bytes(bytes);
+        WHOLE.set(None);
+        outcome
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {

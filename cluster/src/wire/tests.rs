@@ -99,6 +99,19 @@ fn what_is_sent_is_what_arrives() {
     }
 }
 
+/// Large bytes are not copied, and the parts are what the message is as a whole.
+#[test]
+fn a_message_in_parts_is_the_message() {
+    let payload = PayloadId { process: 1, incarnation: 2, sequence: 3 };
+    let chunks: Vec<Bytes> = [1 << 20, 10, 700_000].map(|bytes| vec![7; bytes].into()).into();
+    let wire = Wire::Part { payload, range: KeyRange::FULL, chunks: Some(chunks.clone()) };
+    let (parts, rest) = form::append_in_parts(&wire, b"before".to_vec()).expect("it can be serialised");
+    assert_eq!([parts[1].as_ptr(), parts[3].as_ptr()], [chunks[0].as_ptr(), chunks[2].as_ptr()]);
+    let mut whole = b"before".to_vec();
+    whole.extend(postcard::to_stdvec(&wire).expect("it can be serialised"));
+    assert_eq!([parts.concat(), rest].concat(), whole);
+}
+
 proptest! {
     /// Whoever has got past the handshake may still send nonsense: it is an error, not a panic.
     #[test]
