@@ -1,6 +1,6 @@
 //! Bitmaps over the rows of a segment, in words of 64.
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -149,23 +149,28 @@ impl Bits {
 #[derive(Debug)]
 pub(crate) struct Picked<'a> {
     pub(crate) rows: &'a [u32],
-    ranks: OnceCell<Option<Ranks>>,
+    ranks: &'a Ranks,
 }
+
+/// What is found out once about some rows, when it is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Ranks(OnceLock<Option<Ascending>>);
 
 /// Which rows they are, as bits, and how many of them come before each word of these.
 #[derive(Debug)]
-struct Ranks {
+struct Ascending {
     mask: Vec<u64>,
     before: Vec<u32>,
 }
 
 impl<'a> Picked<'a> {
-    pub(crate) fn new(rows: &'a [u32]) -> Picked<'a> {
-        Picked { rows, ranks: OnceCell::new() }
+    /// The ranks are those of the same rows.
+    pub(crate) fn new(rows: &'a [u32], ranks: &'a Ranks) -> Picked<'a> {
+        Picked { rows, ranks }
     }
 
     /// `None` when they do not ascend.
-    fn ranks(&self) -> Option<&Ranks> {
+    fn ranks(&self) -> Option<&Ascending> {
         let make = || {
             let rows = Some(self.rows).filter(|rows| rows.is_sorted_by(|a, b| a < b))?;
             let mut mask = vec![0; rows.last().map_or(0, |last| *last as usize / 64 + 1)];
@@ -175,9 +180,9 @@ impl<'a> Picked<'a> {
                 before.push(all);
                 all + word.count_ones()
             });
-            Some(Ranks { mask, before })
+            Some(Ascending { mask, before })
         };
-        self.ranks.get_or_init(make).as_ref()
+        self.ranks.0.get_or_init(make).as_ref()
     }
 }
 

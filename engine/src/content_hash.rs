@@ -2,8 +2,6 @@
 //! of each. It says nothing about versions, codes or layout, so replicas of a range can be compared at any ordered
 //! `Ts`.
 
-use std::borrow::Cow;
-
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::{
@@ -23,12 +21,18 @@ pub(crate) struct Sums {
     /// What each row has besides.
     of_all: u128,
     of_row: Vec<u128>,
+    /// The rows, if they do not ascend where they come from.
+    sorted: Option<Vec<u32>>,
 }
 
 impl Sums {
-    /// Of so many rows.
-    pub(crate) fn new(rows: usize) -> Sums {
-        Sums { columns: 0, of_all: 0, of_row: vec![0; rows] }
+    pub(crate) fn new(rows: &[u32]) -> Sums {
+        let sorted = (!rows.is_sorted()).then(|| {
+            let mut sorted = rows.to_vec();
+            sorted.sort_unstable();
+            sorted
+        });
+        Sums { columns: 0, of_all: 0, of_row: vec![0; rows.len()], sorted }
     }
 
     /// How many columns have been added.
@@ -38,11 +42,10 @@ impl Sums {
 
     /// Adds the next column; the rows are the same each time.
     pub(crate) fn add(&mut self, column: &SegmentColumn, definition: &Column, rows: &[u32]) {
-        let mut ascending = Cow::Borrowed(rows);
-        if !rows.is_sorted() {
-            ascending.to_mut().sort_unstable();
-        }
-        Cells { physical: physical(&definition.ty), seed: self.columns as u64 }.add(self, column, &ascending);
+        let sorted = self.sorted.take();
+        let ascending = sorted.as_deref().unwrap_or(rows);
+        Cells { physical: physical(&definition.ty), seed: self.columns as u64 }.add(self, column, ascending);
+        self.sorted = sorted;
         self.columns += 1;
     }
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 use arrow::array::ArrayRef;
 
 use crate::{
-    bits::Picked,
+    bits::{Picked, Ranks},
     block::{BLOCK_BYTES, Block},
     column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
@@ -147,6 +147,7 @@ pub(crate) struct Blocks {
 struct Making {
     /// Of so many rows at the end of those that were found.
     rows: usize,
+    ranks: Ranks,
     /// As many columns as are done.
     columns: Vec<EncodedColumn>,
     /// Of these columns, if the content hashes are asked for.
@@ -433,10 +434,8 @@ impl Table {
         Ok(is_done)
     }
 
-    /// How many of the rows at the end of those that were found make the next block: they lie in one segment, and are not too
-    /// many.
-    fn rows_of_block(&self, found: &FoundRows) -> usize {
-        let Some((slot, rows)) = found.runs().last() else { return 0 };
+    /// How many at the end of a run of rows that were found make the next block: not too many.
+    fn rows_of_block(&self, slot: u32, rows: &[u32]) -> usize {
         let segment = &self.segments[slot as usize];
         // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded again
         // for the sake of a few.
@@ -464,13 +463,15 @@ impl Table {
         if blocks.credit.is_some_and(|credit| credit <= 0) && blocks.found.len() > 0 {
             return Ok(Made::AllThatMayBe);
         }
+        let Some((slot, run)) = blocks.found.runs().last() else { return Ok(Made::All) };
+        let segment = &self.segments[slot as usize];
         let mut making = blocks.making.take().unwrap_or_else(|| {
-            let rows = self.rows_of_block(&blocks.found);
-            Making { rows, columns: Vec::new(), sums: blocks.hashed.then(|| Sums::new(rows)) }
+            let rows = self.rows_of_block(slot, run);
+            let sums = blocks.hashed.then(|| Sums::new(&run[run.len() - rows..]));
+            Making { rows, ranks: Ranks::default(), columns: Vec::new(), sums }
         });
-        let Some((slot, rows)) = blocks.found.runs().last() else { return Ok(Made::All) };
-        let (segment, rows) = (&self.segments[slot as usize], &rows[rows.len() - making.rows..]);
-        let picked = Picked::new(rows);
+        let rows = &run[run.len() - making.rows..];
+        let picked = Picked::new(rows, &making.ranks);
         let mut left = self.options.block_cells.max(1);
         while left > 0
             && let Some(column) = segment.columns.get(making.columns.len())
@@ -486,7 +487,7 @@ impl Table {
             blocks.making = Some(making);
             return Ok(Made::Some);
         }
-        let Making { columns, sums, rows } = making;
+        let Making { columns, sums, rows, .. } = making;
         let place = places[segment.range];
         blocks.found.drop_last(rows);
         // What is in a range of which it does not want to know any more is not sent.
@@ -527,13 +528,24 @@ impl Table {
 
     /// Adds the hashes of some of the cells that a read has found. Returns whether nothing is left.
     pub(crate) fn hash_found(&self, rider: &mut Rider) -> bool {
-        let Work::Hash(Hashes { found, hashing }) = &mut rider.work else { return true };
+        let Work::Hash(hashes) = &mut rider.work else { return true };
+        let (places, ranges) = (&rider.place_of_range, &mut rider.ranges);
+        self.hash_some(hashes, |piece, sum| {
+            if let Some(place) = places[piece] {
+                ranges[place].hash = ranges[place].hash.wrapping_add(sum);
+            }
+        })
+    }
+
+    /// Adds the hashes of some cells of rows, when all of a run have been hashed. Returns whether nothing is left.
+    pub(crate) fn hash_some(&self, hashes: &mut Hashes, mut add: impl FnMut(usize, u128)) -> bool {
+        let Hashes { found, hashing } = hashes;
         let mut left = self.options.cells_hashed_together();
         while left > 0
             && let Some((slot, rows)) = found.runs().last()
         {
             let segment = &self.segments[slot as usize];
-            let mut sums = hashing.take().unwrap_or_else(|| Sums::new(rows.len()));
+            let mut sums = hashing.take().unwrap_or_else(|| Sums::new(rows));
             while left > 0
                 && let Some(column) = segment.columns.get(sums.columns())
             {
@@ -544,10 +556,7 @@ impl Table {
                 *hashing = Some(sums);
                 return false;
             }
-            if let Some(place) = rider.place_of_range[segment.range] {
-                let hash = &mut rider.ranges[place].hash;
-                *hash = hash.wrapping_add(sums.finish());
-            }
+            add(segment.range, sums.finish());
             let rows = rows.len();
             found.drop_last(rows);
         }

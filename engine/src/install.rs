@@ -2,13 +2,14 @@
 //! decision 15).
 //!
 //! ```text
-//!   begin_install ───▶ hash ────────▶ enter
-//!   a segment          some keys      some keys into the index
-//!                      at a time      at a time
+//!   begin_install ───▶ sum up ──────▶ hash ────────▶ enter
+//!   a segment          a column       some keys      some keys into the index
+//!                      at a time      at a time      at a time
 //! ```
 //!
 //! Nobody looks for a key of a range that is being received before all of it is there, so its keys follow between visits.
-//! Until they have, the rows keep their numbers: nothing is compacted, cut or cleared.
+//! Until they have, the rows keep their numbers: nothing is compacted, cut or cleared. The content hash of what has been
+//! taken is summed up on the way, so that it is known as soon as everything is there.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -17,6 +18,7 @@ use crate::{
     block::Block,
     column::SegmentColumn,
     error::{Result, SqlError},
+    found::Hashes,
     operation::Ts,
     pieces::{Piece, held_at},
     position::KeyRange,
@@ -28,74 +30,108 @@ use crate::{
     table::{Table, shard_of},
 };
 
-/// Rows of a block whose keys are on their way into the index.
+/// Rows of a block whose content is summed up, and whose keys are on their way into the index.
 #[derive(Debug)]
 pub(crate) struct Entering {
     table: TableId,
     range: KeyRange,
+    /// What is left of the content, and the sum of the others.
+    left: Hashes,
+    content: u128,
+    /// The rows that have keys.
     rows: Vec<Address>,
-    /// So many of the rows have been hashed,
+    /// So many of the keys have been hashed,
     hashed: usize,
-    /// which gave these keys, by part of the index,
+    /// which gave these, by part of the index,
     keys: Vec<Vec<(u64, Address)>>,
     /// and so many parts have theirs.
     entered: usize,
 }
 
+/// A block of rows, and what they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Of this table,
+    pub table: TableId,
+    /// and this range: as it is held, or
+    pub range: KeyRange,
+    /// as it was then, see [`Shard::restore_piece`]; what is held of the range, if it is, begins no earlier.
+    pub until: Option<Ts>,
+    /// When they begin.
+    pub begin: Ts,
+    /// The rows.
+    pub block: &'a [u8],
+}
+
 impl Shard {
-    /// Takes a block of rows: those of the range that belong to this shard. They begin at `begin`. The range is held here,
-    /// cut out by a [`Recut`](crate::recut::Recut) that has been executed when they are received; or the rows are what it
-    /// was at `until`, see [`Shard::restore_piece`], and those of the range that is held, if it is, begin no earlier.
+    /// Takes a block of rows: those that belong to this shard. The range is held here, cut out by a
+    /// [`Recut`](crate::recut::Recut) that has been executed when they are received; or the rows are what it was before.
     ///
     /// # Errors
     /// When the block cannot be read, or has rows that do not belong to the table or the range.
-    pub fn install(
-        &mut self,
-        table: TableId,
-        range: KeyRange,
-        until: Option<Ts>,
-        block: &[u8],
-        begin: Ts,
-    ) -> Result<()> {
-        self.begin_install(table, range, until, block, begin)?;
+    pub fn install(&mut self, rows: Rows<'_>) -> Result<()> {
+        self.begin_install(rows)?;
+        if let Some(entering) = &mut self.entering {
+            entering.left = Hashes::default();
+        }
         self.enter_all();
         Ok(())
     }
 
-    /// As [`install`](Shard::install), but for the keys, which [`enter_some`](Shard::enter_some) enters.
+    /// As [`install`](Shard::install), but for the keys, which [`enter_some`](Shard::enter_some) enters; it also sums up the
+    /// content, for [`received`](Shard::received).
     ///
     /// # Errors
     /// As those of [`install`](Shard::install).
-    pub fn begin_install(
-        &mut self,
-        table: TableId,
-        range: KeyRange,
-        until: Option<Ts>,
-        block: &[u8],
-        begin: Ts,
-    ) -> Result<()> {
+    pub fn begin_install(&mut self, rows: Rows<'_>) -> Result<()> {
         self.enter_all();
-        let Some(mut table) = self.tables.remove(&table) else {
+        let Some(mut table) = self.tables.remove(&rows.table) else {
             return Err(SqlError::internal("rows of a table that does not exist"));
         };
-        let outcome = self.install_into(&mut table, range, until, block, begin);
+        let outcome = self.install_into(&mut table, rows);
         table.measure_changed();
-        let (id, has_keys) = (table.schema.id, table.has_keys());
-        self.tables.insert(id, table);
-        let rows = outcome?;
-        if until.is_none() && has_keys {
-            let keys = vec![Vec::new(); PARTS];
-            self.entering = Some(Entering { table: id, range, rows, hashed: 0, keys, entered: 0 });
+        let has_keys = table.has_keys();
+        self.tables.insert(rows.table, table);
+        let addresses = outcome?;
+        if rows.until.is_none() {
+            let mut left = Hashes::default();
+            for run in addresses.chunk_by(|one, next| one.slot == next.slot) {
+                let rows: Vec<u32> = run.iter().map(|address| address.row).collect();
+                left.found.push(run[0].slot, &rows);
+            }
+            let keys = if has_keys { addresses } else { Vec::new() };
+            self.entering = Some(Entering {
+                table: rows.table,
+                range: rows.range,
+                left,
+                content: 0,
+                rows: keys,
+                hashed: 0,
+                keys: vec![Vec::new(); PARTS],
+                entered: 0,
+            });
         }
         Ok(())
     }
 
-    /// Enters some of the keys of the block that was taken last. Idle when there are none left.
+    /// The content hash of the rows of a range that have been taken since this was asked last, or the range was cleared.
+    pub fn received(&mut self, table: TableId, range: KeyRange) -> u128 {
+        self.enter_for(&[range]);
+        self.received.remove(&(table, range)).unwrap_or_default()
+    }
+
+    /// Sums up some of the content of the block that was taken last, or enters some of its keys. Idle when nothing is left.
     pub fn enter_some(&mut self) -> Progress {
         let Some(entering) = &mut self.entering else { return Progress::Idle };
         // It may have been dropped meanwhile.
         let is_done = self.tables.get_mut(&entering.table).is_none_or(|table| table.enter_some(entering));
-        self.entering.take_if(|_| is_done);
+        if is_done
+            && let Some(Entering { table, range, content, .. }) = self.entering.take()
+            && content != 0
+        {
+            let sum = self.received.entry((table, range)).or_default();
+            *sum = sum.wrapping_add(content);
+        }
         if is_done { Progress::Idle } else { Progress::Busy }
     }
 
@@ -115,10 +151,7 @@ impl Shard {
     fn install_into(
         &mut self,
         table: &mut Table,
-        range: KeyRange,
-        until: Option<Ts>,
-        block: &[u8],
-        begin: Ts,
+        Rows { range, until, block, begin, .. }: Rows<'_>,
     ) -> Result<Vec<Address>> {
         let (shard, shards) = Block::shard_of(block)?;
         if shards == self.shards && shard != self.index {
@@ -202,8 +235,13 @@ impl Table {
         addresses.extend((0..rows as u32).map(|row| Address { slot, row }));
     }
 
-    /// Hashes or enters some keys. Returns whether all have been entered.
+    /// Sums up some content, then hashes or enters some keys. Returns whether all have been entered.
     fn enter_some(&mut self, entering: &mut Entering) -> bool {
+        if entering.left.found.len() > 0 {
+            let content = &mut entering.content;
+            self.hash_some(&mut entering.left, |_, sum| *content = content.wrapping_add(sum));
+            return false;
+        }
         let together = self.options.keys_together.max(1);
         if entering.hashed < entering.rows.len() {
             let until = entering.rows.len().min(entering.hashed + together);

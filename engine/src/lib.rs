@@ -21,7 +21,7 @@ pub mod expr;
 mod few;
 mod found;
 mod grouping;
-mod install;
+pub mod install;
 pub mod interval;
 pub mod ipc;
 mod kernel;

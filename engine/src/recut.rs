@@ -134,6 +134,7 @@ impl Shard {
     /// Forgets the rows of a range that has been received in part, also those that a read under way has found.
     pub fn clear(&mut self, range: KeyRange) {
         self.enter_all();
+        self.received.retain(|(_, received), _| *received != range);
         for piece in 0..self.pieces.len() {
             if self.pieces[piece].is_held() && self.pieces[piece].lies_in(&range) {
                 for rider in self.riders.iter_mut() {

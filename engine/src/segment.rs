@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::{
     batch_size::in_parts,
-    bits::Picked,
+    bits::{Picked, Ranks},
     column::{GOOD_PART, SegmentColumn, Take},
     compaction::Compaction,
     error::Result,
@@ -115,7 +115,8 @@ impl Segment {
     /// Some of its rows, which ascend, with their versions, as a segment of another piece. It is to be compacted: until then
     /// it has the domains of its columns in common with the others that are made of this one.
     pub(crate) fn divide(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
-        let picked = Picked::new(rows);
+        let ranks = Ranks::default();
+        let picked = Picked::new(rows, &ranks);
         let divide =
             |(column, definition): (&SegmentColumn, &Column)| column.divided(&definition.ty, &picked);
         let columns: Vec<SegmentColumn> = self.columns.iter().zip(columns).map(divide).collect();
@@ -131,7 +132,8 @@ impl Segment {
 
     /// Some of its rows, with their versions, as a segment of another piece.
     pub(crate) fn extract(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
-        let picked = Picked::new(rows);
+        let ranks = Ranks::default();
+        let picked = Picked::new(rows, &ranks);
         let extract = |(column, definition): (&SegmentColumn, &Column)| {
             SegmentColumn::of(column.extract(&definition.ty, &picked), rows.len(), &definition.ty)
         };

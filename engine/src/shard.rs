@@ -158,6 +158,8 @@ pub struct Shard {
     supplies: BTreeMap<Ts, VecDeque<(Arc<RowBatch>, bool)>>,
     /// What was taken last of rows that others have sent.
     pub(crate) entering: Option<Entering>,
+    /// Content hashes of what has been taken before, until somebody asks.
+    pub(crate) received: BTreeMap<(TableId, KeyRange), u128>,
     /// What is cut before the next change of the key ranges.
     pub(crate) precut: Option<Precut>,
     /// Decisions that came before their operation.
@@ -199,6 +201,7 @@ impl Shard {
             filling: None,
             supplies: BTreeMap::new(),
             entering: None,
+            received: BTreeMap::new(),
             precut: None,
             early: BTreeMap::new(),
             rotation: VecDeque::new(),

@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{
     Ts,
+    install::Rows,
     operation::{
         Decision, Effect as ShardEffect, Operation, OperationKind, OrderedOperation, Read, ReadOutput,
     },
@@ -69,8 +70,8 @@ impl Checkpoint {
             self.recovered.prepare(shard);
             for CheckpointRows { table, until, range, block } in &self.rows {
                 let begin = if until.is_some() { Ts::ZERO } else { local(self.recovered.ts) };
-                let loaded = shard.install(*table, *range, until.map(local), block, begin);
-                loaded.expect("rows of a checkpoint");
+                let rows = Rows { table: *table, range: *range, until: until.map(local), begin, block };
+                shard.install(rows).expect("rows of a checkpoint");
             }
         }
     }

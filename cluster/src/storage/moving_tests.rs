@@ -15,6 +15,7 @@ use bytes::Bytes;
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
     expr::EvalContext,
+    install::Rows,
     operation::{Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch},
     position::{KeyRange, Position},
     shard::{Options, Progress},
@@ -47,11 +48,11 @@ struct Process {
 #[derive(Default)]
 struct Checkpoint {
     recovered: Recovered,
-    rows: Vec<Rows>,
+    rows: Vec<Written>,
 }
 
 /// A block of rows of a range, perhaps as of an earlier `Ts`.
-type Rows = (TableId, Option<Ts>, KeyRange, Bytes);
+type Written = (TableId, Option<Ts>, KeyRange, Bytes);
 
 struct World {
     first: Arc<Config>,
@@ -67,7 +68,7 @@ struct World {
     answers: BTreeMap<KeyRange, Vec<u64>>,
     checkpoints: BTreeMap<ProcessId, Checkpoint>,
     /// Rows of checkpoints that are being written.
-    unfinished: BTreeMap<(ProcessId, Ts), Vec<Rows>>,
+    unfinished: BTreeMap<(ProcessId, Ts), Vec<Written>>,
     /// What is sent to it and what it sends is lost.
     cut: Option<ProcessId>,
     /// Whether INSERTs are said to be able to fail: then they wait for votes.
@@ -129,7 +130,8 @@ impl World {
         recovered.prepare(&mut shard);
         for (table, until, range, block) in rows {
             let begin = if until.is_some() { Ts::ZERO } else { local(recovered.ts) };
-            shard.install(table, range, until.map(local), &block, begin).expect("what it has written");
+            let rows = Rows { table, range, until: until.map(local), begin, block: &block };
+            shard.install(rows).expect("what it has written");
         }
         self.processes.insert(id, Process { core: Core::new(options, recovered), scan: Scan::new(shard) });
     }

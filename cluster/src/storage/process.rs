@@ -10,6 +10,7 @@ use std::{
 
 use carousel_engine::{
     TableId, Ts,
+    install::Rows,
     shard::{Options as ShardOptions, Shard},
     statistics::TableStatistics,
 };
@@ -452,10 +453,10 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
         let begin = if file.until.is_some() { Ts::ZERO } else { begin };
         let until = file.until.map(local);
         checkpoint.read(file, |block| {
-            let restore = |shard: &mut Shard| shard.install(file.table, file.range, until, block, begin);
+            let rows = Rows { table: file.table, range: file.range, until, begin, block };
             shards
                 .iter_mut()
-                .try_for_each(|shard| restore(shard).map_err(|error| error.into_report().message))
+                .try_for_each(|shard| shard.install(rows).map_err(|error| error.into_report().message))
         })?;
     }
     Ok(())

@@ -12,7 +12,8 @@ use std::{
 
 use bytes::Bytes;
 use carousel_engine::{
-    TableId, Ts,
+    Few, TableId, Ts,
+    install::Rows,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
     position::{KeyRange, Position},
     recut::Recut,
@@ -43,6 +44,8 @@ pub enum ShardCommand {
     Recut(Recut),
     /// A block of rows of a range that is being received, and when they begin.
     Install { table: TableId, range: KeyRange, block: Bytes, begin: Ts },
+    /// What is the content hash of all that has been received of a range? It is answered as a read at this `Ts` is.
+    Compare { ts: Ts, table: TableId, range: KeyRange },
     /// Segments are to be cut before a change of the key ranges.
     Precut(Vec<Position>),
     /// What has been received of a range is of no use.
@@ -145,7 +148,7 @@ impl Counted {
 #[derive(Debug)]
 pub(crate) struct Scan {
     shard: Shard,
-    /// Taken one by one when there is time: nobody waits for one of them.
+    /// Dealt with one by one when there is time: nobody waits for one of them.
     received: VecDeque<Received>,
     /// When the rows begin of which the shard has not entered all keys.
     taking: Option<Ts>,
@@ -153,13 +156,20 @@ pub(crate) struct Scan {
     garbage: bool,
 }
 
-/// A block of rows that others have sent; they begin at `begin`.
+/// Rows of a range that others have sent.
 #[derive(Debug)]
 struct Received {
     table: TableId,
     range: KeyRange,
-    block: Bytes,
-    begin: Ts,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// A block of them; they begin then.
+    Block(Bytes, Ts),
+    /// All that come have come: their content hash is asked for, by a question with this `Ts`.
+    All(Ts),
 }
 
 impl Scan {
@@ -172,7 +182,7 @@ impl Scan {
     pub(crate) fn tell(&mut self, command: ShardCommand, effects: &mut Vec<Effect>) {
         match command {
             ShardCommand::Submit(operation) => {
-                // Only what is executed late, or compares what has been received, names ranges of which some is missing.
+                // Only what is executed late names ranges of which some is missing.
                 let names =
                     |received: &Received| operation.ranges.iter().any(|r| r.overlaps(&received.range));
                 if self.received.iter().any(names) {
@@ -189,7 +199,10 @@ impl Scan {
                 self.shard.recut(recut);
             }
             ShardCommand::Install { table, range, block, begin } => {
-                self.received.push_back(Received { table, range, block, begin });
+                self.received.push_back(Received { table, range, what: What::Block(block, begin) });
+            }
+            ShardCommand::Compare { ts, table, range } => {
+                self.received.push_back(Received { table, range, what: What::All(ts) });
             }
             ShardCommand::Precut(at) => self.shard.precut(at),
             ShardCommand::Clear(range) => {
@@ -219,17 +232,27 @@ impl Scan {
         self.taking.is_some() || !self.received.is_empty()
     }
 
-    /// Enters some keys of the block that was taken last, or takes the rows of the next.
+    /// Goes on with the block that was taken last, or begins with the next.
     fn take_some(&mut self, effects: &mut Vec<Effect>) {
         if self.shard.enter_some() == Progress::Busy {
             return;
         }
         effects.extend(self.taking.take().map(|ts| Effect::Took { ts }));
-        let Some(Received { table, range, block, begin }) = self.received.pop_front() else { return };
-        self.taking = Some(begin);
-        if let Err(error) = self.shard.begin_install(table, range, None, &block, begin) {
-            // The content hash will show that they are missing.
-            tracing::warn!(%range, %error, "received rows cannot be taken");
+        let Some(Received { table, range, what }) = self.received.pop_front() else { return };
+        match what {
+            What::Block(block, begin) => {
+                self.taking = Some(begin);
+                let rows = Rows { table, range, until: None, begin, block: &block };
+                if let Err(error) = self.shard.begin_install(rows) {
+                    // The content hash will show that they are missing.
+                    tracing::warn!(%range, %error, "received rows cannot be taken");
+                }
+            }
+            What::All(ts) => {
+                let hash = self.shard.received(table, range);
+                effects.push(Effect::ContentHash { ts, range, hash });
+                effects.push(Effect::Executed { ts, outcomes: Few::default() });
+            }
         }
     }
 

@@ -30,7 +30,9 @@ impl Frequency {
                 Codes::Bit(bits) => {
                     let ones = bits.count() as u32;
                     exact[0] = rows as u32 - ones;
-                    exact.iter_mut().skip(1).take(1).for_each(|count| *count = ones);
+                    if let Some(count) = exact.get_mut(1) {
+                        *count = ones;
+                    }
                 }
                 codes => codes.for_each(rows, |code| exact[code as usize] += 1),
             }

@@ -38,7 +38,7 @@ pub(crate) use plain::{PlainColumn, PlainData, Take};
 
 use crate::{
     ahead::fetch,
-    bits::{Bits, Picked},
+    bits::{Bits, Picked, Ranks},
     error::Result,
     types::Type,
 };
@@ -254,7 +254,7 @@ impl SegmentColumn {
         let base = self.base.as_ref().filter(|_| !encoded.is_empty());
         let divide = |base: &EncodedColumn| match plain {
             [] => base.divided(picked, self.base_rows),
-            _ => base.divided(&Picked::new(encoded), self.base_rows),
+            _ => base.divided(&Picked::new(encoded, &Ranks::default()), self.base_rows),
         };
         SegmentColumn {
             base: base.map(divide),
@@ -270,13 +270,17 @@ impl SegmentColumn {
         if grown_little && is_part {
             self.absorb(ty);
             if let Some(base) = &self.base {
-                return SegmentColumn::of(base.extract(&Picked::new(keep)), keep.len(), ty);
+                return SegmentColumn::of(
+                    base.extract(&Picked::new(keep, &Ranks::default())),
+                    keep.len(),
+                    ty,
+                );
             }
         } else if grown_little && self.unused_bytes(keep) * part <= self.size() {
             self.absorb(ty);
             // Most of the domain is still in use.
             if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && keep.len() * 2 >= it.made_of) {
-                return SegmentColumn::of(base.keep(&Picked::new(keep)), keep.len(), ty);
+                return SegmentColumn::of(base.keep(&Picked::new(keep, &Ranks::default())), keep.len(), ty);
             }
         }
         self.encoded_anew(ty, keep)

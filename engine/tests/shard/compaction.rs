@@ -6,6 +6,7 @@ use arrow::{array::AsArray, datatypes::Int32Type};
 use carousel_engine::{
     Shard, Ts, Type, Value,
     expr::Expr,
+    install::Rows,
     operation::{
         Decision, Delete, Effect, Insert, InsertRows, OnConflict, OperationKind, Read, ReadOutput, RowBatch,
         Update,
@@ -302,7 +303,8 @@ fn reads_go_on_when_rows_have_new_numbers() {
         for effect in &scan.effects {
             let Effect::Block { ts, range, block } = effect else { continue };
             assert_eq!(*ts, copied);
-            copy.install(scan.schema.id, *range, None, block, Ts(1)).expect("rows of the range");
+            let rows = Rows { table: scan.schema.id, range: *range, until: None, begin: Ts(1), block };
+            copy.install(rows).expect("rows of the range");
         }
         assert_eq!(copy.rows(scan.schema.id), rows_then.len());
         beside.check();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
+    install::Rows,
     operation::{Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
     position::KeyRange,
     recut::Recut,
@@ -115,9 +116,9 @@ impl Moving {
                         assert!(*unread <= *window, "rows come when they are asked for");
                         let begin = Ts(self.recut.ts.0 - 1);
                         // Its keys may be entered later.
-                        shard
-                            .begin_install(self.schema.id, *range, None, &block, begin)
-                            .expect("rows of the range");
+                        let rows =
+                            Rows { table: self.schema.id, range: *range, until: None, begin, block: &block };
+                        shard.begin_install(rows).expect("rows of the range");
                     }
                     (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
                         self.read_next(shard, random);
@@ -180,6 +181,10 @@ impl Moving {
     }
 }
 
+fn rows_of<'a>(world: &World, range: KeyRange, block: &'a [u8]) -> Rows<'a> {
+    Rows { table: world.schema.id, range, until: None, begin: Ts(1), block }
+}
+
 /// All rows of these shards, sent as blocks to as many shards as may be, are there. Damaged blocks do no harm.
 pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u128], random: &mut Random) {
     let count = 1 + random.below(3) as u32;
@@ -199,24 +204,28 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
         for effect in effects {
             let Effect::Block { range, mut block, .. } = effect else { continue };
             for receiver in &mut receivers {
-                let taken = receiver.install(world.schema.id, range, None, &block, Ts(1));
-                taken.expect("rows of the range");
+                receiver.begin_install(rows_of(world, range, &block)).expect("rows of the range");
             }
             let at = random.below(block.len());
             block[at] ^= 1 << random.below(8);
             // It may well be a block of other rows.
             let mut damaged = receiver(0);
-            if damaged.install(world.schema.id, range, None, &block, Ts(1)).is_ok() {
+            if damaged.install(rows_of(world, range, &block)).is_ok() {
                 read_all(&mut damaged, world, Ts(2), false);
                 read_all(&mut damaged, world, Ts(3), true);
             }
         }
     }
-    let mut found = vec![0u128; world.ranges.len()];
+    let (mut found, mut received) = (vec![0u128; world.ranges.len()], vec![0u128; world.ranges.len()]);
     for receiver in &mut receivers {
+        add(
+            &mut received,
+            world.ranges.iter().map(|range| receiver.received(world.schema.id, *range)).collect(),
+        );
         add(&mut found, hash_of(world, read_all(receiver, world, Ts(2), false)));
     }
     assert_eq!(found, expected, "what was sent as blocks");
+    assert_eq!(received, expected, "what was summed up of it");
     assert_eq!(told, expected, "what was told of it");
 }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use carousel_engine::{
     TableId, Ts,
-    operation::{Decision, Effect as ShardEffect, OperationKind, Read, ReadOutput},
+    operation::{Decision, Effect as ShardEffect, OperationKind},
     position::KeyRange,
     recut::Recut,
 };
@@ -51,8 +51,8 @@ struct Checking {
     part: PartId,
     wanted: BTreeMap<TableId, u128>,
     found: BTreeMap<TableId, u128>,
-    /// Reads of content hashes, by local time: of which table, and the shards that have not executed it.
-    reads: BTreeMap<Ts, (TableId, BTreeSet<usize>)>,
+    /// What has been asked, by local time: of which table, and the shards that have not answered.
+    asked: BTreeMap<Ts, (TableId, BTreeSet<usize>)>,
 }
 
 /// What has been given away of the chunks that have come, and is not taken.
@@ -510,7 +510,7 @@ impl Core {
         }
     }
 
-    /// Asks the shards for the content hashes of a part that they have been given.
+    /// Asks the shards for the content hashes of what they have taken of a part.
     fn check(&mut self, part: PartId, hashes: Vec<(TableId, u128)>) {
         let wanted: BTreeMap<TableId, u128> = hashes.into_iter().collect();
         let tables: Vec<TableId> = self.catalog.tables().map(|table| table.id).collect();
@@ -518,15 +518,15 @@ impl Core {
             let outcome = Err(format!("does not have table {}", missing.0));
             return self.migrate(Event::Installed { part, outcome });
         }
-        let mut reads = BTreeMap::new();
+        let mut asked = BTreeMap::new();
         for table in tables {
             let time = self.next_local();
-            reads.insert(time, (table, (0..self.options.shards).collect()));
-            let read = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
-            self.submit_to_all(time, local(part.keyspace), table, read, vec![part.range]);
+            self.take_time(time);
+            asked.insert(time, (table, (0..self.options.shards).collect()));
+            self.tell_shards(|| ShardCommand::Compare { ts: time, table, range: part.range });
         }
-        let empty = reads.is_empty();
-        self.moving.checking.push(Checking { part, wanted, found: BTreeMap::new(), reads });
+        let empty = asked.is_empty();
+        self.moving.checking.push(Checking { part, wanted, found: BTreeMap::new(), asked });
         if empty {
             self.checked();
         }
@@ -536,7 +536,7 @@ impl Core {
     fn checked(&mut self) {
         let moving = &mut self.moving;
         let (done, open) =
-            std::mem::take(&mut moving.checking).into_iter().partition(|checking| checking.reads.is_empty());
+            std::mem::take(&mut moving.checking).into_iter().partition(|checking| checking.asked.is_empty());
         moving.checking = open;
         let done: Vec<Checking> = done;
         for Checking { part, wanted, found, .. } in done {
@@ -559,7 +559,7 @@ impl Core {
             }
             ShardEffect::ContentHash { ts, hash, .. } if self.check_of(ts).is_some() => {
                 if let Some(checking) = self.check_of(ts)
-                    && let Some((table, _)) = checking.reads.get(&ts)
+                    && let Some((table, _)) = checking.asked.get(&ts)
                 {
                     let sum = checking.found.entry(*table).or_default();
                     *sum = sum.wrapping_add(hash);
@@ -567,12 +567,12 @@ impl Core {
             }
             ShardEffect::Executed { ts, .. } if self.check_of(ts).is_some() => {
                 if let Some(checking) = self.check_of(ts)
-                    && let Some((table, executing)) = checking.reads.get_mut(&ts)
+                    && let Some((table, executing)) = checking.asked.get_mut(&ts)
                 {
                     checking.found.entry(*table).or_default();
                     executing.remove(&shard);
                     if executing.is_empty() {
-                        checking.reads.remove(&ts);
+                        checking.asked.remove(&ts);
                     }
                 }
                 self.checked();
@@ -630,7 +630,7 @@ impl Core {
     }
 
     fn check_of(&mut self, time: Ts) -> Option<&mut Checking> {
-        self.moving.checking.iter_mut().find(|checking| checking.reads.contains_key(&time))
+        self.moving.checking.iter_mut().find(|checking| checking.asked.contains_key(&time))
     }
 
     /// Forgets what was kept for receivers that need nothing any more.
