@@ -230,8 +230,8 @@ impl Table {
         for (index, column) in segment.columns.iter().enumerate() {
             let missing = compaction.missing(index, segment.rows);
             left = left.max(missing.len());
-            let now = missing.start..missing.end.min(missing.start + CAUGHT_UP);
-            compaction.columns[index].append_rows_of(column, now);
+            let now: Vec<u32> = missing.map(|row| row as u32).take(CAUGHT_UP).collect();
+            compaction.columns[index].append_rows_of(column, &now);
             compaction.columns[index].absorb_known(&self.schema.columns[index].ty);
         }
         let columns = compaction.columns.len();

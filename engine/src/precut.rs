@@ -2,20 +2,26 @@
 //! everything waits for ([`crate::recut`]; paper, section 6.4).
 //!
 //! ```text
-//!   precut ───▶ a segment ───▶ its keys follow ───▶ another segment ───▶ …      recut: which piece has a segment
+//!   begin ─────────────▶ gather ────────▶ catch up ─────▶ divide ──▶ next segment …      recut: which piece has a segment
+//!   which rows are       a column         rows written    at once
+//!   of which part        at a time        meanwhile
 //! ```
 //!
 //! Rows stay in their piece, and nobody can tell: the two halves of a segment are visited one after the other as if they
-//! had always been two. A segment is cut while nobody is on a revolution, so that nobody misses a row; whoever comes waits
-//! for one revolution and one segment. Rows that are inserted meanwhile, and those of tables that somebody reads more
-//! slowly than they are scanned, are left to the change.
+//! had always been two. What they will have is put together beside the segment between visits, as it is in a
+//! [`compaction`](crate::compaction); only when it is there the segment is divided, while nobody is on a revolution, so that
+//! nobody misses a row: whoever comes waits for one revolution. Keys follow later. Rows that are inserted meanwhile, and those
+//! of tables that somebody reads more slowly than they are scanned, are left to the change.
 
 use std::collections::VecDeque;
 
 use crate::{
+    bits::{Picked, Ranks},
+    column::SegmentColumn,
     operation::Effect,
-    position::{Position, cut},
-    schema::TableId,
+    position::{KeyRange, Position, cut},
+    schema::{TableId, TableSchema},
+    segment::Segment,
     shard::{Progress, Shard},
     table::Table,
 };
@@ -26,8 +32,83 @@ pub(crate) struct Precut {
     /// Where, ascending.
     at: Vec<Position>,
     segments: VecDeque<(TableId, u32)>,
+    /// What the first of them is to be divided into.
+    cutting: Option<Cutting>,
     /// It is the first segment's turn when nobody is on a revolution.
     pub(crate) is_due: bool,
+}
+
+/// The parts of a segment, while they are put together.
+#[derive(Debug)]
+pub(crate) struct Cutting {
+    /// Of the range of its piece, in order.
+    parts: Vec<KeyRange>,
+    /// The rows of each, as far as they are known.
+    pub(crate) rows: Vec<Vec<u32>>,
+    ranks: Vec<Ranks>,
+    /// Their columns, as far as they have been gathered: some lack rows that have been added since.
+    columns: Vec<Vec<SegmentColumn>>,
+    /// Logical size of the columns in bytes.
+    size: usize,
+}
+
+impl Cutting {
+    pub(crate) fn new(parts: &[KeyRange]) -> Cutting {
+        Cutting {
+            parts: parts.to_vec(),
+            rows: vec![Vec::new(); parts.len()],
+            ranks: parts.iter().map(|_| Ranks::default()).collect(),
+            columns: parts.iter().map(|_| Vec::new()).collect(),
+            size: 0,
+        }
+    }
+
+    /// Whether these are its parts.
+    pub(crate) fn is_in(&self, parts: &[KeyRange]) -> bool {
+        self.parts == parts
+    }
+
+    /// Notes of which part the rows are that it does not know.
+    pub(crate) fn find_rows(&mut self, segment: &Segment, schema: &TableSchema) {
+        let known: usize = self.rows.iter().map(Vec::len).sum();
+        let added: Vec<u32> = (known as u32..segment.rows as u32).collect();
+        if added.is_empty() {
+            return;
+        }
+        self.ranks.iter_mut().for_each(|ranks| *ranks = Ranks::default());
+        for (row, position) in added.iter().zip(segment.positions(schema, &added)) {
+            let part = self.parts.partition_point(|part| part.last < position);
+            self.rows[part].push(*row);
+        }
+    }
+
+    /// The parts that have rows.
+    pub(crate) fn filled(&self) -> Vec<usize> {
+        (0..self.parts.len()).filter(|part| !self.rows[*part].is_empty()).collect()
+    }
+
+    /// Gathers the next column. Returns whether one was left.
+    fn gather(&mut self, segment: &Segment, schema: &TableSchema) -> bool {
+        let next = self.columns.first().map_or(0, Vec::len);
+        let Some(column) = segment.columns.get(next) else { return false };
+        for ((rows, ranks), columns) in self.rows.iter().zip(&self.ranks).zip(&mut self.columns) {
+            let part = column.divided(&schema.columns[next].ty, &Picked::new(rows, ranks));
+            self.size += part.size();
+            columns.push(part);
+        }
+        true
+    }
+
+    /// The columns of each part, with all rows that it knows.
+    pub(crate) fn finish(&mut self, segment: &Segment, schema: &TableSchema) -> Vec<Vec<SegmentColumn>> {
+        while self.gather(segment, schema) {}
+        for (rows, columns) in self.rows.iter().zip(&mut self.columns) {
+            for (part, whole) in columns.iter_mut().zip(&segment.columns) {
+                part.append_rows_of(whole, &rows[part.rows()..]);
+            }
+        }
+        std::mem::take(&mut self.columns)
+    }
 }
 
 impl Shard {
@@ -43,7 +124,7 @@ impl Shard {
             (0..table.segments.len() as u32).map(move |slot| (id, slot))
         };
         let segments = tables.iter().flat_map(slots).collect();
-        self.precut = Some(Precut { at, segments, is_due: false });
+        self.precut = Some(Precut { at, segments, cutting: None, is_due: false });
     }
 
     /// Does some of it, if there is something to do and time for it.
@@ -54,23 +135,52 @@ impl Shard {
             if nobody_rides && let Some((id, slot)) = precut.segments.pop_front() {
                 precut.is_due = false;
                 self.enter_all();
-                self.cut_in_place(id, slot, &precut.at);
+                self.cut_in_place(id, slot, &precut.at, precut.cutting.take());
             }
         } else if self.take_time() && self.enter_some() == Progress::Idle {
             while let Some((id, slot)) = precut.segments.front().copied()
                 && !self.spans_parts(id, slot, &precut.at)
             {
                 precut.segments.pop_front();
+                precut.cutting = None;
             }
-            let Some((id, _)) = precut.segments.front() else { return effects.push(Effect::Precut) };
-            // Rows of one segment move at a time.
-            let moving = self.tables.get_mut(id).filter(|it| it.is_compacting() || it.keys.are_to_follow());
-            match moving {
+            let Some((id, slot)) = precut.segments.front().copied() else {
+                return effects.push(Effect::Precut);
+            };
+            // Rows move once before their keys have followed.
+            let moving = |it: &&mut Box<Table>| it.is_compacting() || !it.keys.can_move(slot);
+            match self.tables.get_mut(&id).filter(moving) {
                 Some(table) => _ = table.collect_garbage(self.horizon, &mut self.riders),
-                None => precut.is_due = true,
+                None => precut.is_due = self.put_together(id, slot, &mut precut),
             }
         }
         self.precut = Some(precut);
+    }
+
+    /// Finds the rows of the parts of a segment, or gathers a column of them. Returns whether it can be cut.
+    fn put_together(&self, table: TableId, slot: u32, precut: &mut Precut) -> bool {
+        let Some(table) = self.tables.get(&table) else { return false };
+        let segment = &table.segments[slot as usize];
+        let parts = cut(self.pieces[segment.range].range, &precut.at);
+        if let Some(cutting) = precut.cutting.as_mut().filter(|cutting| cutting.is_in(&parts)) {
+            return !cutting.gather(segment, &table.schema);
+        }
+        let cutting = precut.cutting.insert(Cutting::new(&parts));
+        cutting.find_rows(segment, &table.schema);
+        // Nothing has to be gathered where all rows stay together.
+        cutting.filled().len() < 2
+    }
+
+    /// Segments are not as they were when parts of one were put together.
+    pub(crate) fn forget_cutting(&mut self) {
+        if let Some(precut) = &mut self.precut {
+            (precut.cutting, precut.is_due) = (None, false);
+        }
+    }
+
+    /// Logical size in bytes of what has been put together.
+    pub(crate) fn cutting_size(&self) -> usize {
+        self.precut.as_ref().and_then(|precut| precut.cutting.as_ref()).map_or(0, |cutting| cutting.size)
     }
 
     /// Whether a segment of a piece that is held may have rows of several parts, and can be cut now.
@@ -85,7 +195,7 @@ impl Shard {
         segment.rows > 0 && cut(segment.within.unwrap_or(piece.range), at).len() > 1
     }
 
-    fn cut_in_place(&mut self, table: TableId, slot: u32, at: &[Position]) {
+    fn cut_in_place(&mut self, table: TableId, slot: u32, at: &[Position], cutting: Option<Cutting>) {
         if !self.spans_parts(table, slot, at) {
             return;
         }
@@ -93,7 +203,7 @@ impl Shard {
         let piece = table.segments[slot as usize].range;
         let parts = cut(self.pieces[piece].range, at);
         let slots = table.segments.len();
-        if let Some(addresses) = table.divide(slot, &parts, &vec![piece; parts.len()]) {
+        if let Some(addresses) = table.divide(slot, &parts, &vec![piece; parts.len()], cutting) {
             if table.tails[piece] == Some(slot) {
                 table.tails[piece] = None;
             }

@@ -1,7 +1,7 @@
 //! The hash index over a table's primary key: from a key to its newest version. Older versions, and earlier rows with
 //! the same key, are reached from there.
 
-use std::cell::Cell;
+use std::{cell::Cell, collections::BTreeMap};
 
 use hashbrown::{HashSet, HashTable};
 
@@ -51,9 +51,11 @@ impl Default for KeyIndex {
 struct Numbers {
     /// Slots whose rows have moved an odd number of times: entries that lead to where they are have the bit [`ODD`].
     odd: Vec<bool>,
-    /// The segment whose rows have moved last, and where to ([`GONE`] for rows that are not there any more), while entries
-    /// may lead to where they were.
-    moved: Option<(u32, Vec<Address>)>,
+    /// By segment whose rows have moved, where to ([`GONE`] for rows that are not there any more), while entries may lead to
+    /// where they were.
+    moved: BTreeMap<u32, Vec<Address>>,
+    /// Segments that some of these have been in or have moved to.
+    reached: Vec<bool>,
     /// Slots to which no entry leads any more, while there may be some that did.
     left: HashSet<u32>,
     /// How far the entries have followed.
@@ -91,10 +93,8 @@ impl Numbers {
         if self.sweep.is_none() {
             return Some(address);
         }
-        let address = match &self.moved {
-            Some((slot, to)) if *slot == address.slot && stored != self.stored(address) => {
-                to[address.row as usize]
-            }
+        let address = match self.moved.get(&address.slot) {
+            Some(to) if stored != self.stored(address) => to[address.row as usize],
             _ => address,
         };
         (address != GONE && !self.left.contains(&address.slot)).then_some(address)
@@ -112,7 +112,8 @@ impl Numbers {
 
     /// All entries have followed.
     fn end(&mut self) {
-        self.moved = None;
+        self.moved.clear();
+        self.reached.clear();
         self.left.clear();
         self.sweep = None;
     }
@@ -208,14 +209,24 @@ impl KeyIndex {
         });
     }
 
+    /// Whether the rows of a segment can move while entries [`follow`](KeyIndex::follow) others: these have not moved into it.
+    pub(crate) fn can_move(&self, slot: u32) -> bool {
+        !self.numbers.reached.get(slot as usize).copied().unwrap_or(false)
+    }
+
     /// Gives the rows of a segment new places, [`GONE`] to those that are not there any more. The entries
-    /// [`follow`](KeyIndex::follow) before another segment's turn.
+    /// [`follow`](KeyIndex::follow) later.
     pub(crate) fn begin_move(&mut self, slot: u32, to: Vec<Address>) {
-        assert!(self.numbers.moved.is_none(), "the rows of one segment move at a time");
+        assert!(self.can_move(slot), "rows do not move twice before their keys have followed");
         let slots = self.numbers.odd.len().max(slot as usize + 1);
         self.numbers.odd.resize(slots, false);
         self.numbers.odd[slot as usize] ^= true;
-        self.numbers.moved = Some((slot, to));
+        let reaches = to.iter().filter(|to| **to != GONE).map(|to| to.slot).chain([slot]);
+        let slots = reaches.clone().max().map_or(0, |last| last as usize + 1);
+        let reached = &mut self.numbers.reached;
+        reached.resize(reached.len().max(slots), false);
+        reaches.for_each(|slot| reached[slot as usize] = true);
+        self.numbers.moved.insert(slot, to);
         self.numbers.sweep = Some(Sweep::default());
     }
 
@@ -269,7 +280,7 @@ impl KeyIndex {
 
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
-        let moved = self.numbers.moved.as_ref().map_or(0, |(_, to)| to.len() * size_of::<Address>());
+        let moved = self.numbers.moved.values().map(|to| to.len() * size_of::<Address>()).sum::<usize>();
         self.len() * (size_of::<Entry>() + 1) + moved
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     operation::{Effect, OrderedOperation, Ts},
     pieces::Piece,
     position::{KeyRange, Position, boundaries, cut},
+    precut::Cutting,
     primary_key::{Address, GONE},
     rider::Change,
     riders::Riders,
@@ -134,6 +135,7 @@ impl Shard {
     /// Forgets the rows of a range that has been received in part, also those that a read under way has found.
     pub fn clear(&mut self, range: KeyRange) {
         self.enter_all();
+        self.forget_cutting();
         self.received.retain(|(_, received), _| *received != range);
         for piece in 0..self.pieces.len() {
             if self.pieces[piece].is_held() && self.pieces[piece].lies_in(&range) {
@@ -181,6 +183,7 @@ impl Shard {
     /// Changes the pieces. Nobody is on its revolution.
     pub(crate) fn recut_now(&mut self, recut: &Recut) {
         self.enter_all();
+        self.forget_cutting();
         let boundaries = recut.boundaries();
         for piece in 0..self.pieces.len() {
             let Piece { range, .. } = self.pieces[piece];
@@ -297,7 +300,7 @@ impl Table {
         self.tails[piece] = None;
         for slot in 0..self.segments.len() as u32 {
             if self.segments[slot as usize].range == piece
-                && let Some(addresses) = self.divide(slot, parts, indices)
+                && let Some(addresses) = self.divide(slot, parts, indices, None)
             {
                 moves.insert(slot, addresses);
             }
@@ -308,12 +311,14 @@ impl Table {
         moves
     }
 
-    /// Divides the rows of a segment among the parts of its piece. Tells where they have gone, unless they stay together.
+    /// Divides the rows of a segment among the parts of its piece, for which some of it may have been done. Tells where they
+    /// have gone, unless they stay together.
     pub(crate) fn divide(
         &mut self,
         slot: u32,
         parts: &[KeyRange],
         indices: &[usize],
+        cutting: Option<Cutting>,
     ) -> Option<Vec<Address>> {
         let part_of = |position: Position| parts.partition_point(|part| part.last < position);
         let whole = &mut self.segments[slot as usize];
@@ -326,17 +331,16 @@ impl Table {
             whole.range = indices[part_of(first)];
             return None;
         }
-        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
-        let all: Vec<u32> = (0..whole.rows as u32).collect();
-        let positions = whole.positions(&self.schema, &all);
-        for (row, position) in positions.into_iter().enumerate() {
-            rows[part_of(position)].push(row as u32);
-        }
-        let filled: Vec<usize> = (0..parts.len()).filter(|part| !rows[*part].is_empty()).collect();
+        let cutting = cutting.filter(|cutting| cutting.is_in(parts));
+        let mut cutting = cutting.unwrap_or_else(|| Cutting::new(parts));
+        cutting.find_rows(whole, &self.schema);
+        let filled = cutting.filled();
         if let [only] = filled[..] {
             (whole.range, whole.within) = (indices[only], Some(parts[only]));
             return None;
         }
+        let mut columns = cutting.finish(whole, &self.schema);
+        let rows = &cutting.rows;
         let mut addresses = vec![GONE; whole.rows];
         let mut made = Vec::new();
         for (number, part) in filled.into_iter().enumerate() {
@@ -344,8 +348,8 @@ impl Table {
             for (row, old) in rows[part].iter().zip(0..).map(|(old, row)| (row, *old)) {
                 addresses[old as usize] = Address { slot: to, row };
             }
-            let mut segment =
-                self.segments[slot as usize].divide(&self.schema.columns, &rows[part], indices[part]);
+            let columns = std::mem::take(&mut columns[part]);
+            let mut segment = self.segments[slot as usize].divide(columns, &rows[part], indices[part]);
             segment.within = Some(parts[part]);
             made.push(segment);
         }
@@ -403,12 +407,9 @@ impl Table {
                 *found = found.readdressed(to);
             }
         }
-        match moves.len() {
-            1 if !self.keys.are_to_follow() => {
-                let (slot, addresses) = moves.drain().next().expect("there is one");
-                self.keys.begin_move(slot, addresses);
-            }
-            _ => self.keys.readdress(|address| Some(to(address))),
+        match moves.keys().all(|slot| self.keys.can_move(*slot)) {
+            true => moves.drain().for_each(|(slot, to)| self.keys.begin_move(slot, to)),
+            false => self.keys.readdress(|address| Some(to(address))),
         }
     }
 

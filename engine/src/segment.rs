@@ -112,14 +112,10 @@ impl Segment {
         segment
     }
 
-    /// Some of its rows, which ascend, with their versions, as a segment of another piece. It is to be compacted: until then
-    /// it has the domains of its columns in common with the others that are made of this one.
-    pub(crate) fn divide(&self, columns: &[Column], rows: &[u32], piece: usize) -> Segment {
-        let ranks = Ranks::default();
-        let picked = Picked::new(rows, &ranks);
-        let divide =
-            |(column, definition): (&SegmentColumn, &Column)| column.divided(&definition.ty, &picked);
-        let columns: Vec<SegmentColumn> = self.columns.iter().zip(columns).map(divide).collect();
+    /// Some of its rows, which ascend, with their versions, as a segment of another piece; their columns are given
+    /// ([`SegmentColumn::divided`]). It is to be compacted: until then it has the domains of its columns in common with the
+    /// others that are made of this one.
+    pub(crate) fn divide(&self, columns: Vec<SegmentColumn>, rows: &[u32], piece: usize) -> Segment {
         Segment {
             encoded: columns.iter().map(|column| column.base_rows).min().unwrap_or(rows.len()),
             rows: rows.len(),

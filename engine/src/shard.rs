@@ -484,7 +484,8 @@ impl Shard {
 
     /// Logical size of the rows, their versions and keys in bytes, and of the groups of reads under way.
     pub fn memory(&self) -> usize {
-        self.tables.values().map(|table| table.size() + table.groups_size).sum()
+        let tables = self.tables.values().map(|table| table.size() + table.groups_size).sum::<usize>();
+        tables + self.cutting_size()
     }
 
     /// What is known of the tables' rows, in the order of the tables.

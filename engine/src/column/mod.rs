@@ -22,7 +22,7 @@ mod offsets;
 mod plain;
 mod sum;
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
@@ -287,8 +287,8 @@ impl SegmentColumn {
     }
 
     /// Appends some rows of another column of its type.
-    pub(crate) fn append_rows_of(&mut self, other: &SegmentColumn, rows: Range<usize>) {
-        for row in rows {
+    pub(crate) fn append_rows_of(&mut self, other: &SegmentColumn, rows: &[u32]) {
+        for row in rows.iter().map(|row| *row as usize) {
             match self.delta.data() {
                 _ if other.is_null(row) => self.delta.push_null(),
                 PlainData::Int(_) => self.delta.push_int(other.int(row)),
