@@ -439,7 +439,7 @@ impl Core {
         if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             for table in std::mem::take(&mut self.drops) {
                 let time = self.next_local();
-                self.submit_to_all(time, time, table, OperationKind::DropTable, self.held.clone());
+                self.define(time, table, OperationKind::DropTable, self.held.clone());
             }
         }
     }
@@ -458,20 +458,10 @@ impl Core {
         global(last) == self.delivered && in_time(last) == last
     }
 
-    fn submit_to_all(
-        &mut self,
-        time: Ts,
-        read_ts: Ts,
-        table: TableId,
-        kind: OperationKind,
-        ranges: Vec<KeyRange>,
-    ) {
+    /// Makes a table, or drops one.
+    fn define(&mut self, time: Ts, table: TableId, kind: OperationKind, ranges: Vec<KeyRange>) {
         let operation = Arc::new(Operation { table, context: Default::default(), kind });
-        self.submit(OrderedOperation {
-            read_ts,
-            bulk: true,
-            ..OrderedOperation::new(time, operation, ranges)
-        });
+        self.submit(OrderedOperation::new(time, operation, ranges));
     }
 
     /// Reads all rows of a table's ranges as blocks, of which each shard has so many on their way.
@@ -481,7 +471,8 @@ impl Core {
         read_ts: Ts,
         table: TableId,
         ranges: Vec<KeyRange>,
-        (window, hashed): (u32, bool),
+        window: u32,
+        hashed: bool,
     ) {
         let output = match hashed {
             true => ReadOutput::ContentHash,
@@ -554,7 +545,7 @@ impl Core {
         for schema in effect.created {
             let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
             let held = self.held.clone();
-            self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema), held);
+            self.define(time, schema.id, OperationKind::CreateTable(schema), held);
         }
         // Nothing can name the table any more, except a checkpoint of an earlier `Ts`.
         self.drops.extend(effect.dropped);

@@ -252,7 +252,7 @@ impl Core {
         let Some(writing) = &mut self.writing else { return };
         writing.reads.insert(time, CheckpointRead { table: table.id, until, executing });
         let read_ts = until.map_or(end(writing.checkpoint.ts), local);
-        self.read_blocks(time, read_ts, table.id, ranges, (CHECKPOINT_WINDOW, hashed));
+        self.read_blocks(time, read_ts, table.id, ranges, CHECKPOINT_WINDOW, hashed);
     }
 
     /// Takes the effect of a checkpoint's read; gives back any other.

@@ -180,7 +180,7 @@ impl Core {
         let tables: Vec<_> = self.catalog.tables().cloned().collect();
         for schema in tables.iter().filter(|schema| !known.contains(&schema.id)) {
             let time = self.next_local();
-            self.submit_to_all(time, time, schema.id, OperationKind::CreateTable(schema.clone()), Vec::new());
+            self.define(time, schema.id, OperationKind::CreateTable(schema.clone()), Vec::new());
         }
         self.drops.extend(known.into_iter().filter(|id| tables.iter().all(|table| table.id != *id)));
         self.ballots = Ballots::default();

@@ -147,7 +147,7 @@ impl Core {
         let (_, part) = key;
         let time = self.next_local();
         let read_ts = if planted(Bug::CopyOfThePresent) { time } else { local(part.keyspace) };
-        self.read_blocks(time, read_ts, table.id, vec![part.range], (SHARD_WINDOW, true));
+        self.read_blocks(time, read_ts, table.id, vec![part.range], SHARD_WINDOW, true);
         self.moving.reads.insert(time, key);
         let reading = Reading {
             table,
