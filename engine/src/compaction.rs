@@ -31,6 +31,9 @@ const CAUGHT_UP: usize = 64;
 /// Cells of a column that are gathered in the time in which one that was added is dealt with.
 const CELLS: usize = 16;
 
+/// Cells of a column that are gathered in the time in which a key follows its row: both ends of it are anywhere in memory.
+const CELLS_OF_KEY: usize = 16;
+
 /// The fewest buckets of the key index that are gone through together.
 const FEWEST_BUCKETS: usize = 16;
 
@@ -205,8 +208,8 @@ impl Table {
 
     /// Lets some keys follow their rows; returns what it took, and whether all have.
     fn follow_some(&mut self) -> (usize, bool) {
-        let buckets = self.options.compact_cells.max(FEWEST_BUCKETS);
-        (buckets, self.keys.follow(buckets))
+        let buckets = (self.options.compact_cells / CELLS_OF_KEY).max(FEWEST_BUCKETS);
+        (buckets * CELLS_OF_KEY, self.keys.follow(buckets))
     }
 
     fn gather_column(&mut self, slot: u32, compaction: &mut Compaction) -> usize {

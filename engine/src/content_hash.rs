@@ -5,6 +5,7 @@
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::{
+    bits::for_bits,
     column::{Codes, EncodedColumn, Physical, SegmentColumn, physical},
     schema::Column,
 };
@@ -40,11 +41,21 @@ impl Sums {
         self.columns
     }
 
+    /// Adds the next column, which has these rows and no others.
+    pub(crate) fn add_all(&mut self, column: &EncodedColumn, definition: &Column) {
+        self.next(definition).add_all(self, column);
+        self.columns += 1;
+    }
+
+    fn next(&self, definition: &Column) -> Cells {
+        Cells { physical: physical(&definition.ty), seed: self.columns as u64 }
+    }
+
     /// Adds the next column; the rows are the same each time.
     pub(crate) fn add(&mut self, column: &SegmentColumn, definition: &Column, rows: &[u32]) {
         let sorted = self.sorted.take();
         let ascending = sorted.as_deref().unwrap_or(rows);
-        Cells { physical: physical(&definition.ty), seed: self.columns as u64 }.add(self, column, ascending);
+        self.next(definition).add(self, column, ascending);
         self.sorted = sorted;
         self.columns += 1;
     }
@@ -92,11 +103,11 @@ impl Cells {
     fn add(&self, sums: &mut Sums, column: &SegmentColumn, rows: &[u32]) {
         let encoded = rows.partition_point(|row| (*row as usize) < column.base_rows);
         let (encoded, plain) = rows.split_at(encoded);
-        if plain.is_empty()
-            && let Some(base) = &column.base
-            && self.add_few(sums, base, encoded)
+        if let Some(base) = &column.base
+            && encoded.len() == column.base_rows
+            && plain.is_empty()
         {
-            return;
+            return self.add_all(sums, base);
         }
         let (sums, later) = sums.of_row.split_at_mut(encoded.len());
         for (sum, row) in later.iter_mut().zip(plain) {
@@ -108,62 +119,49 @@ impl Cells {
                 Physical::Bytes => self.bytes(column.bytes(row)),
             });
         }
-        if let Some(base) = &column.base {
-            self.add_encoded(sums, base, encoded);
+        for (sum, row) in sums.iter_mut().zip(encoded) {
+            let Some(base) = &column.base else { return };
+            let row = *row as usize;
+            let cell = if base.is_null(row) { self.null() } else { self.code(base, base.codes.get(row)) };
+            *sum = sum.wrapping_add(cell);
         }
     }
 
-    /// Adds the hashes of a column of at most two values: to most rows that of the one that most of them may have. Whether it
-    /// is such a column.
-    fn add_few(&self, sums: &mut Sums, base: &EncodedColumn, rows: &[u32]) -> bool {
-        let one = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
-        match &base.codes {
-            _ if base.all_null => one(&mut sums.of_all, self.null()),
-            _ if base.nulls.is_some() => return false,
-            Codes::Constant => one(&mut sums.of_all, self.code(base, 0)),
-            Codes::Bit(bits) => {
-                let most = self.code(base, 0);
-                one(&mut sums.of_all, most);
-                let others = self.code(base, 1).wrapping_sub(most);
-                let rows = sums.of_row.iter_mut().zip(rows).filter(|(_, row)| bits.get(**row as usize));
-                rows.for_each(|(sum, _)| one(sum, others));
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    fn add_encoded(&self, sums: &mut [u128], base: &EncodedColumn, rows: &[u32]) {
-        if base.all_null {
-            let null = self.null();
-            return sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(null));
-        }
-        let mut left = sums.iter_mut();
-        let mut add = |hash: u128| {
-            if let Some(sum) = left.next() {
-                *sum = sum.wrapping_add(hash);
-            }
-        };
+    /// Adds the hashes of all cells of a column, one after the other, and what most rows have once for all of them.
+    fn add_all(&self, sums: &mut Sums, base: &EncodedColumn) {
+        let rows = sums.of_row.len();
+        let add = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
+        let mut left = sums.of_row.iter_mut();
+        let mut next = |hash: u128| left.next().into_iter().for_each(|sum| add(sum, hash));
         // The hash of what each code stands for, where that costs less than to hash what each row has: a table that does
         // not fit into the cache costs more than to hash a number.
         let rows_of_code = if self.physical == Physical::Bytes { 1 } else { 16 };
-        if base.max_code < rows.len() as u64 / rows_of_code {
-            let of_code: Vec<u128> = (0..=base.max_code).map(|code| self.code(base, code)).collect();
-            base.codes.for_listed(rows, |code| add(of_code[code as usize]));
-        } else {
-            match self.physical {
-                Physical::Int => base.for_ints(rows, |value| add(self.int(value))),
-                Physical::Wide => base.codes.for_listed(rows, |code| add(self.wide(base.wide_of(code)))),
-                Physical::Bytes => base.for_bytes(rows, |value| add(self.bytes(value))),
+        match &base.codes {
+            _ if base.all_null => return add(&mut sums.of_all, self.null()),
+            Codes::Constant => add(&mut sums.of_all, self.code(base, 0)),
+            Codes::Bit(bits) => {
+                let most = self.code(base, 0);
+                let others = self.code(base, 1).wrapping_sub(most);
+                add(&mut sums.of_all, most);
+                for_bits(bits.words(), |row| add(&mut sums.of_row[row as usize], others));
             }
+            codes if codes.largest() < rows as u64 / rows_of_code => {
+                let of_code: Vec<u128> = (0..=codes.largest()).map(|code| self.code(base, code)).collect();
+                codes.for_each(rows, |code| next(of_code[code as usize]));
+            }
+            codes => match self.physical {
+                Physical::Int => codes.for_each(rows, |code| next(self.int(base.int_of(code)))),
+                Physical::Wide => codes.for_each(rows, |code| next(self.wide(base.wide_of(code)))),
+                Physical::Bytes => codes.for_each(rows, |code| next(self.bytes(base.bytes_of(code)))),
+            },
         }
         if let Some(nulls) = &base.nulls {
             // A NULL has a code like any other cell: what that stands for was added in its place.
             let null = self.null();
-            for (sum, row) in sums.iter_mut().zip(rows).filter(|(_, row)| nulls.get(**row as usize)) {
-                let added = self.code(base, base.codes.get(*row as usize));
-                *sum = sum.wrapping_sub(added).wrapping_add(null);
-            }
+            for_bits(nulls.words(), |row| {
+                let added = self.code(base, base.codes.get(row as usize));
+                add(&mut sums.of_row[row as usize], null.wrapping_sub(added));
+            });
         }
     }
 }

@@ -477,10 +477,11 @@ impl Table {
             && let Some(column) = segment.columns.get(making.columns.len())
         {
             let definition = &self.schema.columns[making.columns.len()];
-            making.columns.push(column.part(&definition.ty, &picked));
+            let part = column.part(&definition.ty, &picked);
             if let Some(sums) = &mut making.sums {
-                sums.add(column, definition, rows);
+                sums.add_all(&part, definition);
             }
+            making.columns.push(part);
             left = left.saturating_sub(rows.len());
         }
         if making.columns.len() < segment.columns.len() {

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{TableId, Ts, position::KeyRange};
 
-use super::core::Recovered;
+use super::{core::Recovered, scan::lower_priority};
 use crate::checkpoint::Writer;
 
 /// What the thread is told.
@@ -45,6 +45,7 @@ pub(crate) fn start(
 ) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
     let (commands, received) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
+        lower_priority();
         let mut writers = Writers::new();
         for command in received {
             let outcome = execute(&root, &mut writers, command);

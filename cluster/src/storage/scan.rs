@@ -319,7 +319,7 @@ pub(crate) fn cores(first: usize, threads: usize) -> Option<Vec<CoreId>> {
 const NICE: libc::c_int = 10;
 
 /// Routers, network and sessions come first: they are what others wait for.
-fn lower_priority() {
+pub(super) fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
         // SAFETY: both calls take and return plain numbers. On Linux the nice value belongs to the thread.
@@ -328,7 +328,7 @@ fn lower_priority() {
             libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, NICE) != 0
         };
         if failed {
-            tracing::debug!("the priority of a scan thread cannot be lowered");
+            tracing::debug!("the priority of a thread cannot be lowered");
         }
     }
 }

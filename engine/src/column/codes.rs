@@ -181,7 +181,7 @@ impl Codes {
     }
 
     /// The largest code; 0 without rows.
-    pub(super) fn largest(&self) -> u64 {
+    pub(crate) fn largest(&self) -> u64 {
         fn largest<T: Copy + Ord + Into<u64>>(codes: &[T]) -> u64 {
             codes.iter().copied().max().map_or(0, Into::into)
         }
@@ -196,7 +196,7 @@ impl Codes {
     }
 
     /// Calls `f` with the code of each of so many rows.
-    pub(super) fn for_each(&self, rows: usize, mut f: impl FnMut(u64)) {
+    pub(crate) fn for_each(&self, rows: usize, mut f: impl FnMut(u64)) {
         match self {
             Codes::Constant | Codes::Bit(_) => (0..rows).for_each(|row| f(self.get(row))),
             Codes::U8(codes) => codes.iter().for_each(|code| f(u64::from(*code))),
