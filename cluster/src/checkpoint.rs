@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use carousel_engine::{TableId, Ts, position::KeyRange};
 use serde::{Deserialize, Serialize};
 
@@ -321,7 +322,7 @@ impl Checkpoint {
     pub fn read(
         &self,
         entry: &FileEntry,
-        mut each: impl FnMut(&[u8]) -> Result<(), String>,
+        mut each: impl FnMut(Bytes) -> Result<(), String>,
     ) -> Result<(), CheckpointError> {
         let path = self.dir.join(&entry.name);
         let io = |source| CheckpointError::Io { path: path.clone(), source };
@@ -343,16 +344,15 @@ impl Checkpoint {
         }
         let mut reader = BufReader::new(File::open(&path).map_err(io)?);
         let mut left = bytes;
-        let mut block = Vec::new();
         while left > 0 {
             let mut length = [0; 8];
             reader.read_exact(&mut length).map_err(io)?;
             let length = u64::from_le_bytes(length);
             let rest = left.checked_sub(8).and_then(|left| left.checked_sub(length));
             left = rest.ok_or_else(|| damaged("its last block is cut off".into()))?;
-            block.resize(length as usize, 0);
+            let mut block = vec![0; length as usize];
             reader.read_exact(&mut block).map_err(io)?;
-            each(&block).map_err(damaged)?;
+            each(block.into()).map_err(damaged)?;
         }
         Ok(())
     }
@@ -370,7 +370,7 @@ mod tests {
     fn blocks(checkpoint: &Checkpoint) -> Vec<(Rows, Vec<Vec<u8>>)> {
         let files = checkpoint.files.iter().map(|file| {
             let mut blocks = Vec::new();
-            let each = |block: &[u8]| {
+            let each = |block: Bytes| {
                 blocks.push(block.to_vec());
                 Ok(())
             };

@@ -4,6 +4,7 @@
 //! what they stand for. To make one and to take one costs little more than to copy it, whereas rows in full would have
 //! to be encoded again. A shard that has the same place among as many shards takes a block as a segment of its own.
 
+use bytes::{Buf, Bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -15,56 +16,108 @@ use crate::{
 /// A block takes about so many bytes at most: it is sent, and kept until it has arrived, as a whole.
 pub(crate) const BLOCK_BYTES: usize = 16 << 20;
 
-/// Rows of one table.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Block {
-    /// The shard that they belong to, of so many.
-    pub(crate) shard: (u32, u32),
-    pub(crate) rows: usize,
-    columns: Vec<EncodedColumn>,
+/// What a block begins with; its columns follow.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Header {
+    /// The shard that the rows belong to, of so many.
+    shard: (u32, u32),
+    rows: usize,
+    columns: usize,
 }
 
-impl Block {
-    /// So many rows of a segment.
-    pub(crate) fn new(shard: (u32, u32), rows: usize, columns: Vec<EncodedColumn>) -> Block {
-        Block { shard, rows, columns }
+/// A block that is being written.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    bytes: Vec<u8>,
+}
+
+impl Writing {
+    /// Rows of a shard, of so many; they will take about so many bytes.
+    pub(crate) fn new(shard: (u32, u32), rows: usize, columns: usize, room: usize) -> Result<Writing> {
+        let mut writing = Writing { bytes: Vec::with_capacity(room) };
+        writing.append(&Header { shard, rows, columns })?;
+        Ok(writing)
     }
 
-    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        // What is large is written once, to where it stays.
-        let room: usize = self.columns.iter().map(|column| column.size() + 64).sum();
-        let bytes = Vec::with_capacity(room);
-        postcard::to_extend(self, bytes).map_err(|error| SqlError::internal(error.to_string()))
+    fn append(&mut self, value: &impl Serialize) -> Result<()> {
+        let bytes = postcard::to_extend(value, std::mem::take(&mut self.bytes));
+        self.bytes = bytes.map_err(|error| SqlError::internal(error.to_string()))?;
+        Ok(())
     }
 
-    /// The shard that the rows of a block belong to, of so many.
-    pub(crate) fn shard_of(bytes: &[u8]) -> Result<(u32, u32)> {
-        let shard = postcard::take_from_bytes(bytes).map(|(shard, _)| shard);
-        shard.map_err(|error| unreadable(error.to_string()))
+    /// Adds the next column.
+    pub(crate) fn add(&mut self, column: &EncodedColumn) -> Result<()> {
+        self.append(column)
     }
 
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// A block that is being read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    header: Header,
+    /// What is left of it.
+    rest: Bytes,
+    /// What has been read.
+    columns: Vec<SegmentColumn>,
+}
+
+impl Reading {
+    /// # Errors
+    /// When this is no block.
+    pub(crate) fn new(mut rest: Bytes) -> Result<Reading> {
+        let header = take(&mut rest)?;
+        Ok(Reading { header, rest, columns: Vec::new() })
+    }
+
+    /// The shard that the rows belong to, of so many.
+    pub(crate) fn shard(&self) -> (u32, u32) {
+        self.header.shard
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.header.rows
+    }
+
+    /// Reads the next column; says whether there was one.
+    ///
     /// # Errors
     /// When these are not rows of a table with such columns.
-    pub(crate) fn from_bytes(bytes: &[u8], columns: &[Column]) -> Result<Block> {
-        let block: Block = postcard::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))?;
-        let Block { shard, rows, columns: found } = block;
-        if found.len() != columns.len() || u32::try_from(rows).is_err() {
+    pub(crate) fn next(&mut self, columns: &[Column]) -> Result<bool> {
+        let Header { rows, columns: count, .. } = self.header;
+        if count != columns.len() || u32::try_from(rows).is_err() {
             return Err(unreadable("it has other columns than the table".into()));
         }
-        let admit = |(found, column): (EncodedColumn, &Column)| {
-            let admitted = found.admit(&column.ty, rows);
-            admitted.ok_or_else(|| unreadable(format!("column \"{}\" is not what it must be", column.name)))
+        let Some(column) = columns.get(self.columns.len()) else {
+            return match self.rest.is_empty() {
+                true => Ok(false),
+                false => Err(unreadable("it is longer than its columns".into())),
+            };
         };
-        let columns = found.into_iter().zip(columns).map(admit).collect::<Result<_>>()?;
-        Ok(Block { shard, rows, columns })
+        let found: EncodedColumn = take(&mut self.rest)?;
+        let admitted = found.admit(&column.ty, rows);
+        let base = admitted
+            .ok_or_else(|| unreadable(format!("column \"{}\" is not what it must be", column.name)))?;
+        self.columns.push(SegmentColumn::of(base, rows, &column.ty));
+        Ok(true)
     }
 
-    /// The columns as those of a segment.
-    pub(crate) fn into_columns(self, columns: &[Column]) -> Vec<SegmentColumn> {
-        let rows = self.rows;
-        let of = |(base, column): (EncodedColumn, &Column)| SegmentColumn::of(base, rows, &column.ty);
-        self.columns.into_iter().zip(columns).map(of).collect()
+    /// What has been read.
+    pub(crate) fn take_columns(&mut self) -> Vec<SegmentColumn> {
+        std::mem::take(&mut self.columns)
     }
+}
+
+/// Reads what some bytes begin with.
+fn take<T: for<'de> Deserialize<'de>>(bytes: &mut Bytes) -> Result<T> {
+    let read = postcard::take_from_bytes(bytes);
+    let (value, rest) = read.map_err(|error| unreadable(error.to_string()))?;
+    let read = bytes.len() - rest.len();
+    bytes.advance(read);
+    Ok(value)
 }
 
 fn unreadable(reason: String) -> SqlError {

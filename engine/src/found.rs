@@ -6,8 +6,8 @@ use arrow::array::ArrayRef;
 
 use crate::{
     bits::{Picked, Ranks},
-    block::{BLOCK_BYTES, Block},
-    column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
+    block::{BLOCK_BYTES, Writing},
+    column::{Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
@@ -16,6 +16,7 @@ use crate::{
     preparation::Work,
     projection::Projection,
     rider::Rider,
+    segment::Segment,
     table::Table,
     types::Type,
 };
@@ -142,14 +143,23 @@ pub(crate) struct Blocks {
     pub(crate) is_queued: bool,
 }
 
+/// What a column has in a block besides its cells, about.
+const COLUMN_BYTES: usize = 64;
+
+/// What a row takes, about.
+fn row_bytes(segment: &Segment) -> usize {
+    segment.size() / segment.rows.max(1) + 1
+}
+
 /// A block that is being made.
 #[derive(Debug)]
 struct Making {
     /// Of so many rows at the end of those that were found.
     rows: usize,
     ranks: Ranks,
-    /// As many columns as are done.
-    columns: Vec<EncodedColumn>,
+    /// So many columns are in it.
+    columns: usize,
+    block: Writing,
     /// Of these columns, if the content hashes are asked for.
     sums: Option<Sums>,
 }
@@ -441,9 +451,8 @@ impl Table {
         // for the sake of a few.
         let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
         let rows = if encoded < rows.len() { rows.len() - encoded } else { encoded };
-        let row_bytes = segment.size() / segment.rows.max(1) + 1;
         // As large as each other: a small one would not be a segment of its own.
-        rows.div_ceil(rows.div_ceil((BLOCK_BYTES / row_bytes).max(1)))
+        rows.div_ceil(rows.div_ceil((BLOCK_BYTES / row_bytes(segment)).max(1)))
     }
 
     /// Does some of the work on the blocks of a read that has found all of its rows.
@@ -465,37 +474,43 @@ impl Table {
         }
         let Some((slot, run)) = blocks.found.runs().last() else { return Ok(Made::All) };
         let segment = &self.segments[slot as usize];
-        let mut making = blocks.making.take().unwrap_or_else(|| {
-            let rows = self.rows_of_block(slot, run);
-            let sums = blocks.hashed.then(|| Sums::new(&run[run.len() - rows..]));
-            Making { rows, ranks: Ranks::default(), columns: Vec::new(), sums }
-        });
+        let mut making = match blocks.making.take() {
+            Some(making) => making,
+            None => {
+                let rows = self.rows_of_block(slot, run);
+                let sums = blocks.hashed.then(|| Sums::new(&run[run.len() - rows..]));
+                let room = rows * row_bytes(segment) + segment.columns.len() * COLUMN_BYTES;
+                let block = Writing::new(blocks.shard, rows, segment.columns.len(), room)?;
+                Making { rows, ranks: Ranks::default(), columns: 0, block, sums }
+            }
+        };
         let rows = &run[run.len() - making.rows..];
         let picked = Picked::new(rows, &making.ranks);
         let mut left = self.options.block_cells.max(1);
         while left > 0
-            && let Some(column) = segment.columns.get(making.columns.len())
+            && let Some(column) = segment.columns.get(making.columns)
         {
-            let definition = &self.schema.columns[making.columns.len()];
+            let definition = &self.schema.columns[making.columns];
             let part = column.part(&definition.ty, &picked);
             if let Some(sums) = &mut making.sums {
                 sums.add_all(&part, definition);
             }
-            making.columns.push(part);
+            making.block.add(&part)?;
+            making.columns += 1;
             left = left.saturating_sub(rows.len());
         }
-        if making.columns.len() < segment.columns.len() {
+        if making.columns < segment.columns.len() {
             blocks.making = Some(making);
             return Ok(Made::Some);
         }
-        let Making { columns, sums, rows, .. } = making;
+        let Making { block, sums, rows, .. } = making;
         let place = places[segment.range];
         blocks.found.drop_last(rows);
         // What is in a range of which it does not want to know any more is not sent.
         if let Some(place) = place {
             let range = &mut rider.ranges[place];
             range.hash = range.hash.wrapping_add(sums.map_or(0, |sums| sums.finish()));
-            let block = Block::new(blocks.shard, rows, columns).to_bytes()?;
+            let block = block.finish();
             effects.push(Effect::Block { ts, range: range.range, block });
             blocks.credit = blocks.credit.map(|credit| credit - 1);
         }

@@ -2,20 +2,22 @@
 //! decision 15).
 //!
 //! ```text
-//!   begin_install ───▶ sum up ──────▶ hash ────────▶ enter
-//!   a segment          a column       some keys      some keys into the index
-//!                      at a time      at a time      at a time
+//!   begin_install ───▶ read ──────▶ place ──────▶ sum up ──────▶ hash ────────▶ enter
+//!                      a column     some rows     a column       some keys      some keys into the index
+//!                      at a time    at a time     at a time      at a time      at a time
 //! ```
 //!
-//! Nobody looks for a key of a range that is being received before all of it is there, so its keys follow between visits.
-//! Until they have, the rows keep their numbers: nothing is compacted, cut or cleared. The content hash of what has been
-//! taken is summed up on the way, so that it is known as soon as everything is there.
+//! Nobody looks for a row of a range that is being received before all of it is there, so all this is done between visits.
+//! Until its keys are in the index, the rows keep their numbers: nothing is compacted, cut or cleared. The content hash of what
+//! has been taken is summed up on the way, so that it is known as soon as everything is there.
 
 use std::{collections::BTreeMap, ops::Range};
 
+use bytes::Bytes;
+
 use crate::{
     batch_size::in_parts,
-    block::Block,
+    block::Reading,
     column::SegmentColumn,
     error::{Result, SqlError},
     found::Hashes,
@@ -30,27 +32,9 @@ use crate::{
     table::{Table, shard_of},
 };
 
-/// Rows of a block whose content is summed up, and whose keys are on their way into the index.
-#[derive(Debug)]
-pub(crate) struct Entering {
-    table: TableId,
-    range: KeyRange,
-    /// What is left of the content, and the sum of the others.
-    left: Hashes,
-    content: u128,
-    /// The rows that have keys.
-    rows: Vec<Address>,
-    /// So many of the keys have been hashed,
-    hashed: usize,
-    /// which gave these, by part of the index,
-    keys: Vec<Vec<(u64, Address)>>,
-    /// and so many parts have theirs.
-    entered: usize,
-}
-
 /// A block of rows, and what they are.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+#[derive(Clone, Debug)]
+pub struct Rows {
     /// Of this table,
     pub table: TableId,
     /// and this range: as it is held, or
@@ -60,7 +44,56 @@ pub struct Rows<'a> {
     /// When they begin.
     pub begin: Ts,
     /// The rows.
-    pub block: &'a [u8],
+    pub block: Bytes,
+}
+
+/// A block that is being taken.
+#[derive(Debug)]
+pub(crate) struct Installing {
+    table: TableId,
+    range: KeyRange,
+    until: Option<Ts>,
+    begin: Ts,
+    /// Whether the content is asked for, and the sum of what has been hashed of it.
+    is_summed: bool,
+    content: u128,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Nothing has been read.
+    Begin(Bytes),
+    Read(Reading),
+    Place(Placing),
+    Enter(Entering),
+}
+
+/// Rows that have been read.
+#[derive(Debug)]
+struct Placing {
+    segment: Box<Segment>,
+    /// Those that belong to this shard,
+    own: Vec<u32>,
+    /// of which so many have been looked at,
+    placed: usize,
+    /// and are of these pieces.
+    of_piece: BTreeMap<usize, Vec<u32>>,
+}
+
+/// Rows that are in their table.
+#[derive(Debug, Default)]
+struct Entering {
+    /// Those whose content has not been hashed.
+    left: Hashes,
+    /// Those that have keys.
+    rows: Vec<Address>,
+    /// So many of the keys have been hashed,
+    hashed: usize,
+    /// which gave these, by part of the index,
+    keys: Vec<Vec<(u64, Address)>>,
+    /// and so many parts have theirs.
+    entered: usize,
 }
 
 impl Shard {
@@ -69,102 +102,125 @@ impl Shard {
     ///
     /// # Errors
     /// When the block cannot be read, or has rows that do not belong to the table or the range.
-    pub fn install(&mut self, rows: Rows<'_>) -> Result<()> {
-        self.begin_install(rows)?;
-        if let Some(entering) = &mut self.entering {
-            entering.left = Hashes::default();
+    pub fn install(&mut self, rows: Rows) -> Result<()> {
+        self.begin_install(rows);
+        if let Some(installing) = &mut self.installing {
+            installing.is_summed = false;
         }
-        self.enter_all();
+        while self.install_some()? == Progress::Busy {}
         Ok(())
     }
 
-    /// As [`install`](Shard::install), but for the keys, which [`enter_some`](Shard::enter_some) enters; it also sums up the
+    /// As [`install`](Shard::install), but it is [`install_some`](Shard::install_some) that does it; it also sums up the
     /// content, for [`received`](Shard::received).
-    ///
-    /// # Errors
-    /// As those of [`install`](Shard::install).
-    pub fn begin_install(&mut self, rows: Rows<'_>) -> Result<()> {
-        self.enter_all();
-        let Some(mut table) = self.tables.remove(&rows.table) else {
-            return Err(SqlError::internal("rows of a table that does not exist"));
-        };
-        let outcome = self.install_into(&mut table, rows);
-        table.measure_changed();
-        let has_keys = table.has_keys();
-        self.tables.insert(rows.table, table);
-        let addresses = outcome?;
-        if rows.until.is_none() {
-            let mut left = Hashes::default();
-            for run in addresses.chunk_by(|one, next| one.slot == next.slot) {
-                let rows: Vec<u32> = run.iter().map(|address| address.row).collect();
-                left.found.push(run[0].slot, &rows);
-            }
-            let keys = if has_keys { addresses } else { Vec::new() };
-            self.entering = Some(Entering {
-                table: rows.table,
-                range: rows.range,
-                left,
-                content: 0,
-                rows: keys,
-                hashed: 0,
-                keys: vec![Vec::new(); PARTS],
-                entered: 0,
-            });
-        }
-        Ok(())
+    pub fn begin_install(&mut self, rows: Rows) {
+        self.install_all();
+        let Rows { table, range, until, begin, block } = rows;
+        let stage = Stage::Begin(block);
+        self.installing =
+            Some(Installing { table, range, until, begin, is_summed: until.is_none(), content: 0, stage });
     }
 
     /// The content hash of the rows of a range that have been taken since this was asked last, or the range was cleared.
     pub fn received(&mut self, table: TableId, range: KeyRange) -> u128 {
-        self.enter_for(&[range]);
+        self.install_for(&[range]);
         self.received.remove(&(table, range)).unwrap_or_default()
     }
 
-    /// Sums up some of the content of the block that was taken last, or enters some of its keys. Idle when nothing is left.
-    pub fn enter_some(&mut self) -> Progress {
-        let Some(entering) = &mut self.entering else { return Progress::Idle };
-        // It may have been dropped meanwhile.
-        let is_done = self.tables.get_mut(&entering.table).is_none_or(|table| table.enter_some(entering));
-        if is_done
-            && let Some(Entering { table, range, content, .. }) = self.entering.take()
-            && content != 0
-        {
+    /// Does some of the work on the block that came last. Idle when nothing is left.
+    ///
+    /// # Errors
+    /// As those of [`install`](Shard::install); nothing is left then, and the content lacks these rows.
+    pub fn install_some(&mut self) -> Result<Progress> {
+        let Some(mut installing) = self.installing.take() else { return Ok(Progress::Idle) };
+        let Some(mut table) = self.tables.remove(&installing.table) else {
+            return Err(SqlError::internal("rows of a table that does not exist"));
+        };
+        let outcome = self.install_into(&mut table, &mut installing);
+        table.measure_changed();
+        self.tables.insert(installing.table, table);
+        let progress = outcome?;
+        let Installing { table, range, content, .. } = installing;
+        if progress == Progress::Busy {
+            self.installing = Some(installing);
+        } else if content != 0 {
             let sum = self.received.entry((table, range)).or_default();
             *sum = sum.wrapping_add(content);
         }
-        if is_done { Progress::Idle } else { Progress::Busy }
+        Ok(progress)
     }
 
-    /// Enters all of them.
-    pub(crate) fn enter_all(&mut self) {
-        while self.enter_some() == Progress::Busy {}
+    /// Does some of it, and says whether there was something to do.
+    pub(crate) fn install_more(&mut self) -> bool {
+        let is_some = self.installing.is_some();
+        // Where some cannot be taken, the content tells.
+        let _ = self.install_some();
+        is_some
     }
 
-    /// Whoever asks for rows of a range finds those that have been taken.
-    pub(crate) fn enter_for(&mut self, ranges: &[KeyRange]) {
-        if self.entering.as_ref().is_some_and(|it| ranges.iter().any(|range| range.overlaps(&it.range))) {
-            self.enter_all();
+    /// Does all of it.
+    pub(crate) fn install_all(&mut self) {
+        while self.install_more() {}
+    }
+
+    /// Whoever asks for rows of a range finds those that have come.
+    pub(crate) fn install_for(&mut self, ranges: &[KeyRange]) {
+        if self.installing.as_ref().is_some_and(|it| ranges.iter().any(|range| range.overlaps(&it.range))) {
+            self.install_all();
         }
     }
 
-    /// Returns where the rows are.
-    fn install_into(
-        &mut self,
-        table: &mut Table,
-        Rows { range, until, block, begin, .. }: Rows<'_>,
-    ) -> Result<Vec<Address>> {
-        let (shard, shards) = Block::shard_of(block)?;
-        if shards == self.shards && shard != self.index {
-            return Ok(Vec::new());
+    fn install_into(&self, table: &mut Table, installing: &mut Installing) -> Result<Progress> {
+        let Installing { range, until, begin, is_summed, .. } = *installing;
+        let next = match &mut installing.stage {
+            Stage::Begin(block) => {
+                let reading = Reading::new(std::mem::take(block))?;
+                let (shard, shards) = reading.shard();
+                if shards == self.shards && shard != self.index {
+                    return Ok(Progress::Idle);
+                }
+                Some(Stage::Read(reading))
+            }
+            Stage::Read(reading) => match reading.next(&table.schema.columns)? {
+                true => None,
+                false => Some(Stage::Place(self.placing(table, reading, begin))),
+            },
+            Stage::Place(placing) if placing.placed < placing.own.len() => {
+                self.place_some(table, placing, range, until)?;
+                None
+            }
+            Stage::Place(placing) => {
+                let rows = table.adopt_all(placing, begin);
+                if until.is_some() {
+                    return Ok(Progress::Idle);
+                }
+                Some(Stage::Enter(Entering::new(rows, table.has_keys(), is_summed)))
+            }
+            Stage::Enter(entering) if entering.left.found.len() > 0 => {
+                let content = &mut installing.content;
+                table.hash_some(&mut entering.left, |_, sum| *content = content.wrapping_add(sum));
+                None
+            }
+            Stage::Enter(entering) => match table.enter_some(entering) {
+                true => return Ok(Progress::Idle),
+                false => None,
+            },
+        };
+        if let Some(next) = next {
+            installing.stage = next;
         }
-        let schema = table.schema.clone();
-        let block = Block::from_bytes(block, &schema.columns)?;
-        let rows = block.rows;
-        let segment = Segment::of(NO_PIECE, block.into_columns(&schema.columns), rows, begin);
+        Ok(Progress::Busy)
+    }
+
+    /// Begins to place what has been read.
+    fn placing(&self, table: &Table, reading: &mut Reading, begin: Ts) -> Placing {
+        let schema = &table.schema;
+        let ((_, shards), rows) = (reading.shard(), reading.rows());
+        let segment = Box::new(Segment::of(NO_PIECE, reading.take_columns(), rows, begin));
         let own: Vec<u32> = match shards == self.shards || self.shards == 1 {
             true => (0..rows as u32).collect(),
             false => {
-                let identity = Table::identity(&schema);
+                let identity = Table::identity(schema);
                 let mut key = Vec::new();
                 let mut is_own = |row: u32| {
                     segment.write_identity(&schema.columns, &identity, row, &mut key);
@@ -173,11 +229,23 @@ impl Shard {
                 (0..rows as u32).filter(|row| is_own(*row)).collect()
             }
         };
-        let mut of_piece: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        Placing { segment, own, placed: 0, of_piece: BTreeMap::new() }
+    }
+
+    /// Finds the pieces of some rows.
+    fn place_some(
+        &self,
+        table: &Table,
+        placing: &mut Placing,
+        range: KeyRange,
+        until: Option<Ts>,
+    ) -> Result<()> {
+        let Placing { segment, own, placed, of_piece } = placing;
+        let rows = &own[*placed..own.len().min(*placed + table.options.keys_together.max(1))];
         let mut last = 0;
         let dropped = |piece: &Piece| piece.range == range && piece.until == until;
         let dropped = until.and_then(|_| self.pieces.iter().position(dropped));
-        for (row, position) in own.iter().zip(segment.positions(&schema, &own)) {
+        for (row, position) in rows.iter().zip(segment.positions(&table.schema, rows)) {
             let piece = match until {
                 None => held_at(&self.pieces, position, last),
                 Some(_) => dropped,
@@ -189,22 +257,45 @@ impl Shard {
             last = piece;
             of_piece.entry(piece).or_default().push(*row);
         }
-        let mut segment = Some(segment);
-        let mut addresses = Vec::with_capacity(own.len());
-        for (piece, rows_of_piece) in of_piece {
-            let part = match &segment {
-                Some(whole) if rows_of_piece.len() < rows => {
-                    whole.extract(&schema.columns, &rows_of_piece, piece)
-                }
-                _ => segment.take().unwrap_or_else(|| Segment::new(piece, &schema.columns)),
-            };
-            table.adopt(part, piece, begin, &mut addresses);
+        *placed += rows.len();
+        Ok(())
+    }
+}
+
+impl Entering {
+    fn new(rows: Vec<Address>, have_keys: bool, is_summed: bool) -> Entering {
+        let mut left = Hashes::default();
+        if is_summed {
+            for run in rows.chunk_by(|one, next| one.slot == next.slot) {
+                let rows: Vec<u32> = run.iter().map(|address| address.row).collect();
+                left.found.push(run[0].slot, &rows);
+            }
         }
-        Ok(addresses)
+        let rows = if have_keys { rows } else { Vec::new() };
+        Entering { left, rows, keys: vec![Vec::new(); PARTS], ..Entering::default() }
     }
 }
 
 impl Table {
+    /// Takes the rows of a block whose pieces are known; returns where they are.
+    fn adopt_all(&mut self, placing: &mut Placing, begin: Ts) -> Vec<Address> {
+        let Placing { segment, own, of_piece, .. } = placing;
+        let mut addresses = Vec::with_capacity(own.len());
+        let rows = segment.rows;
+        let whole = std::mem::replace(&mut **segment, Segment::new(NO_PIECE, &[]));
+        let mut whole = Some(whole);
+        for (piece, rows_of_piece) in std::mem::take(of_piece) {
+            let part = match &whole {
+                Some(whole) if rows_of_piece.len() < rows => {
+                    whole.extract(&self.schema.columns, &rows_of_piece, piece)
+                }
+                _ => whole.take().unwrap_or_else(|| Segment::new(piece, &self.schema.columns)),
+            };
+            self.adopt(part, piece, begin, &mut addresses);
+        }
+        addresses
+    }
+
     /// Takes a segment whose rows, which begin at `begin`, are known to be new; adds where they are.
     fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts, addresses: &mut Vec<Address>) {
         let rows = segment.rows;
@@ -235,13 +326,8 @@ impl Table {
         addresses.extend((0..rows as u32).map(|row| Address { slot, row }));
     }
 
-    /// Sums up some content, then hashes or enters some keys. Returns whether all have been entered.
+    /// Hashes or enters some keys. Returns whether all have been entered.
     fn enter_some(&mut self, entering: &mut Entering) -> bool {
-        if entering.left.found.len() > 0 {
-            let content = &mut entering.content;
-            self.hash_some(&mut entering.left, |_, sum| *content = content.wrapping_add(sum));
-            return false;
-        }
         let together = self.options.keys_together.max(1);
         if entering.hashed < entering.rows.len() {
             let until = entering.rows.len().min(entering.hashed + together);

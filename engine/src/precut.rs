@@ -22,7 +22,7 @@ use crate::{
     position::{KeyRange, Position, cut},
     schema::{TableId, TableSchema},
     segment::Segment,
-    shard::{Progress, Shard},
+    shard::Shard,
     table::Table,
 };
 
@@ -134,10 +134,10 @@ impl Shard {
             let nobody_rides = self.rotation.is_empty() && self.filling.is_none();
             if nobody_rides && let Some((id, slot)) = precut.segments.pop_front() {
                 precut.is_due = false;
-                self.enter_all();
+                self.install_all();
                 self.cut_in_place(id, slot, &precut.at, precut.cutting.take());
             }
-        } else if self.take_time() && self.enter_some() == Progress::Idle {
+        } else if self.take_time() && !self.install_more() {
             while let Some((id, slot)) = precut.segments.front().copied()
                 && !self.spans_parts(id, slot, &precut.at)
             {

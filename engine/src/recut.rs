@@ -134,7 +134,7 @@ impl Shard {
 
     /// Forgets the rows of a range that has been received in part, also those that a read under way has found.
     pub fn clear(&mut self, range: KeyRange) {
-        self.enter_all();
+        self.install_all();
         self.forget_cutting();
         self.received.retain(|(_, received), _| *received != range);
         for piece in 0..self.pieces.len() {
@@ -182,7 +182,7 @@ impl Shard {
 
     /// Changes the pieces. Nobody is on its revolution.
     pub(crate) fn recut_now(&mut self, recut: &Recut) {
-        self.enter_all();
+        self.install_all();
         self.forget_cutting();
         let boundaries = recut.boundaries();
         for piece in 0..self.pieces.len() {

@@ -40,7 +40,7 @@ use hashbrown::HashMap;
 use crate::{
     error::{Result, SqlError, SqlState},
     found::{Blocks, Made},
-    install::Entering,
+    install::Installing,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pieces::{self, Piece},
     position::{KeyRange, Position},
@@ -157,7 +157,7 @@ pub struct Shard {
     /// Pieces of staged rows by their INSERT, the last one marked.
     supplies: BTreeMap<Ts, VecDeque<(Arc<RowBatch>, bool)>>,
     /// What was taken last of rows that others have sent.
-    pub(crate) entering: Option<Entering>,
+    pub(crate) installing: Option<Installing>,
     /// Content hashes of what has been taken before, until somebody asks.
     pub(crate) received: BTreeMap<(TableId, KeyRange), u128>,
     /// What is cut before the next change of the key ranges.
@@ -200,7 +200,7 @@ impl Shard {
             submitted_late: Ts::ZERO,
             filling: None,
             supplies: BTreeMap::new(),
-            entering: None,
+            installing: None,
             received: BTreeMap::new(),
             precut: None,
             early: BTreeMap::new(),
@@ -223,7 +223,7 @@ impl Shard {
     /// # Panics
     /// When its `Ts` is not above those of all operations submitted before, or of those that were late if it is.
     pub fn submit(&mut self, operation: OrderedOperation) {
-        self.enter_for(&operation.ranges);
+        self.install_for(&operation.ranges);
         if operation.late {
             assert!(
                 operation.ts > self.submitted_late,
@@ -436,7 +436,7 @@ impl Shard {
     /// amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
     /// more.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
-        if self.enter_some() == Progress::Busy {
+        if self.install_more() {
             return Progress::Busy;
         }
         let oldest = self.riders.horizon();

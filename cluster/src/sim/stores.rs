@@ -70,7 +70,13 @@ impl Checkpoint {
             self.recovered.prepare(shard);
             for CheckpointRows { table, until, range, block } in &self.rows {
                 let begin = if until.is_some() { Ts::ZERO } else { local(self.recovered.ts) };
-                let rows = Rows { table: *table, range: *range, until: until.map(local), begin, block };
+                let rows = Rows {
+                    table: *table,
+                    range: *range,
+                    until: until.map(local),
+                    begin,
+                    block: block.clone(),
+                };
                 shard.install(rows).expect("rows of a checkpoint");
             }
         }

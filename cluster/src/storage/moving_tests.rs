@@ -130,7 +130,7 @@ impl World {
         recovered.prepare(&mut shard);
         for (table, until, range, block) in rows {
             let begin = if until.is_some() { Ts::ZERO } else { local(recovered.ts) };
-            let rows = Rows { table, range, until: until.map(local), begin, block: &block };
+            let rows = Rows { table, range, until: until.map(local), begin, block };
             shard.install(rows).expect("what it has written");
         }
         self.processes.insert(id, Process { core: Core::new(options, recovered), scan: Scan::new(shard) });

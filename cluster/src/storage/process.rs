@@ -454,9 +454,8 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
         let until = file.until.map(local);
         checkpoint.read(file, |block| {
             let rows = Rows { table: file.table, range: file.range, until, begin, block };
-            shards
-                .iter_mut()
-                .try_for_each(|shard| shard.install(rows).map_err(|error| error.into_report().message))
+            let install = |shard: &mut Shard| shard.install(rows.clone());
+            shards.iter_mut().try_for_each(install).map_err(|error| error.into_report().message)
         })?;
     }
     Ok(())

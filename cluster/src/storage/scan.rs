@@ -150,8 +150,8 @@ pub(crate) struct Scan {
     shard: Shard,
     /// Dealt with one by one when there is time: nobody waits for one of them.
     received: VecDeque<Received>,
-    /// When the rows begin of which the shard has not entered all keys.
-    taking: Option<Ts>,
+    /// When the rows begin which the shard has not taken wholly, and of which range they are.
+    taking: Option<(Ts, KeyRange)>,
     horizon: Ts,
     garbage: bool,
 }
@@ -234,19 +234,21 @@ impl Scan {
 
     /// Goes on with the block that was taken last, or begins with the next.
     fn take_some(&mut self, effects: &mut Vec<Effect>) {
-        if self.shard.enter_some() == Progress::Busy {
-            return;
+        if let Some((ts, range)) = self.taking {
+            match self.shard.install_some() {
+                Ok(Progress::Busy) => return,
+                Ok(Progress::Idle) => {}
+                // The content hash will show that they are missing.
+                Err(error) => tracing::warn!(%range, %error, "received rows cannot be taken"),
+            }
+            effects.push(Effect::Took { ts });
+            self.taking = None;
         }
-        effects.extend(self.taking.take().map(|ts| Effect::Took { ts }));
         let Some(Received { table, range, what }) = self.received.pop_front() else { return };
         match what {
             What::Block(block, begin) => {
-                self.taking = Some(begin);
-                let rows = Rows { table, range, until: None, begin, block: &block };
-                if let Err(error) = self.shard.begin_install(rows) {
-                    // The content hash will show that they are missing.
-                    tracing::warn!(%range, %error, "received rows cannot be taken");
-                }
+                self.taking = Some((begin, range));
+                self.shard.begin_install(Rows { table, range, until: None, begin, block });
             }
             What::All(ts) => {
                 let hash = self.shard.received(table, range);

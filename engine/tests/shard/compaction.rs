@@ -303,7 +303,13 @@ fn reads_go_on_when_rows_have_new_numbers() {
         for effect in &scan.effects {
             let Effect::Block { ts, range, block } = effect else { continue };
             assert_eq!(*ts, copied);
-            let rows = Rows { table: scan.schema.id, range: *range, until: None, begin: Ts(1), block };
+            let rows = Rows {
+                table: scan.schema.id,
+                range: *range,
+                until: None,
+                begin: Ts(1),
+                block: block.clone().into(),
+            };
             copy.install(rows).expect("rows of the range");
         }
         assert_eq!(copy.rows(scan.schema.id), rows_then.len());

@@ -116,9 +116,14 @@ impl Moving {
                         assert!(*unread <= *window, "rows come when they are asked for");
                         let begin = Ts(self.recut.ts.0 - 1);
                         // Its keys may be entered later.
-                        let rows =
-                            Rows { table: self.schema.id, range: *range, until: None, begin, block: &block };
-                        shard.begin_install(rows).expect("rows of the range");
+                        let rows = Rows {
+                            table: self.schema.id,
+                            range: *range,
+                            until: None,
+                            begin,
+                            block: block.into(),
+                        };
+                        shard.begin_install(rows);
                     }
                     (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
                         self.read_next(shard, random);
@@ -131,7 +136,7 @@ impl Moving {
                 }
             }
             if random.one_in(2) {
-                shard.enter_some();
+                shard.install_some().expect("rows of the range");
             }
             match &mut self.state {
                 State::Reading { ts, range, .. } if self.failures > 0 && random.one_in(20) => {
@@ -181,8 +186,8 @@ impl Moving {
     }
 }
 
-fn rows_of<'a>(world: &World, range: KeyRange, block: &'a [u8]) -> Rows<'a> {
-    Rows { table: world.schema.id, range, until: None, begin: Ts(1), block }
+fn rows_of(world: &World, range: KeyRange, block: &[u8]) -> Rows {
+    Rows { table: world.schema.id, range, until: None, begin: Ts(1), block: block.to_vec().into() }
 }
 
 /// All rows of these shards, sent as blocks to as many shards as may be, are there. Damaged blocks do no harm.
@@ -204,7 +209,7 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
         for effect in effects {
             let Effect::Block { range, mut block, .. } = effect else { continue };
             for receiver in &mut receivers {
-                receiver.begin_install(rows_of(world, range, &block)).expect("rows of the range");
+                receiver.begin_install(rows_of(world, range, &block));
             }
             let at = random.below(block.len());
             block[at] ^= 1 << random.below(8);
