@@ -22,6 +22,7 @@ mod outbox;
 pub mod parcel;
 pub mod payload;
 mod planted;
+mod priority;
 mod raft;
 pub mod router;
 pub mod routers;

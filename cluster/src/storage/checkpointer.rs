@@ -11,8 +11,8 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{TableId, Ts, position::KeyRange};
 
-use super::{core::Recovered, scan::lower_priority};
-use crate::checkpoint::Writer;
+use super::core::Recovered;
+use crate::{checkpoint::Writer, priority};
 
 /// What the thread is told.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) fn start(
 ) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
     let (commands, received) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
-        lower_priority();
+        priority::lower(priority::SCAN);
         let mut writers = Writers::new();
         for command in received {
             let outcome = execute(&root, &mut writers, command);

@@ -24,7 +24,7 @@ use core_affinity::CoreId;
 use parking_lot::Mutex;
 
 use super::handover::{Channels, Heard, Work, drive};
-use crate::metering::ScanMeter;
+use crate::{metering::ScanMeter, priority};
 
 /// What a scan thread is told. How much can wait is bounded by the operations that may run, and by the window of rows
 /// that are received.
@@ -81,7 +81,7 @@ impl ScanThread {
         let mut counted = Counted { at: shard.memory() as u64, statistics: statistics.clone() };
         let meter = ScanMeter::new(&name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            lower_priority();
+            priority::lower(priority::SCAN);
             if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {
                 tracing::info!("a scan thread cannot be bound to core {}", core.id);
             }
@@ -313,26 +313,6 @@ impl Channels<Vec<ShardCommand>, Effect> for ToTask {
 pub(crate) fn cores(first: usize, threads: usize) -> Option<Vec<CoreId>> {
     let cores = core_affinity::get_core_ids()?;
     Some(cores.get(first..first.checked_add(threads)?)?.to_vec())
-}
-
-/// The nice value of scan threads: when everything else is busy they have a tenth of a core, and so many operations
-/// ride in each revolution that this goes far.
-#[cfg(target_os = "linux")]
-const NICE: libc::c_int = 10;
-
-/// Routers, network and sessions come first: they are what others wait for.
-pub(super) fn lower_priority() {
-    #[cfg(target_os = "linux")]
-    {
-        // SAFETY: both calls take and return plain numbers. On Linux the nice value belongs to the thread.
-        let failed = unsafe {
-            let thread = libc::gettid();
-            libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, NICE) != 0
-        };
-        if failed {
-            tracing::debug!("the priority of a thread cannot be lowered");
-        }
-    }
 }
 
 #[cfg(test)]

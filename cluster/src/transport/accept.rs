@@ -10,6 +10,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::{
     Shared,
+    bulk::Apart,
     frame::{FrameReader, FrameWriter},
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
     identity,
@@ -251,25 +252,28 @@ async fn run(
     remote: ProcessId,
     session: u64,
     again: bool,
-    mut control: mpsc::Receiver<Accepted>,
-    mut data: mpsc::Receiver<Accepted>,
+    control: mpsc::Receiver<Accepted>,
+    data: mpsc::Receiver<Accepted>,
 ) {
     let mut route = shared.network.open_route(local, remote);
+    let mut apart = Apart::default();
     let lanes = async {
-        let (Some(mut control_out), Some(mut data_out)) = (route.take(Lane::Control), route.take(Lane::Data))
-        else {
+        let (Some(control_out), Some(data_out)) = (route.take(Lane::Control), route.take(Lane::Data)) else {
             return "its mailbox is in use".to_owned();
         };
         if again && shared.network.deliver(remote, local, Wire::Lost).await.is_err() {
             return "this process has ended".to_owned();
         }
         tracing::info!(process = %local, peer = %remote, "connected");
+        let there = shared.bulk.of(local, remote, Lane::Data);
+        let data = lane(shared.clone(), local, remote, Lane::Data, data, data_out);
         tokio::select! {
-            end = lane(&shared, local, remote, Lane::Control, &mut control, &mut control_out) => end,
-            end = lane(&shared, local, remote, Lane::Data, &mut data, &mut data_out) => end,
+            end = lane(shared.clone(), local, remote, Lane::Control, control, control_out) => end,
+            end = apart.run(there, data) => end,
         }
     };
     let end = lanes.await;
+    apart.end().await;
     tracing::warn!(process = %local, peer = %remote, "the connection was lost: {end}");
     drop(route);
     let mut sessions = shared.sessions.lock();
@@ -280,12 +284,12 @@ async fn run(
 
 /// Runs a lane of a session over one connection after another.
 async fn lane(
-    shared: &Shared,
+    shared: Arc<Shared>,
     local: ProcessId,
     remote: ProcessId,
     lane: Lane,
-    connections: &mut mpsc::Receiver<Accepted>,
-    mailbox: &mut mpsc::Receiver<Envelope>,
+    mut connections: mpsc::Receiver<Accepted>,
+    mut mailbox: mpsc::Receiver<Envelope>,
 ) -> String {
     let state = LaneState::new(&shared.network, local, remote, lane);
     let mut end = String::from("there was no connection in time");
@@ -307,7 +311,7 @@ async fn lane(
                 writing.flush().await
             };
             match welcomed.await {
-                Ok(()) => state.serve(reading, writing, taken, mailbox).await,
+                Ok(()) => state.serve(reading, writing, taken, &mut mailbox).await,
                 Err(error) => End::Connection(error.into()),
             }
         };

@@ -9,6 +9,7 @@ use tokio::{
 
 use super::{
     Shared,
+    bulk::Apart,
     frame::{FrameReader, FrameWriter},
     hello::{Greeting, Hello, Reply, Welcome, decode, encode},
     identity,
@@ -144,6 +145,7 @@ pub(super) async fn ask_routers(shared: &Shared, address: &str) -> Result<Router
 }
 
 /// One process here and one elsewhere that it connects to.
+#[derive(Clone)]
 pub(super) struct Dialler {
     pub(super) shared: Arc<Shared>,
     pub(super) local: ProcessId,
@@ -236,33 +238,37 @@ impl Dialler {
     async fn session(&self, session: u64, again: bool, control: Connected, data: Connected) -> String {
         let network = &self.shared.network;
         let mut route = network.open_route(self.local, self.remote);
-        let (Some(mut control_out), Some(mut data_out)) = (route.take(Lane::Control), route.take(Lane::Data))
-        else {
+        let (Some(control_out), Some(data_out)) = (route.take(Lane::Control), route.take(Lane::Data)) else {
             return "its mailbox is in use".into();
         };
         if again && network.deliver(self.remote, self.local, Wire::Lost).await.is_err() {
             return "this process has ended".into();
         }
-        tokio::select! {
-            end = self.lane(session, Lane::Control, control, &mut control_out) => end,
-            end = self.lane(session, Lane::Data, data, &mut data_out) => end,
-        }
+        let there = self.shared.bulk.of(self.local, self.remote, Lane::Data);
+        let data = self.clone().lane(session, Lane::Data, data, data_out);
+        let mut apart = Apart::default();
+        let end = tokio::select! {
+            end = self.clone().lane(session, Lane::Control, control, control_out) => end,
+            end = apart.run(there, data) => end,
+        };
+        apart.end().await;
+        end
     }
 
     /// Runs a lane of a session over one connection after another.
     async fn lane(
-        &self,
+        self,
         session: u64,
         lane: Lane,
         first: Connected,
-        mailbox: &mut mpsc::Receiver<Envelope>,
+        mut mailbox: mpsc::Receiver<Envelope>,
     ) -> String {
         let state = LaneState::new(&self.shared.network, self.local, self.remote, lane);
         let life = first.welcome.life;
         let mut connected = first;
         loop {
             let Connected { reading, writing, welcome } = connected;
-            let end = state.serve(reading, writing, welcome.taken, mailbox).await;
+            let end = state.serve(reading, writing, welcome.taken, &mut mailbox).await;
             if matches!(end, End::Over | End::Unsendable(_)) {
                 return end.to_string();
             }

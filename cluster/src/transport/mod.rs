@@ -20,6 +20,7 @@
 //! connection and nothing else. All memory is bounded: by the mailboxes, and by a window for each lane.
 
 mod accept;
+mod bulk;
 mod dial;
 mod follow;
 mod frame;
@@ -42,8 +43,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 
+use self::{bulk::Bulk, lane::End, socket::TcpListener, tls::Tls};
 pub use self::{hello::PROTOCOL, ports::free_addresses, tls::TlsFiles};
-use self::{lane::End, socket::TcpListener, tls::Tls};
 use crate::{
     message::{Incarnation, ProcessId},
     network::Network,
@@ -126,6 +127,7 @@ struct Shared {
     sessions: Mutex<accept::Sessions>,
     /// Whatever runs until the transport is dropped.
     tasks: Mutex<JoinSet<()>>,
+    bulk: Bulk,
 }
 
 impl Shared {
@@ -199,6 +201,7 @@ impl Transport {
             network: network.clone(),
             sessions: Mutex::default(),
             tasks: Mutex::default(),
+            bulk: Bulk::default(),
         });
         if let Some(listener) = listener {
             shared.spawn(accept::listen(shared.clone(), listener));
@@ -242,6 +245,7 @@ impl Transport {
             network: Network::new(),
             sessions: Mutex::default(),
             tasks: Mutex::default(),
+            bulk: Bulk::default(),
         };
         let failed = |error: dial::DialError| TransportError::Join {
             address: address.to_owned(),
