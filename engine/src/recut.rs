@@ -255,7 +255,10 @@ impl Shard {
         for piece in 0..self.pieces.len() {
             let found = self.pieces[piece];
             if found.until.is_some_and(|until| until < horizon) && !found.is_vacant() {
-                self.tables.values_mut().for_each(|table| table.vacate(piece));
+                // To give a lot of memory back takes its time: nobody reads the others meanwhile.
+                if self.tables.values_mut().any(|table| table.vacate_some(piece)) {
+                    return true;
+                }
                 self.pieces[piece].vacate();
                 dropped = true;
             }
@@ -432,18 +435,22 @@ impl Table {
 
     /// Forgets the rows of a piece. No index entry and no operation refers to them.
     fn vacate(&mut self, piece: usize) {
+        while self.vacate_some(piece) {}
+    }
+
+    /// Forgets those of one of its segments. Whether there was one.
+    fn vacate_some(&mut self, piece: usize) -> bool {
         assert!(!self.keys.are_to_follow(), "no key leads to where other rows may come");
         if let Some(tail) = self.tails.get_mut(piece) {
             *tail = None;
         }
-        for slot in 0..self.segments.len() {
-            if self.segments[slot].range == piece {
-                let old =
-                    std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
-                self.forget_size(&old);
-                self.measure(slot as u32);
-            }
-        }
+        let Some(slot) = self.segments.iter().position(|segment| segment.range == piece) else {
+            return false;
+        };
+        let old = std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
+        self.forget_size(&old);
+        self.measure(slot as u32);
+        true
     }
 }
 
