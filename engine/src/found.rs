@@ -448,11 +448,15 @@ impl Table {
     fn rows_of_block(&self, slot: u32, rows: &[u32]) -> usize {
         let segment = &self.segments[slot as usize];
         // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded again
-        // for the sake of a few.
+        // for the sake of a few. To encode these takes long, and whoever receives them adds them to others.
         let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
-        let rows = if encoded < rows.len() { rows.len() - encoded } else { encoded };
+        let most = (BLOCK_BYTES / row_bytes(segment)).max(1);
+        let (rows, most) = match rows.len() - encoded {
+            0 => (encoded, most),
+            plain => (plain, most.min(self.options.plain_rows.max(1))),
+        };
         // As large as each other: a small one would not be a segment of its own.
-        rows.div_ceil(rows.div_ceil((BLOCK_BYTES / row_bytes(segment)).max(1)))
+        rows.div_ceil(rows.div_ceil(most))
     }
 
     /// Does some of the work on the blocks of a read that has found all of its rows.

@@ -2,16 +2,19 @@
 //! decision 15).
 //!
 //! ```text
-//!   begin_install ───▶ read ──────▶ place ──────▶ sum up ──────▶ hash ────────▶ enter
-//!                      a column     some rows     a column       some keys      some keys into the index
-//!                      at a time    at a time     at a time      at a time      at a time
+//!   begin_install ───▶ read ──────▶ place ──────▶ adopt ──────────▶ sum up ──────▶ hash ────────▶ enter
+//!                      a column     some rows     a segment, or     a column       some keys      some keys into
+//!                      at a time    at a time     some rows of one  at a time      at a time      the index
 //! ```
 //!
 //! Nobody looks for a row of a range that is being received before all of it is there, so all this is done between visits.
 //! Until its keys are in the index, the rows keep their numbers: nothing is compacted, cut or cleared. The content hash of what
 //! has been taken is summed up on the way, so that it is known as soon as everything is there.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
 
 use bytes::Bytes;
 
@@ -66,6 +69,7 @@ enum Stage {
     Begin(Bytes),
     Read(Reading),
     Place(Placing),
+    Adopt(Adopting),
     Enter(Entering),
 }
 
@@ -79,6 +83,17 @@ struct Placing {
     placed: usize,
     /// and are of these pieces.
     of_piece: BTreeMap<usize, Vec<u32>>,
+}
+
+/// Rows whose pieces are known.
+#[derive(Debug, Default)]
+struct Adopting {
+    /// By piece.
+    parts: VecDeque<(usize, Segment)>,
+    /// So many rows of the first have been added to other segments.
+    added: usize,
+    /// Where those are that are in their table.
+    rows: Vec<Address>,
 }
 
 /// Rows that are in their table.
@@ -190,10 +205,16 @@ impl Shard {
                 None
             }
             Stage::Place(placing) => {
-                let rows = table.adopt_all(placing, begin);
-                if until.is_some() {
-                    return Ok(Progress::Idle);
-                }
+                let parts = table.parts(placing);
+                Some(Stage::Adopt(Adopting { parts, ..Adopting::default() }))
+            }
+            Stage::Adopt(adopting) if !adopting.parts.is_empty() => {
+                table.adopt_some(adopting, begin);
+                None
+            }
+            Stage::Adopt(_) if until.is_some() => return Ok(Progress::Idle),
+            Stage::Adopt(Adopting { rows, .. }) => {
+                let rows = std::mem::take(rows);
                 Some(Stage::Enter(Entering::new(rows, table.has_keys(), is_summed)))
             }
             Stage::Enter(entering) if entering.left.found.len() > 0 => {
@@ -277,42 +298,32 @@ impl Entering {
 }
 
 impl Table {
-    /// Takes the rows of a block whose pieces are known; returns where they are.
-    fn adopt_all(&mut self, placing: &mut Placing, begin: Ts) -> Vec<Address> {
-        let Placing { segment, own, of_piece, .. } = placing;
-        let mut addresses = Vec::with_capacity(own.len());
+    /// The rows of a block by piece.
+    fn parts(&self, placing: &mut Placing) -> VecDeque<(usize, Segment)> {
+        let Placing { segment, of_piece, .. } = placing;
         let rows = segment.rows;
-        let whole = std::mem::replace(&mut **segment, Segment::new(NO_PIECE, &[]));
-        let mut whole = Some(whole);
-        for (piece, rows_of_piece) in std::mem::take(of_piece) {
-            let part = match &whole {
-                Some(whole) if rows_of_piece.len() < rows => {
-                    whole.extract(&self.schema.columns, &rows_of_piece, piece)
-                }
-                _ => whole.take().unwrap_or_else(|| Segment::new(piece, &self.schema.columns)),
-            };
-            self.adopt(part, piece, begin, &mut addresses);
-        }
-        addresses
+        let mut whole = Some(std::mem::replace(&mut **segment, Segment::new(NO_PIECE, &[])));
+        let part = |(piece, rows_of_piece): (usize, Vec<u32>)| match &whole {
+            Some(whole) if rows_of_piece.len() < rows => {
+                Some((piece, whole.extract(&self.schema.columns, &rows_of_piece, piece)))
+            }
+            _ => whole.take().map(|whole| (piece, whole)),
+        };
+        std::mem::take(of_piece).into_iter().filter_map(part).collect()
     }
 
-    /// Takes a segment whose rows, which begin at `begin`, are known to be new; adds where they are.
-    fn adopt(&mut self, mut segment: Segment, piece: usize, begin: Ts, addresses: &mut Vec<Address>) {
+    /// Takes a segment whose rows, which begin at `begin`, are known to be new, or some rows of one that is too small to be
+    /// one of its own.
+    fn adopt_some(&mut self, adopting: &mut Adopting, begin: Ts) {
+        let Some((piece, mut segment)) = adopting.parts.pop_front() else { return };
         let rows = segment.rows;
         if rows * 8 < self.options.segment_rows {
-            // Too small to be one of its own.
-            let all: Vec<u32> = (0..rows as u32).collect();
-            let columns = self.schema.clone();
-            let append = &mut |part: Range<usize>| {
-                let gather = |(column, definition): (&SegmentColumn, &Column)| {
-                    column.gather(&definition.ty, &all[part.clone()])
-                };
-                let arrays =
-                    segment.columns.iter().zip(&columns.columns).map(gather).collect::<Result<Vec<_>>>()?;
-                addresses.extend(self.append(piece, &arrays, &all[..part.len()], begin));
-                Ok(())
-            };
-            in_parts(0..rows, append).expect("a row fits into a batch");
+            let until = rows.min(adopting.added + self.options.plain_rows.max(1));
+            self.add_some(piece, &segment, adopting.added..until, begin, &mut adopting.rows);
+            adopting.added = until % rows.max(1);
+            if until < rows {
+                adopting.parts.push_front((piece, segment));
+            }
             return;
         }
         segment.range = piece;
@@ -323,7 +334,30 @@ impl Table {
             None => self.segments.push(segment),
         }
         self.measure(slot);
-        addresses.extend((0..rows as u32).map(|row| Address { slot, row }));
+        adopting.rows.extend((0..rows as u32).map(|row| Address { slot, row }));
+    }
+
+    /// Adds some rows of a segment to others of a piece; adds where they are.
+    fn add_some(
+        &mut self,
+        piece: usize,
+        segment: &Segment,
+        rows: Range<usize>,
+        begin: Ts,
+        addresses: &mut Vec<Address>,
+    ) {
+        let all: Vec<u32> = (0..rows.end as u32).collect();
+        let schema = self.schema.clone();
+        let append = &mut |part: Range<usize>| {
+            let gather = |(column, definition): (&SegmentColumn, &Column)| {
+                column.gather(&definition.ty, &all[part.clone()])
+            };
+            let arrays =
+                segment.columns.iter().zip(&schema.columns).map(gather).collect::<Result<Vec<_>>>()?;
+            addresses.extend(self.append(piece, &arrays, &all[..part.len()], begin));
+            Ok(())
+        };
+        in_parts(rows, append).expect("a row fits into a batch");
     }
 
     /// Hashes or enters some keys. Returns whether all have been entered.

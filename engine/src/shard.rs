@@ -77,6 +77,8 @@ pub struct Options {
     pub block_cells: usize,
     /// Keys of received rows that are hashed at a time, or entered into the index.
     pub keys_together: usize,
+    /// Rows that are not encoded which make a block, or are added to a segment out of one, at a time, between two visits.
+    pub plain_rows: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
     pub batch_rows: usize,
     /// The most bytes that rows and the groups of reads under way should take together, if there is a limit. Rows are
@@ -109,6 +111,7 @@ impl Default for Options {
             compact_cells: 1 << 17,
             block_cells: 1 << 18,
             keys_together: 1 << 15,
+            plain_rows: 1 << 13,
             batch_rows: 512,
             memory_bytes: None,
         }
