@@ -8,7 +8,10 @@
 mod load;
 mod trace;
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 use carousel_cluster::{
     embedded::Durability,
@@ -36,6 +39,8 @@ use crate::{
 
 /// How long one waits before one asks again.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How long one waits before one asks again whether rows are being moved.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long a change may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -143,7 +148,8 @@ impl ElasticArgs {
         cluster.settle(ProcessKind::Storage).await?;
         let before = total_fare(&client).await?;
         let load = Load::start(&config, plan, self.rows).await?;
-        let phases = self.change_all(&mut cluster, &client, &load).await?;
+        let watcher = connect(&config).await?;
+        let phases = self.change_all(&mut cluster, &client, &watcher, &load).await?;
         let seen = load.stop().await?;
         check(&client, before, &seen).await?;
         let report = self.report(&phases, &seen);
@@ -156,6 +162,7 @@ impl ElasticArgs {
         &self,
         cluster: &mut Processes,
         client: &Client,
+        watcher: &Client,
         load: &Load,
     ) -> Result<Vec<Phase>, Failure> {
         let pause = Duration::from_secs(self.seconds);
@@ -178,20 +185,36 @@ impl ElasticArgs {
             tokio::time::sleep(pause).await;
             let moved = moved_bytes(cluster).await?;
             let begin = load.now();
-            client.batch_execute(&format!("ALTER CLUSTER {statement}")).await.map_err(failed)?;
-            until(client, "SELECT count(*) = 0 FROM carousel.migrations").await?;
+            let is_ordered = Cell::new(false);
+            let order = async {
+                let ordered = client.batch_execute(&format!("ALTER CLUSTER {statement}")).await;
+                is_ordered.set(true);
+                ordered.map_err(failed)
+            };
+            let ((), moving) = tokio::try_join!(order, watch_moving(watcher, &is_ordered))?;
             let end = load.now();
             let bytes = moved_bytes(cluster).await? - moved;
-            eprintln!("{statement}: {:.1} MB in {:.2} s", bytes / 1e6, (end - begin).as_secs_f64());
-            phases.push(Phase { name: change.name(), begin, end, bytes });
+            let (moving_s, all) = (moving.as_secs_f64(), (end - begin).as_secs_f64());
+            eprintln!("{statement}: {:.1} MB in {moving_s:.2} of {all:.2} s", bytes / 1e6);
+            phases.push(Phase { name: change.name(), begin, end, moving, bytes });
         }
         tokio::time::sleep(pause).await;
         Ok(phases)
     }
 
     fn report(&self, phases: &[Phase], seen: &Seen) -> Report {
-        let columns =
-            ["phase", "seconds", "MB moved", "MB/s", "statements", "p50", "p99", "p99 to steady", "most"];
+        let columns = [
+            "phase",
+            "seconds",
+            "moving",
+            "MB moved",
+            "MB/s",
+            "statements",
+            "p50",
+            "p99",
+            "p99 to steady",
+            "most",
+        ];
         let mut report = Report::new("Elasticity: the ring changes under load", &columns);
         report.fact(
             "Carousel",
@@ -211,9 +234,15 @@ impl ElasticArgs {
             for phase in phases {
                 let mut during = seen.latencies(statement, |at| phase.has(at));
                 let took = (phase.end - phase.begin).as_secs_f64();
-                let megabytes = phase.bytes / 1e6;
-                let moved =
-                    [format!("{took:.2}"), format!("{megabytes:.1}"), format!("{:.0}", megabytes / took)];
+                let (moving, megabytes) = (phase.moving.as_secs_f64(), phase.bytes / 1e6);
+                // What was too short to be seen took less than a look.
+                let rate = megabytes / moving.max(LOOK_AGAIN.as_secs_f64());
+                let moved = [
+                    format!("{took:.2}"),
+                    format!("{moving:.2}"),
+                    format!("{megabytes:.1}"),
+                    format!("{rate:.0}"),
+                ];
                 report.row(row(phase.name, moved, statement, &mut during, basis));
             }
         }
@@ -228,10 +257,10 @@ impl ElasticArgs {
     }
 }
 
-/// A row of the report; `moved` are its second to fourth fields.
+/// A row of the report; `moved` are its second to fifth fields.
 fn row(
     phase: &str,
-    moved: [String; 3],
+    moved: [String; 4],
     statement: Statement,
     latencies: &mut Latencies,
     basis: Duration,
@@ -254,6 +283,31 @@ fn failed(error: tokio_postgres::Error) -> Failure {
 /// Bytes of rows that storage processes have received from others.
 async fn moved_bytes(cluster: &Processes) -> Result<f64, Failure> {
     cluster.metric(ProcessKind::Storage, "carousel_storage_moved_bytes_total", &[]).await
+}
+
+/// Waits until a change has been ordered and all rows have been moved; returns how long some were on their way.
+async fn watch_moving(client: &Client, is_ordered: &Cell<bool>) -> Result<Duration, Failure> {
+    let begin = Instant::now();
+    let (mut moving, mut since) = (Duration::ZERO, None);
+    loop {
+        // Asked before the rows are: none are left when there are none then.
+        let may_end = is_ordered.get();
+        let is_moving: bool = client
+            .query_one("SELECT count(*) > 0 FROM carousel.migrations", &[])
+            .await
+            .map_err(failed)?
+            .get(0);
+        let now = Instant::now();
+        moving += since.map_or(Duration::ZERO, |since| now - since);
+        since = is_moving.then_some(now);
+        if may_end && !is_moving {
+            return Ok(moving);
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::job(format!("rows are being moved after {} s", PATIENCE.as_secs())));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 /// Waits until a query answers true.

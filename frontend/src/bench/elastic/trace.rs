@@ -26,6 +26,9 @@ pub struct Phase {
     pub begin: Duration,
     /// When all rows had been moved.
     pub end: Duration,
+    /// How much of it rows were being moved. Before that, storage processes are cut where ranges will end, and the change is
+    /// ordered.
+    pub moving: Duration,
     /// Bytes of rows that were moved.
     pub bytes: f64,
 }
@@ -162,6 +165,7 @@ mod tests {
             name: "expand",
             begin: Duration::from_millis(100),
             end: Duration::from_millis(300),
+            moving: Duration::from_millis(150),
             bytes: 1.0,
         };
         let svg = draw(&[phase], &seen).unwrap();
