@@ -15,7 +15,10 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-use super::frame::{CONTENT, Content, FrameError, FrameReader, FrameWriter, Kind};
+use super::{
+    buffers::Buffers,
+    frame::{CONTENT, Content, FrameError, FrameReader, FrameWriter, Kind},
+};
 use crate::{
     message::ProcessId,
     metering::LaneMeter,
@@ -253,6 +256,7 @@ impl LaneState {
         // Number of the last message of the frame before, if there was one on this connection.
         let mut end: Option<u64> = None;
         let mut pieces = Vec::new();
+        let mut buffers = Buffers::default();
         let mut untold = 0;
         loop {
             let silent = |_| End::Protocol(format!("nothing was heard for {} s", SILENCE.as_secs()));
@@ -260,7 +264,7 @@ impl LaneState {
             self.acknowledge(frame.taken)?;
             if frame.kind == Kind::Alive {
                 if pieces.is_empty() {
-                    pieces = Vec::new();
+                    buffers.forget();
                 }
                 continue;
             }
@@ -286,15 +290,14 @@ impl LaneState {
                     if pieces.len() + frame.content.len() > MESSAGE {
                         return Err(End::Protocol(format!("a message of more than {MESSAGE} bytes")));
                     }
+                    if pieces.is_empty() {
+                        pieces = buffers.take();
+                    }
                     pieces.extend_from_slice(&frame.content);
                     if frame.kind == Kind::LastPiece {
-                        let (wire, behind) = decode(&pieces)?;
-                        if !behind.is_empty() {
-                            return Err(End::Protocol("a message is longer than it should be".into()));
-                        }
+                        let message = buffers.message(std::mem::take(&mut pieces));
+                        let wire = form::take_whole(message).map_err(unreadable)?;
                         self.take(number, wire).await?;
-                        // Large messages follow one another: the next one finds its memory there.
-                        pieces.clear();
                         end = Some(number);
                     }
                 }
@@ -327,8 +330,11 @@ impl LaneState {
 }
 
 fn decode(bytes: &[u8]) -> Result<(Wire, &[u8]), End> {
-    postcard::take_from_bytes(bytes)
-        .map_err(|error| End::Protocol(format!("a message cannot be read: {error}")))
+    postcard::take_from_bytes(bytes).map_err(unreadable)
+}
+
+fn unreadable(error: postcard::Error) -> End {
+    End::Protocol(format!("a message cannot be read: {error}"))
 }
 
 /// Until when a session without a connection on one of its lanes is kept.

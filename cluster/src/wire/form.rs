@@ -1,9 +1,9 @@
 //! How bytes and record batches are serialised.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use ::bytes::Bytes;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Appends a value in postcard's form to bytes.
 ///
@@ -45,6 +45,8 @@ const LARGE: usize = 512 << 10;
 thread_local! {
     /// Large bytes while they are serialised: whoever puts a message together from parts does not copy them.
     static WHOLE: Cell<Option<Bytes>> = const { Cell::new(None) };
+    /// What is being deserialised: large bytes stay where they are.
+    static SOURCE: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
 /// As [`append`]; but large [`mod@bytes`] are parts by themselves, between what comes before and behind them. Returns the
@@ -90,12 +92,26 @@ impl postcard::ser_flavors::Flavor for InParts {
     }
 }
 
+/// Takes a value that a message is, wholly. Its large [`mod@bytes`] are parts of the message, and not copied.
+///
+/// # Errors
+/// When it is not such a value, or there is more.
+pub(crate) fn take_whole<T: DeserializeOwned>(message: Bytes) -> postcard::Result<T> {
+    SOURCE.replace(message.clone());
+    let taken = postcard::take_from_bytes(&message);
+    SOURCE.take();
+    match taken? {
+        (value, []) => Ok(value),
+        _ => Err(postcard::Error::SerdeDeCustom),
+    }
+}
+
 /// Bytes as one piece, not as a sequence of numbers.
 pub(crate) mod bytes {
     use bytes::Bytes;
     use serde::{Deserializer, Serializer, de};
 
-    use super::{LARGE, WHOLE};
+    use super::{LARGE, SOURCE, WHOLE};
 
     pub(crate) fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
         if bytes.len() < LARGE {
@@ -117,7 +133,16 @@ pub(crate) mod bytes {
             }
 
             fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
-                Ok(Bytes::copy_from_slice(bytes))
+                let part = || {
+                    SOURCE.with_borrow(|source| {
+                        let whole = source.as_ptr_range();
+                        let is_part =
+                            whole.contains(&bytes.as_ptr()) && bytes.as_ptr_range().end <= whole.end;
+                        is_part.then(|| source.slice_ref(bytes))
+                    })
+                };
+                let part = if bytes.len() < LARGE { None } else { part() };
+                Ok(part.unwrap_or_else(|| Bytes::copy_from_slice(bytes)))
             }
 
             fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {

@@ -112,6 +112,25 @@ fn a_message_in_parts_is_the_message() {
     assert_eq!([parts.concat(), rest].concat(), whole);
 }
 
+/// Neither are they when they arrive; what is small does not keep the message.
+#[test]
+fn large_bytes_of_a_message_are_parts_of_it() {
+    let payload = PayloadId { process: 1, incarnation: 2, sequence: 3 };
+    let chunks: Vec<Bytes> = [1 << 20, 10, 700_000].map(|bytes| vec![7; bytes].into()).into();
+    let sent = Wire::Part { payload, range: KeyRange::FULL, chunks: Some(chunks.clone()) };
+    let message = Bytes::from(postcard::to_stdvec(&sent).expect("it can be serialised"));
+    let Ok(Wire::Part { chunks: Some(taken), .. }) = form::take_whole(message.clone()) else {
+        panic!("it is not what it was");
+    };
+    assert_eq!(taken, chunks);
+    let is_part = |chunk: &Bytes| message.as_ptr_range().contains(&chunk.as_ptr());
+    assert_eq!([is_part(&taken[0]), is_part(&taken[1]), is_part(&taken[2])], [true, false, true]);
+
+    let more = Bytes::from([&message[..], &[0]].concat());
+    assert!(form::take_whole::<Wire>(more).is_err());
+    assert!(form::take_whole::<Wire>(message.slice(..message.len() - 1)).is_err());
+}
+
 proptest! {
     /// Whoever has got past the handshake may still send nonsense: it is an error, not a panic.
     #[test]
