@@ -158,11 +158,17 @@ impl Table {
         if !grown && (ended == 0 || !much || horizon <= segment.collected) {
             return None;
         }
-        let keep = if ended == 0 { (0..rows as u32).collect() } else { segment.versions.survivors(horizon) };
-        let garbage = rows - keep.len();
         segment.collected = horizon;
-        let is_much = grown || garbage * 16 >= rows;
-        (is_much || (may_be_much && segment.has_much_unused(&keep, garbage == ended))).then_some(keep)
+        let everything = grown.then(|| (0..rows as u32).collect());
+        if ended == 0 {
+            return everything;
+        }
+        let survivors = segment.versions.survivors(horizon);
+        let garbage = rows - survivors.len();
+        let is_much =
+            garbage * 16 >= rows || (may_be_much && segment.has_much_unused(&survivors, garbage == ended));
+        // All keys of the table have to follow when some rows go: that is for many of them.
+        if is_much { Some(survivors) } else { everything }
     }
 
     /// Begins to keep only some rows of a segment.

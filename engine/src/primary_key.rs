@@ -1,9 +1,9 @@
 //! The hash index over a table's primary key: from a key to its newest version. Older versions, and earlier rows with
 //! the same key, are reached from there.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::cell::Cell;
 
-use hashbrown::{HashSet, HashTable};
+use hashbrown::HashTable;
 
 /// Where a row version is: a segment of its table, and a row of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,17 +49,24 @@ impl Default for KeyIndex {
 /// at a time; until then those that have not been rewritten are told from the others by a bit.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// Slots whose rows have moved an odd number of times: entries that lead to where they are have the bit [`ODD`].
-    odd: Vec<bool>,
-    /// By segment whose rows have moved, where to ([`GONE`] for rows that are not there any more), while entries may lead to
-    /// where they were.
-    moved: BTreeMap<u32, Vec<Address>>,
-    /// Segments that some of these have been in or have moved to.
-    reached: Vec<bool>,
-    /// Slots to which no entry leads any more, while there may be some that did.
-    left: HashSet<u32>,
+    /// By slot. Those behind the last are as they are by default.
+    slots: Vec<Slot>,
     /// How far the entries have followed.
     sweep: Option<Sweep>,
+}
+
+/// What entries that lead to a segment mean.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Its rows have moved an odd number of times: entries that lead to where they are have the bit [`ODD`].
+    is_odd: bool,
+    /// Rows that have moved have been in it or have moved to it, and entries may lead to where they were.
+    is_reached: bool,
+    /// No entry leads to it any more, while there may be some that did.
+    is_left: bool,
+    /// Where its rows have moved ([`GONE`] for those that are not there any more), while entries may lead to where they were;
+    /// nothing if they have not.
+    moved: Vec<Address>,
 }
 
 /// The parts before this one, and of it the buckets before this one, have followed.
@@ -76,28 +83,36 @@ pub(crate) const GONE: Address = Address { slot: u32::MAX, row: u32::MAX };
 const ODD: u32 = 1 << 31;
 
 impl Numbers {
-    fn is_odd(&self, slot: u32) -> bool {
-        self.odd.get(slot as usize).copied().unwrap_or(false)
+    fn slot(&mut self, slot: u32) -> &mut Slot {
+        let slot = slot as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, Slot::default);
+        }
+        &mut self.slots[slot]
     }
 
     /// How an address is stored.
     #[inline]
     fn stored(&self, address: Address) -> Address {
-        Address { slot: address.slot | if self.is_odd(address.slot) { ODD } else { 0 }, row: address.row }
+        let is_odd = self.slots.get(address.slot as usize).is_some_and(|slot| slot.is_odd);
+        Address { slot: address.slot | if is_odd { ODD } else { 0 }, row: address.row }
     }
 
     /// Where a stored address is now.
     #[inline]
     fn now(&self, stored: Address) -> Option<Address> {
-        let address = Address { slot: stored.slot & !ODD, row: stored.row };
+        let mut address = Address { slot: stored.slot & !ODD, row: stored.row };
         if self.sweep.is_none() {
             return Some(address);
         }
-        let address = match self.moved.get(&address.slot) {
-            Some(to) if stored != self.stored(address) => to[address.row as usize],
-            _ => address,
-        };
-        (address != GONE && !self.left.contains(&address.slot)).then_some(address)
+        let slot = |address: Address| self.slots.get(address.slot as usize);
+        if let Some(from) = slot(address)
+            && !from.moved.is_empty()
+            && from.is_odd != (stored.slot & ODD != 0)
+        {
+            address = from.moved[address.row as usize];
+        }
+        (address != GONE && !slot(address).is_some_and(|slot| slot.is_left)).then_some(address)
     }
 
     /// Begins to go through the buckets of a part anew when its entries have been put into others.
@@ -112,9 +127,9 @@ impl Numbers {
 
     /// All entries have followed.
     fn end(&mut self) {
-        self.moved.clear();
-        self.reached.clear();
-        self.left.clear();
+        for slot in &mut self.slots {
+            *slot = Slot { is_odd: slot.is_odd, ..Slot::default() };
+        }
         self.sweep = None;
     }
 }
@@ -211,28 +226,24 @@ impl KeyIndex {
 
     /// Whether the rows of a segment can move while entries [`follow`](KeyIndex::follow) others: these have not moved into it.
     pub(crate) fn can_move(&self, slot: u32) -> bool {
-        !self.numbers.reached.get(slot as usize).copied().unwrap_or(false)
+        !self.numbers.slots.get(slot as usize).is_some_and(|slot| slot.is_reached)
     }
 
     /// Gives the rows of a segment new places, [`GONE`] to those that are not there any more. The entries
     /// [`follow`](KeyIndex::follow) later.
     pub(crate) fn begin_move(&mut self, slot: u32, to: Vec<Address>) {
         assert!(self.can_move(slot), "rows do not move twice before their keys have followed");
-        let slots = self.numbers.odd.len().max(slot as usize + 1);
-        self.numbers.odd.resize(slots, false);
-        self.numbers.odd[slot as usize] ^= true;
-        let reaches = to.iter().filter(|to| **to != GONE).map(|to| to.slot).chain([slot]);
-        let slots = reaches.clone().max().map_or(0, |last| last as usize + 1);
-        let reached = &mut self.numbers.reached;
-        reached.resize(reached.len().max(slots), false);
-        reaches.for_each(|slot| reached[slot as usize] = true);
-        self.numbers.moved.insert(slot, to);
+        for to in to.iter().filter(|to| **to != GONE) {
+            self.numbers.slot(to.slot).is_reached = true;
+        }
+        let from = self.numbers.slot(slot);
+        *from = Slot { is_odd: !from.is_odd, is_reached: true, is_left: from.is_left, moved: to };
         self.numbers.sweep = Some(Sweep::default());
     }
 
     /// Forgets the keys of the rows of these segments. The entries go before other rows come there.
     pub(crate) fn leave(&mut self, slots: impl IntoIterator<Item = u32>) {
-        self.numbers.left.extend(slots);
+        slots.into_iter().for_each(|slot| self.numbers.slot(slot).is_left = true);
         self.numbers.sweep = Some(Sweep::default());
     }
 
@@ -280,7 +291,8 @@ impl KeyIndex {
 
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
-        let moved = self.numbers.moved.values().map(|to| to.len() * size_of::<Address>()).sum::<usize>();
+        let moved =
+            self.numbers.slots.iter().map(|slot| slot.moved.len() * size_of::<Address>()).sum::<usize>();
         self.len() * (size_of::<Entry>() + 1) + moved
     }
 }
