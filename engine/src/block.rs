@@ -32,9 +32,9 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// Rows of a shard, of so many; they will take about so many bytes.
-    pub(crate) fn new(shard: (u32, u32), rows: usize, columns: usize, room: usize) -> Result<Writing> {
-        let mut writing = Writing { bytes: Vec::with_capacity(room) };
+    /// Rows of a shard, of so many, in an empty buffer.
+    pub(crate) fn new(shard: (u32, u32), rows: usize, columns: usize, buffer: Vec<u8>) -> Result<Writing> {
+        let mut writing = Writing { bytes: buffer };
         writing.append(&Header { shard, rows, columns })?;
         Ok(writing)
     }

@@ -7,6 +7,7 @@ use arrow::array::ArrayRef;
 use crate::{
     bits::{Picked, Ranks},
     block::{BLOCK_BYTES, Writing},
+    buffers::Buffers,
     column::{Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
     error::{Result, SqlError, SqlState},
@@ -139,6 +140,8 @@ pub(crate) struct Blocks {
     pub(crate) hashed: bool,
     /// The block that is being made.
     making: Option<Making>,
+    /// For the next ones.
+    buffers: Buffers,
     /// Whether it is its turn from time to time.
     pub(crate) is_queued: bool,
 }
@@ -199,7 +202,15 @@ impl Clone for Blocks {
 
 impl Blocks {
     pub(crate) fn new(shard: (u32, u32), credit: Option<i64>, hashed: bool) -> Blocks {
-        Blocks { shard, found: FoundRows::default(), credit, hashed, making: None, is_queued: false }
+        Blocks {
+            shard,
+            found: FoundRows::default(),
+            credit,
+            hashed,
+            making: None,
+            buffers: Buffers::default(),
+            is_queued: false,
+        }
     }
 
     /// The rows, to be put elsewhere or forgotten: the block that is being made is begun anew.
@@ -484,7 +495,8 @@ impl Table {
                 let rows = self.rows_of_block(slot, run);
                 let sums = blocks.hashed.then(|| Sums::new(&run[run.len() - rows..]));
                 let room = rows * row_bytes(segment) + segment.columns.len() * COLUMN_BYTES;
-                let block = Writing::new(blocks.shard, rows, segment.columns.len(), room)?;
+                let buffer = blocks.buffers.take(room);
+                let block = Writing::new(blocks.shard, rows, segment.columns.len(), buffer)?;
                 Making { rows, ranks: Ranks::default(), columns: 0, block, sums }
             }
         };
@@ -514,7 +526,7 @@ impl Table {
         if let Some(place) = place {
             let range = &mut rider.ranges[place];
             range.hash = range.hash.wrapping_add(sums.map_or(0, |sums| sums.finish()));
-            let block = block.finish();
+            let block = blocks.buffers.lend(block.finish());
             effects.push(Effect::Block { ts, range: range.range, block });
             blocks.credit = blocks.credit.map(|credit| credit - 1);
         }

@@ -12,6 +12,7 @@ pub mod array;
 mod batch_size;
 mod bits;
 mod block;
+pub mod buffers;
 mod column;
 mod compaction;
 mod content_hash;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -281,7 +282,7 @@ pub enum Effect {
         /// The range the rows are in.
         range: KeyRange,
         /// The rows, as segments hold them.
-        block: Vec<u8>,
+        block: Bytes,
     },
     /// Groups of a read, all ranges of the operation together; at most one for each operation.
     Groups {

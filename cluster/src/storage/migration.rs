@@ -75,7 +75,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { window: 8, patience_ms: 2_000, questions: 5, damaged: 3 }
+        Limits { window: 4, patience_ms: 2_000, questions: 5, damaged: 3 }
     }
 }
 

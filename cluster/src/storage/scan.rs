@@ -372,7 +372,7 @@ mod tests {
         let blocks: Vec<Bytes> = effects
             .drain(..)
             .filter_map(|effect| match effect {
-                Effect::Block { block, .. } => Some(block.into()),
+                Effect::Block { block, .. } => Some(block),
                 _ => None,
             })
             .collect();

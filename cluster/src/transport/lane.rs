@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use carousel_engine::buffers::Buffers;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -15,10 +16,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-use super::{
-    buffers::Buffers,
-    frame::{CONTENT, Content, FrameError, FrameReader, FrameWriter, Kind},
-};
+use super::frame::{CONTENT, Content, FrameError, FrameReader, FrameWriter, Kind};
 use crate::{
     message::ProcessId,
     metering::LaneMeter,
@@ -291,11 +289,11 @@ impl LaneState {
                         return Err(End::Protocol(format!("a message of more than {MESSAGE} bytes")));
                     }
                     if pieces.is_empty() {
-                        pieces = buffers.take();
+                        pieces = buffers.take(0);
                     }
                     pieces.extend_from_slice(&frame.content);
                     if frame.kind == Kind::LastPiece {
-                        let message = buffers.message(std::mem::take(&mut pieces));
+                        let message = buffers.lend(std::mem::take(&mut pieces));
                         let wire = form::take_whole(message).map_err(unreadable)?;
                         self.take(number, wire).await?;
                         end = Some(number);

@@ -20,7 +20,6 @@
 //! connection and nothing else. All memory is bounded: by the mailboxes, and by a window for each lane.
 
 mod accept;
-mod buffers;
 mod bulk;
 mod dial;
 mod follow;

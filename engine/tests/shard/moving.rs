@@ -207,7 +207,8 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
         let effects = read_all(sender, world, ts, true);
         add(&mut told, hash_of(world, effects.clone()));
         for effect in effects {
-            let Effect::Block { range, mut block, .. } = effect else { continue };
+            let Effect::Block { range, block, .. } = effect else { continue };
+            let mut block = block.to_vec();
             for receiver in &mut receivers {
                 receiver.begin_install(rows_of(world, range, &block));
             }

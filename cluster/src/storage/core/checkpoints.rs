@@ -261,7 +261,7 @@ impl Core {
         match effect {
             ShardEffect::Block { ts, range, block } if writing.reads.contains_key(&ts) => {
                 let CheckpointRead { table, until, .. } = writing.reads[&ts];
-                let (of, block) = (writing.checkpoint.ts, block.into());
+                let of = writing.checkpoint.ts;
                 self.on_their_way.push_back(OnTheirWay::Read { shard, time: ts });
                 self.effects.push(Effect::CheckpointRows { ts: of, table, until, range, block });
             }

@@ -24,7 +24,7 @@ use crate::{
 /// Blocks of rows that a shard may have on their way to a receiver. Each is a chunk.
 const SHARD_WINDOW: u32 = 1;
 /// Chunks that are kept after they have been sent: more than a receiver's window.
-const KEPT: usize = 10;
+const KEPT: usize = 5;
 /// Writes in a chunk of votes.
 const BALLOTS: usize = 1024;
 
@@ -187,7 +187,7 @@ impl Core {
         let Some(key) = self.moving.reads.get(&ts).copied() else { return Some(effect) };
         let reading = self.moving.sessions.get_mut(&key).and_then(|session| session.reading.as_mut())?;
         match effect {
-            ShardEffect::Block { block, .. } => reading.ready.push_back((shard, block.into())),
+            ShardEffect::Block { block, .. } => reading.ready.push_back((shard, block)),
             ShardEffect::ContentHash { hash, .. } => reading.hash = reading.hash.wrapping_add(hash),
             ShardEffect::Executed { outcomes, .. } => {
                 if let Some(error) = outcomes.into_iter().find_map(|(_, outcome)| outcome.err()) {

@@ -1,39 +1,39 @@
-//! Memory for large messages that follow one another: what one has left is used for the next. To have as much new memory
-//! from the operating system takes longer than everything else that is done to receive a message.
+//! Memory for large blocks of bytes that follow one another: what one has left is used for the next. To have as much new
+//! memory from the operating system takes longer than everything else that is done to make or to receive a block.
 
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// The most that are kept: those on their way to disk and to the shards come back in time for the next messages.
+/// The most that are kept: those on their way come back in time for the next ones.
 const KEPT: usize = 8;
 
 type Free = Mutex<Vec<Vec<u8>>>;
 
-/// The buffers of a connection.
+/// The buffers of one stream of blocks.
 #[derive(Debug, Default)]
-pub(super) struct Buffers {
+pub struct Buffers {
     free: Arc<Free>,
-    /// Bytes of the last message.
+    /// Bytes of the last block.
     last: usize,
 }
 
 impl Buffers {
-    /// An empty buffer, with room for a message like the last one.
-    pub(super) fn take(&mut self) -> Vec<u8> {
-        let free = self.free.lock().pop();
-        free.unwrap_or_else(|| Vec::with_capacity(self.last))
+    /// An empty buffer, with room for a block like the last one, and for `room` bytes at least.
+    pub fn take(&mut self, room: usize) -> Vec<u8> {
+        let free = self.free.lock().pop().filter(|free| free.capacity() >= room);
+        free.unwrap_or_else(|| Vec::with_capacity(room.max(self.last)))
     }
 
-    /// A message in a buffer, which comes back with the last part of the message that somebody has.
-    pub(super) fn message(&mut self, bytes: Vec<u8>) -> Bytes {
+    /// A block in a buffer, which comes back with the last part of the block that somebody has.
+    pub fn lend(&mut self, bytes: Vec<u8>) -> Bytes {
         self.last = bytes.len();
         Bytes::from_owner(Lent { bytes, to: Arc::downgrade(&self.free) })
     }
 
-    /// Gives the memory back: no messages follow for now.
-    pub(super) fn forget(&mut self) {
+    /// Gives the memory back: no blocks follow for now.
+    pub fn forget(&mut self) {
         *self = Buffers::default();
     }
 }
@@ -67,28 +67,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_comes_back_when_nobody_has_a_part_of_its_message() {
+    fn a_buffer_comes_back_when_nobody_has_a_part_of_its_block() {
         let mut buffers = Buffers::default();
-        let mut buffer = buffers.take();
+        let mut buffer = buffers.take(0);
         buffer.extend_from_slice(b"first");
         let place = buffer.as_ptr();
-        let message = buffers.message(buffer);
-        let part = message.slice(1..3);
-        drop(message);
-        let other = buffers.take();
+        let block = buffers.lend(buffer);
+        let part = block.slice(1..3);
+        drop(block);
+        let other = buffers.take(0);
         assert_ne!(other.as_ptr(), place, "somebody has a part of it");
         assert_eq!(&part[..], b"ir");
         drop(part);
-        let again = buffers.take();
+        let again = buffers.take(0);
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
+        drop(buffers.lend(again));
+        assert!(buffers.take(1_000).capacity() >= 1_000);
     }
 
     #[test]
     fn what_comes_back_late_or_is_too_much_is_given_back() {
         let mut buffers = Buffers::default();
-        let messages: Vec<Bytes> = (0..KEPT + 2).map(|_| buffers.message(vec![7; 100])).collect();
-        let late = buffers.message(vec![7; 100]);
-        drop(messages);
+        let blocks: Vec<Bytes> = (0..KEPT + 2).map(|_| buffers.lend(vec![7; 100])).collect();
+        let late = buffers.lend(vec![7; 100]);
+        drop(blocks);
         assert_eq!(buffers.free.lock().len(), KEPT);
         buffers.forget();
         drop(late);
