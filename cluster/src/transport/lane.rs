@@ -36,6 +36,8 @@ const FRAME: usize = 1 << 10;
 const BATCH: usize = 1024;
 /// A sign of life is given this often.
 const ALIVE: Duration = Duration::from_millis(500);
+/// Memory for large messages is kept for the next one this long.
+const KEPT_READY: Duration = Duration::from_secs(1);
 /// A connection without any sign of life for this long is given up: the other side hangs, or its host is gone.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -255,13 +257,14 @@ impl LaneState {
         let mut end: Option<u64> = None;
         let mut pieces = Vec::new();
         let mut buffers = Buffers::default();
+        let mut last_large = Instant::now();
         let mut untold = 0;
         loop {
             let silent = |_| End::Protocol(format!("nothing was heard for {} s", SILENCE.as_secs()));
             let frame = timeout(SILENCE, reading.next()).await.map_err(silent)??;
             self.acknowledge(frame.taken)?;
             if frame.kind == Kind::Alive {
-                if pieces.is_empty() {
+                if pieces.is_empty() && last_large.elapsed() > KEPT_READY {
                     buffers.forget();
                 }
                 continue;
@@ -292,6 +295,7 @@ impl LaneState {
                         pieces = buffers.take(0);
                     }
                     pieces.extend_from_slice(&frame.content);
+                    last_large = Instant::now();
                     if frame.kind == Kind::LastPiece {
                         let message = buffers.lend(std::mem::take(&mut pieces));
                         let wire = form::take_whole(message).map_err(unreadable)?;
