@@ -2,14 +2,14 @@
 //! decision 15).
 //!
 //! ```text
-//!   begin_install ───▶ read ──────▶ place ──────▶ adopt ──────────▶ sum up ──────▶ hash ────────▶ enter
-//!                      a column     some rows     a segment, or     a column       some keys      some keys into
-//!                      at a time    at a time     some rows of one  at a time      at a time      the index
+//!   unpack ────────────▶ place ─────────▶ adopt ──────────▶ enter
+//!   crate::unpack,       some rows        a segment, or     some keys into
+//!   by anybody           at a time        some rows of one  the index
 //! ```
 //!
 //! Nobody looks for a row of a range that is being received before all of it is there, so all this is done between visits.
-//! Until its keys are in the index, the rows keep their numbers: nothing is compacted, cut or cleared. The content hash of what
-//! has been taken is summed up on the way, so that it is known as soon as everything is there.
+//! Until its keys are in the index, the rows keep their numbers: nothing is compacted, cut or cleared. The content hashes of
+//! what has been taken are summed up, so that the content is known as soon as everything is there.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,10 +20,8 @@ use bytes::Bytes;
 
 use crate::{
     batch_size::in_parts,
-    block::Reading,
     column::SegmentColumn,
     error::{Result, SqlError},
-    found::Hashes,
     operation::Ts,
     pieces::{Piece, held_at},
     position::KeyRange,
@@ -32,7 +30,8 @@ use crate::{
     schema::{Column, TableId},
     segment::Segment,
     shard::{Progress, Shard},
-    table::{Table, shard_of},
+    table::Table,
+    unpack::{Unpacked, Unpacking, Wants},
 };
 
 /// A block of rows, and what they are.
@@ -57,32 +56,27 @@ pub(crate) struct Installing {
     range: KeyRange,
     until: Option<Ts>,
     begin: Ts,
-    /// Whether the content is asked for, and the sum of what has been hashed of it.
-    is_summed: bool,
+    /// The content hash of the block, if it is asked for.
     content: u128,
     stage: Stage,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Nothing has been read.
-    Begin(Bytes),
-    Read(Reading),
+    Unpack(Unpacking),
     Place(Placing),
     Adopt(Adopting),
     Enter(Entering),
 }
 
-/// Rows that have been read.
+/// Rows that have been unpacked.
 #[derive(Debug)]
 struct Placing {
-    segment: Box<Segment>,
-    /// Those that belong to this shard,
-    own: Vec<u32>,
-    /// of which so many have been looked at,
+    rows: Unpacked,
+    /// So many of the shard's own have been looked at,
     placed: usize,
-    /// and are of these pieces.
-    of_piece: BTreeMap<usize, Vec<u32>>,
+    /// and are of these pieces: which of its own they are.
+    of_piece: BTreeMap<usize, Vec<usize>>,
 }
 
 /// Rows whose pieces are known.
@@ -94,20 +88,16 @@ struct Adopting {
     added: usize,
     /// Where those are that are in their table.
     rows: Vec<Address>,
+    /// The hashes of the keys of all, in this order.
+    hashes: Vec<u64>,
 }
 
 /// Rows that are in their table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entering {
-    /// Those whose content has not been hashed.
-    left: Hashes,
-    /// Those that have keys.
-    rows: Vec<Address>,
-    /// So many of the keys have been hashed,
-    hashed: usize,
-    /// which gave these, by part of the index,
+    /// Their keys, by part of the index,
     keys: Vec<Vec<(u64, Address)>>,
-    /// and so many parts have theirs.
+    /// of which so many parts have theirs.
     entered: usize,
 }
 
@@ -118,22 +108,59 @@ impl Shard {
     /// # Errors
     /// When the block cannot be read, or has rows that do not belong to the table or the range.
     pub fn install(&mut self, rows: Rows) -> Result<()> {
-        self.begin_install(rows);
-        if let Some(installing) = &mut self.installing {
-            installing.is_summed = false;
-        }
+        self.begin(rows, false)?;
         while self.install_some()? == Progress::Busy {}
         Ok(())
     }
 
     /// As [`install`](Shard::install), but it is [`install_some`](Shard::install_some) that does it; it also sums up the
     /// content, for [`received`](Shard::received).
-    pub fn begin_install(&mut self, rows: Rows) {
-        self.install_all();
+    ///
+    /// # Errors
+    /// When there is no such table.
+    pub fn begin_install(&mut self, rows: Rows) -> Result<()> {
+        let is_summed = rows.until.is_none();
+        self.begin(rows, is_summed)
+    }
+
+    fn begin(&mut self, rows: Rows, is_summed: bool) -> Result<()> {
         let Rows { table, range, until, begin, block } = rows;
-        let stage = Stage::Begin(block);
-        self.installing =
-            Some(Installing { table, range, until, begin, is_summed: until.is_none(), content: 0, stage });
+        let unpacking = self.unpacking(table, until, begin, block, is_summed)?;
+        self.install_all();
+        let stage = Stage::Unpack(unpacking);
+        self.installing = Some(Installing { table, range, until, begin, content: 0, stage });
+        Ok(())
+    }
+
+    /// A block of rows that are to be received, for whoever has time to unpack it: as
+    /// [`begin_install`](Shard::begin_install), which then is [`install_unpacked`](Shard::install_unpacked).
+    ///
+    /// # Errors
+    /// When there is no such table.
+    pub fn to_unpack(&self, table: TableId, begin: Ts, block: Bytes) -> Result<Unpacking> {
+        self.unpacking(table, None, begin, block, true)
+    }
+
+    fn unpacking(
+        &self,
+        table: TableId,
+        until: Option<Ts>,
+        begin: Ts,
+        block: Bytes,
+        content: bool,
+    ) -> Result<Unpacking> {
+        let table = self.tables.get(&table);
+        let table = table.ok_or_else(|| SqlError::internal("rows of a table that does not exist"))?;
+        let wants = Wants { content, keys: table.has_keys() && until.is_none() };
+        let shard = (self.index, self.shards);
+        Ok(Unpacking::new(block, table.schema.clone(), shard, begin, wants, table.options))
+    }
+
+    /// Begins to take rows that have been received, however much of their block has been unpacked.
+    pub fn install_unpacked(&mut self, table: TableId, range: KeyRange, begin: Ts, unpacking: Unpacking) {
+        self.install_all();
+        let stage = Stage::Unpack(unpacking);
+        self.installing = Some(Installing { table, range, until: None, begin, content: 0, stage });
     }
 
     /// The content hash of the rows of a range that have been taken since this was asked last, or the range was cleared.
@@ -186,42 +213,29 @@ impl Shard {
     }
 
     fn install_into(&self, table: &mut Table, installing: &mut Installing) -> Result<Progress> {
-        let Installing { range, until, begin, is_summed, .. } = *installing;
+        let Installing { range, until, begin, .. } = *installing;
         let next = match &mut installing.stage {
-            Stage::Begin(block) => {
-                let reading = Reading::new(std::mem::take(block))?;
-                let (shard, shards) = reading.shard();
-                if shards == self.shards && shard != self.index {
-                    return Ok(Progress::Idle);
+            Stage::Unpack(unpacking) => match unpacking.unpack_some() {
+                Progress::Busy => None,
+                Progress::Idle => {
+                    let rows = unpacking.take(&table.schema)?;
+                    Some(Stage::Place(Placing { rows, placed: 0, of_piece: BTreeMap::new() }))
                 }
-                Some(Stage::Read(reading))
-            }
-            Stage::Read(reading) => match reading.next(&table.schema.columns)? {
-                true => None,
-                false => Some(Stage::Place(self.placing(table, reading, begin))),
             },
-            Stage::Place(placing) if placing.placed < placing.own.len() => {
+            Stage::Place(placing) if placing.placed < placing.rows.own.len() => {
                 self.place_some(table, placing, range, until)?;
                 None
             }
             Stage::Place(placing) => {
-                let parts = table.parts(placing);
-                Some(Stage::Adopt(Adopting { parts, ..Adopting::default() }))
+                installing.content = placing.rows.content;
+                Some(Stage::Adopt(table.adopting(placing)))
             }
             Stage::Adopt(adopting) if !adopting.parts.is_empty() => {
                 table.adopt_some(adopting, begin);
                 None
             }
-            Stage::Adopt(_) if until.is_some() => return Ok(Progress::Idle),
-            Stage::Adopt(Adopting { rows, .. }) => {
-                let rows = std::mem::take(rows);
-                Some(Stage::Enter(Entering::new(rows, table.has_keys(), is_summed)))
-            }
-            Stage::Enter(entering) if entering.left.found.len() > 0 => {
-                let content = &mut installing.content;
-                table.hash_some(&mut entering.left, |_, sum| *content = content.wrapping_add(sum));
-                None
-            }
+            Stage::Adopt(adopting) if adopting.hashes.is_empty() => return Ok(Progress::Idle),
+            Stage::Adopt(adopting) => Some(Stage::Enter(Entering::new(adopting))),
             Stage::Enter(entering) => match table.enter_some(entering) {
                 true => return Ok(Progress::Idle),
                 false => None,
@@ -233,26 +247,6 @@ impl Shard {
         Ok(Progress::Busy)
     }
 
-    /// Begins to place what has been read.
-    fn placing(&self, table: &Table, reading: &mut Reading, begin: Ts) -> Placing {
-        let schema = &table.schema;
-        let ((_, shards), rows) = (reading.shard(), reading.rows());
-        let segment = Box::new(Segment::of(NO_PIECE, reading.take_columns(), rows, begin));
-        let own: Vec<u32> = match shards == self.shards || self.shards == 1 {
-            true => (0..rows as u32).collect(),
-            false => {
-                let identity = Table::identity(schema);
-                let mut key = Vec::new();
-                let mut is_own = |row: u32| {
-                    segment.write_identity(&schema.columns, &identity, row, &mut key);
-                    shard_of(Table::hash(&key), self.shards) == self.index
-                };
-                (0..rows as u32).filter(|row| is_own(*row)).collect()
-            }
-        };
-        Placing { segment, own, placed: 0, of_piece: BTreeMap::new() }
-    }
-
     /// Finds the pieces of some rows.
     fn place_some(
         &self,
@@ -261,12 +255,13 @@ impl Shard {
         range: KeyRange,
         until: Option<Ts>,
     ) -> Result<()> {
-        let Placing { segment, own, placed, of_piece } = placing;
-        let rows = &own[*placed..own.len().min(*placed + table.options.keys_together.max(1))];
+        let Placing { rows, placed, of_piece } = placing;
+        let some = *placed..rows.own.len().min(*placed + table.options.keys_together.max(1));
         let mut last = 0;
         let dropped = |piece: &Piece| piece.range == range && piece.until == until;
         let dropped = until.and_then(|_| self.pieces.iter().position(dropped));
-        for (row, position) in rows.iter().zip(segment.positions(&table.schema, rows)) {
+        for own in some.clone() {
+            let position = rows.positions[own];
             let piece = match until {
                 None => held_at(&self.pieces, position, last),
                 Some(_) => dropped,
@@ -276,40 +271,41 @@ impl Shard {
                 return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
             };
             last = piece;
-            of_piece.entry(piece).or_default().push(*row);
+            of_piece.entry(piece).or_default().push(own);
         }
-        *placed += rows.len();
+        *placed = some.end;
         Ok(())
     }
 }
 
 impl Entering {
-    fn new(rows: Vec<Address>, have_keys: bool, is_summed: bool) -> Entering {
-        let mut left = Hashes::default();
-        if is_summed {
-            for run in rows.chunk_by(|one, next| one.slot == next.slot) {
-                let rows: Vec<u32> = run.iter().map(|address| address.row).collect();
-                left.found.push(run[0].slot, &rows);
-            }
+    fn new(adopting: &Adopting) -> Entering {
+        let mut keys = vec![Vec::new(); PARTS];
+        for (hash, row) in adopting.hashes.iter().zip(&adopting.rows) {
+            keys[KeyIndex::part(*hash)].push((*hash, *row));
         }
-        let rows = if have_keys { rows } else { Vec::new() };
-        Entering { left, rows, keys: vec![Vec::new(); PARTS], ..Entering::default() }
+        Entering { keys, entered: 0 }
     }
 }
 
 impl Table {
     /// The rows of a block by piece.
-    fn parts(&self, placing: &mut Placing) -> VecDeque<(usize, Segment)> {
-        let Placing { segment, of_piece, .. } = placing;
+    fn adopting(&self, placing: &mut Placing) -> Adopting {
+        let Unpacked { segment, own, keys, .. } = &mut placing.rows;
         let rows = segment.rows;
-        let mut whole = Some(std::mem::replace(&mut **segment, Segment::new(NO_PIECE, &[])));
-        let part = |(piece, rows_of_piece): (usize, Vec<u32>)| match &whole {
-            Some(whole) if rows_of_piece.len() < rows => {
-                Some((piece, whole.extract(&self.schema.columns, &rows_of_piece, piece)))
+        let of_piece = std::mem::take(&mut placing.of_piece);
+        let in_order = of_piece.values().flatten();
+        let hashes = if keys.is_empty() { Vec::new() } else { in_order.map(|own| keys[*own]).collect() };
+        let mut whole = Some(std::mem::replace(segment, Segment::new(NO_PIECE, &[])));
+        let part = |(piece, of_piece): (usize, Vec<usize>)| match &whole {
+            Some(whole) if of_piece.len() < rows => {
+                let rows: Vec<u32> = of_piece.iter().map(|at| own[*at]).collect();
+                Some((piece, whole.extract(&self.schema.columns, &rows, piece)))
             }
             _ => whole.take().map(|whole| (piece, whole)),
         };
-        std::mem::take(of_piece).into_iter().filter_map(part).collect()
+        let parts = of_piece.into_iter().filter_map(part).collect();
+        Adopting { parts, hashes, ..Adopting::default() }
     }
 
     /// Takes a segment whose rows, which begin at `begin`, are known to be new, or some rows of one that is too small to be
@@ -360,18 +356,9 @@ impl Table {
         in_parts(rows, append).expect("a row fits into a batch");
     }
 
-    /// Hashes or enters some keys. Returns whether all have been entered.
+    /// Enters some keys. Returns whether all have been entered.
     fn enter_some(&mut self, entering: &mut Entering) -> bool {
         let together = self.options.keys_together.max(1);
-        if entering.hashed < entering.rows.len() {
-            let until = entering.rows.len().min(entering.hashed + together);
-            let rows = &entering.rows[entering.hashed..until];
-            for (hash, row) in self.hashes_of_stored(rows).into_iter().zip(rows) {
-                entering.keys[KeyIndex::part(hash)].push((hash, *row));
-            }
-            entering.hashed = until;
-            return false;
-        }
         let mut entered = 0;
         while entering.entered < PARTS && entered < together {
             let keys = std::mem::take(&mut entering.keys[entering.entered]);

@@ -53,6 +53,7 @@ mod table;
 mod template;
 pub mod text;
 pub mod types;
+pub mod unpack;
 pub mod value;
 mod value_filter;
 mod versions;

@@ -306,28 +306,6 @@ impl Table {
         Table::hash(&key)
     }
 
-    /// As [`hash_of_stored`](Table::hash_of_stored), of many: what the next ones are is fetched meanwhile.
-    pub(crate) fn hashes_of_stored(&self, addresses: &[Address]) -> Vec<u64> {
-        /// Rows that are looked at ahead of the one that is hashed.
-        const AHEAD: usize = 8;
-        let mut key = Vec::new();
-        let hash = |(at, address): (usize, &Address)| {
-            let ahead =
-                |by: usize| addresses.get(at + by).map(|next| (&self.segments[next.slot as usize], next.row));
-            for column in &self.schema.primary_key {
-                if let Some((segment, row)) = ahead(2 * AHEAD) {
-                    segment.columns[*column].fetch_value(row as usize);
-                }
-                if let Some((segment, row)) = ahead(AHEAD) {
-                    segment.columns[*column].fetch_bytes(row as usize);
-                }
-            }
-            self.stored_key(*address, &mut key);
-            Table::hash(&key)
-        };
-        addresses.iter().enumerate().map(hash).collect()
-    }
-
     /// A segment of the range with room, and how much.
     fn tail(&mut self, range: usize) -> (u32, usize) {
         if let Some(slot) = self.tails[range] {
@@ -746,6 +724,31 @@ impl RowKeys {
         let start = if row == 0 { 0 } else { self.ends[row - 1] as usize };
         &self.bytes[start..self.ends[row] as usize]
     }
+}
+
+/// The hashes of the keys of some rows, as [`Table::hash_of_stored`]: what the next ones are is fetched meanwhile.
+pub(crate) fn key_hashes<'a>(
+    schema: &TableSchema,
+    rows: usize,
+    row_at: impl Fn(usize) -> Option<(&'a Segment, u32)>,
+) -> Vec<u64> {
+    /// Rows that are looked at ahead of the one that is hashed.
+    const AHEAD: usize = 8;
+    let mut key = Vec::new();
+    let hash = |at: usize| {
+        for column in &schema.primary_key {
+            if let Some((segment, row)) = row_at(at + 2 * AHEAD) {
+                segment.columns[*column].fetch_value(row as usize);
+            }
+            if let Some((segment, row)) = row_at(at + AHEAD) {
+                segment.columns[*column].fetch_bytes(row as usize);
+            }
+        }
+        let (segment, row) = row_at(at)?;
+        segment.write_identity(&schema.columns, &schema.primary_key, row, &mut key);
+        Some(Table::hash(&key))
+    };
+    (0..rows).filter_map(hash).collect()
 }
 
 /// Which shard of a process a row with this key hash belongs to.

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -13,12 +13,12 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{
     Few, TableId, Ts,
-    install::Rows,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
     position::{KeyRange, Position},
     recut::Recut,
     shard::{Progress, Shard},
     statistics::TableStatistics,
+    unpack::Unpacking,
 };
 use core_affinity::CoreId;
 use parking_lot::Mutex;
@@ -59,14 +59,15 @@ pub(crate) type ShardEffects = (usize, Vec<Effect>);
 
 /// A scan thread.
 pub(crate) struct ScanThread {
-    commands: Option<mpsc::Sender<Vec<ShardCommand>>>,
+    commands: Option<Arc<mpsc::Sender<Vec<ShardCommand>>>>,
     memory: Arc<AtomicU64>,
     statistics: Arc<Mutex<Vec<TableStatistics>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ScanThread {
-    /// Starts the thread of a shard, of a lower priority than routers and network, bound to a core if there is one.
+    /// Starts the thread of a shard, of a lower priority than routers and network, bound to a core if there is one, and beside
+    /// it one that unpacks blocks.
     pub(crate) fn start(
         name: String,
         index: usize,
@@ -75,6 +76,8 @@ impl ScanThread {
         core: Option<CoreId>,
     ) -> std::io::Result<ScanThread> {
         let (commands, received) = mpsc::channel();
+        let commands = Arc::new(commands);
+        let unpacker = Unpacker::start(&name, Arc::downgrade(&commands))?;
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
         let statistics = Arc::new(Mutex::new(shard.statistics()));
@@ -86,7 +89,8 @@ impl ScanThread {
                 tracing::info!("a scan thread cannot be bound to core {}", core.id);
             }
             let channels = ToTask { index, commands: received, results };
-            drive(&mut Scan::new(shard), &channels, |scan| {
+            let mut scan = Scan { unpacker: Some(unpacker), ..Scan::new(shard) };
+            drive(&mut scan, &channels, |scan| {
                 reported.store(scan.memory(), Ordering::Relaxed);
                 counted.count(scan);
                 meter.report(scan.shard.revolutions(), scan.shard.riding());
@@ -126,6 +130,33 @@ impl Drop for ScanThread {
     }
 }
 
+/// A thread of low priority that unpacks blocks, so that a scan thread has little to do to take them.
+#[derive(Debug)]
+struct Unpacker {
+    blocks: mpsc::Sender<Arc<Packed>>,
+    thread: JoinHandle<()>,
+}
+
+/// A block that is unpacked elsewhere, until the shard takes it.
+type Packed = Mutex<Option<Unpacking>>;
+
+impl Unpacker {
+    /// It tells the scan thread when it is done with a block, and ends with that.
+    fn start(name: &str, scan: Weak<mpsc::Sender<Vec<ShardCommand>>>) -> std::io::Result<Unpacker> {
+        let (blocks, received) = mpsc::channel::<Arc<Packed>>();
+        let thread = std::thread::Builder::new().name(format!("{name} unpack")).spawn(move || {
+            priority::lower(priority::BULK);
+            for block in received {
+                while block.lock().as_mut().is_some_and(|it| it.unpack_some() == Progress::Busy) {}
+                if let Some(scan) = scan.upgrade() {
+                    let _ = scan.send(Vec::new());
+                }
+            }
+        })?;
+        Ok(Unpacker { blocks, thread })
+    }
+}
+
 /// What the process knows of a shard's tables.
 struct Counted {
     /// How much memory they took then.
@@ -148,6 +179,8 @@ impl Counted {
 #[derive(Debug)]
 pub(crate) struct Scan {
     shard: Shard,
+    /// Who unpacks blocks, if it is not the shard.
+    unpacker: Option<Unpacker>,
     /// Dealt with one by one when there is time: nobody waits for one of them.
     received: VecDeque<Received>,
     /// When the rows begin which the shard has not taken wholly, and of which range they are.
@@ -167,7 +200,7 @@ struct Received {
 #[derive(Debug)]
 enum What {
     /// A block of them; they begin then.
-    Block(Bytes, Ts),
+    Block(Arc<Packed>, Ts),
     /// All that come have come: their content hash is asked for, by a question with this `Ts`.
     All(Ts),
 }
@@ -175,7 +208,8 @@ enum What {
 impl Scan {
     /// Begins with a shard as it was recovered.
     pub(crate) fn new(shard: Shard) -> Scan {
-        Scan { shard, received: VecDeque::new(), taking: None, horizon: Ts::ZERO, garbage: false }
+        let received = VecDeque::new();
+        Scan { shard, unpacker: None, received, taking: None, horizon: Ts::ZERO, garbage: false }
     }
 
     /// Takes a command.
@@ -199,7 +233,20 @@ impl Scan {
                 self.shard.recut(recut);
             }
             ShardCommand::Install { table, range, block, begin } => {
-                self.received.push_back(Received { table, range, what: What::Block(block, begin) });
+                match self.shard.to_unpack(table, begin, block) {
+                    Ok(unpacking) => {
+                        let packed = Arc::new(Mutex::new(Some(unpacking)));
+                        if let Some(unpacker) = &self.unpacker {
+                            let _ = unpacker.blocks.send(packed.clone());
+                        }
+                        self.received.push_back(Received { table, range, what: What::Block(packed, begin) });
+                    }
+                    // The content hash will show that they are missing.
+                    Err(error) => {
+                        tracing::warn!(%range, %error, "received rows cannot be taken");
+                        effects.push(Effect::Took { ts: begin });
+                    }
+                }
             }
             ShardCommand::Compare { ts, table, range } => {
                 self.received.push_back(Received { table, range, what: What::All(ts) });
@@ -219,13 +266,30 @@ impl Scan {
     /// Does some of the work that there is.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
         let scanning = self.shard.step(effects);
-        if self.is_taking() && self.shard.take_time() {
+        if self.can_take() && self.shard.take_time() {
             self.take_some(effects);
         }
         if !self.shard.is_working_off() && self.taking.is_none() {
             self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
         }
-        if self.garbage || self.is_taking() { Progress::Busy } else { scanning }
+        if self.garbage || self.can_take() { Progress::Busy } else { scanning }
+    }
+
+    /// Whether somebody else unpacks blocks. What makes that one panic has the shard's thread do it and panic, too.
+    fn has_unpacker(&self) -> bool {
+        self.unpacker.as_ref().is_some_and(|unpacker| !unpacker.thread.is_finished())
+    }
+
+    /// Whether something that has been received is there and is not being unpacked.
+    fn can_take(&self) -> bool {
+        let is_unpacked = |block: &Packed| {
+            block.try_lock().is_some_and(|block| block.as_ref().is_none_or(Unpacking::is_unpacked))
+        };
+        self.taking.is_some()
+            || self.received.front().is_some_and(|received| match &received.what {
+                What::Block(block, _) => !self.has_unpacker() || is_unpacked(block),
+                What::All(_) => true,
+            })
     }
 
     fn is_taking(&self) -> bool {
@@ -247,8 +311,11 @@ impl Scan {
         let Some(Received { table, range, what }) = self.received.pop_front() else { return };
         match what {
             What::Block(block, begin) => {
-                self.taking = Some((begin, range));
-                self.shard.begin_install(Rows { table, range, until: None, begin, block });
+                let unpacking = block.lock().take();
+                if let Some(unpacking) = unpacking {
+                    self.taking = Some((begin, range));
+                    self.shard.install_unpacked(table, range, begin, unpacking);
+                }
             }
             What::All(ts) => {
                 let hash = self.shard.received(table, range);
@@ -357,47 +424,85 @@ mod tests {
         ShardCommand::Submit(OrderedOperation { blocks, bulk: blocks, ..ordered })
     }
 
-    /// Who reads something else does not wait for blocks that have come; who reads what they have does.
-    #[test]
-    fn received_blocks_are_taken_some_at_a_time() {
-        let (low, high) = (KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX));
-        let mut sender = shard(vec![low, high]);
+    const LOW: KeyRange = KeyRange { first: 0, last: u64::MAX / 2 };
+    const HIGH: KeyRange = KeyRange { first: u64::MAX / 2 + 1, last: u64::MAX };
+
+    /// Commands with blocks of a thousand rows, for a shard that is to receive them.
+    fn receiving(mut receiver: Scan) -> (Vec<ShardCommand>, Scan) {
+        let mut sender = shard(vec![LOW, HIGH]);
         let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
         let rows = RecordBatch::try_from_iter([("k", keys)]).expect("the column fits");
         sender.restore(TABLE, &rows, Ts::ZERO).expect("rows of the table");
-        let (mut sender, mut receiver) = (Scan::new(sender), Scan::new(shard(vec![low])));
+        let mut sender = Scan::new(sender);
         let mut effects = Vec::new();
-        sender.tell(read(1, high, true), &mut effects);
+        sender.tell(read(1, HIGH, true), &mut effects);
         while sender.step(&mut effects) == Progress::Busy {}
-        let blocks: Vec<Bytes> = effects
-            .drain(..)
-            .filter_map(|effect| match effect {
-                Effect::Block { block, .. } => Some(block),
-                _ => None,
-            })
-            .collect();
-        assert!(blocks.len() > 5, "{}", blocks.len());
-        let recut = Recut { ts: Ts(2), held: vec![low, high], received: vec![high], cuts: vec![high] };
+        let recut = Recut { ts: Ts(2), held: vec![LOW, HIGH], received: vec![HIGH], cuts: vec![HIGH] };
         receiver.tell(ShardCommand::Recut(recut), &mut effects);
         while receiver.step(&mut effects) == Progress::Busy {}
-        for block in &blocks {
-            let install =
-                ShardCommand::Install { table: TABLE, range: high, block: block.clone(), begin: Ts(1) };
-            receiver.tell(install, &mut effects);
-        }
-        effects.clear();
-        receiver.tell(read(3, low, false), &mut effects);
-        receiver.step(&mut effects);
-        let took = |effects: &[Effect]| effects.iter().filter(|e| matches!(e, Effect::Took { .. })).count();
-        let found = |effects: &[Effect], of: u64| {
-            effects.iter().find_map(|effect| match effect {
-                Effect::Executed { ts, outcomes } if *ts == Ts(of) => outcomes[0].1.clone().ok(),
-                _ => None,
-            })
+        let install = |effect: Effect| match effect {
+            Effect::Block { block, .. } => {
+                Some(ShardCommand::Install { table: TABLE, range: HIGH, block, begin: Ts(1) })
+            }
+            _ => None,
         };
+        let blocks: Vec<ShardCommand> = effects.into_iter().filter_map(install).collect();
+        assert!(blocks.len() > 5, "{}", blocks.len());
+        (blocks, receiver)
+    }
+
+    fn took(effects: &[Effect]) -> usize {
+        effects.iter().filter(|effect| matches!(effect, Effect::Took { .. })).count()
+    }
+
+    fn found(effects: &[Effect], of: u64) -> Option<u64> {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Executed { ts, outcomes } if *ts == Ts(of) => outcomes[0].1.clone().ok(),
+            _ => None,
+        })
+    }
+
+    /// Who reads something else does not wait for blocks that have come; who reads what they have does.
+    #[test]
+    fn received_blocks_are_taken_some_at_a_time() {
+        let (blocks, mut receiver) = receiving(Scan::new(shard(vec![LOW])));
+        let count = blocks.len();
+        let mut effects = Vec::new();
+        blocks.into_iter().for_each(|block| receiver.tell(block, &mut effects));
+        receiver.tell(read(3, LOW, false), &mut effects);
+        receiver.step(&mut effects);
         assert_eq!((found(&effects, 3), took(&effects)), (Some(0), 0));
-        receiver.tell(read(4, high, false), &mut effects);
+        receiver.tell(read(4, HIGH, false), &mut effects);
         while receiver.step(&mut effects) == Progress::Busy {}
-        assert_eq!((found(&effects, 4), took(&effects)), (Some(1_000), blocks.len()));
+        assert_eq!((found(&effects, 4), took(&effects)), (Some(1_000), count));
+    }
+
+    /// The shard's thread is woken when one has been unpacked, and does itself what it cannot wait for.
+    #[test]
+    fn another_thread_unpacks_blocks() {
+        let mut contents = Vec::new();
+        for waits in [true, false] {
+            let (scan, woken) = mpsc::channel();
+            let scan = Arc::new(scan);
+            let unpacker = Unpacker::start("test", Arc::downgrade(&scan)).expect("a thread");
+            let receiver = Scan { unpacker: Some(unpacker), ..Scan::new(shard(vec![LOW])) };
+            let (blocks, mut receiver) = receiving(receiver);
+            let count = blocks.len();
+            let mut effects = Vec::new();
+            blocks.into_iter().for_each(|block| receiver.tell(block, &mut effects));
+            if waits {
+                for _ in 0..count {
+                    woken.recv().expect("the thread lives");
+                    while receiver.step(&mut effects) == Progress::Busy {}
+                }
+                assert_eq!(took(&effects), count);
+            }
+            receiver.tell(read(4, HIGH, false), &mut effects);
+            while receiver.step(&mut effects) == Progress::Busy {}
+            assert_eq!((found(&effects, 4), took(&effects)), (Some(1_000), count));
+            let content = receiver.shard.received(TABLE, HIGH);
+            contents.push(content);
+        }
+        assert!(contents[0] != 0 && contents[0] == contents[1], "{contents:x?}");
     }
 }

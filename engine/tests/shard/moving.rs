@@ -115,15 +115,13 @@ impl Moving {
                         *unread += 1;
                         assert!(*unread <= *window, "rows come when they are asked for");
                         let begin = Ts(self.recut.ts.0 - 1);
-                        // Its keys may be entered later.
-                        let rows = Rows {
-                            table: self.schema.id,
-                            range: *range,
-                            until: None,
-                            begin,
-                            block: block.into(),
-                        };
-                        shard.begin_install(rows);
+                        // Somebody else may have begun with it, and its keys may be entered later.
+                        let table = self.schema.id;
+                        let mut unpacking = shard.to_unpack(table, begin, block).expect("a table");
+                        while random.one_in(2) {
+                            unpacking.unpack_some();
+                        }
+                        shard.install_unpacked(table, *range, begin, unpacking);
                     }
                     (State::Reading { ts: own, .. }, Effect::Executed { ts, .. }) if ts == *own => {
                         self.read_next(shard, random);
@@ -210,7 +208,7 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
             let Effect::Block { range, block, .. } = effect else { continue };
             let mut block = block.to_vec();
             for receiver in &mut receivers {
-                receiver.begin_install(rows_of(world, range, &block));
+                receiver.begin_install(rows_of(world, range, &block)).expect("a table");
             }
             let at = random.below(block.len());
             block[at] ^= 1 << random.below(8);
