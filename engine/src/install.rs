@@ -72,7 +72,7 @@ enum Stage {
 /// Rows that have been unpacked.
 #[derive(Debug)]
 struct Placing {
-    rows: Unpacked,
+    rows: Box<Unpacked>,
     /// So many of the shard's own have been looked at,
     placed: usize,
     /// and are of these pieces: which of its own they are.
@@ -291,7 +291,7 @@ impl Entering {
 impl Table {
     /// The rows of a block by piece.
     fn adopting(&self, placing: &mut Placing) -> Adopting {
-        let Unpacked { segment, own, keys, .. } = &mut placing.rows;
+        let Unpacked { segment, own, keys, .. } = &mut *placing.rows;
         let rows = segment.rows;
         let of_piece = std::mem::take(&mut placing.of_piece);
         let in_order = of_piece.values().flatten();

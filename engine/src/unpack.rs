@@ -103,10 +103,10 @@ impl Unpacking {
     ///
     /// # Errors
     /// When the block cannot be read or has rows of another table.
-    pub(crate) fn take(&mut self, schema: &TableSchema) -> Result<Unpacked> {
+    pub(crate) fn take(&mut self, schema: &TableSchema) -> Result<Box<Unpacked>> {
         while self.unpack_some() == Progress::Busy {}
         match std::mem::replace(&mut self.stage, Stage::Packed(Bytes::new())) {
-            Stage::Unpacked(unpacked) if *self.schema == *schema => Ok(*unpacked),
+            Stage::Unpacked(unpacked) if *self.schema == *schema => Ok(unpacked),
             Stage::Failed(error) => Err(error),
             _ => Err(SqlError::internal("rows of a table that has changed")),
         }

@@ -308,7 +308,7 @@ fn reads_go_on_when_rows_have_new_numbers() {
                 range: *range,
                 until: None,
                 begin: Ts(1),
-                block: block.clone().into(),
+                block: block.clone(),
             };
             copy.install(rows).expect("rows of the range");
         }
