@@ -108,59 +108,48 @@ impl Shard {
     /// # Errors
     /// When the block cannot be read, or has rows that do not belong to the table or the range.
     pub fn install(&mut self, rows: Rows) -> Result<()> {
-        self.begin(rows, false)?;
+        let Rows { table, range, until, begin, block } = rows;
+        let keys = until.is_none();
+        let unpacking = self.unpacking(table, begin, block, Wants { content: false, keys })?;
+        self.begin_install(table, range, until, begin, unpacking);
         while self.install_some()? == Progress::Busy {}
         Ok(())
     }
 
-    /// As [`install`](Shard::install), but it is [`install_some`](Shard::install_some) that does it; it also sums up the
-    /// content, for [`received`](Shard::received).
-    ///
-    /// # Errors
-    /// When there is no such table.
-    pub fn begin_install(&mut self, rows: Rows) -> Result<()> {
-        let is_summed = rows.until.is_none();
-        self.begin(rows, is_summed)
-    }
-
-    fn begin(&mut self, rows: Rows, is_summed: bool) -> Result<()> {
-        let Rows { table, range, until, begin, block } = rows;
-        let unpacking = self.unpacking(table, until, begin, block, is_summed)?;
-        self.install_all();
-        let stage = Stage::Unpack(unpacking);
-        self.installing = Some(Installing { table, range, until, begin, content: 0, stage });
-        Ok(())
-    }
-
-    /// A block of rows that are to be received, for whoever has time to unpack it: as
-    /// [`begin_install`](Shard::begin_install), which then is [`install_unpacked`](Shard::install_unpacked).
+    /// A block of rows that have been received, which begin at `begin`, for whoever has time to unpack it; then it is
+    /// [`install_unpacked`](Shard::install_unpacked).
     ///
     /// # Errors
     /// When there is no such table.
     pub fn to_unpack(&self, table: TableId, begin: Ts, block: Bytes) -> Result<Unpacking> {
-        self.unpacking(table, None, begin, block, true)
+        self.unpacking(table, begin, block, Wants { content: true, keys: true })
     }
 
-    fn unpacking(
-        &self,
-        table: TableId,
-        until: Option<Ts>,
-        begin: Ts,
-        block: Bytes,
-        content: bool,
-    ) -> Result<Unpacking> {
+    /// As [`install`](Shard::install), of a block however much of which has been unpacked, but it is
+    /// [`install_some`](Shard::install_some) that does it; it also sums up the content, for [`received`](Shard::received).
+    pub fn install_unpacked(&mut self, table: TableId, range: KeyRange, begin: Ts, unpacking: Unpacking) {
+        self.begin_install(table, range, None, begin, unpacking);
+    }
+
+    fn unpacking(&self, table: TableId, begin: Ts, block: Bytes, wants: Wants) -> Result<Unpacking> {
         let table = self.tables.get(&table);
         let table = table.ok_or_else(|| SqlError::internal("rows of a table that does not exist"))?;
-        let wants = Wants { content, keys: table.has_keys() && until.is_none() };
+        let wants = Wants { keys: wants.keys && table.has_keys(), ..wants };
         let shard = (self.index, self.shards);
         Ok(Unpacking::new(block, table.schema.clone(), shard, begin, wants, table.options))
     }
 
-    /// Begins to take rows that have been received, however much of their block has been unpacked.
-    pub fn install_unpacked(&mut self, table: TableId, range: KeyRange, begin: Ts, unpacking: Unpacking) {
+    fn begin_install(
+        &mut self,
+        table: TableId,
+        range: KeyRange,
+        until: Option<Ts>,
+        begin: Ts,
+        unpacking: Unpacking,
+    ) {
         self.install_all();
         let stage = Stage::Unpack(unpacking);
-        self.installing = Some(Installing { table, range, until: None, begin, content: 0, stage });
+        self.installing = Some(Installing { table, range, until, begin, content: 0, stage });
     }
 
     /// The content hash of the rows of a range that have been taken since this was asked last, or the range was cleared.

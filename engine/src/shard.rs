@@ -119,7 +119,7 @@ impl Default for Options {
 }
 
 /// After so many visits there is time for what nobody waits for, however many segments there are.
-const MOST_VISITED: usize = 64;
+pub(crate) const MOST_VISITED: usize = 64;
 
 /// Operations ahead of the one that ends for which memory is fetched.
 pub(crate) const RIDERS_AHEAD: usize = 4;

@@ -63,6 +63,8 @@ pub(crate) struct Table {
     pub(crate) segments_size: usize,
     /// Of this, what rows held by code take.
     pub(crate) by_code_size: usize,
+    /// Visits since rows were put in the order of codes.
+    pub(crate) since_ordered: usize,
     /// What the groups of reads under way take, and what they may.
     pub(crate) groups_size: usize,
     pub(crate) room_for_groups: usize,
@@ -106,6 +108,7 @@ impl Table {
             room_for_groups: usize::MAX,
             segments_size: 0,
             by_code_size: 0,
+            since_ordered: usize::MAX,
             unmeasured: Vec::new(),
             collector: 0,
             compacting: None,

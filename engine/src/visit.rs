@@ -13,6 +13,7 @@ use crate::{
     primary_key::Address,
     rider::Rider,
     riders::{Ride, Riders, bit},
+    shard::MOST_VISITED,
     table::Table,
     types::Type,
 };
@@ -198,6 +199,7 @@ impl Table {
     fn hold_by_code(&mut self, slot: u32) {
         /// What part of the table's memory may be taken for it.
         const PART: usize = 5;
+        let segments = self.segments.len();
         let segment = &mut self.segments[slot as usize];
         // Visits by those who look for nothing do not make it a long time since a column was asked.
         let any_asked = self.prober.looked_up().next().is_some() || !self.prober.passes().is_empty();
@@ -209,13 +211,15 @@ impl Table {
             base.by_code.used_at(visit, riders * base.codes.row_bytes());
             grown |= base.order_later_rows(rows);
         }
+        // One column in a revolution: segments that are new together are worth it at the same time, and nobody waits for all.
+        self.since_ordered = self.since_ordered.saturating_add(usize::from(any_asked));
+        let may_order = self.since_ordered >= MOST_VISITED.min(segments);
         let mut to_order = None;
         for (column, tests, passes) in self.prober.passes() {
             let Some(base) = &mut segment.columns[*column].base else { continue };
             base.by_code.used_at(visit, tests * base.codes.row_bytes());
             let is_missed = base.by_code.miss(*passes, self.options.passes_to_order);
-            // One column a visit: nobody waits for many.
-            if !is_missed || to_order.is_some() || !RowsByCode::covers_most(rows) {
+            if !is_missed || !may_order || to_order.is_some() || !RowsByCode::covers_most(rows) {
                 continue;
             }
             if size * PART >= self.segments_size {
@@ -229,6 +233,7 @@ impl Table {
         }
         if let Some(base) = to_order.and_then(|column| segment.columns[column].base.as_mut()) {
             base.order_rows(rows, visit);
+            self.since_ordered = 0;
             grown = true;
         }
         if grown {

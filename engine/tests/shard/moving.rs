@@ -208,7 +208,9 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
             let Effect::Block { range, block, .. } = effect else { continue };
             let mut block = block.to_vec();
             for receiver in &mut receivers {
-                receiver.begin_install(rows_of(world, range, &block)).expect("a table");
+                let Rows { table, begin, block, .. } = rows_of(world, range, &block);
+                let unpacking = receiver.to_unpack(table, begin, block).expect("a table");
+                receiver.install_unpacked(table, range, begin, unpacking);
             }
             let at = random.below(block.len());
             block[at] ^= 1 << random.below(8);
