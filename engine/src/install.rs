@@ -351,8 +351,8 @@ impl Table {
         let mut entered = 0;
         while entering.entered < PARTS && entered < together {
             let keys = std::mem::take(&mut entering.keys[entering.entered]);
-            entered += keys.len();
-            self.keys.insert_all(entering.entered, keys);
+            // The parts are as full as each other: if they have to grow, all of them have to.
+            entered += self.keys.insert_all(entering.entered, keys);
             entering.entered += 1;
         }
         entering.entered == PARTS

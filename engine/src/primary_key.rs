@@ -168,14 +168,17 @@ impl KeyIndex {
     }
 
     /// As [`insert`](KeyIndex::insert), with many keys of one part and their hashes: in the order in which they lie, which
-    /// spares most accesses to memory.
-    pub(crate) fn insert_all(&mut self, part: usize, mut keys: Vec<(u64, Address)>) {
+    /// spares most accesses to memory. Returns how many keys it has dealt with: all of the part if it had to grow.
+    pub(crate) fn insert_all(&mut self, part: usize, mut keys: Vec<(u64, Address)>) -> usize {
         let all_move = Cell::new(false);
+        let before = self.parts[part].len();
         self.parts[part].reserve(keys.len(), |entry| entry.hash_again(&all_move));
         self.numbers.note(part, &all_move);
         let last = self.parts[part].num_buckets() - 1;
         keys.sort_unstable_by_key(|(hash, _)| spread(*hash as u32) as usize & last);
+        let dealt_with = keys.len() + if all_move.get() { before } else { 0 };
         keys.into_iter().for_each(|(hash, address)| self.insert(hash, address));
+        dealt_with
     }
 
     /// Lets the entry that points to `old` point to `new`. Returns whether there was one.
@@ -364,5 +367,23 @@ mod tests {
         index.begin_move(0, (0..more).map(|row| at(0, row + 1)).collect());
         index.renumber(0, |row| row);
         assert!(!index.are_to_follow() && leads_to(&index, 10, at(0, 6)));
+    }
+
+    #[test]
+    fn a_part_that_grows_has_all_of_its_keys_to_deal_with() {
+        let mut index = KeyIndex::default();
+        let keys = |from: u32, count: usize| -> Vec<(u64, Address)> {
+            (from..).take(count).map(|key| (u64::from(key), Address { slot: 0, row: key })).collect()
+        };
+        assert_eq!(index.insert_all(0, keys(0, 100)), 100);
+        let room = index.parts[0].capacity() - 100;
+        assert_eq!(index.insert_all(0, keys(100, room)), room);
+        assert_eq!(index.insert_all(0, keys(100 + room as u32, 5)), 100 + room + 5);
+        assert!((0..105 + room as u32).all(|row| leads_to_row(&index, row)));
+    }
+
+    fn leads_to_row(index: &KeyIndex, row: u32) -> bool {
+        let address = Address { slot: 0, row };
+        index.find(u64::from(row), |found| found == address) == Some(address)
     }
 }
