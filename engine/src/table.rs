@@ -729,29 +729,24 @@ impl RowKeys {
     }
 }
 
-/// The hashes of the keys of some rows, as [`Table::hash_of_stored`]: what the next ones are is fetched meanwhile.
-pub(crate) fn key_hashes<'a>(
-    schema: &TableSchema,
-    rows: usize,
-    row_at: impl Fn(usize) -> Option<(&'a Segment, u32)>,
-) -> Vec<u64> {
+/// The hashes of the keys of some rows of a segment, as [`Table::hash_of_stored`]: what the next ones are is fetched meanwhile.
+pub(crate) fn key_hashes(schema: &TableSchema, segment: &Segment, rows: &[u32]) -> Vec<u64> {
     /// Rows that are looked at ahead of the one that is hashed.
     const AHEAD: usize = 8;
     let mut key = Vec::new();
-    let hash = |at: usize| {
-        for column in &schema.primary_key {
-            if let Some((segment, row)) = row_at(at + 2 * AHEAD) {
-                segment.columns[*column].fetch_value(row as usize);
+    let hash = |(at, row): (usize, &u32)| {
+        for column in schema.primary_key.iter().map(|column| &segment.columns[*column]) {
+            if let Some(next) = rows.get(at + 2 * AHEAD) {
+                column.fetch_value(*next as usize);
             }
-            if let Some((segment, row)) = row_at(at + AHEAD) {
-                segment.columns[*column].fetch_bytes(row as usize);
+            if let Some(next) = rows.get(at + AHEAD) {
+                column.fetch_bytes(*next as usize);
             }
         }
-        let (segment, row) = row_at(at)?;
-        segment.write_identity(&schema.columns, &schema.primary_key, row, &mut key);
-        Some(Table::hash(&key))
+        segment.write_identity(&schema.columns, &schema.primary_key, *row, &mut key);
+        Table::hash(&key)
     };
-    (0..rows).filter_map(hash).collect()
+    rows.iter().enumerate().map(hash).collect()
 }
 
 /// Which shard of a process a row with this key hash belongs to.

@@ -171,8 +171,7 @@ impl Unpacking {
             return true;
         }
         if self.wants.keys && keys.len() < own.len() {
-            let rows = &own[some(keys.len())];
-            keys.extend(key_hashes(schema, rows.len(), |at| Some((&*segment, *rows.get(at)?))));
+            keys.extend(key_hashes(schema, segment, &own[some(keys.len())]));
             return true;
         }
         let mut left = self.options.cells_hashed_together();
