@@ -353,10 +353,11 @@ impl Core {
         self.forget();
     }
 
-    /// Replicas at the same checkpoint must hold the same rows.
+    /// Replicas at the same checkpoint must hold the same rows. Who is not waited for any more may have executed writes that
+    /// are aborted by those who are left, because it alone had known their votes.
     fn compare(&mut self, peer: ProcessId) {
         let Some((ts, hashes)) = self.peers.get(&peer) else { return };
-        if *ts != self.durable {
+        if *ts != self.durable || !self.latest().1.is_awaited(peer) {
             return;
         }
         let theirs: HashMap<(TableId, KeyRange), u128> =

@@ -280,6 +280,10 @@ impl Core {
         ) = configuration
             && *process != self.options.id
         {
+            // It begins without data: what an earlier life has had is compared with nothing any more.
+            if let Some((_, hashes)) = self.peers.get_mut(process) {
+                hashes.clear();
+            }
             // A standby that joins again has lost what it had.
             let begins_anew = before.standbys().any(|standby| standby == *process);
             if begins_anew || self.moving.heard.is_suspected(*process) {
