@@ -296,7 +296,8 @@ impl Scan {
         self.taking.is_some() || !self.received.is_empty()
     }
 
-    /// Goes on with the block that was taken last, or begins with the next.
+    /// Goes on with the block that was taken last, or begins with the next: whoever calls knows that it is unpacked, or cannot
+    /// wait for that.
     fn take_some(&mut self, effects: &mut Vec<Effect>) {
         if let Some((ts, range)) = self.taking {
             match self.shard.install_some() {
@@ -307,6 +308,7 @@ impl Scan {
             }
             effects.push(Effect::Took { ts });
             self.taking = None;
+            return;
         }
         let Some(Received { table, range, what }) = self.received.pop_front() else { return };
         match what {
