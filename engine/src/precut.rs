@@ -9,15 +9,15 @@
 //!
 //! Rows stay in their piece, and nobody can tell: the two halves of a segment are visited one after the other as if they
 //! had always been two. What they will have is put together beside the segment between visits, as it is in a
-//! [`compaction`](crate::compaction); only when it is there the segment is divided, while nobody is on a revolution, so that
-//! nobody misses a row: whoever comes waits for one revolution. Keys follow later. Rows that are inserted meanwhile, and those
+//! [`compaction`](crate::compaction), which the parts so do not need any more; only when it is there the segment is divided,
+//! while nobody is on a revolution, so that nobody misses a row: whoever comes waits for one revolution. Keys follow later. Rows that are inserted meanwhile, and those
 //! of tables that somebody reads more slowly than they are scanned, are left to the change.
 
 use std::collections::VecDeque;
 
 use crate::{
     bits::{Picked, Ranks},
-    column::SegmentColumn,
+    column::{GOOD_PART, SegmentColumn},
     operation::Effect,
     position::{KeyRange, Position, cut},
     schema::{TableId, TableSchema},
@@ -48,6 +48,10 @@ pub(crate) struct Cutting {
     ranks: Vec<Ranks>,
     /// Their columns, as far as they have been gathered: some lack rows that have been added since.
     columns: Vec<Vec<SegmentColumn>>,
+    /// How many these are: one of each part, then the next one of each.
+    gathered: usize,
+    /// Whether they have domains of their own.
+    is_compact: bool,
     /// Logical size of the columns in bytes.
     size: usize,
 }
@@ -59,6 +63,8 @@ impl Cutting {
             rows: vec![Vec::new(); parts.len()],
             ranks: parts.iter().map(|_| Ranks::default()).collect(),
             columns: parts.iter().map(|_| Vec::new()).collect(),
+            gathered: 0,
+            is_compact: true,
             size: 0,
         }
     }
@@ -87,27 +93,44 @@ impl Cutting {
         (0..self.parts.len()).filter(|part| !self.rows[*part].is_empty()).collect()
     }
 
-    /// Gathers the next column. Returns whether one was left.
-    fn gather(&mut self, segment: &Segment, schema: &TableSchema) -> bool {
-        let next = self.columns.first().map_or(0, Vec::len);
-        let Some(column) = segment.columns.get(next) else { return false };
-        for ((rows, ranks), columns) in self.rows.iter().zip(&self.ranks).zip(&mut self.columns) {
-            let part = column.divided(&schema.columns[next].ty, &Picked::new(rows, ranks));
-            self.size += part.size();
-            columns.push(part);
+    /// Gathers the next columns of parts, as they will be for good: until so many cells have been gathered. Returns whether one
+    /// was left.
+    fn gather(&mut self, segment: &mut Segment, schema: &TableSchema, cells: usize) -> bool {
+        let mut room = cells;
+        while room > 0 {
+            let (index, part) = (self.gathered / self.parts.len(), self.gathered % self.parts.len());
+            let Some(column) = segment.columns.get_mut(index) else { return room < cells };
+            let (ty, rows) = (&schema.columns[index].ty, &self.rows[part]);
+            let column = match rows.is_empty() {
+                true => SegmentColumn::new(ty),
+                false => column.compacted(ty, rows, GOOD_PART, true),
+            };
+            self.size += column.size();
+            self.columns[part].push(column);
+            self.gathered += 1;
+            room = room.saturating_sub(rows.len() + 1);
         }
         true
     }
 
-    /// The columns of each part, with all rows that it knows.
-    pub(crate) fn finish(&mut self, segment: &Segment, schema: &TableSchema) -> Vec<Vec<SegmentColumn>> {
-        while self.gather(segment, schema) {}
-        for (rows, columns) in self.rows.iter().zip(&mut self.columns) {
+    /// The columns of each part, with all rows that it knows: what has not been gathered is what takes least time, and has
+    /// its domain in common with the segment's. Returns also whether nothing has.
+    pub(crate) fn finish(
+        &mut self,
+        segment: &Segment,
+        schema: &TableSchema,
+    ) -> (Vec<Vec<SegmentColumn>>, bool) {
+        for ((rows, ranks), columns) in self.rows.iter().zip(&self.ranks).zip(&mut self.columns) {
             for (part, whole) in columns.iter_mut().zip(&segment.columns) {
                 part.append_rows_of(whole, &rows[part.rows()..]);
             }
+            for index in columns.len()..segment.columns.len() {
+                let picked = Picked::new(rows, ranks);
+                columns.push(segment.columns[index].divided(&schema.columns[index].ty, &picked));
+                self.is_compact = false;
+            }
         }
-        std::mem::take(&mut self.columns)
+        (std::mem::take(&mut self.columns), self.is_compact)
     }
 }
 
@@ -157,13 +180,15 @@ impl Shard {
         self.precut = Some(precut);
     }
 
-    /// Finds the rows of the parts of a segment, or gathers a column of them. Returns whether it can be cut.
-    fn put_together(&self, table: TableId, slot: u32, precut: &mut Precut) -> bool {
-        let Some(table) = self.tables.get(&table) else { return false };
-        let segment = &table.segments[slot as usize];
+    /// Finds the rows of the parts of a segment, or gathers some of their columns. Returns whether it can be cut.
+    fn put_together(&mut self, table: TableId, slot: u32, precut: &mut Precut) -> bool {
+        let Some(table) = self.tables.get_mut(&table) else { return false };
+        let segment = &mut table.segments[slot as usize];
         let parts = cut(self.pieces[segment.range].range, &precut.at);
         if let Some(cutting) = precut.cutting.as_mut().filter(|cutting| cutting.is_in(&parts)) {
-            return !cutting.gather(segment, &table.schema);
+            let is_left = cutting.gather(segment, &table.schema, table.options.compact_cells.max(1));
+            table.measure(slot);
+            return !is_left;
         }
         let cutting = precut.cutting.insert(Cutting::new(&parts));
         cutting.find_rows(segment, &table.schema);

@@ -112,16 +112,15 @@ impl Segment {
         segment
     }
 
-    /// Some of its rows, which ascend, with their versions, as a segment of another piece; their columns are given
-    /// ([`SegmentColumn::divided`]). It is to be compacted: until then it has the domains of its columns in common with the
-    /// others that are made of this one.
+    /// Some of its rows, which ascend, with their versions, as a segment of another piece; their columns are given. If these
+    /// are [`divided`](SegmentColumn::divided), it is to be compacted: until then it has the domains of its columns in common
+    /// with the others that are made of this one.
     pub(crate) fn divide(&self, columns: Vec<SegmentColumn>, rows: &[u32], piece: usize) -> Segment {
         Segment {
             encoded: columns.iter().map(|column| column.base_rows).min().unwrap_or(rows.len()),
             rows: rows.len(),
             versions: self.versions.of_part(rows),
             columns,
-            is_part: true,
             ..Segment::new(piece, &[])
         }
     }

@@ -317,6 +317,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let mut submitted = vec![0; shards.len()];
     let mut stores: Vec<Store> = shards.iter().map(|_| Store::default()).collect();
     let mut told: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); shards.len()];
+    let mut precuts = vec![0; shards.len()];
     let mut collected: Vec<BTreeMap<u64, Collected>> = shards.iter().map(|_| BTreeMap::new()).collect();
     let mut windows: Vec<Windows> = shards.iter().map(|_| Windows::default()).collect();
     loop {
@@ -344,7 +345,9 @@ fn run(seed: u64, scale: &Scale) -> usize {
                         shard.cancel(step.ordered.ts, &mut effects);
                     }
                 }
-                if random.one_in(3) {
+                // Each begins anew what those before it have not ended.
+                if precuts[index] < MOST_PRECUTS && random.one_in(3) {
+                    precuts[index] += 1;
                     // Where the next change cuts, or anywhere.
                     let next = steps.get(submitted[index]).and_then(|step| step.change.as_ref());
                     let at =
@@ -650,6 +653,9 @@ fn small_histories_are_the_oracles() {
     let operations: usize = (from..from + seeds).map(|seed| run(seed, &scale)).sum();
     assert!(seeds < 3000 || operations >= 100_000, "{operations} operations are few");
 }
+
+/// Cuts before a change that a history asks a shard for.
+const MOST_PRECUTS: u32 = 12;
 
 /// Segments of many words, all widths of codes, and enough riders for the shared index.
 #[test]
