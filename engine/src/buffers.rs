@@ -11,24 +11,28 @@ const KEPT: usize = 8;
 
 type Free = Mutex<Vec<Vec<u8>>>;
 
+/// What may be a large block.
+const LARGE: usize = 64 << 10;
+
+/// Large blocks get so much room, so that each buffer is good for all of them: what is not used of it takes no memory, whereas
+/// one that grows is copied into new memory.
+const ROOM: usize = 20 << 20;
+
 /// The buffers of one stream of blocks.
 #[derive(Debug, Default)]
 pub struct Buffers {
     free: Arc<Free>,
-    /// Bytes of the last block.
-    last: usize,
 }
 
 impl Buffers {
-    /// An empty buffer, with room for a block like the last one, and for `room` bytes at least.
+    /// An empty buffer with room for a block of so many bytes.
     pub fn take(&mut self, room: usize) -> Vec<u8> {
         let free = self.free.lock().pop().filter(|free| free.capacity() >= room);
-        free.unwrap_or_else(|| Vec::with_capacity(room.max(self.last)))
+        free.unwrap_or_else(|| Vec::with_capacity(if room < LARGE { room } else { room.max(ROOM) }))
     }
 
     /// A block in a buffer, which comes back with the last part of the block that somebody has.
-    pub fn lend(&mut self, bytes: Vec<u8>) -> Bytes {
-        self.last = bytes.len();
+    pub fn lend(&self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(Lent { bytes, to: Arc::downgrade(&self.free) })
     }
 
@@ -83,6 +87,7 @@ mod tests {
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
         drop(buffers.lend(again));
         assert!(buffers.take(1_000).capacity() >= 1_000);
+        assert!(buffers.take(LARGE).capacity() >= ROOM && buffers.take(2 * ROOM).capacity() >= 2 * ROOM);
     }
 
     #[test]

@@ -38,7 +38,13 @@ impl Versions {
     pub(crate) fn append(&mut self, rows: usize, begin: Ts) {
         match begin.0 == 0 && self.begins.is_empty() {
             true => self.settled += rows,
-            false => self.begins.resize(self.begins.len() + rows, begin.0),
+            false => {
+                if self.begins.is_empty() {
+                    // The first write of a row would copy them.
+                    self.begins.reserve_exact(rows + rows / 16);
+                }
+                self.begins.resize(self.begins.len() + rows, begin.0);
+            }
         }
         let len = self.len();
         if let Some(ends) = &mut self.end {

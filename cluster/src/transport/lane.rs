@@ -292,7 +292,8 @@ impl LaneState {
                         return Err(End::Protocol(format!("a message of more than {MESSAGE} bytes")));
                     }
                     if pieces.is_empty() {
-                        pieces = buffers.take(0);
+                        // What follows may be as large as a block of rows.
+                        pieces = buffers.take(frame.content.len());
                     }
                     pieces.extend_from_slice(&frame.content);
                     last_large = Instant::now();
