@@ -22,6 +22,8 @@ struct Header {
     /// The shard that the rows belong to, of so many.
     shard: (u32, u32),
     rows: usize,
+    /// So many more rows of the table are about to come from the shard, in other blocks.
+    follow: usize,
     columns: usize,
 }
 
@@ -32,10 +34,16 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// Rows of a shard, of so many, in an empty buffer.
-    pub(crate) fn new(shard: (u32, u32), rows: usize, columns: usize, buffer: Vec<u8>) -> Result<Writing> {
+    /// Rows of a shard, of so many, which others follow, in an empty buffer.
+    pub(crate) fn new(
+        shard: (u32, u32),
+        rows: usize,
+        follow: usize,
+        columns: usize,
+        buffer: Vec<u8>,
+    ) -> Result<Writing> {
         let mut writing = Writing { bytes: buffer };
-        writing.append(&Header { shard, rows, columns })?;
+        writing.append(&Header { shard, rows, follow, columns })?;
         Ok(writing)
     }
 
@@ -80,6 +88,11 @@ impl Reading {
 
     pub(crate) fn rows(&self) -> usize {
         self.header.rows
+    }
+
+    /// How many more rows are about to come behind it, or more.
+    pub(crate) fn follow(&self) -> usize {
+        self.header.follow
     }
 
     /// Reads the next column; says whether there was one.
@@ -168,6 +181,11 @@ pub(crate) mod numbers {
     use arrow::datatypes::{ArrowNativeType, ToByteSlice};
     use serde::{Deserializer, Serializer, de};
 
+    use crate::column::spare;
+
+    /// These may be the codes of a segment.
+    const MANY: usize = 4096;
+
     pub(crate) trait Number: ArrowNativeType {
         const BYTES: usize;
         fn write(&self, bytes: &mut [u8]);
@@ -220,7 +238,12 @@ pub(crate) mod numbers {
                 if !bytes.len().is_multiple_of(N::BYTES) {
                     return Err(E::invalid_length(bytes.len(), &self));
                 }
-                Ok(bytes.chunks_exact(N::BYTES).map(N::read).collect())
+                let read = bytes.chunks_exact(N::BYTES).map(N::read);
+                let count = read.len();
+                let room = if count < MANY { count } else { count + spare(count) };
+                let mut numbers = Vec::with_capacity(room);
+                numbers.extend(read);
+                Ok(numbers)
             }
         }
         deserializer.deserialize_bytes(Visitor(PhantomData))

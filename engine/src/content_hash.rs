@@ -10,6 +10,9 @@ use crate::{
     schema::Column,
 };
 
+/// Rows to whose sums one column after the other is added: they stay in the nearest cache meanwhile.
+const ROWS_TOGETHER: usize = 1024;
+
 /// The sums of the hashes of the cells of some rows of a segment, as far as its columns have been added. Values are taken as
 /// they are stored: `1.0` and `1.00` differ.
 ///
@@ -41,23 +44,55 @@ impl Sums {
         self.columns
     }
 
-    /// Adds the next column, which has these rows and no others.
-    pub(crate) fn add_all(&mut self, column: &EncodedColumn, definition: &Column) {
-        self.next(definition).add_all(self, column);
-        self.columns += 1;
+    /// Adds the next columns, which have these rows and no others.
+    pub(crate) fn add_all<'a>(
+        &mut self,
+        columns: impl IntoIterator<Item = &'a EncodedColumn>,
+        definitions: &[Column],
+    ) {
+        let mut added = Vec::new();
+        for base in columns {
+            added.extend(self.next(definitions).begin(self, base));
+            self.columns += 1;
+        }
+        for (number, sums) in self.of_row.chunks_mut(ROWS_TOGETHER).enumerate() {
+            added.iter().for_each(|column| column.add_to(sums, number * ROWS_TOGETHER));
+        }
     }
 
-    fn next(&self, definition: &Column) -> Cells {
-        Cells { physical: physical(&definition.ty), seed: self.columns as u64 }
+    fn next(&self, definitions: &[Column]) -> Cells {
+        Cells { physical: physical(&definitions[self.columns].ty), seed: self.columns as u64 }
     }
 
-    /// Adds the next column; the rows are the same each time.
-    pub(crate) fn add(&mut self, column: &SegmentColumn, definition: &Column, rows: &[u32]) {
+    /// Adds as many of the columns that have not been added as have so many cells, but at least one, and tells how many cells
+    /// it was. The rows are the same each time.
+    pub(crate) fn add(
+        &mut self,
+        columns: &[SegmentColumn],
+        definitions: &[Column],
+        rows: &[u32],
+        cells: usize,
+    ) -> usize {
         let sorted = self.sorted.take();
         let ascending = sorted.as_deref().unwrap_or(rows);
-        self.next(definition).add(self, column, ascending);
+        let of_all = |column: &SegmentColumn| column.base_rows == rows.len() && column.rows() == rows.len();
+        let most = (cells / rows.len().max(1)).max(1);
+        let end = columns.len().min(self.columns + most);
+        let begin = self.columns;
+        while self.columns < end {
+            let next = &columns[self.columns..end];
+            let whole =
+                next.iter().take_while(|column| of_all(column)).filter_map(|column| column.base.as_ref());
+            match whole.clone().next() {
+                Some(_) => self.add_all(whole, definitions),
+                None => {
+                    self.next(definitions).add(self, &next[0], ascending);
+                    self.columns += 1;
+                }
+            }
+        }
         self.sorted = sorted;
-        self.columns += 1;
+        (end - begin) * rows.len()
     }
 
     /// The sum of the rows' hashes.
@@ -103,12 +138,6 @@ impl Cells {
     fn add(&self, sums: &mut Sums, column: &SegmentColumn, rows: &[u32]) {
         let encoded = rows.partition_point(|row| (*row as usize) < column.base_rows);
         let (encoded, plain) = rows.split_at(encoded);
-        if let Some(base) = &column.base
-            && encoded.len() == column.base_rows
-            && plain.is_empty()
-        {
-            return self.add_all(sums, base);
-        }
         let (sums, later) = sums.of_row.split_at_mut(encoded.len());
         for (sum, row) in later.iter_mut().zip(plain) {
             let row = *row as usize;
@@ -127,17 +156,26 @@ impl Cells {
         }
     }
 
-    /// Adds the hashes of all cells of a column, one after the other, and what most rows have once for all of them.
-    fn add_all(&self, sums: &mut Sums, base: &EncodedColumn) {
+    /// Adds what most rows have, once for all of them, and what few have besides. What is left is to be added row by row.
+    fn begin<'a>(self, sums: &mut Sums, base: &'a EncodedColumn) -> Option<Rest<'a>> {
         let rows = sums.of_row.len();
         let add = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
-        let mut left = sums.of_row.iter_mut();
-        let mut next = |hash: u128| left.next().into_iter().for_each(|sum| add(sum, hash));
+        if base.all_null {
+            add(&mut sums.of_all, self.null());
+            return None;
+        }
+        if let Some(nulls) = &base.nulls {
+            // A NULL has a code like any other cell: what that stands for is added in its place.
+            let null = self.null();
+            for_bits(nulls.words(), |row| {
+                let added = self.code(base, base.codes.get(row as usize));
+                add(&mut sums.of_row[row as usize], null.wrapping_sub(added));
+            });
+        }
         // The hash of what each code stands for, where that costs less than to hash what each row has: a table that does
         // not fit into the cache costs more than to hash a number.
         let rows_of_code = if self.physical == Physical::Bytes { 1 } else { 16 };
         match &base.codes {
-            _ if base.all_null => return add(&mut sums.of_all, self.null()),
             Codes::Constant => add(&mut sums.of_all, self.code(base, 0)),
             Codes::Bit(bits) => {
                 let most = self.code(base, 0);
@@ -146,22 +184,42 @@ impl Cells {
                 for_bits(bits.words(), |row| add(&mut sums.of_row[row as usize], others));
             }
             codes if codes.largest() < rows as u64 / rows_of_code => {
-                let of_code: Vec<u128> = (0..=codes.largest()).map(|code| self.code(base, code)).collect();
-                codes.for_each(rows, |code| next(of_code[code as usize]));
+                let of_code = (0..=codes.largest()).map(|code| self.code(base, code)).collect();
+                return Some(Rest::Codes(codes, of_code));
             }
-            codes => match self.physical {
-                Physical::Int => codes.for_each(rows, |code| next(self.int(base.int_of(code)))),
-                Physical::Wide => codes.for_each(rows, |code| next(self.wide(base.wide_of(code)))),
-                Physical::Bytes => codes.for_each(rows, |code| next(self.bytes(base.bytes_of(code)))),
-            },
+            _ => return Some(Rest::Values(self, base)),
         }
-        if let Some(nulls) = &base.nulls {
-            // A NULL has a code like any other cell: what that stands for was added in its place.
-            let null = self.null();
-            for_bits(nulls.words(), |row| {
-                let added = self.code(base, base.codes.get(row as usize));
-                add(&mut sums.of_row[row as usize], null.wrapping_sub(added));
-            });
+        None
+    }
+}
+
+/// What is to be added of a column for each row.
+enum Rest<'a> {
+    /// Codes, and the hashes of what they stand for.
+    Codes(&'a Codes, Vec<u128>),
+    /// The hashes of what the codes stand for.
+    Values(Cells, &'a EncodedColumn),
+}
+
+impl Rest<'_> {
+    /// Adds it for the rows from `first` on.
+    fn add_to(&self, sums: &mut [u128], first: usize) {
+        let add = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
+        match self {
+            Rest::Codes(codes, of_code) => {
+                codes.zip(first, sums, |sum, code| add(sum, of_code[code as usize]));
+            }
+            Rest::Values(cells, base) => match cells.physical {
+                Physical::Int => {
+                    base.codes.zip(first, sums, |sum, code| add(sum, cells.int(base.int_of(code))))
+                }
+                Physical::Wide => {
+                    base.codes.zip(first, sums, |sum, code| add(sum, cells.wide(base.wide_of(code))))
+                }
+                Physical::Bytes => {
+                    base.codes.zip(first, sums, |sum, code| add(sum, cells.bytes(base.bytes_of(code))));
+                }
+            },
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     bits::{Picked, Ranks},
     block::{BLOCK_BYTES, Writing},
     buffers::Buffers,
-    column::{Physical, SegmentColumn, gather_runs, physical},
+    column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
@@ -17,6 +17,7 @@ use crate::{
     preparation::Work,
     projection::Projection,
     rider::Rider,
+    schema::Column,
     segment::Segment,
     table::Table,
     types::Type,
@@ -163,8 +164,27 @@ struct Making {
     /// So many columns are in it.
     columns: usize,
     block: Writing,
-    /// Of these columns, if the content hashes are asked for.
-    sums: Option<Sums>,
+    /// If the content hashes are asked for.
+    hashing: Option<Hashing>,
+}
+
+/// The content hash of a block that is being made.
+#[derive(Debug)]
+struct Hashing {
+    sums: Sums,
+    /// Columns that are in the block, but not in the sums.
+    left: Vec<EncodedColumn>,
+}
+
+/// Columns of a block that are hashed together.
+const HASHED_TOGETHER: usize = 8;
+
+impl Hashing {
+    /// Adds what is left.
+    fn add(&mut self, definitions: &[Column]) {
+        self.sums.add_all(&self.left, definitions);
+        self.left.clear();
+    }
 }
 
 /// Rows that a read has found, and whose hashes it asks for. That, too, is done when all of them have been found.
@@ -493,11 +513,13 @@ impl Table {
             Some(making) => making,
             None => {
                 let rows = self.rows_of_block(slot, run);
-                let sums = blocks.hashed.then(|| Sums::new(&run[run.len() - rows..]));
-                let room = rows * row_bytes(segment) + segment.columns.len() * COLUMN_BYTES;
+                let sums = || Sums::new(&run[run.len() - rows..]);
+                let hashing = blocks.hashed.then(|| Hashing { sums: sums(), left: Vec::new() });
+                let room = (rows + rows / 4) * row_bytes(segment) + segment.columns.len() * COLUMN_BYTES;
                 let buffer = blocks.buffers.take(room);
-                let block = Writing::new(blocks.shard, rows, segment.columns.len(), buffer)?;
-                Making { rows, ranks: Ranks::default(), columns: 0, block, sums }
+                let follow = blocks.found.len() - rows;
+                let block = Writing::new(blocks.shard, rows, follow, segment.columns.len(), buffer)?;
+                Making { rows, ranks: Ranks::default(), columns: 0, block, hashing }
             }
         };
         let rows = &run[run.len() - making.rows..];
@@ -508,24 +530,31 @@ impl Table {
         {
             let definition = &self.schema.columns[making.columns];
             let part = column.part(&definition.ty, &picked);
-            if let Some(sums) = &mut making.sums {
-                sums.add_all(&part, definition);
-            }
             making.block.add(&part)?;
             making.columns += 1;
             left = left.saturating_sub(rows.len());
+            if let Some(hashing) = &mut making.hashing {
+                hashing.left.push(part);
+                if hashing.left.len() == HASHED_TOGETHER {
+                    hashing.add(&self.schema.columns);
+                    left = 0;
+                }
+            }
         }
         if making.columns < segment.columns.len() {
             blocks.making = Some(making);
             return Ok(Made::Some);
         }
-        let Making { block, sums, rows, .. } = making;
+        let Making { block, hashing, rows, .. } = making;
         let place = places[segment.range];
         blocks.found.drop_last(rows);
         // What is in a range of which it does not want to know any more is not sent.
         if let Some(place) = place {
             let range = &mut rider.ranges[place];
-            range.hash = range.hash.wrapping_add(sums.map_or(0, |sums| sums.finish()));
+            if let Some(mut hashing) = hashing {
+                hashing.add(&self.schema.columns);
+                range.hash = range.hash.wrapping_add(hashing.sums.finish());
+            }
             let block = blocks.buffers.lend(block.finish());
             effects.push(Effect::Block { ts, range: range.range, block });
             blocks.credit = blocks.credit.map(|credit| credit - 1);
@@ -578,12 +607,8 @@ impl Table {
         {
             let segment = &self.segments[slot as usize];
             let mut sums = hashing.take().unwrap_or_else(|| Sums::new(rows));
-            while left > 0
-                && let Some(column) = segment.columns.get(sums.columns())
-            {
-                sums.add(column, &self.schema.columns[sums.columns()], rows);
-                left = left.saturating_sub(rows.len());
-            }
+            let added = sums.add(&segment.columns, &self.schema.columns, rows, left);
+            left = left.saturating_sub(added);
             if sums.columns() < segment.columns.len() {
                 *hashing = Some(sums);
                 return false;

@@ -90,6 +90,8 @@ struct Adopting {
     rows: Vec<Address>,
     /// The hashes of the keys of all, in this order.
     hashes: Vec<u64>,
+    /// How many more may be about to come.
+    follow: usize,
 }
 
 /// Rows that are in their table.
@@ -97,8 +99,10 @@ struct Adopting {
 struct Entering {
     /// Their keys, by part of the index,
     keys: Vec<Vec<(u64, Address)>>,
-    /// of which so many parts have theirs.
+    /// of which so many parts have theirs,
     entered: usize,
+    /// and how many more may be about to come.
+    follow: usize,
 }
 
 impl Shard {
@@ -273,14 +277,14 @@ impl Entering {
         for (hash, row) in adopting.hashes.iter().zip(&adopting.rows) {
             keys[KeyIndex::part(*hash)].push((*hash, *row));
         }
-        Entering { keys, entered: 0 }
+        Entering { keys, entered: 0, follow: adopting.follow }
     }
 }
 
 impl Table {
     /// The rows of a block by piece.
     fn adopting(&self, placing: &mut Placing) -> Adopting {
-        let Unpacked { segment, own, keys, .. } = &mut *placing.rows;
+        let Unpacked { segment, own, keys, follow, .. } = &mut *placing.rows;
         let rows = segment.rows;
         let of_piece = std::mem::take(&mut placing.of_piece);
         let in_order = of_piece.values().flatten();
@@ -294,7 +298,7 @@ impl Table {
             _ => whole.take().map(|whole| (piece, whole)),
         };
         let parts = of_piece.into_iter().filter_map(part).collect();
-        Adopting { parts, hashes, ..Adopting::default() }
+        Adopting { parts, hashes, follow: *follow, ..Adopting::default() }
     }
 
     /// Takes a segment whose rows, which begin at `begin`, are known to be new, or some rows of one that is too small to be
@@ -352,7 +356,7 @@ impl Table {
         while entering.entered < PARTS && entered < together {
             let keys = std::mem::take(&mut entering.keys[entering.entered]);
             // The parts are as full as each other: if they have to grow, all of them have to.
-            entered += self.keys.insert_all(entering.entered, keys);
+            entered += self.keys.insert_all(entering.entered, keys, entering.follow / PARTS);
             entering.entered += 1;
         }
         entering.entered == PARTS

@@ -168,11 +168,16 @@ impl KeyIndex {
     }
 
     /// As [`insert`](KeyIndex::insert), with many keys of one part and their hashes: in the order in which they lie, which
-    /// spares most accesses to memory. Returns how many keys it has dealt with: all of the part if it had to grow.
-    pub(crate) fn insert_all(&mut self, part: usize, mut keys: Vec<(u64, Address)>) -> usize {
+    /// spares most accesses to memory. If about so many `follow`, there is room for them, too. Returns how many keys it has
+    /// dealt with: all of the part if it had to grow.
+    pub(crate) fn insert_all(&mut self, part: usize, mut keys: Vec<(u64, Address)>, follow: usize) -> usize {
         let all_move = Cell::new(false);
         let before = self.parts[part].len();
-        self.parts[part].reserve(keys.len(), |entry| entry.hash_again(&all_move));
+        if self.parts[part].capacity() - before < keys.len() {
+            // Parts are not quite as full as each other.
+            let room = keys.len() + follow + follow / 16;
+            self.parts[part].reserve(room, |entry| entry.hash_again(&all_move));
+        }
         self.numbers.note(part, &all_move);
         let last = self.parts[part].num_buckets() - 1;
         keys.sort_unstable_by_key(|(hash, _)| spread(*hash as u32) as usize & last);
@@ -375,10 +380,10 @@ mod tests {
         let keys = |from: u32, count: usize| -> Vec<(u64, Address)> {
             (from..).take(count).map(|key| (u64::from(key), Address { slot: 0, row: key })).collect()
         };
-        assert_eq!(index.insert_all(0, keys(0, 100)), 100);
+        assert_eq!(index.insert_all(0, keys(0, 100), 0), 100);
         let room = index.parts[0].capacity() - 100;
-        assert_eq!(index.insert_all(0, keys(100, room)), room);
-        assert_eq!(index.insert_all(0, keys(100 + room as u32, 5)), 100 + room + 5);
+        assert_eq!(index.insert_all(0, keys(100, room), 0), room);
+        assert_eq!(index.insert_all(0, keys(100 + room as u32, 5), 0), 100 + room + 5);
         assert!((0..105 + room as u32).all(|row| leads_to_row(&index, row)));
     }
 

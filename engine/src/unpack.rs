@@ -70,6 +70,8 @@ pub(crate) struct Unpacked {
     pub(crate) keys: Vec<u64>,
     /// Their content hash, if it is asked for.
     pub(crate) content: u128,
+    /// How many more rows of the shard may be about to come.
+    pub(crate) follow: usize,
 }
 
 impl Unpacking {
@@ -156,7 +158,8 @@ impl Unpacking {
             }
         };
         let sums = Sums::new(if self.wants.content { &own } else { &[] });
-        Deriving { rows: Unpacked::new(segment, own), sums }
+        let follow = reading.follow() * own.len() / rows.max(1);
+        Deriving { rows: Unpacked { follow, ..Unpacked::new(segment, own) }, sums }
     }
 
     /// Adds something that follows from the rows. Returns whether something was left.
@@ -174,22 +177,16 @@ impl Unpacking {
             keys.extend(key_hashes(schema, segment, &own[some(keys.len())]));
             return true;
         }
-        let mut left = self.options.cells_hashed_together();
-        let mut is_some = false;
-        while self.wants.content
-            && left > 0
-            && let Some(column) = segment.columns.get(sums.columns())
-        {
-            sums.add(column, &schema.columns[sums.columns()], own);
-            left = left.saturating_sub(own.len());
-            is_some = true;
+        let is_left = self.wants.content && sums.columns() < segment.columns.len();
+        if is_left {
+            sums.add(&segment.columns, &schema.columns, own, self.options.cells_hashed_together());
         }
-        is_some
+        is_left
     }
 }
 
 impl Unpacked {
     fn new(segment: Segment, own: Vec<u32>) -> Unpacked {
-        Unpacked { segment, own, positions: Vec::new(), keys: Vec::new(), content: 0 }
+        Unpacked { segment, own, positions: Vec::new(), keys: Vec::new(), content: 0, follow: 0 }
     }
 }

@@ -27,13 +27,19 @@ fn make_room<T>(codes: &mut Vec<T>, more: usize) {
     }
 }
 
-/// Room for more behind so many codes: doubling would leave half of a full segment's memory unused.
-fn spare(codes: usize) -> usize {
+/// Room for more behind so many codes: doubling would leave half of a full segment's memory unused. Wherever codes are made
+/// there is room, or the first write of a row would copy all columns of its segment.
+pub(crate) fn spare(codes: usize) -> usize {
     1024.max(codes / 16)
 }
 
 impl Codes {
     pub(super) fn narrow(codes: &[u64], max: u64) -> Codes {
+        fn collect<T>(codes: &[u64], narrow: impl Fn(u64) -> T) -> Vec<T> {
+            let mut narrowed = Vec::with_capacity(codes.len() + spare(codes.len()));
+            narrowed.extend(codes.iter().map(|code| narrow(*code)));
+            narrowed
+        }
         match max {
             0 => Codes::Constant,
             1 => {
@@ -41,10 +47,10 @@ impl Codes {
                 codes.iter().enumerate().filter(|(_, code)| **code == 1).for_each(|(row, _)| bits.set(row));
                 Codes::Bit(bits)
             }
-            2..=0xff => Codes::U8(codes.iter().map(|code| *code as u8).collect()),
-            0x100..=0xffff => Codes::U16(codes.iter().map(|code| *code as u16).collect()),
-            0x1_0000..=0xffff_ffff => Codes::U32(codes.iter().map(|code| *code as u32).collect()),
-            _ => Codes::U64(codes.to_vec()),
+            2..=0xff => Codes::U8(collect(codes, |code| code as u8)),
+            0x100..=0xffff => Codes::U16(collect(codes, |code| code as u16)),
+            0x1_0000..=0xffff_ffff => Codes::U32(collect(codes, |code| code as u32)),
+            _ => Codes::U64(collect(codes, |code| code)),
         }
     }
 
@@ -155,7 +161,7 @@ impl Codes {
         }
     }
 
-    /// The codes of some rows, with room for some more.
+    /// The codes of some rows.
     pub(super) fn gather(&self, picked: &Picked) -> Codes {
         fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
             let mut taken = Vec::with_capacity(rows.len() + spare(rows.len()));
@@ -203,6 +209,22 @@ impl Codes {
             Codes::U16(codes) => codes.iter().for_each(|code| f(u64::from(*code))),
             Codes::U32(codes) => codes.iter().for_each(|code| f(u64::from(*code))),
             Codes::U64(codes) => codes.iter().for_each(|code| f(*code)),
+        }
+    }
+
+    /// Calls `f` with something of each row from `first` on, and its code.
+    pub(crate) fn zip<T>(&self, first: usize, rows: &mut [T], mut f: impl FnMut(&mut T, u64)) {
+        fn zip<T, C: Copy + Into<u64>>(codes: &[C], rows: &mut [T], mut f: impl FnMut(&mut T, u64)) {
+            rows.iter_mut().zip(codes).for_each(|(row, code)| f(row, (*code).into()));
+        }
+        match self {
+            Codes::Constant | Codes::Bit(_) => {
+                rows.iter_mut().zip(first..).for_each(|(row, at)| f(row, self.get(at)));
+            }
+            Codes::U8(codes) => zip(&codes[first..], rows, f),
+            Codes::U16(codes) => zip(&codes[first..], rows, f),
+            Codes::U32(codes) => zip(&codes[first..], rows, f),
+            Codes::U64(codes) => zip(&codes[first..], rows, f),
         }
     }
 

@@ -29,7 +29,7 @@ use arrow::array::ArrayRef;
 pub(crate) use arrays::{decimal, gather_runs};
 use by_code::ByCode;
 pub(crate) use by_code::RowsByCode;
-pub(crate) use codes::Codes;
+pub(crate) use codes::{Codes, spare};
 use encode::{encode_bytes, encode_ints, encode_wides};
 pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
