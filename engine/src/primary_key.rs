@@ -39,6 +39,9 @@ pub(crate) struct KeyIndex {
     numbers: Numbers,
 }
 
+/// A part of the index grows by so many times what is in it at most, whatever is about to come.
+const MOST_GROWTH: usize = 16;
+
 impl Default for KeyIndex {
     fn default() -> Self {
         KeyIndex { parts: [const { HashTable::new() }; PARTS], numbers: Numbers::default() }
@@ -174,8 +177,9 @@ impl KeyIndex {
         let all_move = Cell::new(false);
         let before = self.parts[part].len();
         if self.parts[part].capacity() - before < keys.len() {
-            // Parts are not quite as full as each other.
-            let room = keys.len() + follow + follow / 16;
+            // Parts are not quite as full as each other; and what follows is what somebody else says.
+            let most = MOST_GROWTH * (before + keys.len());
+            let room = keys.len() + follow.saturating_add(follow / 16).min(most);
             self.parts[part].reserve(room, |entry| entry.hash_again(&all_move));
         }
         self.numbers.note(part, &all_move);
@@ -385,6 +389,19 @@ mod tests {
         assert_eq!(index.insert_all(0, keys(100, room), 0), room);
         assert_eq!(index.insert_all(0, keys(100 + room as u32, 5), 0), 100 + room + 5);
         assert!((0..105 + room as u32).all(|row| leads_to_row(&index, row)));
+    }
+
+    #[test]
+    fn there_is_room_for_keys_that_follow_as_far_as_that_is_credible() {
+        let keys = |from: u64, count: usize| -> Vec<(u64, Address)> {
+            (from..).take(count).map(|key| (key, Address { slot: 0, row: key as u32 })).collect()
+        };
+        let mut index = KeyIndex::default();
+        assert_eq!(index.insert_all(0, keys(0, 100), 400), 100);
+        assert_eq!(index.insert_all(0, keys(100, 400), 0), 400, "it does not have to grow");
+        let mut index = KeyIndex::default();
+        index.insert_all(0, keys(0, 100), usize::MAX);
+        assert!(index.parts[0].capacity() < 100 * 4 * MOST_GROWTH);
     }
 
     fn leads_to_row(index: &KeyIndex, row: u32) -> bool {

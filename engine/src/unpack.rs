@@ -158,7 +158,7 @@ impl Unpacking {
             }
         };
         let sums = Sums::new(if self.wants.content { &own } else { &[] });
-        let follow = reading.follow() * own.len() / rows.max(1);
+        let follow = reading.follow().min(u32::MAX as usize) * own.len() / rows.max(1);
         Deriving { rows: Unpacked { follow, ..Unpacked::new(segment, own) }, sums }
     }
 
