@@ -251,8 +251,8 @@ impl OrderArgs {
         targets.publish(&self.output.report("order-targets"))
     }
 
-    /// Loads a store in full, then by writes that arrive. `counts` tells the processor time taken so far (the routers' or etcd's, the
-    /// storage processes', the clients'), and how many entries the routers' log has, where it has any.
+    /// Loads a store in full, then by writes that arrive. `counts` tells the processor time taken so far (the routers' or
+    /// etcd's, the storage processes', the clients'), and how many entries the routers' log has, where it has any.
     async fn load<S: Store>(
         &self,
         store: &S,
