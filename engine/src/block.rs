@@ -181,7 +181,7 @@ pub(crate) mod numbers {
     use arrow::datatypes::{ArrowNativeType, ToByteSlice};
     use serde::{Deserializer, Serializer, de};
 
-    use crate::column::spare;
+    use crate::column::with_room;
 
     /// These may be the codes of a segment.
     const MANY: usize = 4096;
@@ -239,11 +239,7 @@ pub(crate) mod numbers {
                     return Err(E::invalid_length(bytes.len(), &self));
                 }
                 let read = bytes.chunks_exact(N::BYTES).map(N::read);
-                let count = read.len();
-                let room = if count < MANY { count } else { count + spare(count) };
-                let mut numbers = Vec::with_capacity(room);
-                numbers.extend(read);
-                Ok(numbers)
+                Ok(if read.len() < MANY { read.collect() } else { with_room(read) })
             }
         }
         deserializer.deserialize_bytes(Visitor(PhantomData))

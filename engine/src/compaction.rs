@@ -14,6 +14,7 @@
 //! takes the columns beside it along. Where rows are added faster than they can be followed, all is done at once.
 
 use crate::{
+    bits::{Picked, Ranks},
     column::{GOOD_PART, SegmentColumn},
     operation::Ts,
     primary_key::{Address, GONE},
@@ -225,7 +226,8 @@ impl Table {
         compaction.keep.extend(compaction.rows as u32..segment.rows as u32);
         let (column, is_part) = (&mut segment.columns[index], segment.is_part);
         let ty = &self.schema.columns[index].ty;
-        let gathered = column.compacted(ty, &compaction.keep, compaction.part, is_part);
+        let gathered =
+            column.compacted(ty, &Picked::new(&compaction.keep, &Ranks::default()), compaction.part, is_part);
         compaction.keep.truncate(stays);
         compaction.columns.push(gathered);
         segment.rows

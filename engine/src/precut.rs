@@ -51,8 +51,6 @@ pub(crate) struct Cutting {
     columns: Vec<Vec<SegmentColumn>>,
     /// How many these are: one of each part, then the next one of each.
     gathered: usize,
-    /// Whether they have domains of their own.
-    is_compact: bool,
     /// Logical size of the columns in bytes.
     size: usize,
 }
@@ -65,7 +63,6 @@ impl Cutting {
             ranks: parts.iter().map(|_| Ranks::default()).collect(),
             columns: parts.iter().map(|_| Vec::new()).collect(),
             gathered: 0,
-            is_compact: true,
             size: 0,
         }
     }
@@ -104,7 +101,7 @@ impl Cutting {
             let (ty, rows) = (&schema.columns[index].ty, &self.rows[part]);
             let column = match rows.is_empty() {
                 true => SegmentColumn::new(ty),
-                false => column.compacted(ty, rows, GOOD_PART, true),
+                false => column.compacted(ty, &Picked::new(rows, &self.ranks[part]), GOOD_PART, true),
             };
             self.size += column.size();
             self.columns[part].push(column);
@@ -115,23 +112,23 @@ impl Cutting {
     }
 
     /// The columns of each part, with all rows that it knows: what has not been gathered is what takes least time, and has
-    /// its domain in common with the segment's. Returns also whether nothing has.
+    /// its domain in common with the segment's. Returns also whether everything has been gathered.
     pub(crate) fn finish(
         &mut self,
         segment: &Segment,
         schema: &TableSchema,
     ) -> (Vec<Vec<SegmentColumn>>, bool) {
+        let all_gathered = self.gathered == self.parts.len() * segment.columns.len();
         for ((rows, ranks), columns) in self.rows.iter().zip(&self.ranks).zip(&mut self.columns) {
             for (part, whole) in columns.iter_mut().zip(&segment.columns) {
                 part.append_rows_of(whole, &rows[part.rows()..]);
             }
+            let picked = Picked::new(rows, ranks);
             for index in columns.len()..segment.columns.len() {
-                let picked = Picked::new(rows, ranks);
                 columns.push(segment.columns[index].divided(&schema.columns[index].ty, &picked));
-                self.is_compact = false;
             }
         }
-        (std::mem::take(&mut self.columns), self.is_compact)
+        (std::mem::take(&mut self.columns), all_gathered)
     }
 }
 

@@ -381,9 +381,6 @@ mod tests {
     #[test]
     fn a_part_that_grows_has_all_of_its_keys_to_deal_with() {
         let mut index = KeyIndex::default();
-        let keys = |from: u32, count: usize| -> Vec<(u64, Address)> {
-            (from..).take(count).map(|key| (u64::from(key), Address { slot: 0, row: key })).collect()
-        };
         assert_eq!(index.insert_all(0, keys(0, 100), 0), 100);
         let room = index.parts[0].capacity() - 100;
         assert_eq!(index.insert_all(0, keys(100, room), 0), room);
@@ -393,15 +390,17 @@ mod tests {
 
     #[test]
     fn there_is_room_for_keys_that_follow_as_far_as_that_is_credible() {
-        let keys = |from: u64, count: usize| -> Vec<(u64, Address)> {
-            (from..).take(count).map(|key| (key, Address { slot: 0, row: key as u32 })).collect()
-        };
         let mut index = KeyIndex::default();
         assert_eq!(index.insert_all(0, keys(0, 100), 400), 100);
         assert_eq!(index.insert_all(0, keys(100, 400), 0), 400, "it does not have to grow");
         let mut index = KeyIndex::default();
         index.insert_all(0, keys(0, 100), usize::MAX);
         assert!(index.parts[0].capacity() < 100 * 4 * MOST_GROWTH);
+    }
+
+    /// So many keys of one part, which are their hashes, too.
+    fn keys(from: u32, count: usize) -> Vec<(u64, Address)> {
+        (from..).take(count).map(|key| (u64::from(key), Address { slot: 0, row: key })).collect()
     }
 
     fn leads_to_row(index: &KeyIndex, row: u32) -> bool {

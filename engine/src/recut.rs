@@ -342,7 +342,7 @@ impl Table {
             (whole.range, whole.within) = (indices[only], Some(parts[only]));
             return None;
         }
-        let (mut columns, is_compact) = cutting.finish(whole, &self.schema);
+        let (mut columns, all_gathered) = cutting.finish(whole, &self.schema);
         let rows = &cutting.rows;
         let mut addresses = vec![GONE; whole.rows];
         let mut made = Vec::new();
@@ -354,7 +354,7 @@ impl Table {
             let columns = std::mem::take(&mut columns[part]);
             let mut segment = self.segments[slot as usize].divide(columns, &rows[part], indices[part]);
             segment.within = Some(parts[part]);
-            segment.is_part = !is_compact;
+            segment.is_part = !all_gathered;
             made.push(segment);
         }
         let mut made = made.into_iter();

@@ -27,19 +27,21 @@ fn make_room<T>(codes: &mut Vec<T>, more: usize) {
     }
 }
 
-/// Room for more behind so many codes: doubling would leave half of a full segment's memory unused. Wherever codes are made
-/// there is room, or the first write of a row would copy all columns of its segment.
-pub(crate) fn spare(codes: usize) -> usize {
+/// Room for more behind so many codes: doubling would leave half of a full segment's memory unused.
+fn spare(codes: usize) -> usize {
     1024.max(codes / 16)
+}
+
+/// Codes with room for more. Wherever they are made there is some, or the first write of a row would copy all columns of its
+/// segment.
+pub(crate) fn with_room<T>(codes: impl ExactSizeIterator<Item = T>) -> Vec<T> {
+    let mut all = Vec::with_capacity(codes.len() + spare(codes.len()));
+    all.extend(codes);
+    all
 }
 
 impl Codes {
     pub(super) fn narrow(codes: &[u64], max: u64) -> Codes {
-        fn collect<T>(codes: &[u64], narrow: impl Fn(u64) -> T) -> Vec<T> {
-            let mut narrowed = Vec::with_capacity(codes.len() + spare(codes.len()));
-            narrowed.extend(codes.iter().map(|code| narrow(*code)));
-            narrowed
-        }
         match max {
             0 => Codes::Constant,
             1 => {
@@ -47,10 +49,10 @@ impl Codes {
                 codes.iter().enumerate().filter(|(_, code)| **code == 1).for_each(|(row, _)| bits.set(row));
                 Codes::Bit(bits)
             }
-            2..=0xff => Codes::U8(collect(codes, |code| code as u8)),
-            0x100..=0xffff => Codes::U16(collect(codes, |code| code as u16)),
-            0x1_0000..=0xffff_ffff => Codes::U32(collect(codes, |code| code as u32)),
-            _ => Codes::U64(collect(codes, |code| code)),
+            2..=0xff => Codes::U8(with_room(codes.iter().map(|code| *code as u8))),
+            0x100..=0xffff => Codes::U16(with_room(codes.iter().map(|code| *code as u16))),
+            0x1_0000..=0xffff_ffff => Codes::U32(with_room(codes.iter().map(|code| *code as u32))),
+            _ => Codes::U64(with_room(codes.iter().copied())),
         }
     }
 
@@ -164,9 +166,7 @@ impl Codes {
     /// The codes of some rows.
     pub(super) fn gather(&self, picked: &Picked) -> Codes {
         fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
-            let mut taken = Vec::with_capacity(rows.len() + spare(rows.len()));
-            taken.extend(rows.iter().map(|row| codes[*row as usize]));
-            taken
+            with_room(rows.iter().map(|row| codes[*row as usize]))
         }
         let rows = picked.rows;
         match self {

@@ -29,7 +29,7 @@ use arrow::array::ArrayRef;
 pub(crate) use arrays::{decimal, gather_runs};
 use by_code::ByCode;
 pub(crate) use by_code::RowsByCode;
-pub(crate) use codes::{Codes, spare};
+pub(crate) use codes::{Codes, with_room};
 use encode::{encode_bytes, encode_ints, encode_wides};
 pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
@@ -265,25 +265,28 @@ impl SegmentColumn {
 
     /// Only these rows, all of them encoded. Strings that none of them has go when they are more than this part of the
     /// column, or when it `is_part` of another.
-    pub(crate) fn compacted(&mut self, ty: &Type, keep: &[u32], part: usize, is_part: bool) -> SegmentColumn {
+    pub(crate) fn compacted(
+        &mut self,
+        ty: &Type,
+        keep: &Picked,
+        part: usize,
+        is_part: bool,
+    ) -> SegmentColumn {
+        let rows = keep.rows;
         let grown_little = self.delta.len * 4 <= self.base_rows;
         if grown_little && is_part {
             self.absorb(ty);
             if let Some(base) = &self.base {
-                return SegmentColumn::of(
-                    base.extract(&Picked::new(keep, &Ranks::default())),
-                    keep.len(),
-                    ty,
-                );
+                return SegmentColumn::of(base.extract(keep), rows.len(), ty);
             }
-        } else if grown_little && self.unused_bytes(keep) * part <= self.size() {
+        } else if grown_little && self.unused_bytes(rows) * part <= self.size() {
             self.absorb(ty);
             // Most of the domain is still in use.
-            if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && keep.len() * 2 >= it.made_of) {
-                return SegmentColumn::of(base.keep(&Picked::new(keep, &Ranks::default())), keep.len(), ty);
+            if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && rows.len() * 2 >= it.made_of) {
+                return SegmentColumn::of(base.keep(keep), rows.len(), ty);
             }
         }
-        self.encoded_anew(ty, keep)
+        self.encoded_anew(ty, rows)
     }
 
     /// Appends some rows of another column of its type.
