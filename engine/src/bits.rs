@@ -1,6 +1,6 @@
 //! Bitmaps over the rows of a segment, in words of 64.
 
-use std::sync::OnceLock;
+use std::{ops::Range, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +106,23 @@ impl Bits {
         }
     }
 
+    /// Adds some of the bits of another one.
+    fn append(&mut self, other: &Bits, run: Range<usize>) {
+        let mut next = run.start;
+        while next < run.end {
+            // As many as the last word has room for, and one of the other's has.
+            let (at, from) = (self.len % 64, next % 64);
+            let bits = (run.end - next).min(64 - at).min(64 - from);
+            let word = (other.words[next / 64] >> from) & (u64::MAX >> (64 - bits));
+            match at {
+                0 => self.words.push(word),
+                _ => self.words[self.len / 64] |= word << at,
+            }
+            self.len += bits;
+            next += bits;
+        }
+    }
+
     /// The bits of some rows.
     pub(crate) fn gather(&self, picked: &Picked) -> Bits {
         /// Where fewer bits than one in so many are set, they are looked for rather than asked for row by row.
@@ -121,6 +138,12 @@ impl Bits {
                     bits.set((ranks.before[index] + before) as usize);
                 });
             }
+            return bits;
+        }
+        if let Some(runs) = picked.runs() {
+            let mut bits = Bits::zeros(0);
+            bits.words.reserve_exact(rows.len().div_ceil(64));
+            runs.iter().for_each(|run| bits.append(self, run.clone()));
             return bits;
         }
         let word = |rows: &[u32]| {
@@ -154,7 +177,11 @@ pub(crate) struct Picked<'a> {
 
 /// What is found out once about some rows, when it is asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Ranks(OnceLock<Option<Ascending>>);
+pub(crate) struct Ranks {
+    ascending: OnceLock<Option<Ascending>>,
+    runs: OnceLock<Option<Vec<Range<usize>>>>,
+    end: OnceLock<usize>,
+}
 
 /// Which rows they are, as bits, and how many of them come before each word of these.
 #[derive(Debug)]
@@ -182,7 +209,25 @@ impl<'a> Picked<'a> {
             });
             Some(Ascending { mask, before })
         };
-        self.ranks.0.get_or_init(make).as_ref()
+        self.ranks.ascending.get_or_init(make).as_ref()
+    }
+
+    /// The rows as runs of one behind the other, if these are long: to copy them is then much less than to take row by row.
+    pub(crate) fn runs(&self) -> Option<&[Range<usize>]> {
+        /// Rows that a run has on average, at least.
+        const LONG: usize = 32;
+        let make = || {
+            let breaks = self.rows.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+            let runs = || self.rows.chunk_by(|a, b| *b == a + 1);
+            let range = |run: &[u32]| run[0] as usize..run[0] as usize + run.len();
+            ((breaks + 1) * LONG <= self.rows.len()).then(|| runs().map(range).collect())
+        };
+        self.ranks.runs.get_or_init(make).as_deref()
+    }
+
+    /// All of the rows are before this one.
+    pub(crate) fn end(&self) -> usize {
+        *self.ranks.end.get_or_init(|| self.rows.iter().max().map_or(0, |last| *last as usize + 1))
     }
 }
 
@@ -224,6 +269,39 @@ pub(crate) fn for_bits(words: &[u64], mut f: impl FnMut(u32)) {
         while rest != 0 {
             f(index as u32 * 64 + rest.trailing_zeros());
             rest &= rest - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However few rows are left out or bits set.
+        #[test]
+        fn bits_of_rows_are_gathered(
+            words in prop::collection::vec(any::<u64>(), 4),
+            rare in any::<bool>(),
+            left_out in prop::collection::btree_set(0..250u32, 0..12),
+        ) {
+            let words = words.into_iter().map(|word| if rare { word & 1 << 17 } else { word }).collect();
+            let mut bits = Bits::from_words(words, 256);
+            bits.resize(250);
+            let rows: Vec<u32> = (0..250).filter(|row| !left_out.contains(row)).collect();
+            let ranks = Ranks::default();
+            let picked = Picked::new(&rows, &ranks);
+            let gathered = bits.gather(&picked);
+            prop_assert!(gathered.is_of(rows.len()));
+            for (at, row) in rows.iter().enumerate() {
+                prop_assert_eq!(gathered.get(at), bits.get(*row as usize));
+            }
+            prop_assert_eq!(picked.end(), rows.last().map_or(0, |row| *row as usize + 1));
+            if let Some(runs) = picked.runs() {
+                prop_assert_eq!(runs.iter().cloned().flatten().collect::<Vec<_>>(), rows.iter().map(|row| *row as usize).collect::<Vec<_>>());
+            }
         }
     }
 }

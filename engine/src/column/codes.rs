@@ -165,17 +165,22 @@ impl Codes {
 
     /// The codes of some rows.
     pub(super) fn gather(&self, picked: &Picked) -> Codes {
-        fn take<T: Copy>(codes: &[T], rows: &[u32]) -> Vec<T> {
-            with_room(rows.iter().map(|row| codes[*row as usize]))
+        fn take<T: Copy>(codes: &[T], picked: &Picked) -> Vec<T> {
+            let rows = picked.rows;
+            let Some(runs) = picked.runs() else {
+                return with_room(rows.iter().map(|row| codes[*row as usize]));
+            };
+            let mut all = Vec::with_capacity(rows.len() + spare(rows.len()));
+            runs.iter().for_each(|run| all.extend_from_slice(&codes[run.clone()]));
+            all
         }
-        let rows = picked.rows;
         match self {
             Codes::Constant => Codes::Constant,
             Codes::Bit(bits) => Codes::Bit(bits.gather(picked)),
-            Codes::U8(codes) => Codes::U8(take(codes, rows)),
-            Codes::U16(codes) => Codes::U16(take(codes, rows)),
-            Codes::U32(codes) => Codes::U32(take(codes, rows)),
-            Codes::U64(codes) => Codes::U64(take(codes, rows)),
+            Codes::U8(codes) => Codes::U8(take(codes, picked)),
+            Codes::U16(codes) => Codes::U16(take(codes, picked)),
+            Codes::U32(codes) => Codes::U32(take(codes, picked)),
+            Codes::U64(codes) => Codes::U64(take(codes, picked)),
         }
     }
 

@@ -431,21 +431,21 @@ impl EncodedColumn {
         self.nulls.as_ref().map(|nulls| nulls.gather(picked)).filter(|nulls| nulls.count() > 0)
     }
 
-    /// Some of its rows as a column of their own, whose dictionary has only what they need. What only speeds it up is
-    /// left out, as it is when a column travels.
+    /// Some of its rows as a column of their own that travels: its dictionary has only what they need, or is this column's. What
+    /// only speeds it up is left out.
     pub(super) fn part(&self, picked: &Picked) -> EncodedColumn {
         let nulls = self.nulls_of(picked);
         let (codes, domain, sorted) = self.needed(picked);
         EncodedColumn {
             codes,
-            domain: Arc::new(domain),
+            domain,
             sorted,
             extra: self.extra.clone(),
             max_code: 0,
             made_of: picked.rows.len(),
             frequency: Frequency::default(),
             // It may say yes to what only other rows have.
-            filter: self.filter.as_deref().cloned().map(Arc::new),
+            filter: self.filter.clone(),
             table: None,
             by_code: ByCode::default(),
             nulls,
@@ -453,21 +453,25 @@ impl EncodedColumn {
         }
     }
 
-    /// Some of its rows as a column of their own.
+    /// Some of its rows as a column of their own, which has nothing in common with this one.
     pub(super) fn extract(&self, picked: &Picked) -> EncodedColumn {
         let mut part = self.part(picked);
+        if Arc::ptr_eq(&part.domain, &self.domain) {
+            part.domain = Arc::new(Domain::clone(&self.domain));
+        }
+        part.filter = part.filter.as_deref().cloned().map(Arc::new);
         part.derive(picked.rows.len());
         part.by_code = self.by_code.anew();
         part
     }
 
     /// The codes of some rows, and the domain that they need.
-    fn needed(&self, picked: &Picked) -> (Codes, Domain, u64) {
+    fn needed(&self, picked: &Picked) -> (Codes, Arc<Domain>, u64) {
         let rows = picked.rows;
         let entries = self.sorted as usize;
         let is_line = matches!(*self.domain, Domain::Linear { .. });
         if is_line || self.all_null || entries * 4 <= rows.len() || rows.len() == self.made_of {
-            return (self.codes.gather(picked), Domain::clone(&self.domain), self.sorted);
+            return (self.codes.gather(picked), self.domain.clone(), self.sorted);
         }
         let mut codes = self.codes.widened(rows);
         let mut place = vec![0u32; entries + 1];
@@ -502,7 +506,7 @@ impl EncodedColumn {
                 Domain::Bytes { offsets, bytes }
             }
         };
-        (Codes::narrow(&codes, max), domain, sorted)
+        (Codes::narrow(&codes, max), Arc::new(domain), sorted)
     }
 
     /// Computes what follows from the codes and what they stand for.

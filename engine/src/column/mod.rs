@@ -308,17 +308,17 @@ impl SegmentColumn {
 
     /// Some of its rows as a column of their own, all of them encoded.
     pub(crate) fn extract(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
-        self.base_of(picked.rows).map_or_else(|| self.encoded(ty, picked.rows), |base| base.extract(picked))
+        self.base_of(picked).map_or_else(|| self.encoded(ty, picked.rows), |base| base.extract(picked))
     }
 
     /// As [`extract`](SegmentColumn::extract), for a column that travels.
     pub(crate) fn part(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
-        self.base_of(picked.rows).map_or_else(|| self.encoded(ty, picked.rows), |base| base.part(picked))
+        self.base_of(picked).map_or_else(|| self.encoded(ty, picked.rows), |base| base.part(picked))
     }
 
     /// The encoded part, if all of these rows are in it.
-    fn base_of(&self, rows: &[u32]) -> Option<&EncodedColumn> {
-        self.base.as_ref().filter(|_| rows.iter().all(|row| (*row as usize) < self.base_rows))
+    fn base_of(&self, picked: &Picked) -> Option<&EncodedColumn> {
+        self.base.as_ref().filter(|_| picked.end() <= self.base_rows)
     }
 
     /// A column that is encoded.
