@@ -36,7 +36,12 @@ impl Sums {
             sorted.sort_unstable();
             sorted
         });
-        Sums { columns: 0, of_all: 0, of_row: vec![0; rows.len()], sorted }
+        Sums { sorted, ..Sums::of_all(rows.len()) }
+    }
+
+    /// Of all rows of columns that have so many.
+    pub(crate) fn of_all(rows: usize) -> Sums {
+        Sums { columns: 0, of_all: 0, of_row: vec![0; rows], sorted: None }
     }
 
     /// How many columns have been added.

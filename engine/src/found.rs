@@ -5,10 +5,7 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 use arrow::array::ArrayRef;
 
 use crate::{
-    bits::{Picked, Ranks},
-    block::{BLOCK_BYTES, Writing},
-    buffers::Buffers,
-    column::{EncodedColumn, Physical, SegmentColumn, gather_runs, physical},
+    column::{Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
@@ -17,8 +14,6 @@ use crate::{
     preparation::Work,
     projection::Projection,
     rider::Rider,
-    schema::Column,
-    segment::Segment,
     table::Table,
     types::Type,
 };
@@ -63,7 +58,7 @@ impl FoundRows {
     }
 
     /// Forgets so many of the last ones, which are in one run.
-    fn drop_last(&mut self, rows: usize) {
+    pub(crate) fn drop_last(&mut self, rows: usize) {
         let left = self.rows.len() - rows;
         self.rows.truncate(left);
         let start = self.runs.iter().rev().nth(1).map_or(0, |(_, end)| *end as usize);
@@ -127,66 +122,6 @@ impl FoundRows {
     }
 }
 
-/// Rows that a read has found, and that are sent as blocks. These are made when all of the rows have been found: some columns
-/// at a time, so that nobody waits for long.
-#[derive(Debug)]
-pub(crate) struct Blocks {
-    /// They are blocks of this shard, of so many.
-    shard: (u32, u32),
-    /// Those that have not been sent.
-    pub(crate) found: FoundRows,
-    /// How many more blocks may be sent now, if not all.
-    credit: Option<i64>,
-    /// Whether the content hashes are asked for, too.
-    pub(crate) hashed: bool,
-    /// The block that is being made.
-    making: Option<Making>,
-    /// For the next ones.
-    buffers: Buffers,
-    /// Whether it is its turn from time to time.
-    pub(crate) is_queued: bool,
-}
-
-/// What a column has in a block besides its cells, about.
-const COLUMN_BYTES: usize = 64;
-
-/// What a row takes, about.
-fn row_bytes(segment: &Segment) -> usize {
-    segment.size() / segment.rows.max(1) + 1
-}
-
-/// A block that is being made.
-#[derive(Debug)]
-struct Making {
-    /// Of so many rows at the end of those that were found.
-    rows: usize,
-    ranks: Ranks,
-    /// So many columns are in it.
-    columns: usize,
-    block: Writing,
-    /// If the content hashes are asked for.
-    hashing: Option<Hashing>,
-}
-
-/// The content hash of a block that is being made.
-#[derive(Debug)]
-struct Hashing {
-    sums: Sums,
-    /// Columns that are in the block, but not in the sums.
-    left: Vec<EncodedColumn>,
-}
-
-/// Columns of a block that are hashed together.
-const HASHED_TOGETHER: usize = 8;
-
-impl Hashing {
-    /// Adds what is left.
-    fn add(&mut self, definitions: &[Column]) {
-        self.sums.add_all(&self.left, definitions);
-        self.left.clear();
-    }
-}
-
 /// Rows that a read has found, and whose hashes it asks for. That, too, is done when all of them have been found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hashes {
@@ -200,42 +135,6 @@ impl Hashes {
     /// The rows, to be put elsewhere or forgotten: those that are being hashed are begun anew.
     pub(crate) fn found_anew(&mut self) -> &mut FoundRows {
         self.hashing = None;
-        &mut self.found
-    }
-}
-
-/// What has been made of a read's blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
-    Some,
-    /// As many as it may send.
-    AllThatMayBe,
-    All,
-}
-
-impl Clone for Blocks {
-    /// What is being made is not copied.
-    fn clone(&self) -> Blocks {
-        Blocks { found: self.found.clone(), ..Blocks::new(self.shard, self.credit, self.hashed) }
-    }
-}
-
-impl Blocks {
-    pub(crate) fn new(shard: (u32, u32), credit: Option<i64>, hashed: bool) -> Blocks {
-        Blocks {
-            shard,
-            found: FoundRows::default(),
-            credit,
-            hashed,
-            making: None,
-            buffers: Buffers::default(),
-            is_queued: false,
-        }
-    }
-
-    /// The rows, to be put elsewhere or forgotten: the block that is being made is begun anew.
-    pub(crate) fn found_anew(&mut self) -> &mut FoundRows {
-        self.making = None;
         &mut self.found
     }
 }
@@ -475,93 +374,6 @@ impl Table {
         Ok(is_done)
     }
 
-    /// How many at the end of a run of rows that were found make the next block: not too many.
-    fn rows_of_block(&self, slot: u32, rows: &[u32]) -> usize {
-        let segment = &self.segments[slot as usize];
-        // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded again
-        // for the sake of a few. To encode these takes long, and whoever receives them adds them to others.
-        let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
-        let most = (BLOCK_BYTES / row_bytes(segment)).max(1);
-        let (rows, most) = match rows.len() - encoded {
-            0 => (encoded, most),
-            plain => (plain, most.min(self.options.plain_rows.max(1))),
-        };
-        // As large as each other: a small one would not be a segment of its own.
-        rows.div_ceil(rows.div_ceil(most))
-    }
-
-    /// Does some of the work on the blocks of a read that has found all of its rows.
-    pub(crate) fn make_blocks(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Made {
-        match self.make_block(rider, effects) {
-            Ok(made) => made,
-            Err(error) => {
-                rider.fail_everywhere(&error);
-                Made::All
-            }
-        }
-    }
-
-    fn make_block(&self, rider: &mut Rider, effects: &mut Vec<Effect>) -> Result<Made> {
-        let (ts, places) = (rider.ts, &rider.place_of_range);
-        let Work::Blocks(blocks) = &mut rider.work else { return Ok(Made::All) };
-        if blocks.credit.is_some_and(|credit| credit <= 0) && blocks.found.len() > 0 {
-            return Ok(Made::AllThatMayBe);
-        }
-        let Some((slot, run)) = blocks.found.runs().last() else { return Ok(Made::All) };
-        let segment = &self.segments[slot as usize];
-        let mut making = match blocks.making.take() {
-            Some(making) => making,
-            None => {
-                let rows = self.rows_of_block(slot, run);
-                let sums = || Sums::new(&run[run.len() - rows..]);
-                let hashing = blocks.hashed.then(|| Hashing { sums: sums(), left: Vec::new() });
-                let room = (rows + rows / 4) * row_bytes(segment) + segment.columns.len() * COLUMN_BYTES;
-                let buffer = blocks.buffers.take(room);
-                let follow = blocks.found.len() - rows;
-                let block = Writing::new(blocks.shard, rows, follow, segment.columns.len(), buffer)?;
-                Making { rows, ranks: Ranks::default(), columns: 0, block, hashing }
-            }
-        };
-        let rows = &run[run.len() - making.rows..];
-        let picked = Picked::new(rows, &making.ranks);
-        let mut left = self.options.block_cells.max(1);
-        while left > 0
-            && let Some(column) = segment.columns.get(making.columns)
-        {
-            let definition = &self.schema.columns[making.columns];
-            let part = column.part(&definition.ty, &picked);
-            making.block.add(&part)?;
-            making.columns += 1;
-            left = left.saturating_sub(rows.len());
-            if let Some(hashing) = &mut making.hashing {
-                hashing.left.push(part);
-                if hashing.left.len() == HASHED_TOGETHER {
-                    hashing.add(&self.schema.columns);
-                    left = 0;
-                }
-            }
-        }
-        if making.columns < segment.columns.len() {
-            blocks.making = Some(making);
-            return Ok(Made::Some);
-        }
-        let Making { block, hashing, rows, .. } = making;
-        let place = places[segment.range];
-        blocks.found.drop_last(rows);
-        // What is in a range of which it does not want to know any more is not sent.
-        if let Some(place) = place {
-            let range = &mut rider.ranges[place];
-            if let Some(mut hashing) = hashing {
-                hashing.add(&self.schema.columns);
-                range.hash = range.hash.wrapping_add(hashing.sums.finish());
-            }
-            let block = blocks.buffers.lend(block.finish());
-            effects.push(Effect::Block { ts, range: range.range, block });
-            blocks.credit = blocks.credit.map(|credit| credit - 1);
-        }
-        Ok(if blocks.found.len() == 0 { Made::All } else { Made::Some })
-    }
-
     /// Returns how many batches it was; [`SqlError::batch_full`] when nothing has been sent because a batch would be too
     /// large.
     fn send_part(
@@ -622,8 +434,8 @@ impl Table {
 
     /// Lets a read send more batches of what it has found.
     pub(crate) fn allow(&self, rider: &mut Rider, batches: u32, effects: &mut Vec<Effect>) {
-        if let Work::Blocks(Blocks { credit: Some(credit), .. }) = &mut rider.work {
-            *credit += i64::from(batches);
+        if let Work::Blocks(blocks) = &mut rider.work {
+            blocks.allow(batches);
         }
         if let Work::Rows { wanted, credit: Some(credit), .. } = &mut rider.work {
             *credit += i64::from(batches);

@@ -32,6 +32,7 @@ mod key;
 pub mod numeric;
 pub mod operation;
 pub mod order;
+pub mod pack;
 mod pieces;
 pub mod position;
 mod precut;

@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     error::{Result, SqlError},
     expr::{Expr, Input, can_fail, remap_columns},
-    found::{Blocks, FoundRows, Hashes, Wanted},
+    found::{FoundRows, Hashes, Wanted},
     kernel::Groups,
     key::{KEY_BYTES, write_value_as},
     operation::{OnConflict, Operation, OperationKind, ReadOutput},
+    pack::Blocks,
     position::constants_of,
     predicate_index::{ColumnTest, SplitPredicate, split},
     projection::{Filter, Projection, Projections},

@@ -31,7 +31,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, mpsc},
 };
 
 use arrow::{array::ArrayRef, record_batch::RecordBatch};
@@ -39,9 +39,9 @@ use hashbrown::HashMap;
 
 use crate::{
     error::{Result, SqlError, SqlState},
-    found::{Blocks, Made},
     install::Installing,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
+    pack::{Blocks, Made, Packer, Packing},
     pieces::{self, Piece},
     position::{KeyRange, Position},
     precut::Precut,
@@ -73,7 +73,8 @@ pub struct Options {
     pub group_by_code: usize,
     /// Cells of columns that are compacted at a time, between two visits; a column is not divided.
     pub compact_cells: usize,
-    /// Cells of the columns of a block that are gathered at a time, between two visits; a column is not divided.
+    /// Cells of the columns of a block that are gathered at a time, between two visits, and twice as many as are hashed; a
+    /// column is not divided.
     pub block_cells: usize,
     /// Keys of received rows that are hashed at a time, or entered into the index.
     pub keys_together: usize,
@@ -94,9 +95,9 @@ impl Options {
         self.batch_rows.max(1) * 32
     }
 
-    /// Cells that are added to a content hash at a time: most are a flag's, which takes no time.
+    /// Cells that are added to a content hash at a time.
     pub(crate) fn cells_hashed_together(&self) -> usize {
-        self.block_cells.max(1) * 2
+        (self.block_cells / 2).max(1)
     }
 }
 
@@ -109,7 +110,7 @@ impl Default for Options {
             passes_to_order: 16,
             group_by_code: 64,
             compact_cells: 1 << 17,
-            block_cells: 1 << 18,
+            block_cells: 1 << 20,
             keys_together: 1 << 15,
             plain_rows: 1 << 13,
             batch_rows: 512,
@@ -171,6 +172,8 @@ pub struct Shard {
     pub(crate) rotation: VecDeque<TableId>,
     /// Reads that have found all of their rows, which are hashed or made blocks of: some at a time, between visits.
     worked_off: VecDeque<Ts>,
+    /// Who packs these blocks.
+    packer: Packer,
     /// Visits since some was done for them.
     visited: usize,
     /// Rows whose decision has been made and that others may wait for.
@@ -209,6 +212,7 @@ impl Shard {
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
+            packer: Packer::default(),
             visited: 0,
             decided: VecDeque::new(),
             revolutions: 0,
@@ -312,7 +316,23 @@ impl Shard {
 
     /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
     pub fn is_working_off(&self) -> bool {
-        !self.worked_off.is_empty()
+        !self.worked_off.is_empty() || self.packer.is_waited_for()
+    }
+
+    /// Lets somebody else pack the blocks that reads ask for: when the rows of one have been gathered, it goes there and comes
+    /// back by [`Shard::packed`]. Without that the shard packs them itself, and so it does when nobody takes them.
+    pub fn pack_elsewhere(&mut self, packer: mpsc::Sender<Box<Packing>>) {
+        self.packer.leave_it_to(packer);
+    }
+
+    /// Takes a block back, however much of which has been packed.
+    pub fn packed(&mut self, packing: Packing, effects: &mut Vec<Effect>) {
+        self.packer.take_back();
+        let ts = packing.ts();
+        let Some(mut rider) = self.riders.take(ts) else { return };
+        self.packer.send(packing, &mut rider, effects);
+        self.riders.put_back(rider);
+        self.finish(ts, effects);
     }
 
     /// Whether it is time to do some of what nobody waits for: nobody rides, or those who ride have come around since the last
@@ -335,7 +355,9 @@ impl Shard {
         let Some(ts) = self.worked_off.remove(next) else { return };
         let Some(mut rider) = self.riders.take(ts) else { return };
         let made = match self.tables.get(&rider.table) {
-            Some(table) if matches!(rider.work, Work::Blocks(_)) => table.make_blocks(&mut rider, effects),
+            Some(table) if matches!(rider.work, Work::Blocks(_)) => {
+                table.make_blocks(&mut rider, &mut self.packer, effects)
+            }
             Some(table) if !table.hash_found(&mut rider) => Made::Some,
             _ => Made::All,
         };
@@ -445,7 +467,11 @@ impl Shard {
         let oldest = self.riders.horizon();
         let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
         let horizon = horizon.min(oldest).min(queued);
-        self.horizon = horizon;
+        let has_advanced = std::mem::replace(&mut self.horizon, horizon) < horizon;
+        if has_advanced && !self.riders.iter_mut().any(|rider| matches!(rider.work, Work::Blocks(_))) {
+            // Nobody waits for rows as they were before: there will be no such reads for now.
+            self.packer.rest();
+        }
         if self.drop_pieces() {
             return Progress::Busy;
         }
@@ -764,7 +790,7 @@ impl Shard {
             let (is_left, is_queued) = match &mut rider.work {
                 Work::Hash(hashes) => (hashes.found.len() > 0, false),
                 Work::Blocks(blocks) => {
-                    (blocks.found.len() > 0 && !has_failed, std::mem::replace(&mut blocks.is_queued, true))
+                    (blocks.are_left() && !has_failed, std::mem::replace(&mut blocks.is_queued, true))
                 }
                 _ => (false, false),
             };

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use carousel_engine::{
     Few, TableId, Ts,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
+    pack::Packing,
     position::{KeyRange, Position},
     recut::Recut,
     shard::{Progress, Shard},
@@ -57,9 +59,20 @@ pub enum ShardCommand {
 /// Effects of one shard, in order.
 pub(crate) type ShardEffects = (usize, Vec<Effect>);
 
+/// What a scan thread hears.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// From the process's task.
+    Commands(Vec<ShardCommand>),
+    /// A block has been unpacked.
+    Unpacked,
+    /// A block has been packed; nothing when whoever was to do it has failed.
+    Packed(Option<Box<Packing>>),
+}
+
 /// A scan thread.
 pub(crate) struct ScanThread {
-    commands: Option<Arc<mpsc::Sender<Vec<ShardCommand>>>>,
+    commands: Option<Arc<mpsc::Sender<Told>>>,
     memory: Arc<AtomicU64>,
     statistics: Arc<Mutex<Vec<TableStatistics>>>,
     thread: Option<JoinHandle<()>>,
@@ -67,17 +80,18 @@ pub(crate) struct ScanThread {
 
 impl ScanThread {
     /// Starts the thread of a shard, of a lower priority than routers and network, bound to a core if there is one, and beside
-    /// it one that unpacks blocks.
+    /// it those that pack and unpack blocks.
     pub(crate) fn start(
         name: String,
         index: usize,
-        shard: Shard,
+        mut shard: Shard,
         results: tokio::sync::mpsc::Sender<ShardEffects>,
         core: Option<CoreId>,
     ) -> std::io::Result<ScanThread> {
         let (commands, received) = mpsc::channel();
         let commands = Arc::new(commands);
         let unpacker = Unpacker::start(&name, Arc::downgrade(&commands))?;
+        shard.pack_elsewhere(start_packer(&name, Arc::downgrade(&commands))?);
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
         let statistics = Arc::new(Mutex::new(shard.statistics()));
@@ -102,7 +116,7 @@ impl ScanThread {
     /// Tells the thread. A thread that has ended by a panic ends the process through its result channel.
     pub(crate) fn tell(&self, together: Vec<ShardCommand>) {
         if let Some(commands) = &self.commands {
-            let _ = commands.send(together);
+            let _ = commands.send(Told::Commands(together));
         }
     }
 
@@ -142,19 +156,44 @@ type Packed = Mutex<Option<Unpacking>>;
 
 impl Unpacker {
     /// It tells the scan thread when it is done with a block, and ends with that.
-    fn start(name: &str, scan: Weak<mpsc::Sender<Vec<ShardCommand>>>) -> std::io::Result<Unpacker> {
-        let (blocks, received) = mpsc::channel::<Arc<Packed>>();
-        let thread = std::thread::Builder::new().name(format!("{name} unpack")).spawn(move || {
-            priority::lower(priority::BULK);
-            for block in received {
-                while block.lock().as_mut().is_some_and(|it| it.unpack_some() == Progress::Busy) {}
-                if let Some(scan) = scan.upgrade() {
-                    let _ = scan.send(Vec::new());
-                }
-            }
+    fn start(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<Unpacker> {
+        let (blocks, thread) = in_bulk(format!("{name} unpack"), scan, |block: Arc<Packed>| {
+            while block.lock().as_mut().is_some_and(|it| it.unpack_some() == Progress::Busy) {}
+            Told::Unpacked
         })?;
         Ok(Unpacker { blocks, thread })
     }
+}
+
+/// Starts a thread of low priority that packs blocks and gives them back to the scan thread, with which it ends.
+fn start_packer(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<mpsc::Sender<Box<Packing>>> {
+    let pack = |mut packing: Box<Packing>| {
+        while packing.pack_some() == Progress::Busy {}
+        packing
+    };
+    let (blocks, _) = in_bulk(format!("{name} pack"), scan, move |packing| {
+        Told::Packed(catch_unwind(AssertUnwindSafe(|| pack(packing))).ok())
+    })?;
+    Ok(blocks)
+}
+
+/// Starts a thread of low priority that does something to what it is sent, one after the other, and tells the scan thread so.
+fn in_bulk<T: Send + 'static>(
+    name: String,
+    scan: Weak<mpsc::Sender<Told>>,
+    work: impl Fn(T) -> Told + Send + 'static,
+) -> std::io::Result<(mpsc::Sender<T>, JoinHandle<()>)> {
+    let (sender, received) = mpsc::channel();
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        priority::lower(priority::BULK);
+        for next in received {
+            let told = work(next);
+            if let Some(scan) = scan.upgrade() {
+                let _ = scan.send(told);
+            }
+        }
+    })?;
+    Ok((sender, thread))
 }
 
 /// What the process knows of a shard's tables.
@@ -269,10 +308,12 @@ impl Scan {
         if self.can_take() && self.shard.take_time() {
             self.take_some(effects);
         }
-        if !self.shard.is_working_off() && self.taking.is_none() {
-            self.garbage = self.garbage && self.shard.collect_garbage(self.horizon) == Progress::Busy;
+        // It may have to wait for who packs blocks, who tells when there is something to do.
+        let can_collect = self.garbage && !self.shard.is_working_off() && self.taking.is_none();
+        if can_collect {
+            self.garbage = self.shard.collect_garbage(self.horizon) == Progress::Busy;
         }
-        if self.garbage || self.can_take() { Progress::Busy } else { scanning }
+        if can_collect && self.garbage || self.can_take() { Progress::Busy } else { scanning }
     }
 
     /// Whether somebody else unpacks blocks. What makes that one panic has the shard's thread do it and panic, too.
@@ -340,12 +381,18 @@ impl Scan {
 }
 
 impl Work for Scan {
-    type Command = Vec<ShardCommand>;
+    type Command = Told;
     type Effect = Effect;
 
-    fn tell(&mut self, together: Vec<ShardCommand>, effects: &mut Vec<Effect>) {
-        for command in together {
-            Scan::tell(self, command, effects);
+    fn tell(&mut self, told: Told, effects: &mut Vec<Effect>) {
+        match told {
+            Told::Commands(together) => {
+                together.into_iter().for_each(|command| Scan::tell(self, command, effects));
+            }
+            Told::Unpacked => {}
+            Told::Packed(packing) => {
+                self.shard.packed(*packing.expect("whoever packs blocks has not failed"), effects);
+            }
         }
     }
 
@@ -357,12 +404,12 @@ impl Work for Scan {
 /// The channels to the process's task, for the shard of this index.
 struct ToTask {
     index: usize,
-    commands: mpsc::Receiver<Vec<ShardCommand>>,
+    commands: mpsc::Receiver<Told>,
     results: tokio::sync::mpsc::Sender<ShardEffects>,
 }
 
-impl Channels<Vec<ShardCommand>, Effect> for ToTask {
-    fn next(&self, wait: bool) -> Heard<Vec<ShardCommand>> {
+impl Channels<Told, Effect> for ToTask {
+    fn next(&self, wait: bool) -> Heard<Told> {
         if wait {
             return self.commands.recv().map_or(Heard::End, Heard::Command);
         }
@@ -429,13 +476,18 @@ mod tests {
     const LOW: KeyRange = KeyRange { first: 0, last: u64::MAX / 2 };
     const HIGH: KeyRange = KeyRange { first: u64::MAX / 2 + 1, last: u64::MAX };
 
-    /// Commands with blocks of a thousand rows, for a shard that is to receive them.
-    fn receiving(mut receiver: Scan) -> (Vec<ShardCommand>, Scan) {
+    /// A shard with a thousand rows.
+    fn sender() -> Shard {
         let mut sender = shard(vec![LOW, HIGH]);
         let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
         let rows = RecordBatch::try_from_iter([("k", keys)]).expect("the column fits");
         sender.restore(TABLE, &rows, Ts::ZERO).expect("rows of the table");
-        let mut sender = Scan::new(sender);
+        sender
+    }
+
+    /// Commands with blocks of a thousand rows, for a shard that is to receive them.
+    fn receiving(mut receiver: Scan) -> (Vec<ShardCommand>, Scan) {
+        let mut sender = Scan::new(sender());
         let mut effects = Vec::new();
         sender.tell(read(1, HIGH, true), &mut effects);
         while sender.step(&mut effects) == Progress::Busy {}
@@ -506,5 +558,46 @@ mod tests {
             contents.push(content);
         }
         assert!(contents[0] != 0 && contents[0] == contents[1], "{contents:x?}");
+    }
+
+    /// They are the same, and the read ends when they have come back.
+    #[test]
+    fn another_thread_packs_blocks() {
+        let blocks = |effects: &[Effect]| -> Vec<Bytes> {
+            let block = |effect: &Effect| match effect {
+                Effect::Block { block, .. } => Some(block.clone()),
+                _ => None,
+            };
+            effects.iter().filter_map(block).collect()
+        };
+        let mut alone = Scan::new(sender());
+        let mut expected = Vec::new();
+        alone.tell(read(1, HIGH, true), &mut expected);
+        while alone.step(&mut expected) == Progress::Busy {}
+        let (scan, heard) = mpsc::channel();
+        let scan = Arc::new(scan);
+        let mut sender = sender();
+        sender.pack_elsewhere(start_packer("test", Arc::downgrade(&scan)).expect("a thread"));
+        let mut sender = Scan::new(sender);
+        let mut effects = Vec::new();
+        sender.tell(read(1, HIGH, true), &mut effects);
+        while found(&effects, 1).is_none() {
+            while sender.step(&mut effects) == Progress::Busy {}
+            if found(&effects, 1).is_none() {
+                sender.tell(ShardCommand::Horizon(Ts(1)), &mut effects);
+                let progress = sender.step(&mut effects);
+                assert_eq!(progress, Progress::Idle, "garbage waits, and the thread sleeps");
+                Work::tell(&mut sender, heard.recv().expect("the thread lives"), &mut effects);
+            }
+        }
+        assert!(blocks(&effects).len() > 5);
+        assert_eq!(blocks(&effects), blocks(&expected));
+    }
+
+    /// Nobody waits for ever for a block that is lost.
+    #[test]
+    #[should_panic(expected = "whoever packs blocks has not failed")]
+    fn a_shard_does_not_outlive_who_packs_its_blocks() {
+        Work::tell(&mut Scan::new(sender()), Told::Packed(None), &mut Vec::new());
     }
 }

@@ -19,7 +19,7 @@ mod sharing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, mpsc},
 };
 
 use carousel_engine::{
@@ -30,6 +30,7 @@ use carousel_engine::{
         Decision, Effect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
         ReadOutput, RowBatch, Top,
     },
+    pack::Packing,
     position::{KeyRange, boundaries},
     shard::{Options, Progress},
 };
@@ -152,6 +153,13 @@ fn full_hash(world: &World, rows: &[Row]) -> Vec<u128> {
     shard.restore_table(world.schema.clone());
     shard.restore(world.schema.id, &batch_of(&world.schema, rows), Ts::ZERO).expect("rows in the layout");
     hash_of(world, read_all(&mut shard, world, Ts(1), false))
+}
+
+/// Somebody who packs the blocks of a shard, at some time.
+fn packer(shard: &mut Shard) -> mpsc::Receiver<Box<Packing>> {
+    let (blocks, received) = mpsc::channel();
+    shard.pack_elsewhere(blocks);
+    received
 }
 
 /// Effects of a read of everything: of the content hashes, with or without the rows as blocks.
@@ -313,6 +321,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         shard.restore_table(world.schema.clone());
         shard.restore(world.schema.id, &initial, Ts(random.next() % 5)).expect("rows in the layout");
     }
+    let packers: Vec<_> = shards.iter_mut().map(|shard| random.one_in(2).then(|| packer(shard))).collect();
     let mut moving: Vec<Option<Moving>> = shards.iter().map(|_| None).collect();
     let mut submitted = vec![0; shards.len()];
     let mut stores: Vec<Store> = shards.iter().map(|_| Store::default()).collect();
@@ -358,6 +367,15 @@ fn run(seed: u64, scale: &Scale) -> usize {
             3..=5 => {
                 for _ in 0..1 + random.below(3) {
                     shard.step(&mut effects);
+                }
+                if let Some(packer) = &packers[index]
+                    && random.one_in(2)
+                    && let Ok(mut packing) = packer.try_recv()
+                {
+                    while random.one_in(2) {
+                        packing.pack_some();
+                    }
+                    shard.packed(*packing, &mut effects);
                 }
             }
             6 => {
@@ -424,6 +442,8 @@ fn run(seed: u64, scale: &Scale) -> usize {
     for (index, step) in steps.iter().enumerate() {
         check(seed, index, step, &step.world, &collected);
     }
+
+    drop(packers);
 
     // What is left.
     let expected = full_hash(&world, &state);
