@@ -7,6 +7,9 @@
 //! A checkpoint is written to `checkpoint-<ts>.part`, everything in it is synced, and only then it is renamed to
 //! `checkpoint-<ts>`: so one that bears its final name is complete. The manifest is `CRSLCKPT`, the format version, the
 //! CRC-32 of the rest, and the rest in postcard; it has the CRC-32 of every other file.
+//!
+//! What a keyspace message moves to the process is written in the same way, but called `received-<ts>` at last, and is there
+//! until there is a checkpoint of that `Ts` or behind it.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +32,7 @@ use crate::{
     storage::{
         ballot::Ballot,
         core::{ContentHash, Recovered},
-        migration::PartId,
+        migration::{Chunk, PartId},
     },
 };
 
@@ -38,6 +41,7 @@ const MAGIC: &[u8; 8] = b"CRSLCKPT";
 const FORMAT: u32 = 9;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
+const RECEIVED: &str = "received-";
 const UNFINISHED: &str = ".part";
 
 /// What is wrong with a checkpoint on disk.
@@ -187,12 +191,29 @@ impl Writer {
         Ok(())
     }
 
-    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes older ones.
+    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes what is older.
     ///
     /// # Errors
     /// When that is not possible; the older ones are still there.
-    pub fn finish(mut self, checkpoint: Recovered) -> io::Result<()> {
-        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs } = checkpoint;
+    pub fn finish(self, checkpoint: Recovered) -> io::Result<()> {
+        let (root, ts) = (self.root.clone(), checkpoint.ts);
+        self.complete(PREFIX, checkpoint)?;
+        let older = complete(&root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
+        let received = complete(&root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
+        older.chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
+    }
+
+    /// As [`finish`](Writer::finish), of what a keyspace message moves here: it removes nothing.
+    ///
+    /// # Errors
+    /// When that is not possible.
+    pub fn finish_received(self, parts: Recovered) -> io::Result<()> {
+        self.complete(RECEIVED, parts)
+    }
+
+    fn complete(mut self, prefix: &str, checkpoint: Recovered) -> io::Result<()> {
+        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs, kept: _ } =
+            checkpoint;
         let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
         self.close()?;
         let mut files = Vec::new();
@@ -211,19 +232,13 @@ impl Writer {
         file.write_all(&content)?;
         file.sync_all()?;
         sync_dir(&self.dir)?;
-        let complete = self.root.join(format!("{PREFIX}{}", ts.0));
+        let complete = self.root.join(format!("{prefix}{}", ts.0));
         if complete.exists() {
             // The same checkpoint was written before: a replay has come to it again.
             fs::remove_dir_all(&complete)?;
         }
         fs::rename(&self.dir, &complete)?;
-        sync_dir(&self.root)?;
-        for (older, path) in complete_checkpoints(&self.root)? {
-            if older < ts {
-                fs::remove_dir_all(path)?;
-            }
-        }
-        Ok(())
+        sync_dir(&self.root)
     }
 }
 
@@ -241,11 +256,11 @@ fn file_name((table, until, range): Rows) -> String {
     }
 }
 
-fn complete_checkpoints(root: &Path) -> io::Result<Vec<(Ts, PathBuf)>> {
+fn complete(root: &Path, prefix: &str) -> io::Result<Vec<(Ts, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root)? {
         let entry = entry?;
-        let ts = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+        let ts = entry.file_name().to_str().and_then(|name| name.strip_prefix(prefix)?.parse().ok());
         found.extend(ts.map(|ts| (Ts(ts), entry.path())));
     }
     found.sort_unstable();
@@ -279,7 +294,35 @@ impl Checkpoint {
                 fs::remove_dir_all(entry.path()).map_err(io(&entry.path()))?;
             }
         }
-        let Some((ts, dir)) = complete_checkpoints(root).map_err(io(root))?.pop() else { return Ok(None) };
+        let newest = complete(root, PREFIX).map_err(io(root))?.pop();
+        newest.map(|(ts, dir)| Checkpoint::open(ts, dir)).transpose()
+    }
+
+    /// What keyspace messages behind `ts` have moved to the process in `root`. What is older is removed.
+    ///
+    /// # Errors
+    /// When it cannot be read or a manifest is damaged.
+    pub fn received(root: &Path, ts: Ts) -> Result<Vec<Checkpoint>, CheckpointError> {
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| CheckpointError::Io { path, source }
+        };
+        let mut found = Vec::new();
+        for (keyspace, dir) in complete(root, RECEIVED).map_err(io(root))? {
+            if keyspace <= ts {
+                fs::remove_dir_all(&dir).map_err(io(&dir))?;
+            } else {
+                found.push(Checkpoint::open(keyspace, dir)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn open(ts: Ts, dir: PathBuf) -> Result<Checkpoint, CheckpointError> {
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| CheckpointError::Io { path, source }
+        };
         let path = dir.join(MANIFEST);
         let bytes = fs::read(&path).map_err(io(&path))?;
         let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
@@ -303,16 +346,19 @@ impl Checkpoint {
         let Manifest { ts, config, catalog, ballots, passed, held, served, catalogs, hashes, files } =
             manifest;
         let config = Some(Arc::new(config));
-        let recovered = Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs };
-        Ok(Some(Checkpoint { dir, recovered, files }))
+        let kept = Vec::new();
+        let recovered =
+            Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs, kept };
+        Ok(Checkpoint { dir, recovered, files })
     }
 
-    /// Removes all checkpoints in `root`, as they are of no use any more.
+    /// Removes all checkpoints in `root`, and what has been received, as they are of no use any more.
     ///
     /// # Errors
     /// When they cannot be removed.
     pub fn remove_all(root: &Path) -> io::Result<()> {
-        complete_checkpoints(root)?.into_iter().try_for_each(|(_, path)| fs::remove_dir_all(path))
+        let received = complete(root, RECEIVED)?;
+        complete(root, PREFIX)?.into_iter().chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
     }
 
     /// Reads one file, block by block.
@@ -324,9 +370,18 @@ impl Checkpoint {
         entry: &FileEntry,
         mut each: impl FnMut(Bytes) -> Result<(), String>,
     ) -> Result<(), CheckpointError> {
+        let blocks = self.blocks(entry)?;
+        let path = blocks.path.clone();
+        for block in blocks {
+            each(block?).map_err(|reason| CheckpointError::Damaged { path: path.clone(), reason })?;
+        }
+        Ok(())
+    }
+
+    /// The blocks of a file, which has been checked.
+    fn blocks(&self, entry: &FileEntry) -> Result<Blocks, CheckpointError> {
         let path = self.dir.join(&entry.name);
         let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
         let mut file = File::open(&path).map_err(io)?;
         let mut checksum = crc32fast::Hasher::new();
         let mut bytes = 0;
@@ -340,21 +395,68 @@ impl Checkpoint {
             bytes += read as u64;
         }
         if bytes != entry.bytes || checksum.finalize() != entry.checksum {
-            return Err(damaged("its checksum does not match".into()));
+            let reason = "its checksum does not match".into();
+            return Err(CheckpointError::Damaged { path, reason });
         }
-        let mut reader = BufReader::new(File::open(&path).map_err(io)?);
-        let mut left = bytes;
-        while left > 0 {
-            let mut length = [0; 8];
-            reader.read_exact(&mut length).map_err(io)?;
-            let length = u64::from_le_bytes(length);
-            let rest = left.checked_sub(8).and_then(|left| left.checked_sub(length));
-            left = rest.ok_or_else(|| damaged("its last block is cut off".into()))?;
-            let mut block = vec![0; length as usize];
-            reader.read_exact(&mut block).map_err(io)?;
-            each(block.into()).map_err(damaged)?;
+        let file = BufReader::new(File::open(&path).map_err(io)?);
+        Ok(Blocks { path, file, left: bytes })
+    }
+
+    /// The chunks of a part that has been received ([`Recovered::chunks`]).
+    pub fn chunks(&self, range: KeyRange) -> impl Iterator<Item = Result<Chunk, CheckpointError>> + use<> {
+        let of_part = self.files.iter().filter(|file| file.range == range);
+        let files: Vec<FileEntry> = of_part.cloned().collect();
+        let this = Checkpoint { dir: self.dir.clone(), recovered: Recovered::default(), files: Vec::new() };
+        let blocks = files.into_iter().flat_map(move |entry| {
+            let (blocks, error) = match this.blocks(&entry) {
+                Ok(blocks) => (Some(blocks), None),
+                Err(error) => (None, Some(Err(error))),
+            };
+            blocks.into_iter().flatten().chain(error).map(move |block| Ok((entry.table, block?)))
+        });
+        self.recovered.chunks(range, blocks)
+    }
+}
+
+/// The blocks of a file.
+struct Blocks {
+    path: PathBuf,
+    file: BufReader<File>,
+    /// Bytes that have not been read.
+    left: u64,
+}
+
+impl Blocks {
+    fn read(&mut self) -> Result<Bytes, CheckpointError> {
+        let Blocks { path, file, left } = self;
+        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(io)?;
+        let length = u64::from_le_bytes(length);
+        let rest = left.checked_sub(8).and_then(|left| left.checked_sub(length));
+        let Some(rest) = rest else {
+            let reason = "its last block is cut off".into();
+            return Err(CheckpointError::Damaged { path: path.clone(), reason });
+        };
+        let mut block = vec![0; length as usize];
+        file.read_exact(&mut block).map_err(io)?;
+        *left = rest;
+        Ok(block.into())
+    }
+}
+
+impl Iterator for Blocks {
+    type Item = Result<Bytes, CheckpointError>;
+
+    fn next(&mut self) -> Option<Result<Bytes, CheckpointError>> {
+        if self.left == 0 {
+            return None;
         }
-        Ok(())
+        let block = self.read();
+        if block.is_err() {
+            self.left = 0;
+        }
+        Some(block)
     }
 }
 
@@ -424,5 +526,46 @@ mod tests {
             drop(unfinished);
             assert_eq!(names(), [format!("checkpoint-{ts}")]);
         }
+    }
+    /// It is there beside an older checkpoint, comes as another process would send it, and goes with a newer one.
+    #[test]
+    fn what_has_been_received_is_kept_until_a_checkpoint_has_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, two) = (TableId(1), TableId(2));
+        let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
+        let finish = |ts| Writer::begin(dir.path(), Ts(ts)).and_then(|writer| writer.finish(recovered(ts)));
+        finish(5).expect("it can be written");
+        let mut writer = Writer::begin(dir.path(), Ts(7)).expect("it can be written");
+        for (table, range, block) in [(two, low, "b"), (one, low, "a"), (one, high, "x"), (one, low, "c")] {
+            writer.rows(table, None, range, block.as_bytes()).expect("room");
+        }
+        let (hashes, ballots) =
+            (vec![(one, low, 1), (two, low, 2), (one, high, 3)], vec![(Ts(6), Ballot::default())]);
+        let parts = Recovered { hashes, ballots: ballots.clone(), held: vec![low, high], ..recovered(7) };
+        writer.finish_received(parts).expect("it can be written");
+        let newest = || Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
+        assert_eq!(newest().recovered.ts, Ts(5));
+        let received = Checkpoint::received(dir.path(), Ts(5)).expect("it can be read");
+        assert_eq!(received.len(), 1);
+        let chunks = |range| -> Vec<Chunk> {
+            received[0].chunks(range).collect::<Result<_, _>>().expect("what was written")
+        };
+        let rows: Vec<(Option<TableId>, Vec<u8>)> =
+            chunks(low).into_iter().map(|chunk| (chunk.table, chunk.rows.to_vec())).collect();
+        let votes = postcard::to_stdvec(&ballots).expect("votes");
+        let rows_of = |table, text: &str| (Some(table), text.as_bytes().to_vec());
+        assert_eq!(rows, [rows_of(one, "a"), rows_of(one, "c"), rows_of(two, "b"), (None, votes)]);
+        for (number, chunk) in (0..).zip(chunks(low)) {
+            assert_eq!((chunk.number, chunk.checksum), (number, crc32fast::hash(&chunk.rows)));
+            assert_eq!(chunk.last, (number == 3).then(|| vec![(one, 1), (two, 2)]));
+        }
+        assert_eq!(chunks(high).len(), 2);
+        let file = dir.path().join("received-7").join(&received[0].files[0].name);
+        let damaged = [fs::read(&file).expect("it is there"), vec![0]].concat();
+        fs::write(&file, damaged).expect("room");
+        assert!(received[0].chunks(received[0].files[0].range).any(|chunk| chunk.is_err()));
+        finish(7).expect("it can be written");
+        assert!(!dir.path().join("received-7").exists(), "the checkpoint has it");
+        assert_eq!(newest().recovered.ts, Ts(7));
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use crate::{embedded::StartError, payload::sync_dir};
 
 /// Format of the data directory.
-const FORMAT: u32 = 10;
+const FORMAT: u32 = 11;
 const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";

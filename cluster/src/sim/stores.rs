@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    convert::Infallible,
     sync::Arc,
 };
 
@@ -35,6 +36,7 @@ use crate::{
     storage::{
         checkpointer::{CheckpointCommand, CheckpointOutcome},
         core::{Core, CoreOptions, Recovered, global, held_by, local},
+        migration::{Chunk, PartId},
         node::{Input, Node, Output},
         payloads::PayloadCommand,
         scan::{Scan, ShardCommand},
@@ -83,10 +85,41 @@ impl Checkpoint {
     }
 }
 
-/// What survives a storage process: its newest complete checkpoint.
+/// What is written, with all its rows.
+#[derive(Clone, Debug)]
+enum Written {
+    Checkpoint(Checkpoint),
+    /// What a keyspace message moves here.
+    Received(Checkpoint),
+}
+
+impl StorageDisk {
+    fn keep(&mut self, written: Written) {
+        match written {
+            Written::Checkpoint(checkpoint) => {
+                let ts = checkpoint.recovered.ts;
+                self.received.retain(|received| received.recovered.ts > ts);
+                self.checkpoint = Some(checkpoint);
+            }
+            Written::Received(received) => self.received.push(received),
+        }
+    }
+
+    /// The chunks of a part that has been received.
+    fn chunks(&self, part: PartId) -> Vec<Chunk> {
+        let of = self.received.iter().rfind(|received| received.recovered.ts == part.keyspace);
+        let Some(Checkpoint { recovered, rows, .. }) = of else { return Vec::new() };
+        let blocks = rows.iter().filter(|rows| rows.range == part.range);
+        let blocks = blocks.map(|rows| Ok::<_, Infallible>((rows.table, rows.block.clone())));
+        recovered.chunks(part.range, blocks).map(|Ok(chunk)| chunk).collect()
+    }
+}
+
+/// What survives a storage process: its newest complete checkpoint, and what it has received since.
 #[derive(Debug, Default)]
 pub(super) struct StorageDisk {
     checkpoint: Option<Checkpoint>,
+    received: Vec<Checkpoint>,
     /// What it had was of no use any more.
     outdated: bool,
     /// Up to where it has told others that it needs no votes: it is durable there, or has left the ring without any need.
@@ -106,8 +139,8 @@ pub(super) struct StorageHost {
     scans: Vec<ScanHost>,
     /// Rows of checkpoints that are being written.
     unfinished: BTreeMap<Ts, Vec<CheckpointRows>>,
-    /// The checkpoint that has all its rows.
-    writing: Option<Checkpoint>,
+    /// What has all its rows, and is to be durable one after the other.
+    writing: VecDeque<Written>,
     /// Where it, or the life whose checkpoint it has, joined without what was before.
     began: Ts,
 }
@@ -174,7 +207,7 @@ impl World {
         let mut scans: Vec<Shard> =
             (0..shards).map(|index| Shard::new(index, shards, held.clone(), few_rows_a_segment())).collect();
         let began = checkpoint.as_ref().map_or(Ts::ZERO, |checkpoint| checkpoint.began);
-        let recovered = match checkpoint {
+        let mut recovered = match checkpoint {
             Some(checkpoint) => {
                 checkpoint.load(&mut scans);
                 checkpoint.recovered
@@ -184,6 +217,10 @@ impl World {
                 Recovered { config, ..Recovered::default() }
             }
         };
+        let disk = self.storage_disks.entry(id).or_default();
+        disk.received.retain(|received| !joins && received.recovered.ts > recovered.ts);
+        let kept = disk.received.iter().map(|received| &received.recovered);
+        recovered.kept = kept.map(|recovered| (recovered.ts, recovered.ballots.clone())).collect();
         let incarnation = self.incarnation(id);
         let core_options = CoreOptions {
             id,
@@ -206,8 +243,10 @@ impl World {
                 effects_us: 0,
             })
             .collect();
-        self.storage
-            .insert(id, StorageHost { node, scans, unfinished: BTreeMap::new(), writing: None, began });
+        self.storage.insert(
+            id,
+            StorageHost { node, scans, unfinished: BTreeMap::new(), writing: VecDeque::new(), began },
+        );
         self.storage_outputs(id, outputs).expect("who begins aborts no write");
     }
 
@@ -216,11 +255,12 @@ impl World {
         for processes in self.committed.values_mut() {
             processes.remove(&id);
         }
-        if let Some(StorageHost { writing: Some(checkpoint), .. }) = self.storage.remove(&id)
-            && self.random.one_in(3)
-            && let Some(disk) = self.storage_disks.get_mut(&id)
-        {
-            disk.checkpoint = Some(checkpoint);
+        let Some(StorageHost { writing, .. }) = self.storage.remove(&id) else { return };
+        for written in writing {
+            if !self.random.one_in(3) {
+                return;
+            }
+            self.storage_disks.entry(id).or_default().keep(written);
         }
     }
 
@@ -301,6 +341,7 @@ impl World {
         self.crash(id);
         if outdated && let Some(disk) = self.storage_disks.get_mut(&id) {
             (disk.checkpoint, disk.outdated) = (None, true);
+            disk.received.clear();
         }
         if has_lost {
             // It cannot go on, so what it alone has is lost, too.
@@ -423,29 +464,46 @@ impl World {
             }
             CheckpointCommand::End(recovered) => {
                 let rows = host.unfinished.remove(&recovered.ts).unwrap_or_default();
-                host.writing = Some(Checkpoint { recovered: *recovered, began: host.began, rows });
+                let checkpoint = Checkpoint { recovered: *recovered, began: host.began, rows };
+                host.writing.push_back(Written::Checkpoint(checkpoint));
                 self.schedule(delay_us, Item::CheckpointWritten(id));
+            }
+            CheckpointCommand::EndParts(parts) => {
+                let rows = host.unfinished.remove(&parts.ts).unwrap_or_default();
+                let received = Checkpoint { recovered: *parts, began: host.began, rows };
+                host.writing.push_back(Written::Received(received));
+                self.schedule(delay_us, Item::CheckpointWritten(id));
+            }
+            CheckpointCommand::Load { part, chunks } => {
+                let all = self.storage_disks.get(&id).map_or_else(Vec::new, |disk| disk.chunks(part));
+                for chunk in all.into_iter().filter(|chunk| chunks.contains(&chunk.number)) {
+                    let loaded = CheckpointOutcome::Loaded { part, chunk: Ok(chunk) };
+                    self.schedule(delay_us, Item::Storage { to: id, input: Input::Checkpoint(loaded) });
+                }
             }
         }
     }
 
-    /// A checkpoint is durable, or could not be written.
+    /// A checkpoint or what has been received is durable, or could not be written.
     pub(super) fn checkpoint_written(&mut self, id: ProcessId) -> Result<(), String> {
         let fails = self.random.one_in(30) && self.phase == Phase::Turmoil;
-        let Some(checkpoint) = self.storage.get_mut(&id).and_then(|host| host.writing.take()) else {
+        let Some(written) = self.storage.get_mut(&id).and_then(|host| host.writing.pop_front()) else {
             return Ok(());
         };
-        let ts = checkpoint.recovered.ts;
-        if fails {
-            let outcome = Err("no space left on device".to_string());
-            return self.storage_input(id, Input::Checkpoint(CheckpointOutcome::Ended(ts, outcome)));
+        let ended = if fails { Err("no space left on device".to_string()) } else { Ok(()) };
+        let outcome = match &written {
+            Written::Checkpoint(checkpoint) => CheckpointOutcome::Ended(checkpoint.recovered.ts, ended),
+            Written::Received(received) => CheckpointOutcome::PartsEnded(received.recovered.ts, ended),
+        };
+        if !fails {
+            match &written {
+                Written::Checkpoint(checkpoint) => self.check_checkpoint(id, checkpoint)?,
+                Written::Received(received) => self.check_rows(id, received, &received.recovered.held)?,
+            }
+            self.report.checkpoints += 1;
+            self.storage_disks.entry(id).or_default().keep(written);
         }
-        self.check_checkpoint(id, &checkpoint)?;
-        self.report.checkpoints += 1;
-        if let Some(disk) = self.storage_disks.get_mut(&id) {
-            disk.checkpoint = Some(checkpoint);
-        }
-        self.storage_input(id, Input::Checkpoint(CheckpointOutcome::Ended(ts, Ok(()))))
+        self.storage_input(id, Input::Checkpoint(outcome))
     }
 
     /// A checkpoint has the rows that the replay has at its `Ts`, in the ranges that the process holds.
@@ -463,6 +521,12 @@ impl World {
             // It has begun without data, and is given a place, or another one, by the next message.
             return Ok(());
         }
+        self.check_rows(id, checkpoint, &held)
+    }
+
+    /// It has the rows that the replay has at its `Ts` in these ranges.
+    fn check_rows(&self, id: ProcessId, checkpoint: &Checkpoint, held: &[KeyRange]) -> Result<(), String> {
+        let ts = checkpoint.recovered.ts;
         let mut shard = [Shard::new(0, 1, checkpoint.recovered.held.clone(), few_rows_a_segment())];
         checkpoint.load(&mut shard);
         let [mut shard] = shard;

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::mpsc,
     thread::JoinHandle,
@@ -11,8 +12,14 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{TableId, Ts, position::KeyRange};
 
-use super::core::Recovered;
-use crate::{checkpoint::Writer, priority};
+use super::{
+    core::Recovered,
+    migration::{Chunk, PartId},
+};
+use crate::{
+    checkpoint::{Checkpoint, CheckpointError, Writer},
+    priority,
+};
 
 /// What the thread is told.
 #[derive(Debug)]
@@ -23,6 +30,10 @@ pub(crate) enum CheckpointCommand {
     Forget { ts: Ts, range: Option<KeyRange> },
     /// The checkpoint has all its rows.
     End(Box<Recovered>),
+    /// All of what a keyspace message moves here has come.
+    EndParts(Box<Recovered>),
+    /// Read chunks of a part that an earlier life has received.
+    Load { part: PartId, chunks: Range<u32> },
 }
 
 /// What the thread answers.
@@ -32,29 +43,79 @@ pub(crate) enum CheckpointOutcome {
     Took,
     /// How a checkpoint ended.
     Ended(Ts, Result<(), String>),
+    /// Whether what a keyspace message moves here is durable.
+    PartsEnded(Ts, Result<(), String>),
+    /// A chunk that was to be loaded, or why there is none.
+    Loaded { part: PartId, chunk: Result<Chunk, String> },
 }
 
 /// Checkpoints that are being written. One that cannot be says so at its end: until then the scan goes on regardless.
 type Writers = BTreeMap<Ts, io::Result<Writer>>;
 
-/// Starts the thread; it ends when the sender is dropped.
+/// Starts the thread; it ends when the sender is dropped. `received` is what an earlier life has received.
 pub(crate) fn start(
     name: String,
     root: PathBuf,
+    received: Vec<Checkpoint>,
     outcomes: tokio::sync::mpsc::UnboundedSender<CheckpointOutcome>,
 ) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
-    let (commands, received) = mpsc::channel();
+    let (commands, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         priority::lower(priority::SCAN);
         let mut writers = Writers::new();
-        for command in received {
-            let outcome = execute(&root, &mut writers, command);
-            if outcome.is_some_and(|outcome| outcomes.send(outcome).is_err()) {
+        let mut loader = Loader { received, loading: None };
+        for command in told {
+            let is_heard = match command {
+                CheckpointCommand::Load { part, chunks } => {
+                    let loaded = loader.load(part, chunks);
+                    loaded
+                        .into_iter()
+                        .all(|chunk| outcomes.send(CheckpointOutcome::Loaded { part, chunk }).is_ok())
+                }
+                command => {
+                    execute(&root, &mut writers, command).is_none_or(|outcome| outcomes.send(outcome).is_ok())
+                }
+            };
+            if !is_heard {
                 return;
             }
         }
     })?;
     Ok((commands, thread))
+}
+
+/// The chunks of a part, from one on.
+type Chunks = Box<dyn Iterator<Item = Result<Chunk, CheckpointError>>>;
+
+/// What an earlier life has received.
+struct Loader {
+    received: Vec<Checkpoint>,
+    /// The part that is being read, from this chunk on.
+    loading: Option<(PartId, u32, Chunks)>,
+}
+
+impl Loader {
+    fn load(&mut self, part: PartId, wanted: Range<u32>) -> Vec<Result<Chunk, String>> {
+        let at = self.loading.take().filter(|(loading, next, _)| *loading == part && *next <= wanted.start);
+        let begin = || {
+            let found = self.received.iter().find(|received| received.recovered.ts == part.keyspace)?;
+            Some((part, 0, Box::new(found.chunks(part.range)) as Chunks))
+        };
+        let Some((_, mut next, mut chunks)) = at.or_else(begin) else {
+            return vec![Err(format!("nothing has been received at {}", part.keyspace))];
+        };
+        let mut loaded = Vec::new();
+        while next < wanted.end
+            && let Some(chunk) = chunks.next()
+        {
+            if next >= wanted.start || chunk.is_err() {
+                loaded.push(chunk.map_err(|error| error.to_string()));
+            }
+            next += 1;
+        }
+        self.loading = Some((part, next, chunks));
+        loaded
+    }
 }
 
 fn execute(root: &Path, writers: &mut Writers, command: CheckpointCommand) -> Option<CheckpointOutcome> {
@@ -78,6 +139,13 @@ fn execute(root: &Path, writers: &mut Writers, command: CheckpointCommand) -> Op
             let ended = writer.and_then(|writer| writer.finish(*checkpoint));
             Some(CheckpointOutcome::Ended(ts, ended.map_err(|error| error.to_string())))
         }
+        CheckpointCommand::EndParts(parts) => {
+            let ts = parts.ts;
+            let writer = writers.remove(&ts).unwrap_or_else(|| Writer::begin(root, ts));
+            let ended = writer.and_then(|writer| writer.finish_received(*parts));
+            Some(CheckpointOutcome::PartsEnded(ts, ended.map_err(|error| error.to_string())))
+        }
+        CheckpointCommand::Load { .. } => None,
     }
 }
 

@@ -49,7 +49,7 @@ mod votes;
 
 pub use self::interface::{ChunkWanted, ContentHash, CoreOptions, Effect, Event, Recovered};
 use self::{
-    checkpoints::{OnTheirWay, Writing},
+    checkpoints::{Keeping, OnTheirWay, Writing},
     late::{Late, in_time, late},
     moving::Moving,
     precut::Precut,
@@ -152,6 +152,8 @@ pub struct Core {
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
     requested: VecDeque<Writing>,
     writing: Option<Writing>,
+    /// What is received, or is not durable yet, oldest first.
+    keeping: VecDeque<Keeping>,
     /// Rows of checkpoints that the disk has not taken.
     on_their_way: VecDeque<OnTheirWay>,
     moving: Moving,
@@ -214,6 +216,9 @@ impl Core {
         let moving = Moving::new(&options, &recovered);
         let held = moving.held_in(&options.config, options.id);
         let drops = recovered.dropped().into_iter().map(|table| table.id).collect();
+        let mut ballots = Ballots::restore(recovered.ballots);
+        let mut kept = recovered.kept.into_iter().map(|(_, votes)| votes);
+        let differ = kept.try_for_each(|votes| ballots.receive(options.id, votes)).err();
         Core {
             hashes: if held.is_empty() { Vec::new() } else { recovered.hashes },
             moving,
@@ -235,13 +240,14 @@ impl Core {
             passed: recovered.passed.into_iter().map(|id| (id.submitter, id)).collect(),
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
-            ballots: Ballots::restore(recovered.ballots),
+            ballots,
             nowhere: BTreeMap::new(),
             questions_asked: 0,
             has_told_votes: false,
             pins: BTreeMap::new(),
             requested: VecDeque::new(),
             writing: None,
+            keeping: VecDeque::new(),
             on_their_way: VecDeque::new(),
             late: Late::default(),
             drops,
@@ -254,7 +260,7 @@ impl Core {
             questions: Vec::new(),
             basic: BasicReads::default(),
             now_ms: 0,
-            effects: Vec::new(),
+            effects: differ.map(Effect::Stop).into_iter().collect(),
         }
     }
 
@@ -319,10 +325,9 @@ impl Core {
         local(oldest)
     }
 
-    /// Whether a checkpoint waits or is being written, and not for rows that are still to be received: others need not wait
-    /// for that.
+    /// Whether a checkpoint waits or is being written.
     pub fn is_checkpointing(&self) -> bool {
-        self.requested.iter().chain(&self.writing).any(|writing| !writing.awaits_parts())
+        !self.requested.is_empty() || self.writing.is_some()
     }
 
     /// Takes an event and returns what is to be done, in order.
@@ -345,6 +350,7 @@ impl Core {
             Event::CheckpointTook => self.checkpoint_took(),
             Event::CheckpointDone { ts } => self.checkpoint_done(ts),
             Event::CheckpointFailed { ts } => self.checkpoint_failed(ts),
+            Event::PartsEnded { keyspace, are_durable } => self.parts_ended(keyspace, are_durable),
             Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
                 Ok(delivery) => self.pending.extend(delivery),
                 Err(id) => self.lose(id),

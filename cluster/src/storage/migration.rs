@@ -19,9 +19,11 @@
 //! chunks, the part is asked for from another holder, from the beginning. Only when none remains has the receiver
 //! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
 //!
-//! When all parts are installed, the receiver needs a durable checkpoint of M or behind it. Then it announces so by a message
-//! ([`crate::config::Configuration::Received`]), again and again until that message is ordered. Suspicions, too, come
-//! from the m-seq, so everybody agrees on who still has to send and who need not keep old versions any more.
+//! When all parts are installed, they have to be durable: by themselves, until a checkpoint of M or behind it has them. Then
+//! the receiver announces so by a message ([`crate::config::Configuration::Received`]), again and again until that message is
+//! ordered. Suspicions, too, come from the m-seq, so everybody agrees on who still has to send and who need not keep old
+//! versions any more. A receiver that restarts before it has such a checkpoint comes to M again, and has the parts from its
+//! own disk: nobody else need have them then.
 //!
 //! Where this departs from the paper: there the failure of a sender is the failure of its receivers (section 6.5),
 //! and a process that sends is stopped meanwhile; versions make both unnecessary. A delete takes effect at M for
@@ -123,7 +125,7 @@ pub enum Event {
         /// Whether the content hashes agree.
         outcome: Result<(), String>,
     },
-    /// A checkpoint of what a read at this `Ts` sees is durable.
+    /// What a read at this `Ts` sees is durable: in a checkpoint, or in one before it and what has been received since.
     Durable(Ts),
     /// An ordered message says that a process has durably received what a keyspace message instructed. To be told as
     /// soon as it is delivered, like suspicions: a process that waits for its parts must not wait for its turn.
@@ -190,8 +192,8 @@ pub enum Effect {
         /// What the sender's content hashes are.
         hashes: Vec<(TableId, u128)>,
     },
-    /// Everything that a keyspace message instructed has been received: complete its checkpoint, or make one behind it.
-    Checkpoint {
+    /// Everything that a keyspace message instructed has been received: make it durable.
+    Complete {
         /// `Ts` of the keyspace message.
         keyspace: Ts,
     },
@@ -263,6 +265,8 @@ pub struct Migrations {
     serving: BTreeMap<Ts, Serving>,
     /// Of keyspace messages that are still to come: those who have received everything.
     received_early: BTreeSet<(Ts, ProcessId)>,
+    /// Keyspace messages whose parts an earlier life has received, and has on its disk.
+    kept: BTreeSet<Ts>,
     /// When a process was suspected last.
     suspected: BTreeMap<ProcessId, Ts>,
     /// Questions about keyspace messages that are still to come.
@@ -285,6 +289,7 @@ impl Migrations {
             receiving: BTreeMap::new(),
             serving: BTreeMap::new(),
             received_early: BTreeSet::new(),
+            kept: BTreeSet::new(),
             suspected: BTreeMap::new(),
             early: BTreeMap::new(),
             announcing: unannounced,
@@ -301,6 +306,16 @@ impl Migrations {
             let serving = serving.or_insert_with(|| Serving { receivers: BTreeMap::new() });
             serving.receivers.entry(to).or_default().push(part.range);
         }
+    }
+
+    /// Has the parts from here that an earlier life has received because of these keyspace messages: it is its own sender.
+    pub fn resume_receiving(&mut self, kept: impl IntoIterator<Item = Ts>) {
+        self.kept.extend(kept);
+    }
+
+    /// Whether an earlier life has received what a keyspace message moves here.
+    pub fn has_kept(&self, keyspace: Ts) -> bool {
+        self.kept.contains(&keyspace)
     }
 
     /// The parts that others may still ask for, with those who may.
@@ -400,6 +415,9 @@ impl Migrations {
                 receivers.entry(transfer.to).or_default().push(transfer.range);
             }
             if transfer.to == self.id {
+                if self.kept.contains(&ts) {
+                    transfer.senders = vec![self.id];
+                }
                 let incoming = Incoming {
                     senders: transfer.senders,
                     next: 0,
@@ -539,7 +557,7 @@ impl Migrations {
             Ok(()) => {
                 incoming.state = State::Installed;
                 if receiving.is_installed() {
-                    self.effects.push(Effect::Checkpoint { keyspace: part.keyspace });
+                    self.effects.push(Effect::Complete { keyspace: part.keyspace });
                 }
             }
             Err(reason) => {
@@ -574,6 +592,10 @@ impl Migrations {
         self.suspected.insert(process, ts);
         self.early.retain(|(_, from), _| *from != process);
         self.end_serving(process, |_| true);
+        if process == self.id {
+            // What it has on its own disk is there all the same.
+            return;
+        }
         let parts: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
         for part in parts {
             self.exclude(part, process, "is suspected");

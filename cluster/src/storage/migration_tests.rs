@@ -303,7 +303,7 @@ impl World {
                 Effect::Install { part, chunks, hashes } => {
                     process.installing.push_back((part, chunks, hashes))
                 }
-                Effect::Checkpoint { .. } => process.wants_checkpoint = true,
+                Effect::Complete { .. } => process.wants_checkpoint = true,
                 Effect::Announce { keyspace } => {
                     let received = Configuration::Received { keyspace, process: id };
                     let ts = Ts(self.log.len() as u64 + 1);
@@ -603,7 +603,7 @@ fn what_is_received_is_announced_when_a_checkpoint_behind_it_is_durable_until_th
     assert_eq!(effects[1..], [Effect::Install { part, chunks: 1, hashes: Vec::new() }]);
     assert!(migrations.is_waiting());
     let effects = migrations.handle(Event::Installed { part, outcome: Ok(()) });
-    assert_eq!(effects, vec![Effect::Checkpoint { keyspace: Ts(7) }]);
+    assert_eq!(effects, vec![Effect::Complete { keyspace: Ts(7) }]);
     assert!(!migrations.is_waiting());
     assert_eq!(migrations.handle(Event::Durable(Ts(7))), vec![], "that was before the keyspace message");
     let announce = vec![Effect::Announce { keyspace: Ts(7) }];

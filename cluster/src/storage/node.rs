@@ -201,6 +201,15 @@ impl Node {
             Input::Payload(event) => self.payload_event(event),
             Input::Checkpoint(CheckpointOutcome::Took) => self.event(Event::CheckpointTook),
             Input::Checkpoint(CheckpointOutcome::Ended(ts, outcome)) => self.checkpoint_ended(ts, outcome),
+            Input::Checkpoint(CheckpointOutcome::PartsEnded(keyspace, outcome)) => {
+                self.parts_ended(keyspace, outcome);
+            }
+            Input::Checkpoint(CheckpointOutcome::Loaded { part, chunk }) => match chunk {
+                Ok(chunk) => {
+                    self.event(Event::Moving(migration::Event::Chunk { from: self.id, part, chunk }));
+                }
+                Err(reason) => self.stopped = Some(reason),
+            },
             Input::Unreachable(process) => self.unreachable(process),
             Input::Routers(routers) => self.link.learn(&routers),
             Input::Tick(now_ms) => self.tick(now_ms),
@@ -527,6 +536,10 @@ impl Node {
                 Effect::ForgetRows { ts, range } => {
                     self.tell_checkpoints(CheckpointCommand::Forget { ts, range });
                 }
+                Effect::EndParts(parts) => self.tell_checkpoints(CheckpointCommand::EndParts(parts)),
+                Effect::LoadRows { part, chunks } => {
+                    self.tell_checkpoints(CheckpointCommand::Load { part, chunks });
+                }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
                 Effect::Announce(configuration) => {
                     // What is ordered before it joins is not for this life: it may be given the place of an earlier one.
@@ -623,6 +636,15 @@ impl Node {
                 self.event(Event::CheckpointFailed { ts });
             }
         }
+    }
+
+    fn parts_ended(&mut self, keyspace: Ts, outcome: Result<(), String>) {
+        let are_durable = outcome.is_ok();
+        if let Err(reason) = outcome {
+            self.failed_checkpoints += 1;
+            tracing::error!(process = %self.id, %keyspace, "cannot write what has been received: {reason}");
+        }
+        self.event(Event::PartsEnded { keyspace, are_durable });
     }
 
     fn unreachable(&mut self, process: ProcessId) {

@@ -178,7 +178,7 @@ impl Storage {
         let id = options.id;
         let recovering = options.clone();
         let recovered = tokio::task::spawn_blocking(move || recover(&recovering)).await;
-        let Parts { incarnation, recovered, shards, store, joins } = match recovered {
+        let Parts { incarnation, recovered, received, shards, store, joins } = match recovered {
             Ok(recovered) => recovered?,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
@@ -207,7 +207,8 @@ impl Storage {
             payloads::start(format!("{id} payloads"), store, payload_events_in).map_err(io)?;
         let (outcomes_in, outcomes) = mpsc::unbounded_channel();
         let (checkpoints, checkpoint_thread) =
-            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), outcomes_in).map_err(io)?;
+            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), received, outcomes_in)
+                .map_err(io)?;
 
         let endpoint = network.join(id);
         let (outbox, unreachable) = Outbox::new(endpoint.sender());
@@ -388,6 +389,8 @@ struct Inputs {
 struct Parts {
     incarnation: Incarnation,
     recovered: Recovered,
+    /// What an earlier life has received since.
+    received: Vec<Checkpoint>,
     shards: Vec<Shard>,
     store: PayloadStore,
     /// It has nothing, and no place in the first config.
@@ -427,7 +430,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let shard_options = ShardOptions { memory_bytes, ..ShardOptions::default() };
     let mut shards: Vec<Shard> =
         (0..threads).map(|index| Shard::new(index, threads, held.clone(), shard_options)).collect();
-    let recovered = match checkpoint {
+    let mut recovered = match checkpoint {
         // The config only tells that it holds nothing.
         None => Recovered {
             config: joins.then(|| Arc::new(options.config.without(options.id))),
@@ -438,8 +441,12 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
             checkpoint.recovered
         }
     };
+    // Whoever joins does not come to what an earlier life has received.
+    let received = Checkpoint::received(dir, if joins { Ts::INFINITY } else { recovered.ts })?;
+    let kept = received.iter().map(|Checkpoint { recovered, .. }| (recovered.ts, recovered.ballots.clone()));
+    recovered.kept = kept.collect();
     let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
-    Ok(Parts { incarnation, recovered, shards, store, joins })
+    Ok(Parts { incarnation, recovered, received, shards, store, joins })
 }
 
 /// Gives the rows of a checkpoint to the shards.

@@ -2,7 +2,8 @@
 //!
 //! A checkpoint has the rows that a read just behind its `Ts` sees, those that others are still to receive as they were at
 //! the keyspace messages that say so, and whatever else the process needs to go on from there. Rows that the process
-//! receives itself belong to a checkpoint of the keyspace message that says so, in the form in which they come.
+//! receives itself are kept beside the checkpoint before them, in the form in which they come, until another one has them:
+//! what is received is written, and not what is there already.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -11,16 +12,36 @@ use carousel_engine::{TableId, TableSchema, Ts, operation::Effect as ShardEffect
 use super::{
     Arc, CHECKPOINT_WINDOW, ContentHash, Core, Effect, ProcessId, Recovered, end, local, runs_until,
 };
-use crate::storage::migration::{self, PartId};
+use crate::{
+    catalog::Catalog,
+    storage::{
+        ballot::Ballot,
+        migration::{self, PartId},
+    },
+};
 
-/// What a checkpoint waits for that is not read for it.
+/// What a keyspace message moves here, which is kept on disk as it comes.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    keyspace: Ts,
+    catalog: Arc<Catalog>,
+    /// Of each part, when all of it has come: the content hashes that its sender has told.
+    pub(super) hashes: BTreeMap<KeyRange, Vec<(TableId, u128)>>,
+    /// The votes that have come with a part.
+    pub(super) ballots: BTreeMap<KeyRange, Vec<(Ts, Ballot)>>,
+    /// A restart comes to the keyspace message from a checkpoint of this or a later `Ts`.
+    behind: Ts,
+    stage: Stage,
+    /// What has waited for the parts has not been given to the shards: only then is whoever received them of use.
+    awaits_late: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaited {
-    Nothing,
-    /// Parts that a keyspace message moves here.
-    Parts,
-    /// The execution of what has waited for the parts: only then is whoever received them of use.
-    Late,
+enum Stage {
+    Receiving,
+    /// All parts are there. They are not durable.
+    Complete,
+    Durable,
 }
 
 /// A checkpoint that waits for the execution of what was ordered before it, or is being written.
@@ -30,11 +51,8 @@ pub(super) struct Writing {
     checkpoint: Recovered,
     /// Whether other replicas have a checkpoint at the same `Ts` with the same rows.
     compared: bool,
-    /// The ranges whose rows are read. Those of others come as they are received.
+    /// The ranges whose rows are read.
     read: Vec<KeyRange>,
-    /// It has rows that come as they are received, perhaps before it begins.
-    has_parts: bool,
-    awaited: Awaited,
     /// Tables that have not been read, and whether they have been dropped.
     tables: VecDeque<(Arc<TableSchema>, bool)>,
     /// Reads of the present table, by their local time.
@@ -49,11 +67,6 @@ impl Writing {
     pub(super) fn oldest_needed(&self) -> Ts {
         let Recovered { ts, served, .. } = &self.checkpoint;
         served.iter().map(|(_, part)| part.keyspace).fold(*ts, Ts::min)
-    }
-
-    /// Whether it waits for rows that the process receives.
-    pub(super) fn awaits_parts(&self) -> bool {
-        self.awaited == Awaited::Parts
     }
 
     /// The parts that others may still ask for.
@@ -88,19 +101,41 @@ impl Core {
         let held = self.held.clone();
         let compared = of_everybody && !held.is_empty();
         self.moving.has_missed_a_checkpoint = false;
-        self.requested.retain(|unbegun| unbegun.has_parts);
+        self.requested.clear();
         self.requested.push_back(self.checkpoint(ts, held, compared));
     }
 
-    /// A checkpoint of what a read at a keyspace message sees, which has its turn. What of that is to be received is written
-    /// as it comes ([`Core::install`]): when everything is there, little is left to do until it is durable.
-    pub(super) fn begin_checkpoint_of_parts(&mut self, keyspace: Ts, received: &[KeyRange]) {
-        let held = self.held.clone();
-        let mut read = self.options.config.parts(&held);
-        read.retain(|part| !received.iter().any(|range| range.overlaps(part)));
-        let checkpoint = self.checkpoint(keyspace, held, false);
-        let of_parts = Writing { read, has_parts: true, awaited: Awaited::Parts, ..checkpoint };
-        self.requested.push_back(of_parts);
+    /// What a keyspace message moves here, which has its turn, is kept as it comes ([`Core::install`]), unless an earlier life
+    /// has done so: when everything is there, little is left to do until it is durable.
+    pub(super) fn begin_keeping(&mut self, keyspace: Ts, behind: Ts) {
+        let is_kept = self.moving.migrations.has_kept(keyspace);
+        self.keeping.push_back(Keeping {
+            keyspace,
+            catalog: self.catalog.clone(),
+            hashes: BTreeMap::new(),
+            ballots: BTreeMap::new(),
+            behind,
+            stage: if is_kept { Stage::Durable } else { Stage::Receiving },
+            awaits_late: true,
+        });
+    }
+
+    fn keeping_of(&mut self, keyspace: Ts) -> Option<&mut Keeping> {
+        self.keeping.iter_mut().find(|keeping| keeping.keyspace == keyspace)
+    }
+
+    /// What is kept of a keyspace message's parts as it comes.
+    pub(super) fn receiving_of(&mut self, keyspace: Ts) -> Option<&mut Keeping> {
+        self.keeping_of(keyspace).filter(|keeping| keeping.stage == Stage::Receiving)
+    }
+
+    /// What has come of a part is of no use.
+    pub(super) fn forget_part(&mut self, part: PartId) {
+        if let Some(keeping) = self.receiving_of(part.keyspace) {
+            keeping.hashes.remove(&part.range);
+            keeping.ballots.remove(&part.range);
+        }
+        self.effects.push(Effect::ForgetRows { ts: part.keyspace, range: Some(part.range) });
     }
 
     fn checkpoint(&self, ts: Ts, held: Vec<KeyRange>, compared: bool) -> Writing {
@@ -117,13 +152,12 @@ impl Core {
             held: held.clone(),
             served,
             catalogs,
+            kept: Vec::new(),
         };
         Writing {
             checkpoint,
             compared,
             read: held,
-            has_parts: false,
-            awaited: Awaited::Nothing,
             tables: VecDeque::new(),
             reads: BTreeMap::new(),
             hashes: BTreeMap::new(),
@@ -148,9 +182,7 @@ impl Core {
             return;
         }
         let Some(mut writing) = self.requested.pop_front() else { return };
-        if !writing.has_parts {
-            writing.checkpoint.ballots = self.ballots.up_to(writing.checkpoint.ts);
-        }
+        writing.checkpoint.ballots = self.ballots.up_to(writing.checkpoint.ts);
         let checkpoint = &writing.checkpoint;
         // Nothing is read for it where it holds nothing: it may have a keyspace message's turn at this very moment.
         let empty = writing.read.is_empty() && checkpoint.served.is_empty();
@@ -175,24 +207,65 @@ impl Core {
 
     /// Everything that a keyspace message instructed has been received.
     pub(super) fn parts_are_there(&mut self, keyspace: Ts) {
-        let awaited = if self.late.is_empty() { Awaited::Nothing } else { Awaited::Late };
-        match self.checkpoint_of_parts(keyspace) {
-            Some(writing) => writing.awaited = awaited,
-            // Everything up to here has been given to the shards, or waits to be: it is executed first.
-            None => self.request_checkpoint(self.delivered, false),
+        let has_late = !self.late.is_empty();
+        let config = self.options.config.clone();
+        let Some(keeping) = self.keeping_of(keyspace) else { return };
+        keeping.awaits_late = has_late;
+        if keeping.stage == Stage::Receiving {
+            keeping.stage = Stage::Complete;
+            let hashes = std::mem::take(&mut keeping.hashes);
+            let ranges: Vec<KeyRange> = hashes.keys().copied().collect();
+            let of_part = |(range, hashes): (KeyRange, Vec<(TableId, u128)>)| {
+                hashes.into_iter().map(move |(table, hash)| (table, range, hash))
+            };
+            let parts = Box::new(Recovered {
+                ts: keyspace,
+                catalog: keeping.catalog.clone(),
+                ballots: std::mem::take(&mut keeping.ballots).into_values().flatten().collect(),
+                hashes: hashes.into_iter().flat_map(of_part).collect(),
+                config: Some(config),
+                held: ranges,
+                ..Recovered::default()
+            });
+            self.effects.push(Effect::EndParts(parts));
         }
+        self.announce_parts();
     }
 
     /// What has waited for parts has been given to the shards.
     pub(super) fn late_is_submitted(&mut self) {
-        let checkpoints = self.requested.iter_mut().chain(&mut self.writing);
-        for writing in checkpoints.filter(|writing| writing.awaited == Awaited::Late) {
-            writing.awaited = Awaited::Nothing;
+        self.keeping.iter_mut().for_each(|keeping| keeping.awaits_late = false);
+        self.announce_parts();
+    }
+
+    /// What a keyspace message has moved here is durable, or could not be written: then it, and what has been received since,
+    /// waits for a checkpoint.
+    pub(super) fn parts_ended(&mut self, keyspace: Ts, are_durable: bool) {
+        if !are_durable {
+            self.logged = self.logged.max(1);
+        } else if let Some(keeping) = self.keeping_of(keyspace) {
+            keeping.stage = Stage::Durable;
+            self.announce_parts();
         }
     }
 
-    /// Forgets checkpoints that do not have all their rows.
+    /// Says that parts have been received when a restart would have them, too.
+    fn announce_parts(&mut self) {
+        let is_done = |keeping: &mut Keeping| {
+            keeping.stage == Stage::Durable && !keeping.awaits_late && self.durable >= keeping.behind
+        };
+        if let Some(Keeping { keyspace, .. }) = self.keeping.pop_front_if(is_done) {
+            self.migrate(migration::Event::Durable(Ts(keyspace.0 + 1)));
+            self.make_up_for_a_checkpoint();
+            self.announce_parts();
+        }
+    }
+
+    /// Forgets checkpoints that do not have all their rows, and what has been received.
     pub(super) fn drop_incomplete_checkpoints(&mut self) {
+        for Keeping { keyspace, .. } in std::mem::take(&mut self.keeping) {
+            self.effects.push(Effect::ForgetRows { ts: keyspace, range: None });
+        }
         let writing = self.writing.take_if(|writing| !writing.complete);
         for writing in std::mem::take(&mut self.requested).into_iter().chain(writing) {
             self.effects.push(Effect::ForgetRows { ts: writing.checkpoint.ts, range: None });
@@ -200,17 +273,11 @@ impl Core {
         }
     }
 
-    /// The checkpoint for which rows are received that a keyspace message moves.
-    pub(super) fn checkpoint_of_parts(&mut self, keyspace: Ts) -> Option<&mut Writing> {
-        let mut checkpoints = self.requested.iter_mut().chain(&mut self.writing);
-        checkpoints.find(|writing| writing.awaits_parts() && writing.checkpoint.ts == keyspace)
-    }
-
     /// Completes the checkpoint when it has all its rows.
     fn complete_checkpoint(&mut self) {
         let Some(writing) = &mut self.writing else { return };
         let is_read = writing.reads.is_empty() && writing.tables.is_empty();
-        if writing.complete || !is_read || writing.awaited != Awaited::Nothing {
+        if writing.complete || !is_read {
             return;
         }
         writing.complete = true;
@@ -219,12 +286,7 @@ impl Core {
         let ts = writing.checkpoint.ts;
         self.hashes_at = (ts, hashes.clone());
         let checkpoint = std::mem::replace(&mut writing.checkpoint, Recovered { ts, ..Recovered::default() });
-        let mut checkpoint = Recovered { hashes, ..checkpoint };
-        if writing.has_parts {
-            // Votes come with the rows.
-            checkpoint.ballots = self.ballots.up_to(ts);
-        }
-        self.effects.push(Effect::EndCheckpoint(Box::new(checkpoint)));
+        self.effects.push(Effect::EndCheckpoint(Box::new(Recovered { hashes, ..checkpoint })));
     }
 
     /// Reads the rows of the next table of a checkpoint, and their content hashes if they are compared.
@@ -337,7 +399,14 @@ impl Core {
         }
         self.forget();
         // What has been received up to a checkpoint's `Ts` is in it.
+        self.keeping.retain(|keeping| keeping.keyspace > ts || keeping.stage == Stage::Receiving);
         self.migrate(migration::Event::Durable(Ts(ts.0 + 1)));
+        self.announce_parts();
+        self.make_up_for_a_checkpoint();
+    }
+
+    /// Makes a checkpoint when one was ordered while parts were received.
+    fn make_up_for_a_checkpoint(&mut self) {
         let is_free = !self.moving.is_waiting();
         if is_free && self.requested.is_empty() && self.moving.has_missed_a_checkpoint {
             self.request_checkpoint(self.delivered, false);

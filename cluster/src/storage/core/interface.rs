@@ -20,7 +20,7 @@ use crate::{
     storage::{
         ballot::Ballot,
         basic::BasicRead,
-        migration::{self, PartId},
+        migration::{self, Chunk, PartId},
         scan::ShardCommand,
     },
     wire::{Answer, Delivery, MissingVotes, Vote, Wire},
@@ -68,6 +68,9 @@ pub struct Recovered {
     /// The catalogs at the keyspace messages of those parts: the checkpoint also has what they are to send of tables that
     /// have been dropped since.
     pub catalogs: BTreeMap<Ts, Arc<Catalog>>,
+    /// Keyspace messages behind it whose parts are there besides ([`Effect::EndParts`]), and the votes that have come with them:
+    /// others may ask for these before the parts have their turn.
+    pub kept: Vec<(Ts, Vec<(Ts, Ballot)>)>,
 }
 
 impl Recovered {
@@ -82,6 +85,25 @@ impl Recovered {
     /// The key ranges of its shards: what is held, cut where the config still has copies under way.
     pub fn parts(&self) -> Vec<KeyRange> {
         self.config.as_ref().map_or_else(|| self.held.clone(), |config| config.parts(&self.held))
+    }
+
+    /// The chunks of a part that has been received, as another process would send them: its rows, of one table after the other,
+    /// and the votes, with the content hashes.
+    pub fn chunks<E, I: Iterator<Item = Result<(TableId, Bytes), E>>>(
+        &self,
+        range: KeyRange,
+        blocks: I,
+    ) -> impl Iterator<Item = Result<Chunk, E>> + use<E, I> {
+        let hashes = self.hashes.iter().filter(|(_, of, _)| *of == range);
+        let last: Vec<(TableId, u128)> = hashes.map(|(table, _, hash)| (*table, *hash)).collect();
+        // Nothing in it can fail to be serialised.
+        let votes: Bytes = postcard::to_stdvec(&self.ballots).unwrap_or_default().into();
+        let rows = blocks.map(|block| block.map(|(table, rows)| (Some(table), rows, None)));
+        (0..).zip(rows.chain([Ok((None, votes, Some(last)))])).map(|(number, found)| {
+            let (table, rows, last) = found?;
+            let checksum = crc32fast::hash(&rows);
+            Ok(Chunk { number, table, rows, checksum, last })
+        })
     }
 
     /// Makes a shard ready for the rows.
@@ -166,6 +188,13 @@ pub enum Event {
     CheckpointFailed {
         /// Its `Ts`.
         ts: Ts,
+    },
+    /// What [`Effect::EndParts`] completed is durable, or could not be written.
+    PartsEnded {
+        /// The keyspace message.
+        keyspace: Ts,
+        /// Whether it is durable.
+        are_durable: bool,
     },
     /// The config behind everything that has been received: told by the router when this life subscribes first.
     Config {
@@ -281,9 +310,9 @@ pub enum Effect {
     /// Send to a client.
     Answer(ProcessId, Answer),
     /// Rows of the checkpoint of this `Ts`: what a read just behind it sees, and rows as of earlier ones that others may still
-    /// ask for. The answer is [`Event::CheckpointTook`].
+    /// ask for. Or rows that a keyspace message moves here. The answer is [`Event::CheckpointTook`].
     CheckpointRows {
-        /// The checkpoint.
+        /// The checkpoint or keyspace message.
         ts: Ts,
         /// Of this table.
         table: TableId,
@@ -294,9 +323,9 @@ pub enum Effect {
         /// As segments hold them, for [`carousel_engine::Shard::install`].
         block: Bytes,
     },
-    /// Rows of a checkpoint are of no use.
+    /// Rows of a checkpoint, or of what is received, are of no use.
     ForgetRows {
-        /// The checkpoint.
+        /// The checkpoint or keyspace message.
         ts: Ts,
         /// Those in this range, as of the checkpoint's `Ts`; all of them where there is none.
         range: Option<KeyRange>,
@@ -304,6 +333,17 @@ pub enum Effect {
     /// A checkpoint has all its rows, and everything up to its `Ts` has been executed and decided: to be written with what
     /// else belongs to it.
     EndCheckpoint(Box<Recovered>),
+    /// All rows that a keyspace message, whose `Ts` this has, moves here have come: to be written with the ranges of the parts
+    /// (as what is held), the votes that have come with them, and their content hashes. It stays until there is a checkpoint
+    /// of that `Ts` or behind it. The answer is [`Event::PartsEnded`].
+    EndParts(Box<Recovered>),
+    /// Read chunks of a part that an earlier life has received. They come as from another process.
+    LoadRows {
+        /// The part.
+        part: PartId,
+        /// Which chunks; there may be fewer.
+        chunks: std::ops::Range<u32>,
+    },
     /// Something else for a shard.
     Shard {
         /// Which.

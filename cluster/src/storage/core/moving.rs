@@ -82,6 +82,8 @@ pub(super) struct Moving {
     /// Chunks that have come while the shards had not taken those before.
     arrived: VecDeque<Event>,
     taking: Taking,
+    /// The checkpoint of this `Ts` says that this process holds nothing, and is to be given a place by the next message.
+    base: Ts,
     /// A checkpoint has been ordered of everybody but those who receive.
     pub(super) has_missed_a_checkpoint: bool,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
@@ -104,6 +106,7 @@ impl Moving {
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
         let mut migrations = Migrations::new(id, recovered.ts, unannounced, Limits::default());
         migrations.resume_serving(recovered.served.iter().copied());
+        migrations.resume_receiving(recovered.kept.iter().map(|(keyspace, _)| *keyspace));
         Moving {
             migrations,
             heard: options.config.clone(),
@@ -114,6 +117,7 @@ impl Moving {
             checking: Vec::new(),
             arrived: VecDeque::new(),
             taking: Taking::default(),
+            base: Ts::ZERO,
             has_missed_a_checkpoint: false,
             present: (recovered.ts, options.config.clone()),
             joining: false,
@@ -401,7 +405,8 @@ impl Core {
         let held = held_by(&config, id);
         if self.is_empty() && !held.is_empty() {
             // From here on the log is kept for it: a restart begins here again.
-            self.request_checkpoint(Ts(ts.0 - 1), false);
+            self.moving.base = Ts(ts.0 - 1);
+            self.request_checkpoint(self.moving.base, false);
             self.write_checkpoint();
         }
         let ranges = |concerns: &dyn Fn(&Transfer) -> bool| -> Vec<KeyRange> {
@@ -435,13 +440,10 @@ impl Core {
     }
 
     fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>) {
-        let id = self.options.id;
-        let received = transfers.iter().filter(|transfer| transfer.to == id);
-        let received: Vec<KeyRange> = received.map(|transfer| transfer.range).collect();
         self.moving.catalogs.insert(ts, self.catalog.clone());
         self.migrate(Event::Keyspace { ts, transfers });
         if self.moving.migrations.is_waiting() {
-            self.begin_checkpoint_of_parts(ts, &received);
+            self.begin_keeping(ts, self.moving.base);
         }
     }
 
@@ -467,6 +469,9 @@ impl Core {
 
     fn migration_effect(&mut self, effect: migration::Effect) {
         match effect {
+            migration::Effect::Ask { to, part, chunks } if to == self.options.id => {
+                self.effects.push(Effect::LoadRows { part, chunks });
+            }
             migration::Effect::Ask { to, part, chunks } => {
                 self.effects.push(Effect::Send(to, Wire::AskRows { part, chunks }));
             }
@@ -478,10 +483,15 @@ impl Core {
             migration::Effect::Discard(part) => {
                 self.moving.checking.retain(|checking| checking.part != part);
                 self.tell_shards(|| ShardCommand::Clear(part.range));
-                self.effects.push(Effect::ForgetRows { ts: part.keyspace, range: Some(part.range) });
+                self.forget_part(part);
             }
-            migration::Effect::Install { part, hashes, .. } => self.check(part, hashes),
-            migration::Effect::Checkpoint { keyspace } => self.parts_are_there(keyspace),
+            migration::Effect::Install { part, hashes, .. } => {
+                if let Some(keeping) = self.receiving_of(part.keyspace) {
+                    keeping.hashes.insert(part.range, hashes.clone());
+                }
+                self.check(part, hashes);
+            }
+            migration::Effect::Complete { keyspace } => self.parts_are_there(keyspace),
             migration::Effect::Announce { keyspace } => {
                 let process = self.options.id;
                 self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
@@ -491,14 +501,14 @@ impl Core {
         }
     }
 
-    /// Gives a chunk's rows to the shards and to the checkpoint, or keeps its votes.
+    /// Gives a chunk's rows to the shards and to the disk, or keeps its votes.
     fn install(&mut self, part: PartId, chunk: &Chunk) {
         let Some(table) = chunk.table else {
-            return self.receive_votes(&chunk.rows);
+            return self.receive_votes(part, &chunk.rows);
         };
         let PartId { keyspace, range } = part;
         let begin = Ts(local(keyspace).0 - 1);
-        let is_kept = self.checkpoint_of_parts(keyspace).is_some();
+        let is_kept = self.receiving_of(keyspace).is_some();
         if self.moving.taking.begin != begin {
             // What was given for an earlier change is not counted any more.
             self.moving.taking = Taking { begin, ..Taking::default() };

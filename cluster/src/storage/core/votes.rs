@@ -8,7 +8,7 @@ use super::{ContentHash, Core, Effect, Running, global, local};
 use crate::{
     config::Config,
     message::{Incarnation, ProcessId},
-    storage::ballot::Ballot,
+    storage::{ballot::Ballot, migration::PartId},
     wire::{Choice, MissingVotes, Vote, Wire},
 };
 
@@ -107,10 +107,13 @@ impl Core {
     }
 
     /// Takes the votes about writes of a part that is received.
-    pub(super) fn receive_votes(&mut self, votes: &[u8]) {
+    pub(super) fn receive_votes(&mut self, part: PartId, votes: &[u8]) {
         let decoded = postcard::from_bytes::<Vec<(Ts, Ballot)>>(votes).map_err(|error| error.to_string());
         let received = decoded.and_then(|ballots| {
             let writes: Vec<Ts> = ballots.iter().map(|(ts, _)| *ts).collect();
+            if let Some(keeping) = self.receiving_of(part.keyspace) {
+                keeping.ballots.entry(part.range).or_default().extend_from_slice(&ballots);
+            }
             self.ballots.receive(self.options.id, ballots)?;
             Ok(writes)
         });
