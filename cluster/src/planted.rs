@@ -32,6 +32,8 @@ pub(crate) enum Bug {
     AheadOfTheCopy,
     /// Receivers get the rows of the present instead of those before the keyspace message.
     CopyOfThePresent,
+    /// A storage process says that it has received something before that is durable.
+    ReceivedTooEarly,
     /// A router that leads no more, and does not know it, grants leases.
     LeaseOfTheDeposed,
 }

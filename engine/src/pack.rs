@@ -1,4 +1,4 @@
-//! Packing blocks: what a read has found becomes blocks of rows for a process that is to receive them ([`crate::block`]).
+//! Packing blocks: what a read has found becomes blocks of rows for a process that is to receive them (`block`).
 //!
 //! ```text
 //!   found rows ── gathered, some columns at a time ──> Packing ── written and hashed ──> block

@@ -335,7 +335,9 @@ impl World {
         let has_lost = reason.starts_with("no holder remains") || self.has_diverged(reason);
         // What a standby is to receive may be behind what is left of the log when it hears of it.
         let may_begin_anew = outdated && (!is_live || config.is_receiving(id));
-        if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) {
+        // Who has said that it has received something has it.
+        let has_received = is_live && reason.starts_with("no holder remains") && !config.is_receiving(id);
+        if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) || has_received {
             return Err(format!("{id} stops: {reason}"));
         }
         self.crash(id);

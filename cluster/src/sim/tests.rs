@@ -59,7 +59,7 @@ fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// Every planted bug is caught within so many seeds.
-const PLANTED: [(Bug, u64); 14] = [
+const PLANTED: [(Bug, u64); 15] = [
     (Bug::SkippedConfirmation, 50),
     (Bug::ReorderedWindow, 5),
     (Bug::StaleConfig, 20),
@@ -73,6 +73,7 @@ const PLANTED: [(Bug, u64); 14] = [
     (Bug::VotesForgottenTooEarly, 100),
     (Bug::AheadOfTheCopy, 20),
     (Bug::CopyOfThePresent, 50),
+    (Bug::ReceivedTooEarly, 100),
     (Bug::LeaderBeforeItsLog, 20),
 ];
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     catalog::Catalog,
+    planted::{Bug, planted},
     storage::{
         ballot::Ballot,
         migration::{self, PartId},
@@ -252,7 +253,9 @@ impl Core {
     /// Says that parts have been received when a restart would have them, too.
     fn announce_parts(&mut self) {
         let is_done = |keeping: &mut Keeping| {
-            keeping.stage == Stage::Durable && !keeping.awaits_late && self.durable >= keeping.behind
+            let is_durable = keeping.stage == Stage::Durable && self.durable >= keeping.behind;
+            let is_there = keeping.stage == Stage::Complete && planted(Bug::ReceivedTooEarly);
+            (is_durable || is_there) && !keeping.awaits_late
         };
         if let Some(Keeping { keyspace, .. }) = self.keeping.pop_front_if(is_done) {
             self.migrate(migration::Event::Durable(Ts(keyspace.0 + 1)));
