@@ -36,6 +36,11 @@ impl Buffers {
         Bytes::from_owner(Lent { bytes, to: Arc::downgrade(&self.free) })
     }
 
+    /// Whether it keeps memory that nobody uses.
+    pub(crate) fn are_kept(&self) -> bool {
+        !self.free.lock().is_empty()
+    }
+
     /// Gives the memory back: no blocks follow for now.
     pub fn forget(&mut self) {
         *self = Buffers::default();

@@ -115,8 +115,9 @@ pub struct Packing {
     columns: VecDeque<EncodedColumn>,
     rows: usize,
     block: Result<Writing>,
-    /// If the content hash is asked for.
+    /// If the content hash is asked for, and is not known.
     sums: Option<Sums>,
+    content: u128,
     options: Options,
 }
 
@@ -133,6 +134,11 @@ impl Packing {
         if let Some(sums) = &mut self.sums {
             sums.add_all(&some, &self.schema.columns);
         }
+        if self.columns.is_empty()
+            && let Some(sums) = self.sums.take()
+        {
+            self.content = sums.finish();
+        }
         if self.is_packed() { Progress::Idle } else { Progress::Busy }
     }
 
@@ -143,7 +149,7 @@ impl Packing {
     /// The block and, if it is asked for, its content hash.
     fn finish(mut self) -> Result<(Vec<u8>, u128)> {
         while self.pack_some() == Progress::Busy {}
-        Ok((self.block?.finish(), self.sums.map_or(0, |sums| sums.finish())))
+        Ok((self.block?.finish(), self.content))
     }
 
     /// The read that it is for.
@@ -177,6 +183,11 @@ impl Packer {
     /// Takes a block back.
     pub(crate) fn take_back(&mut self) {
         self.elsewhere = self.elsewhere.saturating_sub(1);
+    }
+
+    /// Whether it keeps memory for blocks that are asked for later.
+    pub(crate) fn keeps_memory(&self) -> bool {
+        self.buffers.are_kept()
     }
 
     /// No blocks are asked for now.
@@ -312,6 +323,7 @@ impl Table {
             columns: gathering.columns,
             rows,
             sums: blocks.hashed.then(|| Sums::of_all(rows)),
+            content: 0,
             options: self.options,
         })))
     }

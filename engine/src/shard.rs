@@ -468,7 +468,10 @@ impl Shard {
         let queued = self.inbox.iter().map(|o| o.read_ts.min(o.ts)).min().unwrap_or(Ts::INFINITY);
         let horizon = horizon.min(oldest).min(queued);
         let has_advanced = std::mem::replace(&mut self.horizon, horizon) < horizon;
-        if has_advanced && !self.riders.iter_mut().any(|rider| matches!(rider.work, Work::Blocks(_))) {
+        if has_advanced
+            && self.packer.keeps_memory()
+            && !self.riders.iter_mut().any(|rider| matches!(rider.work, Work::Blocks(_)))
+        {
             // Nobody waits for rows as they were before: there will be no such reads for now.
             self.packer.rest();
         }

@@ -35,9 +35,13 @@ fn spare(codes: usize) -> usize {
 /// Codes with room for more. Wherever they are made there is some, or the first write of a row would copy all columns of its
 /// segment.
 pub(crate) fn with_room<T>(codes: impl ExactSizeIterator<Item = T>) -> Vec<T> {
-    let mut all = Vec::with_capacity(codes.len() + spare(codes.len()));
+    let mut all = room_for(codes.len());
     all.extend(codes);
     all
+}
+
+fn room_for<T>(codes: usize) -> Vec<T> {
+    Vec::with_capacity(codes + spare(codes))
 }
 
 impl Codes {
@@ -170,7 +174,7 @@ impl Codes {
             let Some(runs) = picked.runs() else {
                 return with_room(rows.iter().map(|row| codes[*row as usize]));
             };
-            let mut all = Vec::with_capacity(rows.len() + spare(rows.len()));
+            let mut all = room_for(rows.len());
             runs.iter().for_each(|run| all.extend_from_slice(&codes[run.clone()]));
             all
         }
