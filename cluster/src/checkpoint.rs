@@ -277,24 +277,25 @@ pub struct Checkpoint {
     pub files: Vec<FileEntry>,
 }
 
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError + use<> {
+    let path = path.to_path_buf();
+    move |source| CheckpointError::Io { path, source }
+}
+
 impl Checkpoint {
     /// The newest complete checkpoint in `root`, if there is one. Unfinished ones are removed.
     ///
     /// # Errors
     /// When it cannot be read or its manifest is damaged.
     pub fn newest(root: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
-        let io = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| CheckpointError::Io { path, source }
-        };
-        for entry in fs::read_dir(root).map_err(io(root))? {
-            let entry = entry.map_err(io(root))?;
+        for entry in fs::read_dir(root).map_err(unreadable(root))? {
+            let entry = entry.map_err(unreadable(root))?;
             let name = entry.file_name();
             if name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
-                fs::remove_dir_all(entry.path()).map_err(io(&entry.path()))?;
+                fs::remove_dir_all(entry.path()).map_err(unreadable(&entry.path()))?;
             }
         }
-        let newest = complete(root, PREFIX).map_err(io(root))?.pop();
+        let newest = complete(root, PREFIX).map_err(unreadable(root))?.pop();
         newest.map(|(ts, dir)| Checkpoint::open(ts, dir)).transpose()
     }
 
@@ -303,14 +304,10 @@ impl Checkpoint {
     /// # Errors
     /// When it cannot be read or a manifest is damaged.
     pub fn received(root: &Path, ts: Ts) -> Result<Vec<Checkpoint>, CheckpointError> {
-        let io = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| CheckpointError::Io { path, source }
-        };
         let mut found = Vec::new();
-        for (keyspace, dir) in complete(root, RECEIVED).map_err(io(root))? {
+        for (keyspace, dir) in complete(root, RECEIVED).map_err(unreadable(root))? {
             if keyspace <= ts {
-                fs::remove_dir_all(&dir).map_err(io(&dir))?;
+                fs::remove_dir_all(&dir).map_err(unreadable(&dir))?;
             } else {
                 found.push(Checkpoint::open(keyspace, dir)?);
             }
@@ -319,12 +316,8 @@ impl Checkpoint {
     }
 
     fn open(ts: Ts, dir: PathBuf) -> Result<Checkpoint, CheckpointError> {
-        let io = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| CheckpointError::Io { path, source }
-        };
         let path = dir.join(MANIFEST);
-        let bytes = fs::read(&path).map_err(io(&path))?;
+        let bytes = fs::read(&path).map_err(unreadable(&path))?;
         let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
         let (header, content) =
             bytes.split_first_chunk::<16>().ok_or_else(|| damaged("it is too short".into()))?;
@@ -527,6 +520,7 @@ mod tests {
             assert_eq!(names(), [format!("checkpoint-{ts}")]);
         }
     }
+
     /// It is there beside an older checkpoint, comes as another process would send it, and goes with a newer one.
     #[test]
     fn what_has_been_received_is_kept_until_a_checkpoint_has_it() {

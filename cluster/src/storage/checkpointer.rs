@@ -65,19 +65,10 @@ pub(crate) fn start(
         let mut writers = Writers::new();
         let mut loader = Loader { received, loading: None };
         for command in told {
-            let is_heard = match command {
-                CheckpointCommand::Load { part, chunks } => {
-                    let loaded = loader.load(part, chunks);
-                    loaded
-                        .into_iter()
-                        .all(|chunk| outcomes.send(CheckpointOutcome::Loaded { part, chunk }).is_ok())
+            for outcome in execute(&root, &mut writers, &mut loader, command) {
+                if outcomes.send(outcome).is_err() {
+                    return;
                 }
-                command => {
-                    execute(&root, &mut writers, command).is_none_or(|outcome| outcomes.send(outcome).is_ok())
-                }
-            };
-            if !is_heard {
-                return;
             }
         }
     })?;
@@ -118,34 +109,44 @@ impl Loader {
     }
 }
 
-fn execute(root: &Path, writers: &mut Writers, command: CheckpointCommand) -> Option<CheckpointOutcome> {
+fn execute(
+    root: &Path,
+    writers: &mut Writers,
+    loader: &mut Loader,
+    command: CheckpointCommand,
+) -> Vec<CheckpointOutcome> {
+    let mut taken = |ts| writers.remove(&ts).unwrap_or_else(|| Writer::begin(root, ts));
+    let told = |ended: io::Result<()>| ended.map_err(|error| error.to_string());
     match command {
         CheckpointCommand::Rows { ts, table, until, range, block } => {
             let writer = writers.entry(ts).or_insert_with(|| Writer::begin(root, ts));
             attempt(writer, |writer| writer.rows(table, until, range, &block));
-            Some(CheckpointOutcome::Took)
+            vec![CheckpointOutcome::Took]
         }
         CheckpointCommand::Forget { ts, range: None } => {
             writers.remove(&ts);
-            None
+            Vec::new()
         }
         CheckpointCommand::Forget { ts, range: Some(range) } => {
-            attempt(writers.get_mut(&ts)?, |writer| writer.forget(range));
-            None
+            if let Some(writer) = writers.get_mut(&ts) {
+                attempt(writer, |writer| writer.forget(range));
+            }
+            Vec::new()
         }
         CheckpointCommand::End(checkpoint) => {
             let ts = checkpoint.ts;
-            let writer = writers.remove(&ts).unwrap_or_else(|| Writer::begin(root, ts));
-            let ended = writer.and_then(|writer| writer.finish(*checkpoint));
-            Some(CheckpointOutcome::Ended(ts, ended.map_err(|error| error.to_string())))
+            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint));
+            vec![CheckpointOutcome::Ended(ts, told(ended))]
         }
         CheckpointCommand::EndParts(parts) => {
             let ts = parts.ts;
-            let writer = writers.remove(&ts).unwrap_or_else(|| Writer::begin(root, ts));
-            let ended = writer.and_then(|writer| writer.finish_received(*parts));
-            Some(CheckpointOutcome::PartsEnded(ts, ended.map_err(|error| error.to_string())))
+            let ended = taken(ts).and_then(|writer| writer.finish_received(*parts));
+            vec![CheckpointOutcome::PartsEnded(ts, told(ended))]
         }
-        CheckpointCommand::Load { .. } => None,
+        CheckpointCommand::Load { part, chunks } => {
+            let loaded = loader.load(part, chunks).into_iter();
+            loaded.map(|chunk| CheckpointOutcome::Loaded { part, chunk }).collect()
+        }
     }
 }
 

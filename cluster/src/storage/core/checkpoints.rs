@@ -108,14 +108,14 @@ impl Core {
 
     /// What a keyspace message moves here, which has its turn, is kept as it comes ([`Core::install`]), unless an earlier life
     /// has done so: when everything is there, little is left to do until it is durable.
-    pub(super) fn begin_keeping(&mut self, keyspace: Ts, behind: Ts) {
+    pub(super) fn begin_keeping(&mut self, keyspace: Ts) {
         let is_kept = self.moving.migrations.has_kept(keyspace);
         self.keeping.push_back(Keeping {
             keyspace,
             catalog: self.catalog.clone(),
             hashes: BTreeMap::new(),
             ballots: BTreeMap::new(),
-            behind,
+            behind: self.moving.base,
             stage: if is_kept { Stage::Durable } else { Stage::Receiving },
             awaits_late: true,
         });

@@ -83,7 +83,7 @@ pub(super) struct Moving {
     arrived: VecDeque<Event>,
     taking: Taking,
     /// The checkpoint of this `Ts` says that this process holds nothing, and is to be given a place by the next message.
-    base: Ts,
+    pub(super) base: Ts,
     /// A checkpoint has been ordered of everybody but those who receive.
     pub(super) has_missed_a_checkpoint: bool,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
@@ -443,7 +443,7 @@ impl Core {
         self.moving.catalogs.insert(ts, self.catalog.clone());
         self.migrate(Event::Keyspace { ts, transfers });
         if self.moving.migrations.is_waiting() {
-            self.begin_keeping(ts, self.moving.base);
+            self.begin_keeping(ts);
         }
     }
 
