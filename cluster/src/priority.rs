@@ -5,8 +5,9 @@
 /// core, and so many operations ride in each revolution that this goes far.
 pub(crate) const SCAN: i32 = 10;
 
-/// The nice value of threads that carry rows from one storage process to another: a third of what a scan thread has.
-pub(crate) const BULK: i32 = 15;
+/// The nice value of threads that carry rows from one storage process to another: an eighth of what a scan thread has. They
+/// take what others leave; when others leave nothing, rows still move.
+pub(crate) const BULK: i32 = 19;
 
 /// Gives this thread a nice value above 0, where a thread can have one of its own.
 pub(crate) fn lower(nice: i32) {

@@ -114,8 +114,14 @@ impl Table {
             self.compact(slot, keep, horizon);
             room = usize::MAX;
         }
+        // Those who ride have waited longer than they should have: others wait for that.
+        let owed = self.owed.min(room);
+        self.owed -= owed;
+        room -= owed;
         while room > 0 && self.is_compacting() {
-            room = room.saturating_sub(self.compact_some(slot, riders));
+            let took = self.compact_some(slot, riders);
+            self.owed += took.saturating_sub(room);
+            room = room.saturating_sub(took);
         }
         if let Some(compaction) = &mut self.segments[slot as usize].compaction {
             compaction.measure();
@@ -226,11 +232,11 @@ impl Table {
         compaction.keep.extend(compaction.rows as u32..segment.rows as u32);
         let (column, is_part) = (&mut segment.columns[index], segment.is_part);
         let ty = &self.schema.columns[index].ty;
-        let gathered =
+        let (gathered, took) =
             column.compacted(ty, &Picked::new(&compaction.keep, &Ranks::default()), compaction.part, is_part);
         compaction.keep.truncate(stays);
         compaction.columns.push(gathered);
-        segment.rows
+        took
     }
 
     /// Brings some rows that have been added meanwhile into the columns, or puts these in the place of the old ones when

@@ -99,14 +99,14 @@ impl Cutting {
             let (index, part) = (self.gathered / self.parts.len(), self.gathered % self.parts.len());
             let Some(column) = segment.columns.get_mut(index) else { return room < cells };
             let (ty, rows) = (&schema.columns[index].ty, &self.rows[part]);
-            let column = match rows.is_empty() {
-                true => SegmentColumn::new(ty),
+            let (column, took) = match rows.is_empty() {
+                true => (SegmentColumn::new(ty), 0),
                 false => column.compacted(ty, &Picked::new(rows, &self.ranks[part]), GOOD_PART, true),
             };
             self.size += column.size();
             self.columns[part].push(column);
             self.gathered += 1;
-            room = room.saturating_sub(rows.len() + 1);
+            room = room.saturating_sub(took + 1);
         }
         true
     }

@@ -74,6 +74,8 @@ pub(crate) struct Table {
     /// The segment whose garbage is looked for next, and the one that is being compacted.
     pub(crate) collector: usize,
     pub(crate) compacting: Option<u32>,
+    /// Cells that could have been gathered in the time that compaction took longer than it should have.
+    pub(crate) owed: usize,
 }
 
 /// Keys that are gone through in the time that a key is read, hashed and found.
@@ -113,6 +115,7 @@ impl Table {
             unmeasured: Vec::new(),
             collector: 0,
             compacting: None,
+            owed: 0,
         }
     }
 

@@ -17,14 +17,44 @@ pub(crate) struct Versions {
     settled: usize,
     /// When the others began.
     begins: Vec<u64>,
-    /// Absent: no row has ended.
-    end: Option<Vec<u64>>,
+    ends: Ends,
     max_begin: u64,
     ended: usize,
     max_end: u64,
     /// When rows have begun or ended, ascending, each once: what is behind `forgotten`.
     changes: Vec<u64>,
     forgotten: u64,
+}
+
+/// When rows have ended, in blocks of rows. Where none has, there is no block: a write that ends a few rows costs memory for
+/// a few, and whoever looks for the others need not look there.
+#[derive(Clone, Debug, Default)]
+struct Ends {
+    blocks: Vec<Option<Box<[u64; ENDS]>>>,
+    present: usize,
+}
+
+/// Rows of a block of ends: whole words of a mask.
+const ENDS: usize = 512;
+
+impl Ends {
+    fn get(&self, row: usize) -> u64 {
+        self.blocks.get(row / ENDS).and_then(Option::as_ref).map_or(u64::MAX, |block| block[row % ENDS])
+    }
+
+    /// The end of a row, to be written.
+    fn of(&mut self, row: usize) -> &mut u64 {
+        if self.blocks.len() <= row / ENDS {
+            self.blocks.resize(row / ENDS + 1, None);
+        }
+        let block = &mut self.blocks[row / ENDS];
+        self.present += usize::from(block.is_none());
+        &mut block.get_or_insert_with(|| Box::new([u64::MAX; ENDS]))[row % ENDS]
+    }
+
+    fn size(&self) -> usize {
+        self.present * size_of::<[u64; ENDS]>() + self.blocks.len() * size_of::<usize>()
+    }
 }
 
 /// Changes that are remembered.
@@ -46,10 +76,6 @@ impl Versions {
                 self.begins.resize(self.begins.len() + rows, begin.0);
             }
         }
-        let len = self.len();
-        if let Some(ends) = &mut self.end {
-            ends.resize(len, u64::MAX);
-        }
         self.max_begin = self.max_begin.max(begin.0);
         self.note(begin.0);
     }
@@ -63,7 +89,7 @@ impl Versions {
     }
 
     pub(crate) fn end(&self, row: usize) -> u64 {
-        self.end.as_ref().map_or(u64::MAX, |ends| ends[row])
+        self.ends.get(row)
     }
 
     /// Ends a row's version.
@@ -82,14 +108,12 @@ impl Versions {
     }
 
     fn write_end(&mut self, row: usize, end: u64) {
-        let len = self.len();
-        let ends = self.end.get_or_insert_with(|| vec![u64::MAX; len]);
-        match (ends[row] == u64::MAX, end == u64::MAX) {
+        let before = std::mem::replace(self.ends.of(row), end);
+        match (before == u64::MAX, end == u64::MAX) {
             (true, false) => self.ended += 1,
             (false, true) => self.ended -= 1,
             _ => {}
         }
-        ends[row] = end;
         if end != u64::MAX {
             self.max_end = self.max_end.max(end);
             self.note(end);
@@ -153,11 +177,13 @@ impl Versions {
                 (&mut mask.words_mut()[after.div_ceil(64)..], &self.begins[after - first..]);
             and_where(words, begins, |begin| begin < t.0);
         }
-        if self.ended > 0
-            && let Some(ends) = &self.end
-        {
+        if self.ended > 0 {
             let first = if is_write { t.0.saturating_add(1) } else { t.0 };
-            and_where(mask.words_mut(), ends, |end| end >= first);
+            for (words, block) in mask.words_mut().chunks_mut(ENDS / 64).zip(&self.ends.blocks) {
+                if let Some(block) = block {
+                    and_where(words, &block[..], |end| end >= first);
+                }
+            }
         }
     }
 
@@ -166,11 +192,9 @@ impl Versions {
         if self.max_begin >= t.0 {
             rows.retain(|row| self.begin(*row as usize) < t.0);
         }
-        if self.ended > 0
-            && let Some(ends) = &self.end
-        {
+        if self.ended > 0 {
             let first = if is_write { t.0.saturating_add(1) } else { t.0 };
-            rows.retain(|row| ends[*row as usize] >= first);
+            rows.retain(|row| self.end(*row as usize) >= first);
         }
     }
 
@@ -186,15 +210,21 @@ impl Versions {
             .map(|row| self.begin(*row as usize))
             .map(|begin| if begin < horizon.0 { 0 } else { begin })
             .collect();
-        let ends: Vec<u64> = keep.iter().map(|row| self.end(*row as usize)).collect();
+        let mut ends = Ends::default();
+        (self.ended, self.max_end) = (0, 0);
+        for (new, old) in keep.iter().enumerate() {
+            let end = self.end(*old as usize);
+            if end != u64::MAX {
+                *ends.of(new) = end;
+                (self.ended, self.max_end) = (self.ended + 1, self.max_end.max(end));
+            }
+        }
+        self.ends = ends;
         self.max_begin = begins.iter().copied().max().unwrap_or(0);
         self.settled = begins.iter().position(|begin| *begin > 0).unwrap_or(begins.len());
         begins.drain(..self.settled);
         begins.shrink_to_fit();
         self.begins = begins;
-        self.ended = ends.iter().filter(|end| **end != u64::MAX).count();
-        self.max_end = ends.iter().copied().filter(|end| *end != u64::MAX).max().unwrap_or(0);
-        self.end = (self.ended > 0).then_some(ends);
     }
 
     /// Those of some rows.
@@ -216,11 +246,11 @@ impl Versions {
             self.max_begin = 0;
         }
         if self.ended == 0 {
-            self.end = None;
+            self.ends = Ends::default();
         }
     }
 
     pub(crate) fn size(&self) -> usize {
-        8 * (self.begins.len() + self.end.as_ref().map_or(0, Vec::len))
+        8 * self.begins.len() + self.ends.size()
     }
 }

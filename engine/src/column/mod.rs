@@ -77,6 +77,9 @@ pub(crate) fn int_to_float(value: i64) -> f64 {
 /// bytes' sake.
 pub(crate) const GOOD_PART: usize = 8;
 
+/// Cells that are gathered in the time in which one is encoded.
+const CELLS_OF_ENCODED: usize = 32;
+
 /// A column of a segment: the encoded part, then the plain part.
 #[derive(Debug)]
 pub(crate) struct SegmentColumn {
@@ -264,29 +267,30 @@ impl SegmentColumn {
     }
 
     /// Only these rows, all of them encoded. Strings that none of them has go when they are more than this part of the
-    /// column, or when it `is_part` of another.
+    /// column, or when it `is_part` of another. Returns also what it took, in cells that are gathered in that time.
     pub(crate) fn compacted(
         &mut self,
         ty: &Type,
         keep: &Picked,
         part: usize,
         is_part: bool,
-    ) -> SegmentColumn {
+    ) -> (SegmentColumn, usize) {
         let rows = keep.rows;
+        let gathered = |base| (SegmentColumn::of(base, rows.len(), ty), rows.len());
         let grown_little = self.delta.len * 4 <= self.base_rows;
         if grown_little && is_part {
             self.absorb(ty);
             if let Some(base) = &self.base {
-                return SegmentColumn::of(base.extract(keep), rows.len(), ty);
+                return gathered(base.extract(keep));
             }
         } else if grown_little && self.unused_bytes(rows) * part <= self.size() {
             self.absorb(ty);
             // Most of the domain is still in use.
             if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && rows.len() * 2 >= it.made_of) {
-                return SegmentColumn::of(base.keep(keep), rows.len(), ty);
+                return gathered(base.keep(keep));
             }
         }
-        self.encoded_anew(ty, rows)
+        (self.encoded_anew(ty, rows), rows.len() * CELLS_OF_ENCODED)
     }
 
     /// Appends some rows of another column of its type.

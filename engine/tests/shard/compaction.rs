@@ -388,8 +388,9 @@ fn a_segment_goes_while_it_is_compacted() {
 #[test]
 fn the_parts_of_a_segment_take_as_much_as_the_whole() {
     let halves = [KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX)];
+    // Far longer than what tells a key that its row has moved.
     let row =
-        |k: i32| vec![Value::Int4(k), Value::Text(format!("{:>20}", k * 7919).into()), Value::Int4(k % 7)];
+        |k: i32| vec![Value::Int4(k), Value::Text(format!("{:>90}", k * 7919).into()), Value::Int4(k % 7)];
     let types = [("k", Type::Int4), ("a", Type::Text), ("b", Type::Int4)];
     let mut scan = Scan::of(&types, (0..ROWS).map(row).collect(), Options::default());
     // A few rows that are not encoded.
