@@ -292,8 +292,8 @@ impl LaneState {
                         return Err(End::Protocol(format!("a message of more than {MESSAGE} bytes")));
                     }
                     if pieces.is_empty() {
-                        // What follows may be as large as a block of rows.
-                        pieces = buffers.take(frame.content.len());
+                        // What follows may be as large as a block of rows, however small the first piece is.
+                        pieces = buffers.take(CONTENT);
                     }
                     pieces.extend_from_slice(&frame.content);
                     last_large = Instant::now();
