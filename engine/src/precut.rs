@@ -47,6 +47,8 @@ pub(crate) struct Cutting {
     /// The rows of each, as far as they are known.
     pub(crate) rows: Vec<Vec<u32>>,
     ranks: Vec<Ranks>,
+    /// Whether all rows were known at some time: a few may have been added since.
+    is_found: bool,
     /// Their columns, as far as they have been gathered: some lack rows that have been added since.
     columns: Vec<Vec<SegmentColumn>>,
     /// How many these are: one of each part, then the next one of each.
@@ -61,6 +63,7 @@ impl Cutting {
             parts: parts.to_vec(),
             rows: vec![Vec::new(); parts.len()],
             ranks: parts.iter().map(|_| Ranks::default()).collect(),
+            is_found: false,
             columns: parts.iter().map(|_| Vec::new()).collect(),
             gathered: 0,
             size: 0,
@@ -72,18 +75,20 @@ impl Cutting {
         self.parts == parts
     }
 
-    /// Notes of which part the rows are that it does not know.
-    pub(crate) fn find_rows(&mut self, segment: &Segment, schema: &TableSchema) {
+    /// Notes of which part the next rows are that it does not know: so many of them. Returns whether it knows all.
+    pub(crate) fn find_rows(&mut self, segment: &Segment, schema: &TableSchema, most: usize) -> bool {
         let known: usize = self.rows.iter().map(Vec::len).sum();
-        let added: Vec<u32> = (known as u32..segment.rows as u32).collect();
+        let until = segment.rows.min(known.saturating_add(most));
+        let added: Vec<u32> = (known as u32..until as u32).collect();
         if added.is_empty() {
-            return;
+            return true;
         }
         self.ranks.iter_mut().for_each(|ranks| *ranks = Ranks::default());
         for (row, position) in added.iter().zip(segment.positions(schema, &added)) {
             let part = self.parts.partition_point(|part| part.last < position);
             self.rows[part].push(*row);
         }
+        until == segment.rows
     }
 
     /// The parts that have rows.
@@ -183,15 +188,18 @@ impl Shard {
         let Some(table) = self.tables.get_mut(&table) else { return false };
         let segment = &mut table.segments[slot as usize];
         let parts = cut(self.pieces[segment.range].range, &precut.at);
-        if let Some(cutting) = precut.cutting.as_mut().filter(|cutting| cutting.is_in(&parts)) {
-            let is_left = cutting.gather(segment, &table.schema, table.options.compact_cells.max(1));
-            table.measure(slot);
-            return !is_left;
+        let cutting = match &mut precut.cutting {
+            Some(cutting) if cutting.is_in(&parts) => cutting,
+            cutting => cutting.insert(Cutting::new(&parts)),
+        };
+        if !cutting.is_found {
+            cutting.is_found = cutting.find_rows(segment, &table.schema, table.options.keys_together.max(1));
+            // Nothing has to be gathered where all rows stay together.
+            return cutting.is_found && cutting.filled().len() < 2;
         }
-        let cutting = precut.cutting.insert(Cutting::new(&parts));
-        cutting.find_rows(segment, &table.schema);
-        // Nothing has to be gathered where all rows stay together.
-        cutting.filled().len() < 2
+        let is_left = cutting.gather(segment, &table.schema, table.options.compact_cells.max(1));
+        table.measure(slot);
+        !is_left
     }
 
     /// Segments are not as they were when parts of one were put together.

@@ -336,7 +336,7 @@ impl Table {
         }
         let cutting = cutting.filter(|cutting| cutting.is_in(parts));
         let mut cutting = cutting.unwrap_or_else(|| Cutting::new(parts));
-        cutting.find_rows(whole, &self.schema);
+        cutting.find_rows(whole, &self.schema, usize::MAX);
         let filled = cutting.filled();
         if let [only] = filled[..] {
             (whole.range, whole.within) = (indices[only], Some(parts[only]));

@@ -76,7 +76,7 @@ pub struct Options {
     /// Cells of the columns of a block that are gathered at a time, between two visits, and twice as many as are hashed; a
     /// column is not divided.
     pub block_cells: usize,
-    /// Keys of received rows that are hashed at a time, or entered into the index.
+    /// Keys that are hashed at a time, of received rows or where key ranges are to be cut, or entered into the index.
     pub keys_together: usize,
     /// Rows that are not encoded which make a block, or are added to a segment out of one, at a time, between two visits.
     pub plain_rows: usize,
