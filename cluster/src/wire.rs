@@ -24,7 +24,7 @@ use crate::{
     message::{Incarnation, Message, MessageId, ProcessId},
     raft::Packet,
     routers::{Routers, change::RouterChange},
-    storage::migration::{Chunk, PartId},
+    storage::migration::{Arrived, Chunk, PartId},
 };
 
 /// A message with its place in the order and this destination's share of it.
@@ -270,8 +270,8 @@ pub enum Wire {
         logged: u64,
         /// Whether it is writing a checkpoint, other than of rows that are still to be received.
         checkpointing: bool,
-        /// Parts that are being received because of keyspace messages, with the number of chunks that have come.
-        receiving: Vec<(PartId, u32)>,
+        /// Parts that are being received because of keyspace messages, with how much has come of each.
+        receiving: Vec<(PartId, Arrived)>,
     },
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),

@@ -27,6 +27,23 @@ struct Header {
     columns: usize,
 }
 
+/// How much a block is of what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The sender's shard that the rows come from.
+    pub shard: u32,
+    /// Rows in the block.
+    pub rows: u64,
+    /// So many more rows of the table are about to come from the shard, in other blocks.
+    pub follow: u64,
+}
+
+/// Reads the head of a block; nothing if it is none.
+pub fn extent(block: &[u8]) -> Option<Extent> {
+    let (Header { shard: (shard, _), rows, follow, .. }, _) = postcard::take_from_bytes(block).ok()?;
+    Some(Extent { shard, rows: rows as u64, follow: follow as u64 })
+}
+
 /// A block that is being written.
 #[derive(Debug)]
 pub(crate) struct Writing {

@@ -11,7 +11,7 @@ mod ahead;
 pub mod array;
 mod batch_size;
 mod bits;
-mod block;
+pub mod block;
 pub mod buffers;
 mod column;
 mod compaction;

@@ -49,7 +49,7 @@ use crate::{
     message::{Body, Incarnation, ProcessId, ReadIsolation},
     network::Network,
     routers::change::RouterChange,
-    storage::migration::PartId,
+    storage::migration::{Arrived, PartId},
     super_process::Heartbeat,
 };
 
@@ -125,8 +125,8 @@ pub struct Heard {
     pub used: u64,
     /// The most that they may take; `None` for no limit.
     pub limit: Option<u64>,
-    /// Parts that it is receiving because of keyspace messages, with the number of chunks that have come.
-    pub receiving: Vec<(PartId, u32)>,
+    /// Parts that it is receiving because of keyspace messages, with how much has come of each.
+    pub receiving: Vec<(PartId, Arrived)>,
 }
 
 /// What the client process tells its handles.

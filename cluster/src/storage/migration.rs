@@ -32,12 +32,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use carousel_engine::{TableId, Ts, position::KeyRange};
+use carousel_engine::{TableId, Ts, block, position::KeyRange};
+use serde::{Deserialize, Serialize};
 
 use crate::{config::Transfer, message::ProcessId};
 
 /// A key range that a process receives because of a keyspace message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartId {
     /// `Ts` of the keyspace message: the part's rows are those that a read at this `Ts` sees.
     pub keyspace: Ts,
@@ -46,7 +47,7 @@ pub struct PartId {
 }
 
 /// A chunk of a part.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     /// Counted from 0.
     pub number: u32,
@@ -225,7 +226,21 @@ struct Incoming {
     damaged: u32,
     /// When there was progress last.
     progress_ms: u64,
+    /// Rows that have come, and those that the sender has found and will send: of each table and shard of it.
+    rows: u64,
+    follow: BTreeMap<(TableId, u32), u64>,
     state: State,
+}
+
+/// How much has come of a part that a process is to receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrived {
+    /// Chunks that have come.
+    pub chunks: u32,
+    /// Rows in them.
+    pub rows: u64,
+    /// More rows that are known to come: those of a table are known from its first chunk on.
+    pub follow: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -357,11 +372,16 @@ impl Migrations {
         receiving.map(|(keyspace, _)| *keyspace)
     }
 
-    /// Parts that are being received: their keyspace message, range, and how many chunks have come.
-    pub fn progress(&self) -> impl Iterator<Item = (PartId, u32)> {
+    /// Parts that are being received: their keyspace message, range, and how much of them has come.
+    pub fn progress(&self) -> impl Iterator<Item = (PartId, Arrived)> {
         self.receiving.iter().flat_map(|(keyspace, receiving)| {
             let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
-            open.map(|(range, part)| (PartId { keyspace: *keyspace, range: *range }, part.next))
+            open.map(|(range, part)| {
+                // The numbers are somebody else's word.
+                let follow = part.follow.values().fold(0, |all: u64, follow| all.saturating_add(*follow));
+                let arrived = Arrived { chunks: part.next, rows: part.rows, follow };
+                (PartId { keyspace: *keyspace, range: *range }, arrived)
+            })
         })
     }
 
@@ -425,6 +445,8 @@ impl Migrations {
                     questions: 0,
                     damaged: 0,
                     progress_ms: self.now_ms,
+                    rows: 0,
+                    follow: BTreeMap::new(),
                     state: State::Receiving,
                 };
                 parts.insert(transfer.range, incoming);
@@ -497,6 +519,12 @@ impl Migrations {
         incoming.next += 1;
         incoming.questions = 0;
         incoming.progress_ms = now_ms;
+        if let Some(table) = chunk.table
+            && let Some(extent) = block::extent(&chunk.rows)
+        {
+            incoming.rows = incoming.rows.saturating_add(extent.rows);
+            incoming.follow.insert((table, extent.shard), extent.follow);
+        }
         let chunks = incoming.next;
         let last = chunk.last.clone();
         if last.is_some() {
@@ -524,6 +552,8 @@ impl Migrations {
         incoming.questions = 0;
         incoming.damaged = 0;
         incoming.progress_ms = now_ms;
+        incoming.rows = 0;
+        incoming.follow.clear();
         if incoming.senders.is_empty() {
             let PartId { keyspace, range } = part;
             let reason = format!(

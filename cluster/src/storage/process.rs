@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     checkpointer::{self, CheckpointCommand, CheckpointOutcome},
     core::{Core, CoreOptions, Recovered, local},
-    migration::PartId,
+    migration::{Arrived, PartId},
     node::{Input, Node, Output},
     payloads::{self, PayloadCommand, PayloadEvent},
     scan::{self, ScanThread, ShardCommand, ShardEffects},
@@ -100,8 +100,8 @@ pub struct Progress {
     pub logged: u64,
     /// How many checkpoints could not be written.
     pub failed_checkpoints: u64,
-    /// Parts that it is receiving because of keyspace messages, with the number of chunks that have come.
-    pub receiving: Vec<(PartId, u32)>,
+    /// Parts that it is receiving because of keyspace messages, with how much has come of each.
+    pub receiving: Vec<(PartId, Arrived)>,
     /// Why it has stopped itself.
     pub stopped: Option<String>,
 }

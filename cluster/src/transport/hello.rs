@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 10;
+pub const PROTOCOL: u16 = 11;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.

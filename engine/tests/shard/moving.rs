@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use carousel_engine::{
     Shard, TableId, TableSchema, Ts,
+    block::extent,
     install::Rows,
     operation::{Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
     position::KeyRange,
@@ -204,6 +205,13 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
     for sender in senders {
         let effects = read_all(sender, world, ts, true);
         add(&mut told, hash_of(world, effects.clone()));
+        let extents = effects.iter().filter_map(|effect| match effect {
+            Effect::Block { block, .. } => Some(extent(block).expect("a block")),
+            _ => None,
+        });
+        let known = extents.map(|extent| (extent.rows, extent.follow)).collect::<Vec<_>>();
+        assert!(known.windows(2).all(|pair| pair[0].1 == pair[1].0 + pair[1].1), "what follows: {known:?}");
+        assert!(known.last().is_none_or(|(_, follow)| *follow == 0), "what follows: {known:?}");
         for effect in effects {
             let Effect::Block { range, block, .. } = effect else { continue };
             let mut block = block.to_vec();
@@ -214,6 +222,7 @@ pub fn check_blocks(world: &World, senders: &mut [Shard], ts: Ts, expected: &[u1
             }
             let at = random.below(block.len());
             block[at] ^= 1 << random.below(8);
+            let _ = extent(&block);
             // It may well be a block of other rows.
             let mut damaged = receiver(0);
             if damaged.install(rows_of(world, range, &block)).is_ok() {

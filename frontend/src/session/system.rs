@@ -139,7 +139,9 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
                     text(to),
                     position(range.first),
                     position(range.last),
-                    count(parts().map(|(_, chunks)| u64::from(*chunks)).sum()),
+                    count(parts().map(|(_, arrived)| u64::from(arrived.chunks)).sum()),
+                    count(parts().map(|(_, arrived)| arrived.rows).sum()),
+                    count(parts().map(|(_, arrived)| arrived.follow).sum()),
                     text(state),
                 ]);
             }

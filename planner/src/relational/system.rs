@@ -90,6 +90,8 @@ impl SystemView {
                 ("first_position", position()),
                 ("last_position", position()),
                 ("received_chunks", Type::Int8),
+                ("received_rows", Type::Int8),
+                ("rows_to_come", Type::Int8),
                 ("state", Type::Text),
             ],
             SystemView::Operations => vec![

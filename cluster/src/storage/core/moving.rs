@@ -27,7 +27,7 @@ use crate::{
     message::{Body, Message},
     planted::{Bug, planted},
     storage::{
-        migration::{self, Chunk, Event, Limits, Migrations, PartId},
+        migration::{self, Arrived, Chunk, Event, Limits, Migrations, PartId},
         scan::ShardCommand,
     },
 };
@@ -151,8 +151,8 @@ impl Moving {
 }
 
 impl Core {
-    /// Parts that have not been received: their keyspace message, range, and how many chunks have come.
-    pub fn receiving(&self) -> impl Iterator<Item = (PartId, u32)> {
+    /// Parts that have not been received: their keyspace message, range, and how much has come of them.
+    pub fn receiving(&self) -> impl Iterator<Item = (PartId, Arrived)> {
         self.moving.migrations.progress()
     }
 
