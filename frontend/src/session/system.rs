@@ -6,6 +6,7 @@ use carousel_cluster::{
     config::{Config, Instruction},
     message::{ProcessId, ReadIsolation},
     routers::RouterEntry,
+    storage::migration::Arrived,
 };
 use carousel_engine::{TableId, Value, error::Result, numeric::Numeric, position::Position};
 use carousel_planner::relational::SystemView;
@@ -130,6 +131,10 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
                         .iter()
                         .filter(|(part, _)| part.keyspace == *keyspace && part.range.overlaps(range))
                 };
+                // The numbers are the processes' word.
+                let sum = |of: fn(&Arrived) -> u64| {
+                    count(parts().fold(0, |all: u64, (_, arrived)| all.saturating_add(of(arrived))))
+                };
                 // Else it may not have come to the message, or have everything and be writing it.
                 let state = if parts().next().is_some() { "receiving" } else { "waiting" };
                 rows.push(vec![
@@ -139,9 +144,9 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
                     text(to),
                     position(range.first),
                     position(range.last),
-                    count(parts().map(|(_, arrived)| u64::from(arrived.chunks)).sum()),
-                    count(parts().map(|(_, arrived)| arrived.rows).sum()),
-                    count(parts().map(|(_, arrived)| arrived.follow).sum()),
+                    sum(|arrived| u64::from(arrived.chunks)),
+                    sum(|arrived| arrived.rows),
+                    sum(|arrived| arrived.follow),
                     text(state),
                 ]);
             }
