@@ -11,7 +11,8 @@
 //! ended before the horizon then will never be seen again, and which other rows have ended since is asked at the swap; so
 //! all that has to be followed are rows that have been added, which stay. Keys follow their rows when those have their new
 //! numbers ([`KeyIndex::begin_move`](crate::primary_key::KeyIndex::begin_move)). A segment that is cut, cleared or dropped
-//! takes the columns beside it along. Where rows are added faster than they can be followed, all is done at once.
+//! takes the columns beside it along. Where rows are added faster than they can be followed it is begun anew, and all is done
+//! at once when what has ended is as much as the rest.
 
 use crate::{
     bits::{Picked, Ranks},
@@ -111,8 +112,12 @@ impl Table {
             // There may be more garbage than rows by now.
             let horizon = compaction.horizon.max(horizon);
             let keep = segment.versions.survivors(horizon);
+            // Rows that are only added make other segments in the end.
+            let is_garbage = (segment.rows - keep.len()) * 2 >= segment.rows;
             self.compact(slot, keep, horizon);
-            room = usize::MAX;
+            if is_garbage {
+                room = usize::MAX;
+            }
         }
         // Those who ride have waited longer than they should have: others wait for that.
         let owed = self.owed.min(room);
