@@ -102,7 +102,8 @@ impl Implied {
                 Instruction::Copy { from, to, ranges } => {
                     let needs = self.needs.get(to).into_iter().flatten();
                     let sent = needs.filter(|need| need.senders.contains(from)).map(|need| need.range);
-                    if !covers(&sent.collect::<Vec<_>>(), ranges) {
+                    // Nobody would ever say of a copy of nothing that it has been received.
+                    if ranges.is_empty() || !covers(&sent.collect::<Vec<_>>(), ranges) {
                         return Err(ConfigError::Instruction(instruction.clone()));
                     }
                     let received = received.entry(*to).or_default();

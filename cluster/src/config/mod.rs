@@ -621,7 +621,7 @@ impl Config {
             return None;
         }
         let mut config = self.clone();
-        let members = config.subscribers(client.kind);
+        let members = config.subscribers(client.kind)?;
         if members.get(&client).is_some_and(|known| *known >= incarnation) {
             return None;
         }
@@ -631,21 +631,17 @@ impl Config {
 
     /// The config with a client or super process parted, if it was part of the system.
     pub fn without_client(&self, client: ProcessId) -> Option<Config> {
-        self.contains(client).then(|| {
-            let mut config = self.clone();
-            config.subscribers(client.kind).remove(&client);
-            config
-        })
+        let mut config = self.clone();
+        config.subscribers(client.kind)?.remove(&client)?;
+        Some(config)
     }
 
-    /// The members of a kind that joins by subscribing.
-    fn subscribers(&mut self, kind: ProcessKind) -> &mut BTreeMap<ProcessId, Incarnation> {
+    /// The members of a kind, if it joins by subscribing.
+    fn subscribers(&mut self, kind: ProcessKind) -> Option<&mut BTreeMap<ProcessId, Incarnation>> {
         match kind {
-            ProcessKind::Client => &mut self.clients,
-            ProcessKind::Super => &mut self.supers,
-            ProcessKind::Router | ProcessKind::Storage => {
-                panic!("a {kind:?} process does not join by subscribing")
-            }
+            ProcessKind::Client => Some(&mut self.clients),
+            ProcessKind::Super => Some(&mut self.supers),
+            ProcessKind::Router | ProcessKind::Storage => None,
         }
     }
 

@@ -318,6 +318,23 @@ fn instructions_must_be_what_the_change_implies() {
         wrong.instructions.push(planned.instructions[left_out].clone());
         assert!(config.apply(&keyspace(wrong), Ts(5)).is_err());
     }
+    // Nobody would ever say that a copy of nothing has been received.
+    for (from, to) in [(1, 2), (1, 4), (4, 1)] {
+        let mut wrong = planned.clone();
+        wrong.instructions.push(Instruction::Copy { from: S(from), to: S(to), ranges: Vec::new() });
+        assert!(config.apply(&keyspace(wrong), Ts(5)).is_err());
+    }
+}
+
+#[test]
+fn only_those_who_join_by_subscribing_leave_without_a_message() {
+    let config = join(&Config::evenly(3, 2).expect("a valid ring"), S(4), 1);
+    for process in [S(1), S(4), S(9), ProcessId::router(1)] {
+        assert!(config.without_client(process).is_none() && config.with_client(process, 7).is_none());
+    }
+    let joined = config.with_client(CLIENT, 1).expect("it is new");
+    assert!(joined.without_client(ProcessId::client(2)).is_none());
+    assert_eq!(joined.without_client(CLIENT).map(|left| left.contains(CLIENT)), Some(false));
 }
 
 #[test]
