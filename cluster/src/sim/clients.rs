@@ -160,7 +160,9 @@ impl World {
         let pause_us = self.random.within(2_000..50_000);
         self.schedule(pause_us, Item::Submit(id));
         let Some(host) = self.clients.get(&id) else { return Ok(()) };
-        if self.operations == 0 || host.questions.len() >= UNDER_WAY || self.phase != Phase::Turmoil {
+        // Also when the faults have ended: clients may have waited for somebody all the time.
+        let may_ask = matches!(self.phase, Phase::Turmoil | Phase::Drain);
+        if self.operations == 0 || host.questions.len() >= UNDER_WAY || !may_ask {
             return Ok(());
         }
         self.operations -= 1;
@@ -267,6 +269,7 @@ impl World {
     }
 
     fn cancel(&mut self, id: ProcessId) -> Result<(), String> {
+        self.report.operations += 1;
         let waiting: Vec<u64> = self.clients[&id].questions.keys().copied().collect();
         let Some(submission) = self.random.pick(&waiting) else { return Ok(()) };
         if let Some(host) = self.clients.get_mut(&id) {

@@ -33,7 +33,14 @@ impl World {
         if self.phase != Phase::Turmoil {
             return Ok(());
         }
-        self.report.faults += 1;
+        let before = self.hash.digest();
+        self.disturb()?;
+        // Who is down already cannot crash, and so on.
+        self.report.faults += u64::from(self.hash.digest() != before);
+        Ok(())
+    }
+
+    fn disturb(&mut self) -> Result<(), String> {
         let all = self.processes();
         let any = self.random.pick(&all);
         match self.random.below(100) {
@@ -81,10 +88,12 @@ impl World {
             }
             84..88 => {
                 self.disk_us = self.random.within(5_000..300_000);
+                self.note([12, self.disk_us], || "disks are slow".into());
                 self.end_later(Disturbance::Disks);
             }
             88..94 => {
                 self.strays = true;
+                self.note([12, 0], || "messages are said again".into());
                 self.end_later(Disturbance::Strays);
             }
             _ => return self.reconfigure(),

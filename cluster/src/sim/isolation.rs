@@ -412,6 +412,19 @@ fn a_basic_read_may_see_half_of_a_write() {
     insta::assert_snapshot!(scene.trace);
 }
 
+/// Each process holds one row.
+#[test]
+fn a_snapshot_read_never_sees_half_of_a_write() {
+    let mut scene = Scene::new(1);
+    scene.read(C2, ReadIsolation::Snapshot);
+    scene.hold(R1, S2);
+    scene.write(C1, 1);
+    scene.note("forbidden: half of a write. The answer waits for the process that has not executed it");
+    scene.read(C2, ReadIsolation::Snapshot);
+    scene.release(R1, S2);
+    insta::assert_snapshot!(scene.trace);
+}
+
 /// Both processes hold both rows.
 #[test]
 fn a_basic_read_never_goes_back() {

@@ -54,7 +54,7 @@ use world::World;
 pub struct Options {
     /// Statements and other operations that clients submit.
     pub operations: usize,
-    /// Faults.
+    /// Faults that are tried. Some have no effect, such as the end of who is down already.
     pub faults: usize,
     /// Changes of the ring, at most. With any there are standbys, and who was suspected may come back.
     pub reshapes: usize,
@@ -66,7 +66,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { operations: 500, faults: 10, reshapes: 4, router_changes: 4, trace: false }
+        Options { operations: 500, faults: 16, reshapes: 4, router_changes: 4, trace: false }
     }
 }
 
@@ -83,7 +83,7 @@ pub struct Report {
     pub answers: u64,
     /// Messages that were ordered.
     pub messages: u64,
-    /// Faults.
+    /// Faults that had an effect.
     pub faults: u64,
     /// Messages that changed the config.
     pub reconfigurations: u64,
@@ -95,12 +95,18 @@ pub struct Report {
     pub virtual_us: u64,
     /// What happened, line by line, if it was asked for.
     pub trace: Vec<String>,
+    /// Of several runs: the fewest operations, faults and reconfigurations in any of them.
+    pub fewest: Option<[u64; 3]>,
     last_checkpoint: Option<Ts>,
 }
 
 impl Report {
     /// Adds what happened in another run.
     pub fn add(&mut self, other: &Report) {
+        let counts = [other.operations, other.faults, other.reconfigurations];
+        let fewest =
+            self.fewest.map_or(counts, |fewest| std::array::from_fn(|of| fewest[of].min(counts[of])));
+        self.fewest = Some(fewest);
         self.events += other.events;
         self.operations += other.operations;
         self.router_changes += other.router_changes;

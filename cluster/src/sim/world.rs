@@ -189,7 +189,7 @@ pub(super) struct World {
     /// Disks take so much longer.
     pub(super) disk_us: u64,
     pub(super) report: Report,
-    hash: xxhash_rust::xxh3::Xxh3,
+    pub(super) hash: xxhash_rust::xxh3::Xxh3,
     lines: VecDeque<String>,
 }
 
@@ -581,7 +581,8 @@ impl World {
             }
             Phase::Drain if self.has_nobody() => self.suspect_nobody()?,
             Phase::Drain
-                if self.clients.values().all(ClientHost::is_idle)
+                if self.operations == 0
+                    && self.clients.values().all(ClientHost::is_idle)
                     && self.replay.config().migrations().is_empty() =>
             {
                 self.last_checkpoint = self.report.last_checkpoint;

@@ -93,8 +93,10 @@ impl SimArgs {
     }
 
     fn summarise(&self, report: &Report, elapsed: std::time::Duration) {
+        let [operations, faults, reconfigurations] = report.fewest.unwrap_or_default();
         tell(&format!(
-            "{} seeds in {:.1} s; those that went well: {} operations, {} answers, {} ordered messages, {} faults, \
+            "{} seeds in {:.1} s; those that went well (each with {operations} operations, {faults} faults and \
+             {reconfigurations} reconfigurations or more): {} operations, {} answers, {} ordered messages, {} faults, \
              {} reconfigurations, {} changes of the routers, {} checkpoints, {} events, {} s of simulated time",
             self.seeds,
             elapsed.as_secs_f64(),
