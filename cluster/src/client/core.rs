@@ -651,6 +651,7 @@ impl Core {
             let id = delivery.message.id;
             let part = match &delivery.message.body {
                 Body::Ddl(ddl) => {
+        let mut last = Ts::ZERO;
                     let outcome = Arc::make_mut(&mut self.catalog).apply(delivery.ts, ddl);
                     outcome.map(|effect| Part::Ddl { ts: delivery.ts, effect }).map_err(Failure::Sql)
                 }

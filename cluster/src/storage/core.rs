@@ -140,6 +140,8 @@ pub struct Core {
     lives: HashMap<ProcessId, Incarnation>,
     /// The last message of each submitter that was given to the shards.
     passed: BTreeMap<ProcessId, MessageId>,
+    /// The last message of each submitter that has come since this life began.
+    received: BTreeMap<ProcessId, MessageId>,
     cancelled: HashSet<MessageId>,
     ballots: Ballots,
     /// Votes that are missing, as far as others have said that they do not have them.
@@ -237,6 +239,7 @@ impl Core {
             writes: BTreeSet::new(),
             stalled: BTreeSet::new(),
             lives: HashMap::new(),
+            received: BTreeMap::new(),
             passed: recovered.passed.into_iter().map(|id| (id.submitter, id)).collect(),
             by_message: HashMap::new(),
             cancelled: HashSet::new(),
@@ -387,6 +390,13 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
+    /// Not all of a submitter's messages come here, but those that do come once and in its order.
+    fn comes_once(&mut self, id: MessageId) {
+        let before = self.received.insert(id.submitter, id);
+        let place = |id: MessageId| (id.incarnation, id.sequence);
+        assert!(before.is_none_or(|before| place(before) < place(id)), "{id:?} behind {before:?}");
+    }
+
     fn receive(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
         let mut last = Ts::ZERO;
         let received = self.frontier;
@@ -409,6 +419,7 @@ impl Core {
             if delivery.ts <= received || self.is_cut_off() {
                 continue;
             }
+            self.comes_once(delivery.message.id);
             self.hear(&delivery);
             if let Some(staged) = staged_insert(&delivery) {
                 self.effects.push(Effect::Keep(staged.id));
