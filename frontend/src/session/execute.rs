@@ -187,6 +187,12 @@ pub(super) fn outcome_unknown(stopped: SqlError) -> SqlError {
         .with_detail("The statement had been submitted and may take effect.")
 }
 
+/// Whether all reads of a statement, or of a transaction block, see one state. Basic reads need no place in the order of
+/// messages, and get none by being several.
+pub(super) fn sees_one_state(isolation: ReadIsolation) -> bool {
+    isolation != ReadIsolation::Basic
+}
+
 impl Session<'_> {
     /// Submits a plan that goes through [`carousel_planner::bind()`], and waits until its answer begins.
     pub(super) async fn execute(
@@ -291,7 +297,8 @@ impl Session<'_> {
         let isolation = self.read_isolation(statement);
         match self.submit(message, isolation, writes).await? {
             Ok((part, submission)) => {
-                let snapshot = self.transaction.pin.as_ref().filter(|_| !writes).map(Pin::ts);
+                let is_pinned = !writes && sees_one_state(isolation);
+                let snapshot = self.transaction.pin.as_ref().filter(|_| is_pinned).map(Pin::ts);
                 (cursor.ts, self.last_ts) = (snapshot, None);
                 cursor.arrived = Some(part);
                 cursor.submission = Some(submission);
@@ -335,7 +342,7 @@ impl Session<'_> {
         if let Body::Data(data) = &mut message.body {
             if data.operation.is_write() {
                 self.stage_if_large(&mut message).await?;
-            } else if self.transaction.state() == State::Open {
+            } else if self.transaction.state() == State::Open && sees_one_state(isolation) {
                 data.read_ts = Some(self.snapshot().await?);
             }
         }

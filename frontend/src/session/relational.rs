@@ -25,7 +25,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{Result, Session, system, transaction::State};
+use super::{Result, Session, execute::sees_one_state, system, transaction::State};
 
 /// Rows, or how a statement failed.
 type Rows = std::result::Result<RecordBatch, Failure>;
@@ -113,7 +113,9 @@ impl Session<'_> {
         isolation: ReadIsolation,
     ) -> Result<Running> {
         let (mut read_ts, mut pin) = (None, None);
-        if self.transaction.state() == State::Open {
+        if !sees_one_state(isolation) {
+            // Each of its reads goes straight to the storage processes.
+        } else if self.transaction.state() == State::Open {
             read_ts = Some(self.snapshot().await?);
         } else if statement.reads() > 1 {
             // One read by itself sees what was ordered before it; several must see the same.

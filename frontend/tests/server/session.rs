@@ -1,6 +1,6 @@
 //! Settings and transaction blocks.
 
-use crate::support::{Server, code, db_error, kinds, rows, value};
+use crate::support::{Server, code, connect, db_error, kinds, rows, value};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings() {
@@ -51,6 +51,36 @@ async fn a_block_reads_one_snapshot() {
     assert_eq!(value(&writer, "select count(*) from t").await, "2");
     reader.batch_execute("commit").await.unwrap();
     assert_eq!(value(&reader, "select count(*) from t").await, "2");
+}
+
+/// A connection's option, a hint and SET LOCAL choose the level of reads, also within a block and of several reads: what
+/// has no place in the order of messages leaves no trace there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn basic_reads_are_not_ordered_wherever_they_are_asked_for() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int)").await.unwrap();
+    client.batch_execute("insert into t values (1), (2)").await.unwrap();
+    let written = value(&client, "show carousel.last_ts").await.parse::<u64>().unwrap();
+    let join = "select count(*) from t x, t y where x.a < y.a and (select max(a) from t) = 2";
+    let mut options = server.config();
+    options.options("-c carousel.read_isolation=basic");
+    let optional = connect(&options).await;
+    assert_eq!(value(&optional, "show carousel.read_isolation").await, "basic");
+    assert_eq!(value(&optional, "select count(*) from t").await, "2");
+    assert_eq!(value(&client, &format!("/*+ read_isolation(basic) */ {join}")).await, "1");
+    client.batch_execute("begin; set local carousel.read_isolation = 'basic'").await.unwrap();
+    assert_eq!(value(&client, "select count(*) from t").await, "2");
+    // Basic reads see what has been written meanwhile.
+    optional.batch_execute("insert into t values (0)").await.unwrap();
+    assert_eq!(value(&client, "select count(*) from t").await, "3");
+    assert_eq!(value(&client, join).await, "3");
+    client.batch_execute("commit").await.unwrap();
+    assert_eq!(value(&client, "show carousel.read_isolation").await, "sequential");
+    // Two writes, and this read: nothing else has been ordered.
+    assert_eq!(value(&client, "select count(*) from t").await, "3");
+    let read = value(&client, "show carousel.last_ts").await.parse::<u64>().unwrap();
+    assert_eq!(read, written + 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
