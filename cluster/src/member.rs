@@ -2,7 +2,15 @@
 //! process, or the client process of a front end. They are started by the functions that start them in
 //! [`crate::embedded`]; only the network reaches further, by a [`crate::transport`].
 
-use std::{collections::BTreeSet, fs::File, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::FutureExt;
 use tokio::sync::watch;
@@ -17,7 +25,8 @@ use crate::{
     },
     message::{ProcessId, ProcessKind},
     network::Network,
-    router::{RouterHandle, State},
+    payload::sync_dir,
+    router::{RESERVE_BYTES, RouterHandle, State},
     routers::{
         Routers, removed,
         store::{self, Keeper},
@@ -28,6 +37,9 @@ use crate::{
 };
 
 const INCARNATION: &str = "incarnation";
+const HEARD: &str = "heard-routers";
+/// A router with durability `memory` has run.
+const BEGUN: &str = "begun";
 
 /// How to run one process of a cluster.
 #[derive(Clone, Debug)]
@@ -125,6 +137,21 @@ impl Member {
     /// Lays out the data directory, or recovers what it holds, listens, and starts the process.
     ///
     /// # Errors
+/// A router without a log that has run before has forgotten what it acknowledged and whom it voted for.
+fn may_begin(id: ProcessId, data_dir: &Path) -> Result<(), StartError> {
+    let path = data_dir.join(BEGUN);
+    let begun = File::create_new(&path).and_then(|file| file.sync_all());
+    match begun.and_then(|()| sync_dir(data_dir)) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(StartError::Options(format!(
+            "{id} had the order of messages in memory only (durability = memory), and has lost it with its last start. \
+             Remove it (ALTER CLUSTER REMOVE ROUTER {id}) and add another; when all routers have ended, all processes \
+             have to begin anew with empty data directories"
+        ))),
+        Err(source) => Err(StartError::DataDir { path, source }),
+    }
+}
+
     /// See [`StartError`].
     pub async fn start(options: MemberOptions) -> Result<Member, StartError> {
         let id = options.id;
@@ -155,7 +182,8 @@ impl Member {
         let name = &options.description.name;
         let lock = lay_out(&options.data_dir, &format!("process {id} of cluster {name:?}, {shape}"), false)?;
         let path = options.data_dir.join(INCARNATION);
-        let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+        let incarnation =
+            next_incarnation(&path, 1).map_err(|source| StartError::DataDir { path, source })?;
         let network = Network::new();
         let is_kept = options.description.durability == Durability::Disk;
         let known = if is_kept { store::load(&options.data_dir)? } else { None };
@@ -180,14 +208,18 @@ impl Member {
             unnamed_certificates: options.description.unnamed_certificates,
         };
         let transport = Transport::start(transport, &network).await?;
+            heard: (id.kind == ProcessKind::Router).then(|| options.data_dir.join(HEARD)),
         if id.kind == ProcessKind::Router {
             // It may have been removed while it was away, and the first routers must not begin anew without the others.
-            transport.ask_for_routers().await;
+            transport.ask_for_routers().await.map_err(StartError::Options)?;
             may_run(id, &network.known_routers().borrow())?;
         }
         let part = match id.kind {
             ProcessKind::Router => Part::Router {
                 router: start_router(&parts, &config, &network, id.number, &members).await?,
+            if options.description.durability == Durability::Memory {
+                may_begin(id, &options.data_dir)?;
+            }
                 _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
             },
             ProcessKind::Storage => {

@@ -653,6 +653,8 @@ impl Core {
                 Body::Ddl(ddl) => {
         let mut last = Ts::ZERO;
                     let outcome = Arc::make_mut(&mut self.catalog).apply(delivery.ts, ddl);
+            assert!(last < delivery.ts && delivery.ts <= frontier, "delivery {} after {last}", delivery.ts);
+            last = delivery.ts;
                     outcome.map(|effect| Part::Ddl { ts: delivery.ts, effect }).map_err(Failure::Sql)
                 }
                 Body::Configuration(_) => {

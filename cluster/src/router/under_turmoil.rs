@@ -268,6 +268,7 @@ impl Shared {
             locals: [id].into(),
             listen: self.routers.contains(&id).then_some(([0, 0, 0, 0], PORT).into()),
             incarnation,
+            heard: None,
             tls: None,
             unnamed_certificates: true,
         };
@@ -281,7 +282,7 @@ impl Shared {
 async fn router(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
     with_history(|history| history.reached.insert(id, Ts::ZERO));
     let (network, transport) = shared.connect(id).await?;
-    transport.ask_for_routers().await;
+    transport.ask_for_routers().await?;
     let directory = shared.directory.path().join(id.to_string());
     // Small, so that batches are split, old messages are read from the log, and the log's files come and go.
     let durability =

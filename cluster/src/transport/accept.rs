@@ -15,6 +15,7 @@ use super::{
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
+    lives::forgetful,
     socket::{TcpListener, TcpStream},
 };
 use crate::{
@@ -120,10 +121,16 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
     let frame = reading.next().await.map_err(|error| format!("it does not greet: {error}"))?;
     let (reply, outcome) = match decode(&frame) {
         Ok(Greeting::Describe) => (Reply::Description(shared.describe()), Ok(())),
-        Ok(Greeting::Routers { cluster, shape }) => match stranger(shared, &cluster, &shape) {
-            Some(reason) => (Reply::Refused(reason.clone()), Err(reason)),
-            None => (Reply::Routers(shared.network.known_routers().borrow().as_ref().clone()), Ok(())),
-        },
+        Ok(Greeting::Routers { cluster, shape, router }) => {
+            let forgetful = |(router, start)| forgetful(router, start, shared.lives.lock().of(router));
+            match (stranger(shared, &cluster, &shape), router.and_then(forgetful)) {
+                (Some(reason), _) => (Reply::Refused(reason.clone()), Err(reason)),
+                (None, Some(reason)) => (Reply::Forgetful(reason.clone()), Err(reason)),
+                (None, None) => {
+                    (Reply::Routers(shared.network.known_routers().borrow().as_ref().clone()), Ok(()))
+                }
+            }
+        }
         // A router that this process will hear of.
         Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady, Ok(())),
         Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
@@ -178,12 +185,16 @@ fn is_news(shared: &Shared, hello: &Hello) -> bool {
 
 /// Why this process does not talk to that one at all, which has shown these certificates.
 fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<String> {
-    let Hello { cluster, shape, from, to, .. } = hello;
+    let Hello { cluster, shape, from, start, to, heard, .. } = hello;
     if let Some(reason) = stranger(shared, cluster, shape) {
         return Some(reason);
     }
     if !shared.locals.contains(to) {
         return Some(format!("this is not {to}"));
+    }
+    let forgotten = forgetful(*from, *start, shared.lives.lock().of(*from));
+    if let Some(reason) = forgotten.or_else(|| forgetful(*to, shared.start, *heard)) {
+        return Some(reason);
     }
     let routers = shared.network.known_routers().borrow().clone();
     if routers.is_removed(*from) {
@@ -223,11 +234,12 @@ fn join_session(shared: &Arc<Shared>, hello: &Hello, accepted: Accepted) -> Resu
         if !hello.begins {
             return Err((Reply::Unknown, accepted));
         }
-        let again = sessions.last.insert(key, hello.life) == Some(hello.life);
-        sessions.lives.insert(hello.from, (hello.incarnation, hello.life));
+        let again = sessions.last.insert(key, hello.start.life) == Some(hello.start.life);
+        sessions.lives.insert(hello.from, (hello.start.incarnation, hello.start.life));
+        shared.lives.lock().hear(hello.from, hello.start);
         let (control, control_in) = mpsc::channel(1);
         let (data, data_in) = mpsc::channel(1);
-        let session = Session { id: hello.session, life: hello.life, control, data };
+        let session = Session { id: hello.session, life: hello.start.life, control, data };
         sessions.open.insert(key, session);
         let running = run(shared.clone(), hello.to, hello.from, hello.session, again, control_in, data_in);
         shared.spawn(running);
@@ -304,7 +316,7 @@ async fn lane(
             },
         };
         let Accepted { reading, mut writing, taken } = accepted;
-        let welcome = Welcome { incarnation: shared.incarnation, life: shared.life, taken: state.taken() };
+        let welcome = Welcome { start: shared.start, taken: state.taken() };
         let serving = async {
             let welcomed = async {
                 writing.write(&encode(&Reply::Welcome(welcome)), 0).await?;

@@ -18,7 +18,7 @@ use super::{
     tls::server_name,
 };
 use crate::{
-    message::ProcessId,
+    message::{ProcessId, ProcessKind},
     network::{Envelope, Lane},
     routers::Routers,
     wire::Wire,
@@ -48,6 +48,9 @@ pub(super) enum DialError {
     /// It does not want to talk, or must not be talked to.
     #[error("{0}")]
     Refused(String),
+    /// This router must not go on.
+    #[error("{0}")]
+    Forgetful(String),
     /// Something else went wrong.
     #[error("{0}")]
     Failed(String),
@@ -136,10 +139,16 @@ pub(super) async fn describe(shared: &Shared, address: &str) -> Result<String, D
 
 /// Asks a running process of the same cluster who the routers are.
 pub(super) async fn ask_routers(shared: &Shared, address: &str) -> Result<Routers, DialError> {
-    let greeting = Greeting::Routers { cluster: shared.cluster.clone(), shape: shared.shape.clone() };
+    let router = shared.locals.iter().copied().find(|local| local.kind == ProcessKind::Router);
+    let greeting = Greeting::Routers {
+        cluster: shared.cluster.clone(),
+        shape: shared.shape.clone(),
+        router: router.map(|router| (router, shared.start)),
+    };
     match greet(shared, address, &greeting).await? {
         (_, _, Reply::Routers(routers)) => Ok(routers),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
+        (_, _, Reply::Forgetful(reason)) => Err(DialError::Forgetful(reason)),
         _ => Err(DialError::Failed("an answer to another question".into())),
     }
 }
@@ -164,7 +173,7 @@ impl Dialler {
                 Ok((session, control, data)) => {
                     tracing::info!(process = %self.local, peer = %self.remote, address = %self.address, "connected");
                     (wait, told) = (FIRST_WAIT, String::new());
-                    let life = control.welcome.life;
+                    let life = control.welcome.start.life;
                     let again = last_life.replace(life) == Some(life);
                     let end = self.session(session, again, control, data).await;
                     tracing::warn!(process = %self.local, peer = %self.remote, "the connection was lost: {end}");
@@ -194,7 +203,7 @@ impl Dialler {
         let session = rand::random();
         let control = self.connect(session, Lane::Control, true, 0).await?;
         let data = self.connect(session, Lane::Data, true, 0).await?;
-        if control.welcome.life != data.welcome.life {
+        if control.welcome.start != data.welcome.start {
             return Err(DialError::NotReady);
         }
         Ok((session, control, data))
@@ -213,9 +222,9 @@ impl Dialler {
             cluster: shared.cluster.clone(),
             shape: shared.shape.clone(),
             from: self.local,
-            incarnation: shared.incarnation,
-            life: shared.life,
+            start: shared.start,
             to: self.remote,
+            heard: shared.lives.lock().of(self.remote),
             lane,
             session,
             begins,
@@ -224,10 +233,15 @@ impl Dialler {
         };
         let (reading, writing, reply) = greet(shared, &self.address, &Greeting::Hello(hello)).await?;
         match reply {
-            Reply::Welcome(welcome) => Ok(Connected { reading, writing, welcome }),
+            Reply::Welcome(welcome) => {
+                shared.lives.lock().hear(self.remote, welcome.start);
+                Ok(Connected { reading, writing, welcome })
+            }
             Reply::Unknown => Err(DialError::Unknown),
             Reply::NotReady => Err(DialError::NotReady),
-            Reply::Refused(reason) => Err(DialError::Refused(format!("refused: {reason}"))),
+            Reply::Refused(reason) | Reply::Forgetful(reason) => {
+                Err(DialError::Refused(format!("refused: {reason}")))
+            }
             Reply::Description(_) | Reply::Routers(_) => {
                 Err(DialError::Failed("an answer to another question".into()))
             }
@@ -264,7 +278,7 @@ impl Dialler {
         mut mailbox: mpsc::Receiver<Envelope>,
     ) -> String {
         let state = LaneState::new(&self.shared.network, self.local, self.remote, lane);
-        let life = first.welcome.life;
+        let life = first.welcome.start.life;
         let mut connected = first;
         loop {
             let Connected { reading, writing, welcome } = connected;
@@ -278,7 +292,7 @@ impl Dialler {
             let mut wait = FIRST_WAIT;
             connected = loop {
                 match timeout_at(until, self.connect(session, lane, false, state.taken())).await {
-                    Ok(Ok(next)) if next.welcome.life == life => break next,
+                    Ok(Ok(next)) if next.welcome.start.life == life => break next,
                     Ok(Err(DialError::Failed(_) | DialError::NotReady)) => {
                         if timeout_at(until, tokio::time::sleep(wait)).await.is_err() {
                             return end.to_string();

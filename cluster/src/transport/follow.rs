@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     Shared,
-    dial::{Dialler, ask_routers},
+    dial::{DialError, Dialler, ask_routers},
     hello::dials,
 };
 use crate::{
@@ -78,18 +78,20 @@ impl Shared {
         })
     }
 
-    /// Asks whoever listens at an address who the routers are.
-    async fn ask(&self, address: &str) {
+    /// Asks whoever listens at an address who the routers are. An error says why this router must not go on.
+    async fn ask(&self, address: &str) -> Result<(), String> {
         match timeout(ANSWER, ask_routers(self, address)).await {
             Ok(Ok(routers)) => self.network.learn_routers(&Arc::new(routers)),
+            Ok(Err(DialError::Forgetful(reason))) => return Err(reason),
             // Those who dial it say so.
             Ok(Err(error)) => tracing::debug!(%address, %error, "it does not tell who the routers are"),
             Err(_) => tracing::debug!(%address, "it does not tell who the routers are"),
         }
+        Ok(())
     }
 
-    /// Asks everybody at once.
-    pub(super) async fn ask_all(self: &Arc<Self>) {
+    /// Asks everybody at once. An error says why this router must not go on.
+    pub(super) async fn ask_all(self: &Arc<Self>) -> Result<(), String> {
         let routers = self.network.known_routers().borrow().clone();
         let mut asking = JoinSet::new();
         for (process, address) in self.addresses(&routers) {
@@ -98,7 +100,10 @@ impl Shared {
                 asking.spawn(async move { shared.ask(&address).await });
             }
         }
-        while asking.join_next().await.is_some() {}
+        while let Some(asked) = asking.join_next().await {
+            asked.unwrap_or(Ok(()))?;
+        }
+        Ok(())
     }
 
     /// Ends what there is with those who have been removed.
@@ -148,7 +153,9 @@ pub(super) async fn follow(shared: Arc<Shared>) {
                 let others: Vec<&String> = others.map(|(_, address)| address).collect();
                 asked += 1;
                 if let Some(address) = others.get(asked % others.len().max(1)) {
-                    shared.ask(address).await;
+                    if let Err(reason) = shared.ask(address).await {
+                        tracing::error!("{reason}");
+                    }
                 }
             }
         }

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::frame::{Content, Frame, Kind};
+use super::{
+    frame::{Content, Frame, Kind},
+    lives::Start,
+};
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},
     network::Lane,
@@ -10,7 +13,7 @@ use crate::{
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 11;
+pub const PROTOCOL: u16 = 12;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.
@@ -26,6 +29,8 @@ pub(super) enum Greeting {
         cluster: String,
         /// What that was made as.
         shape: String,
+        /// The speaker and its start, if it is a router.
+        router: Option<(ProcessId, Start)>,
     },
 }
 
@@ -38,12 +43,12 @@ pub(super) struct Hello {
     pub(super) shape: String,
     /// The speaker.
     pub(super) from: ProcessId,
-    /// The speaker's start, counted in its data directory.
-    pub(super) incarnation: Incarnation,
-    /// Unlike that of any other operating system process.
-    pub(super) life: u64,
+    /// The speaker's start.
+    pub(super) start: Start,
     /// Whom it wants to talk to.
     pub(super) to: ProcessId,
+    /// The newest start of that one that the speaker remembers: one router of another.
+    pub(super) heard: Option<Start>,
     /// The lane.
     pub(super) lane: Lane,
     /// The session that the connection belongs to; all connections of a session carry one stream of messages each way.
@@ -67,6 +72,8 @@ pub(super) enum Reply {
     NotReady,
     /// No, and why.
     Refused(String),
+    /// The router that speaks has lost its data directory, and must not go on.
+    Forgetful(String),
     /// The cluster's description.
     Description(String),
     /// The routers, as far as this process knows.
@@ -77,9 +84,7 @@ pub(super) enum Reply {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Welcome {
     /// The answerer's start.
-    pub(super) incarnation: Incarnation,
-    /// Unlike that of any other operating system process.
-    pub(super) life: u64,
+    pub(super) start: Start,
     /// It has taken all messages of the lane up to here.
     pub(super) taken: u64,
 }
@@ -132,8 +137,8 @@ pub(super) struct Known {
 
 /// Why a process must not speak in its name, beside what is `known` of that name.
 pub(super) fn impostor(hello: &Hello, known: Option<Known>) -> Option<String> {
-    let known = known.filter(|known| known.life != hello.life)?;
-    let (from, incarnation) = (hello.from, hello.incarnation);
+    let known = known.filter(|known| known.life != hello.start.life)?;
+    let (from, incarnation) = (hello.from, hello.start.incarnation);
     // A client's sequence numbers, and the identifiers that it gives to rows, rest on its incarnation.
     let counts = known.connected || matches!(from.kind, ProcessKind::Client | ProcessKind::Super);
     match incarnation.cmp(&known.incarnation) {

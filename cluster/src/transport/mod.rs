@@ -15,8 +15,8 @@
 //!
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
-//! protocol, has no certificate of the cluster's authority or is an older life of a connected process is refused, with
-//! a line in both logs. Frames (`frame`) are bounded, summed and counted: a damaged or replayed one ends its
+//! protocol, has no certificate of the cluster's authority, is an older life of a connected process or a router that has
+//! lost its data directory (`lives`) is refused, with a line in both logs. Frames (`frame`) are bounded, summed and counted: a damaged or replayed one ends its
 //! connection and nothing else. All memory is bounded: by the mailboxes, and by a window for each lane.
 
 mod accept;
@@ -27,6 +27,7 @@ mod frame;
 mod hello;
 mod identity;
 mod lane;
+mod lives;
 mod ports;
 mod socket;
 #[cfg(test)]
@@ -43,7 +44,13 @@ use std::{
 use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 
-use self::{bulk::Bulk, lane::End, socket::TcpListener, tls::Tls};
+use self::{
+    bulk::Bulk,
+    lane::End,
+    lives::{Lives, Start},
+    socket::TcpListener,
+    tls::Tls,
+};
 pub use self::{hello::PROTOCOL, ports::free_addresses, tls::TlsFiles};
 use crate::{
     message::{Incarnation, ProcessId},
@@ -72,6 +79,8 @@ pub struct TransportOptions {
     pub listen: Option<SocketAddr>,
     /// This start of the operating system process, counted in its data directory.
     pub incarnation: Incarnation,
+    /// Where a router writes down which starts of other routers it has heard of; other processes need not.
+    pub heard: Option<PathBuf>,
     /// Mutual TLS, if it is wanted.
     pub tls: Option<TlsFiles>,
     /// Whether certificates that name no process are good for any.
@@ -100,6 +109,14 @@ pub enum TransportError {
         /// Why not.
         reason: String,
     },
+    /// The file with the starts of other routers cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Heard {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A running process did not tell what its cluster consists of.
     #[error("cannot join by {address}: {reason}")]
     Join {
@@ -119,8 +136,8 @@ struct Shared {
     description: String,
     members: BTreeMap<ProcessId, String>,
     locals: BTreeSet<ProcessId>,
-    incarnation: Incarnation,
-    life: u64,
+    start: Start,
+    lives: Mutex<Lives>,
     tls: Option<Tls>,
     unnamed_certificates: bool,
     network: Network,
@@ -173,9 +190,13 @@ impl Transport {
             locals,
             listen,
             incarnation,
+            heard,
             tls,
             unnamed_certificates,
         } = options;
+        let lives = Lives::load(heard.clone());
+        let lives =
+            lives.map_err(|source| TransportError::Heard { path: heard.unwrap_or_default(), source })?;
         let tls = tls.as_ref().map(Tls::load).transpose()?;
         let listener = match listen {
             None => None,
@@ -194,8 +215,8 @@ impl Transport {
             description,
             members,
             locals,
-            incarnation,
-            life: rand::random(),
+            start: Start { incarnation, life: rand::random() },
+            lives: Mutex::new(lives),
             tls,
             unnamed_certificates,
             network: network.clone(),
@@ -217,8 +238,11 @@ impl Transport {
 
     /// Asks all processes that are known who the routers are. Ends when all have answered or cannot be reached, after a
     /// second at most.
-    pub(crate) async fn ask_for_routers(&self) {
-        self.shared.ask_all().await;
+    ///
+    /// # Errors
+    /// Why this router must not go on: it has lost its data directory.
+    pub(crate) async fn ask_for_routers(&self) -> Result<(), String> {
+        self.shared.ask_all().await
     }
 
     /// Ends all connections; the port is free when this returns.
@@ -238,8 +262,8 @@ impl Transport {
             description: String::new(),
             members: BTreeMap::new(),
             locals: BTreeSet::new(),
-            incarnation: 0,
-            life: 0,
+            start: Start { incarnation: 0, life: 0 },
+            lives: Mutex::default(),
             tls: tls.map(Tls::load).transpose()?,
             unnamed_certificates: true,
             network: Network::new(),

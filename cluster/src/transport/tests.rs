@@ -34,6 +34,7 @@ fn options(local: ProcessId, router: &str) -> TransportOptions {
         locals: [local].into(),
         listen: (local == R1).then(|| "127.0.0.1:0".parse().expect("an address")),
         incarnation: 5,
+        heard: None,
         tls: None,
         unnamed_certificates: false,
     }

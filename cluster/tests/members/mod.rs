@@ -264,6 +264,105 @@ async fn all_routers_are_replaced_and_everybody_finds_the_new_ones() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 2, 2).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let rows: BTreeMap<i64, i64> = (0..200).map(|k| (k, k)).collect();
+        let pairs: Vec<(i64, i64)> = rows.iter().map(|(k, v)| (*k, *v)).collect();
+        assert_eq!(table.insert(&pairs).await, Ok(200));
+        let (lost, address) = (ProcessId::storage(3), addresses(1).remove(0));
+        apart.start_added(lost.number, &address).await;
+        for _ in 0..2 {
+            let is_standby = |config: &Config| config.standbys().any(|standby| standby == lost);
+            client.config_when(is_standby).await.expect("it joins");
+            client.expand(Some(lost), None).await.expect("it takes a place on the ring");
+            client.settled().await.expect("it has its rows");
+            apart.kill(lost).await;
+            std::fs::remove_dir_all(apart.directory.path().join(lost.to_string()))
+                .expect("it can be removed");
+            apart.start_added(lost.number, &address).await;
+            assert_eq!(table.read().await, rows);
+        }
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+/// Why a router does not start.
+async fn router_refused(apart: &Apart, id: ProcessId) -> String {
+    Member::start(apart.options(id)).await.err().expect("it is refused").to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_has_lost_its_directory_is_refused_by_the_others() {
+    let test = async {
+        let mut apart = Apart::start_all(3, 1, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let (lost, other) = (ProcessId::router(1), ProcessId::router(2));
+        // Also one that has heard of it in an earlier life knows better.
+        apart.kill(other).await;
+        apart.start(other).await;
+        apart.kill(lost).await;
+        let path = apart.directory.path().join(lost.to_string());
+        std::fs::remove_dir_all(&path).expect("it can be removed");
+        let reason = router_refused(&apart, lost).await;
+        assert!(
+            reason.contains("r1 counts its starts anew") && reason.contains("REMOVE ROUTER r1"),
+            "{reason}"
+        );
+        assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
+        // While nobody can tell it, it runs, but nobody takes it for the one that it was: there is no quorum.
+        apart.kill(other).await;
+        apart.kill(ProcessId::router(3)).await;
+        std::fs::remove_dir_all(&path).expect("it can be removed");
+        apart.start(lost).await;
+        apart.start(other).await;
+        let leads = |state: &State| matches!(state, State::Leading);
+        let routers = [lost, other].map(|id| apart.members[&id].router().expect("it is a router"));
+        let [one, two] = &routers;
+        let led = async {
+            tokio::select! { _ = one.wait_for(leads) => (), _ = two.wait_for(leads) => () }
+        };
+        assert!(
+            tokio::time::timeout(Duration::from_secs(2), led).await.is_err(),
+            "a router without a log votes"
+        );
+        apart.start(ProcessId::router(3)).await;
+        assert_eq!(table.read().await, [(1, 1)].into());
+        client.remove_router(lost).await.expect("the others suffice");
+        apart.kill(lost).await;
+        apart.add_router(&client).await;
+        assert_eq!(table.insert(&[(2, 2)]).await, Ok(1));
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_without_a_disk_does_not_come_back_as_the_one_that_it_was() {
+    let test = async {
+        let mut apart = Apart::new(3, 1, 1);
+        apart.description.durability = Durability::Memory;
+        for id in apart.description.members().into_keys() {
+            apart.start(id).await;
+        }
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let lost = ProcessId::router(1);
+        apart.kill(lost).await;
+        let reason = router_refused(&apart, lost).await;
+        assert!(reason.contains("durability = memory") && reason.contains("REMOVE ROUTER r1"), "{reason}");
+        client.remove_router(lost).await.expect("the others suffice");
+        apart.add_router(&client).await;
+        apart.kill(ProcessId::router(2)).await;
+        assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
+        assert_eq!(table.read().await, [(1, 1)].into());
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
 #[tokio::test]
 async fn a_directory_belongs_to_one_process_of_one_cluster() {
     let mut apart = Apart::new(1, 2, 1);
