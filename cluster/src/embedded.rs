@@ -91,6 +91,8 @@ pub struct EmbeddedOptions {
     pub memory_limit: Option<u64>,
     /// Whether acknowledged means on disk.
     pub durability: Durability,
+    /// Bytes that are to be free on the disk of a router's log. With less on too many of them, writes are refused.
+    pub log_reserve: u64,
     /// A checkpoint is made when this many bytes have been written since the last one …
     pub checkpoint_bytes: u64,
     /// … or, if there was any write, when this long has passed.
@@ -113,6 +115,7 @@ impl EmbeddedOptions {
             binding: Binding::Nowhere,
             memory_limit: None,
             durability: Durability::Disk,
+            log_reserve: router::RESERVE_BYTES,
             checkpoint_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(300),
             suspect_after: None,
@@ -580,6 +583,7 @@ pub(crate) async fn start_router(
     let has_changed =
         options.durability == Durability::Disk && network.known_routers().borrow().version() > 1;
     let options = router::Options {
+        reserve_bytes: options.log_reserve,
         added: !members.contains(&id) || has_changed,
         addresses: addresses.clone(),
         ..router::Options::member(id, members, config.clone(), durability)

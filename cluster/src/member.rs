@@ -62,6 +62,8 @@ pub struct MemberOptions {
     pub binding: Binding,
     /// The most bytes that the rows of a storage process may take; `None` for no limit.
     pub memory_limit: Option<u64>,
+    /// Bytes that are to be free on the disk of a router's log. With less on too many of them, writes are refused.
+    pub log_reserve: u64,
     /// A storage process that is silent for this long is suspected; never, when `None`.
     pub suspect_after: Option<Duration>,
     /// A suspected storage process for which there is no standby leaves the ring after this long; never, when `None`.
@@ -81,6 +83,7 @@ impl MemberOptions {
             threads: 1,
             binding: Binding::Nowhere,
             memory_limit: None,
+            log_reserve: RESERVE_BYTES,
             suspect_after: None,
             contract_after: None,
         }
@@ -99,6 +102,7 @@ impl MemberOptions {
             binding: self.binding,
             // There it is the limit of all storage processes together.
             memory_limit: self.memory_limit.map(|limit| limit.saturating_mul(u64::from(storage))),
+            log_reserve: self.log_reserve,
             suspect_after: self.suspect_after,
             contract_after: self.contract_after,
             ..EmbeddedOptions::new(&self.data_dir)
@@ -133,10 +137,6 @@ fn may_run(id: ProcessId, routers: &Routers) -> Result<(), StartError> {
     }
 }
 
-impl Member {
-    /// Lays out the data directory, or recovers what it holds, listens, and starts the process.
-    ///
-    /// # Errors
 /// A router without a log that has run before has forgotten what it acknowledged and whom it voted for.
 fn may_begin(id: ProcessId, data_dir: &Path) -> Result<(), StartError> {
     let path = data_dir.join(BEGUN);
@@ -152,6 +152,10 @@ fn may_begin(id: ProcessId, data_dir: &Path) -> Result<(), StartError> {
     }
 }
 
+impl Member {
+    /// Lays out the data directory, or recovers what it holds, listens, and starts the process.
+    ///
+    /// # Errors
     /// See [`StartError`].
     pub async fn start(options: MemberOptions) -> Result<Member, StartError> {
         let id = options.id;
@@ -204,22 +208,22 @@ fn may_begin(id: ProcessId, data_dir: &Path) -> Result<(), StartError> {
             locals,
             listen: options.listen,
             incarnation,
+            heard: (id.kind == ProcessKind::Router).then(|| options.data_dir.join(HEARD)),
             tls: options.tls.clone(),
             unnamed_certificates: options.description.unnamed_certificates,
         };
         let transport = Transport::start(transport, &network).await?;
-            heard: (id.kind == ProcessKind::Router).then(|| options.data_dir.join(HEARD)),
         if id.kind == ProcessKind::Router {
             // It may have been removed while it was away, and the first routers must not begin anew without the others.
             transport.ask_for_routers().await.map_err(StartError::Options)?;
             may_run(id, &network.known_routers().borrow())?;
+            if options.description.durability == Durability::Memory {
+                may_begin(id, &options.data_dir)?;
+            }
         }
         let part = match id.kind {
             ProcessKind::Router => Part::Router {
                 router: start_router(&parts, &config, &network, id.number, &members).await?,
-            if options.description.durability == Durability::Memory {
-                may_begin(id, &options.data_dir)?;
-            }
                 _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
             },
             ProcessKind::Storage => {

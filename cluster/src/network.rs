@@ -61,6 +61,7 @@ impl Wire {
             | Wire::Ordered { .. }
             | Wire::Resend { .. }
             | Wire::NotLeader { .. }
+            | Wire::Room { .. }
             | Wire::Routers(_)
             | Wire::ChangeRouters { .. }
             | Wire::RoutersChanged { .. }

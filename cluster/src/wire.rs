@@ -160,6 +160,12 @@ pub enum Wire {
         /// First sequence number that is not in the m-seq.
         expected: u64,
     },
+    /// Router to the lead router: whether the disk of its log has room. Lead router to client: whether enough of them have, for
+    /// anything that changes something; it says so when that changes, and again and again while they have not.
+    Room {
+        /// Whether.
+        has_room: bool,
+    },
     /// Router to application process: not the leader (any more), or so it appears to the router.
     NotLeader {
         /// Who is, if known.

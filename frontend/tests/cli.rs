@@ -140,6 +140,7 @@ fn help_documents_every_option() {
         "memory-limit",
         "max-connections",
         "durability",
+        "log-reserve",
         "demo",
         "demo-rows",
         "log",
@@ -150,7 +151,7 @@ fn help_documents_every_option() {
         let variable = format!("CAROUSEL_{}", option.replace('-', "_").to_uppercase());
         assert!(help.contains(&format!("--{option}")) && help.contains(&variable), "{option}");
     }
-    for default in ["127.0.0.1:5433", "./carousel-data", "60%", "disk"] {
+    for default in ["127.0.0.1:5433", "./carousel-data", "60%", "disk", "256MiB"] {
         assert!(help.contains(default), "{default}");
     }
     assert_eq!(run(&["--version"]).status.code(), Some(0));
@@ -508,6 +509,44 @@ fn the_ring_of_a_running_server_is_changed_by_ctl() {
     assert_eq!(ctl(&server, &["expand"]), [""; 0]);
     assert!(on_the_ring(&server).contains(&"s3".to_owned()));
     ctl(&server, &["contract", "s1"]);
+#[test]
+fn writes_are_refused_before_the_disk_of_the_log_is_full() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &[]);
+    server.query("CREATE TABLE t (id bigint PRIMARY KEY)");
+    server.query("INSERT INTO t VALUES (0)");
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+    let refusal = refusal(&mut carousel(&["start", "--log-reserve", "5%", "--data-dir", path(&data)]));
+    assert!(refusal.contains("--log-reserve"), "{refusal}");
+
+    // As if there were less room than that.
+    let server = Server::start(&data, &["--log-reserve", "900000TiB"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let inserted = runtime.block_on(async {
+        let client = server.connect().await;
+        // It is looked for once a second.
+        let mut inserted = 0;
+        let error = loop {
+            match client.simple_query(&format!("INSERT INTO t VALUES ({})", inserted + 1)).await {
+                Ok(_) => inserted += 1,
+                Err(error) => break error,
+            }
+        };
+        let error = error.as_db_error().expect("the server says so").clone();
+        assert_eq!(error.code().code(), "53100", "{error:?}");
+        let table = client.simple_query("CREATE TABLE u (id bigint)").await.expect_err("it is a write, too");
+        assert_eq!(table.code().map(|code| code.code()), Some("53100"));
+        inserted
+    });
+    assert_eq!(server.rows("SELECT count(*) FROM t"), [format!("{}", inserted + 1)]);
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+
+    let server = Server::start(&data, &[]);
+    server.query("DELETE FROM t WHERE id > 0");
+    assert_eq!(server.rows("SELECT id FROM t"), ["0"]);
+}
+
     assert!(!on_the_ring(&server).contains(&"s1".to_owned()));
     assert_eq!(server.rows("SELECT id, n FROM t"), rows);
     let moving = "SELECT count(*) FROM carousel.migrations";

@@ -254,6 +254,8 @@ pub(crate) struct Core {
     leadership: u64,
     /// The router that led then.
     reads_at: Option<ProcessId>,
+    /// Whether enough routers have room for more of their log.
+    has_room: bool,
     /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
     seen: Ts,
     seen_reads: u32,
@@ -301,6 +303,7 @@ impl Core {
             holding: Holding::default(),
             leadership: 0,
             reads_at: None,
+            has_room: true,
             seen: Ts::ZERO,
             seen_reads: 0,
             ordered_to: (0, Ts::ZERO),
@@ -431,6 +434,7 @@ impl Core {
     fn refusal(&self, body: &Body, ranges: &[KeyRange]) -> Option<SqlError> {
         match body {
             _ if self.is_fenced() => Some(suspected()),
+            _ if !self.has_room && changes(body) => Some(no_room()),
             Body::Data(_) => {
                 self.config.without_holder(ranges).map(no_replica).or_else(|| self.too_old(body, ranges))
             }
@@ -502,6 +506,8 @@ impl Core {
                 self.follows = true;
                 if leadership != self.leadership {
                     self.leadership = leadership;
+                    // Another leader says so again, if it is still so.
+                    self.has_room = true;
                     self.lose_sent_reads();
                 }
                 self.reads_at = Some(from);
@@ -554,6 +560,7 @@ impl Core {
                 }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::Room { has_room } if from == self.link.router() => self.has_room = has_room,
             Wire::Routers(routers) => self.link.learn(&routers),
             Wire::RoutersChanged { incarnation, request, outcome } if incarnation == own => {
                 self.changes.end(request);
@@ -644,17 +651,17 @@ impl Core {
     }
 
     fn delivered(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
+        let mut last = Ts::ZERO;
         for delivery in deliveries {
+            assert!(last < delivery.ts && delivery.ts <= frontier, "delivery {} after {last}", delivery.ts);
+            last = delivery.ts;
             if delivery.ts <= self.frontier {
                 continue;
             }
             let id = delivery.message.id;
             let part = match &delivery.message.body {
                 Body::Ddl(ddl) => {
-        let mut last = Ts::ZERO;
                     let outcome = Arc::make_mut(&mut self.catalog).apply(delivery.ts, ddl);
-            assert!(last < delivery.ts && delivery.ts <= frontier, "delivery {} after {last}", delivery.ts);
-            last = delivery.ts;
                     outcome.map(|effect| Part::Ddl { ts: delivery.ts, effect }).map_err(Failure::Sql)
                 }
                 Body::Configuration(_) => {
@@ -1025,6 +1032,20 @@ impl Core {
 
 fn no_replica(range: KeyRange) -> SqlError {
     SqlError::new(SqlState::UNAVAILABLE, format!("no live storage process holds key range {range}"))
+}
+
+/// What changes data or the catalog, and needs room in the routers' logs for as long as it is not in a checkpoint.
+fn changes(body: &Body) -> bool {
+    match body {
+        Body::Data(data) => data.operation.is_write(),
+        Body::Ddl(_) => true,
+        Body::Configuration(_) | Body::Pin { .. } | Body::Checkpoint => false,
+    }
+}
+
+fn no_room() -> SqlError {
+    SqlError::new(SqlState::DISK_FULL, "the disks of the routers' logs are nearly full")
+        .with_hint("Make room there, or add routers with more and remove these. Reads go on.")
 }
 
 fn nobody() -> SqlError {

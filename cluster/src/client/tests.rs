@@ -159,6 +159,36 @@ fn write() -> Body {
 }
 
 #[test]
+fn writes_are_refused_while_the_routers_have_no_room() {
+    let write = || testing::write(C1, 1, 1, KeyRange::FULL).body;
+    let refused = |scene: &mut Scene, submission: u64| {
+        scene.core.take_effects().into_iter().any(|effect| {
+            matches!(effect, Effect::Part(found, Err(Failure::Sql(error)))
+                if found == submission && error.code == SqlState::DISK_FULL)
+        })
+    };
+    let mut scene = Scene::subscribed(3);
+    // Another router's word means nothing.
+    scene.receive(ProcessId::router(2), Wire::Room { has_room: false });
+    scene.submit(write());
+    assert_eq!(scene.routed(), [1]);
+    scene.receive(R1, Wire::Room { has_room: false });
+    let late = scene.submit(write());
+    assert!(refused(&mut scene, late));
+    scene.submit(testing::read(C1, 1, 1, 0).body);
+    scene.submit(Body::Checkpoint);
+    assert_eq!(scene.routed(), [2, 3]);
+    scene.receive(R1, Wire::Room { has_room: true });
+    scene.submit(write());
+    assert_eq!(scene.routed(), [4]);
+    // The next leader has to say so itself.
+    scene.receive(R1, Wire::Room { has_room: false });
+    scene.state_under(2, 3, false);
+    let late = scene.submit(write());
+    assert!(!refused(&mut scene, late));
+}
+
+#[test]
 fn a_client_that_is_refused_begins_anew() {
     let mut scene = Scene::subscribed(0);
     let change = scene.submit(Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: true }));

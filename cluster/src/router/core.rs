@@ -27,6 +27,7 @@ use carousel_engine::{Few, Ts, position::KeyRange};
 use super::{
     leases::Leases,
     mseq::{Batch, Beginning, Command, Learned, MSeq, Routed},
+    room::Rooms,
 };
 use crate::{
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
@@ -119,6 +120,8 @@ pub enum Input {
         /// Its stream.
         stream: StreamId,
     },
+    /// Whether the disk of this router's log has room.
+    Room(bool),
     /// The log was read for a stream.
     Read {
         /// The subscriber.
@@ -353,6 +356,7 @@ impl Leading {
             _ => 64,
         };
         self.queue_bytes += weight;
+    rooms: Rooms,
         self.queue.push_back((command, weight));
     }
 }
@@ -470,6 +474,11 @@ impl Core {
                     let incarnation = subscription.incarnation;
                     self.close(to);
                     self.send(to, Wire::SubscribeRefused { incarnation, purged });
+            Input::Room(has_room) => match self.role {
+                Role::Following(Some(leader)) => self.send(leader, Wire::Room { has_room }),
+                Role::Following(None) => {}
+                Role::Leading(_) => self.hear_of_room(self.id, has_room),
+            },
                 }
             }
         }
@@ -553,6 +562,7 @@ impl Core {
     }
 
     /// The leader tells everybody who the routers are now, those that have been removed included; the super process
+            Wire::Room { has_room } if from.kind == ProcessKind::Router => self.hear_of_room(from, has_room),
     /// beside one of those is no part of the system any more.
     fn tell_routers(&mut self) {
         let Role::Leading(leading) = &mut self.role else { return };
@@ -560,6 +570,27 @@ impl Core {
         let supers = self.mseq.config().supers().filter(|client| routers.is_removed(*client));
         for process in supers.collect::<Vec<_>>() {
             if let Some((incarnation, _)) = self.mseq.joined(process) {
+    /// Tells clients when too few routers have room for more of the log, again and again, and when there is room again.
+    fn hear_of_room(&mut self, router: ProcessId, has_room: bool) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let voters: Vec<ProcessId> = self.mseq.routers().voters().collect();
+        let now_ms = self.now_ms.unwrap_or(0);
+        leading.rooms.hear(router, has_room, now_ms);
+        let (is_short, changed) = leading.rooms.look(&voters, now_ms);
+        if changed {
+            let router = self.id;
+            match is_short {
+                true => tracing::error!(%router, "the disks of the routers' logs are nearly full: no writes"),
+                false => tracing::info!(%router, "the disks of the routers' logs have room again"),
+            }
+        }
+        if is_short || changed {
+            let clients = leading.streams.keys().filter(|process| process.kind == ProcessKind::Client);
+            let clients: Vec<ProcessId> = clients.copied().collect();
+            clients.into_iter().for_each(|client| self.send(client, Wire::Room { has_room: !is_short }));
+        }
+    }
+
                 leading.enqueue(Command::Leave(process, incarnation));
             }
         }

@@ -8,6 +8,7 @@ mod leases;
 pub mod mseq;
 #[cfg(test)]
 mod processes;
+mod room;
 #[cfg(test)]
 mod simulation;
 mod stream;
@@ -35,6 +36,7 @@ use tokio::{
 pub use self::leases::LEASE_MS;
 use self::{
     core::{Core, Effect, Input, Limits, StreamId},
+    room::Disk,
     stream::{StreamHandle, StreamReport},
 };
 pub use crate::raft::{ConsensusError, Timing};
@@ -79,7 +81,13 @@ pub struct Options {
     pub timing: Timing,
     /// Memory and batches.
     pub limits: Limits,
+    /// While less is free on the disk of the log, it has no room: when too few routers have some, clients refuse writes.
+    pub reserve_bytes: u64,
 }
+
+/// What routers want to be free on the disk of their log, unless they are told otherwise: enough for what is ordered until
+/// a checkpoint lets go of the log.
+pub const RESERVE_BYTES: u64 = 256 << 20;
 
 impl Options {
     /// A router that is alone, with usual timing and limits.
@@ -104,6 +112,7 @@ impl Options {
             durability,
             timing: Timing::default(),
             limits: Limits::default(),
+            reserve_bytes: RESERVE_BYTES,
         }
     }
 }
@@ -199,6 +208,7 @@ pub struct Router {
     state: watch::Sender<State>,
     registrar: Registrar,
     meter: RouterMeter,
+    disk: Option<Disk>,
 }
 
 /// What the router's own tasks report. The channel is unbounded, but there is at most one report under way for each
@@ -220,7 +230,12 @@ impl Router {
     /// Starts a router, or restarts it from its directory. It answers messages when this returns; when it is alone it
     /// leads shortly after.
     pub async fn start(options: Options, network: &Network) -> Result<RouterHandle, Error> {
-        let Options { id, members, addresses, added, config, durability, timing, limits } = options;
+        let Options { id, members, addresses, added, config, durability, timing, limits, reserve_bytes } =
+            options;
+        let disk = match &durability {
+            Durability::Disk { directory, .. } => Some(Disk { directory: directory.clone(), reserve_bytes }),
+            Durability::Memory => None,
+        };
         if !added && !members.contains(&id) {
             return Err(Error::NotAMember(id));
         }
@@ -245,7 +260,8 @@ impl Router {
         };
         let registrar = consensus.registrar(addresses, answer);
         let state = state_sender;
-        let router = Router { core, endpoint, sender, consensus, streams, reports, state, registrar, meter };
+        let router =
+            Router { core, endpoint, sender, consensus, streams, reports, state, registrar, meter, disk };
         tokio::spawn(router.run(network.clone(), events, reported, stops));
         Ok(RouterHandle { id, stop, state: watched })
     }
@@ -269,6 +285,8 @@ impl Router {
         known.mark_changed();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut looks = tokio::time::interval(Duration::from_millis(room::LOOK_MS));
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
             let full = self.core.is_full();
             let input = tokio::select! {
@@ -328,6 +346,10 @@ impl Router {
                     None => break End::Replaced,
                 },
                 _ = ticks.tick() => Input::Tick(ms(Instant::now())),
+                _ = looks.tick() => match &self.disk {
+                    Some(disk) => Input::Room(disk.has_room()),
+                    None => continue,
+                },
             };
             #[cfg(test)]
             under_turmoil::heard(id, &input);

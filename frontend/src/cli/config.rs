@@ -16,7 +16,7 @@ use super::{
     failure::{Failure, one_line},
     observe::{LogFormat, ObserveArgs},
     serving::{self, ServingArgs},
-    size::MemorySize,
+    size::{MemorySize, log_reserve},
 };
 
 /// Most processes of a kind, and most threads: beyond this a number is a slip of the pen.
@@ -104,6 +104,12 @@ pub struct StartArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
 
+    /// Bytes that are to be free on the disk of the log, such as 1GiB. When too few routers have so much left, writes are
+    /// refused until they have [default: 256MiB]
+    #[arg(long, value_name = "SIZE", env = "CAROUSEL_LOG_RESERVE", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_reserve: Option<MemorySize>,
+
     /// Create the table `ticket` and fill it, unless it has rows already
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), env = "CAROUSEL_DEMO", hide_env_values = true)]
@@ -146,6 +152,7 @@ struct Layers {
     memory_limit: MemorySize,
     max_connections: u32,
     durability: Durability,
+    log_reserve: Option<MemorySize>,
     demo: bool,
     demo_rows: u64,
     log: Option<String>,
@@ -166,6 +173,7 @@ impl Default for Layers {
             memory_limit: MemorySize::Percent(60),
             max_connections: serving::DEFAULT_MAX_CONNECTIONS,
             durability: Durability::Disk,
+            log_reserve: None,
             demo: false,
             demo_rows: 100_000,
             log: None,
@@ -196,6 +204,8 @@ pub struct Settings {
     pub max_connections: u32,
     /// When a write counts as done.
     pub durability: Durability,
+    /// Bytes that are to be free on the disk of the log.
+    pub log_reserve: u64,
     /// Rows of the demo's table, if it is wanted.
     pub demo_rows: Option<u64>,
     /// What to log.
@@ -295,6 +305,7 @@ impl Layers {
             memory_limit: self.memory_limit.bytes(),
             max_connections: serving::max_connections(self.max_connections)?,
             durability: self.durability,
+            log_reserve: log_reserve(self.log_reserve)?,
             demo_rows: self.demo.then_some(self.demo_rows),
             log: self.log,
             log_format: self.log_format,

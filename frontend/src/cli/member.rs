@@ -28,7 +28,7 @@ use super::{
     failure::Failure,
     observe::{LogFormat, ObserveArgs},
     serving::{self, ServingArgs},
-    size::MemorySize,
+    size::{MemorySize, log_reserve},
 };
 
 /// What a process that has joined remembers of the cluster.
@@ -187,6 +187,12 @@ pub struct RouterArgs {
     pub bind: BindArgs,
 
     /// Suspect a storage process that is silent for so many milliseconds: others answer for it, and a standby takes its
+    /// Bytes that are to be free on the disk of the log, such as 1GiB. When too few routers have so much left, writes are
+    /// refused until they have [default: 256MiB]
+    #[arg(long, value_name = "SIZE", env = "CAROUSEL_LOG_RESERVE", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_reserve: Option<MemorySize>,
+
     /// place; 0 for never. The same for all routers [default: 10000]
     #[arg(long, value_name = "MS", env = "CAROUSEL_SUSPECT_AFTER_MS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -255,6 +261,7 @@ struct Layers {
     log_format: Option<LogFormat>,
     bind: Option<String>,
     suspect_after_ms: Option<u64>,
+    log_reserve: Option<MemorySize>,
     contract_after_ms: Option<u64>,
     threads: Option<u32>,
     first_core: Option<u32>,
@@ -391,7 +398,8 @@ impl Role {
             threads: layers.threads.unwrap_or(cores) as usize,
             binding: layers.first_core.map_or(Binding::Nowhere, |core| Binding::From(core as usize)),
             memory_limit: layers.memory_limit.unwrap_or(MemorySize::Percent(60)).bytes(),
-            suspect_after: unless_never(layers.suspect_after_ms, DEFAULT_SUSPECT_AFTER),
+            log_reserve: log_reserve(layers.log_reserve)?,
+            suspect_after,
             contract_after: unless_never(layers.contract_after_ms, DEFAULT_CONTRACT_AFTER),
             ..MemberOptions::new(description, id, data_dir)
         };

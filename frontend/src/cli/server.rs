@@ -55,6 +55,7 @@ impl Server {
                 Durability::Disk => ClusterDurability::Disk,
                 Durability::Memory => ClusterDurability::Memory,
             },
+            log_reserve: settings.log_reserve,
             ..EmbeddedOptions::new(&settings.data_dir)
         })
         .await

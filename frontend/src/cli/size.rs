@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
+use carousel_cluster::router::RESERVE_BYTES;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::failure::Failure;
 
 /// An amount of memory as a user writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,20 @@ impl MemorySize {
         match self {
             MemorySize::Bytes(bytes) => Some(bytes),
             MemorySize::Percent(percent) => machine_memory().map(|all| all / 100 * u64::from(percent)),
+        }
+    }
+}
+
+/// Bytes that are to be free on the disk of a router's log.
+///
+/// # Errors
+/// A setup failure for a share: it would be one of the machine's memory.
+pub fn log_reserve(size: Option<MemorySize>) -> Result<u64, Failure> {
+    match size {
+        None => Ok(RESERVE_BYTES),
+        Some(MemorySize::Bytes(bytes)) => Ok(bytes),
+        Some(MemorySize::Percent(_)) => {
+            Err(Failure::setup("--log-reserve is an amount such as 256MiB, not a share"))
         }
     }
 }
