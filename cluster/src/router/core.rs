@@ -53,7 +53,7 @@ pub struct Limits {
     pub deliver_messages: usize,
     /// Approximate bytes in one `Deliver`.
     pub deliver_bytes: usize,
-    /// `Route`s and `Subscribe`s kept while no leader is known.
+    /// `Route`s and `Subscribe`s kept while no leader is known; their messages take no more than `queue_bytes`.
     pub waiting: usize,
 }
 
@@ -259,6 +259,16 @@ pub(super) fn weight(message: &Message) -> usize {
     256 + body + 16 * message.ranges.len()
 }
 
+/// Bytes that the messages in a wire message take, roughly.
+fn wire_weight(wire: &Wire) -> usize {
+    match wire {
+        Wire::Route(messages) | Wire::Read { messages, .. } => {
+            messages.iter().map(|message| weight(message)).sum()
+        }
+        _ => 64,
+    }
+}
+
 /// A message as one destination gets it, if it is one.
 pub(crate) fn delivery(routed: &Routed, to: ProcessId) -> Option<Delivery> {
     let index = routed.destinations.binary_search_by_key(&to, |(process, _)| *process).ok()?;
@@ -346,6 +356,7 @@ struct Leading {
     ahead: BTreeMap<ProcessId, Ahead>,
     watermarks: BTreeMap<ProcessId, Watermarks>,
     leases: Leases,
+    rooms: Rooms,
     truncating: Ts,
 }
 
@@ -356,7 +367,6 @@ impl Leading {
             _ => 64,
         };
         self.queue_bytes += weight;
-    rooms: Rooms,
         self.queue.push_back((command, weight));
     }
 }
@@ -375,6 +385,7 @@ pub struct Core {
     role: Role,
     /// What came while no leader was known.
     waiting: VecDeque<(ProcessId, Wire)>,
+    waiting_bytes: usize,
     last_stream: StreamId,
     last_proposal: u64,
     now_ms: Option<u64>,
@@ -392,6 +403,7 @@ impl Core {
             window,
             role: Role::Following(None),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             last_stream: 0,
             last_proposal: 0,
             now_ms: None,
@@ -407,7 +419,9 @@ impl Core {
     /// Whether so much waits to be proposed that no more data should be taken.
     pub fn is_full(&self) -> bool {
         match &self.role {
-            Role::Leading(leading) => leading.queue_bytes >= self.limits.queue_bytes,
+            Role::Leading(leading) => {
+                leading.queue_bytes + leading.leases.held_bytes() >= self.limits.queue_bytes
+            }
             Role::Following(_) => false,
         }
     }
@@ -460,6 +474,11 @@ impl Core {
                 self.make_due();
                 self.pump_all();
             }
+            Input::Room(has_room) => match self.role {
+                Role::Following(Some(leader)) => self.send(leader, Wire::Room { has_room }),
+                Role::Following(None) => {}
+                Role::Leading(_) => self.hear_of_room(self.id, has_room),
+            },
             Input::AskLease { from, asked_ms, now_ms, led_ms } => {
                 if let Role::Leading(leading) = &mut self.role
                     && leading.streams.contains_key(&from)
@@ -474,11 +493,6 @@ impl Core {
                     let incarnation = subscription.incarnation;
                     self.close(to);
                     self.send(to, Wire::SubscribeRefused { incarnation, purged });
-            Input::Room(has_room) => match self.role {
-                Role::Following(Some(leader)) => self.send(leader, Wire::Room { has_room }),
-                Role::Following(None) => {}
-                Role::Leading(_) => self.hear_of_room(self.id, has_room),
-            },
                 }
             }
         }
@@ -522,7 +536,9 @@ impl Core {
                 | Wire::ChangeRouters { .. },
             ) => {
                 // An election is short; answering would make everybody ask again and again.
-                if self.waiting.len() < self.limits.waiting {
+                let bytes = self.waiting_bytes + wire_weight(&wire);
+                if self.waiting.len() < self.limits.waiting && bytes <= self.limits.queue_bytes {
+                    self.waiting_bytes = bytes;
                     self.waiting.push_back((from, wire));
                 } else {
                     self.send(from, Wire::NotLeader { leader: None });
@@ -537,7 +553,7 @@ impl Core {
             Wire::Route(messages) => self.route(from, messages),
             Wire::Read { messages, seen } => self.read(from, messages, seen),
             Wire::Subscribe { incarnation, after } => self.subscribe(from, incarnation, after),
-            Wire::Leave { incarnation } => {
+            Wire::Leave { incarnation } if from.kind.joins_by_subscribing() => {
                 if let Role::Leading(leading) = &mut self.role {
                     leading.enqueue(Command::Leave(from, incarnation));
                     leading.joining.remove(&from);
@@ -546,6 +562,7 @@ impl Core {
                 self.close(from);
             }
             Wire::Confirm(watermarks) => self.confirm(from, watermarks),
+            Wire::Room { has_room } if from.kind == ProcessKind::Router => self.hear_of_room(from, has_room),
             Wire::ChangeRouters { incarnation, request, change } => {
                 self.effects.push(Effect::ChangeRouters { from, incarnation, request, change });
             }
@@ -553,23 +570,6 @@ impl Core {
         }
     }
 
-    /// Tells a process who the routers are.
-    fn greet(&mut self, to: ProcessId) {
-        // Before it has learned that, everybody knows as much.
-        if self.mseq.routers().version() > 0 {
-            self.send(to, Wire::Routers(self.mseq.routers().clone()));
-        }
-    }
-
-    /// The leader tells everybody who the routers are now, those that have been removed included; the super process
-            Wire::Room { has_room } if from.kind == ProcessKind::Router => self.hear_of_room(from, has_room),
-    /// beside one of those is no part of the system any more.
-    fn tell_routers(&mut self) {
-        let Role::Leading(leading) = &mut self.role else { return };
-        let routers = self.mseq.routers().clone();
-        let supers = self.mseq.config().supers().filter(|client| routers.is_removed(*client));
-        for process in supers.collect::<Vec<_>>() {
-            if let Some((incarnation, _)) = self.mseq.joined(process) {
     /// Tells clients when too few routers have room for more of the log, again and again, and when there is room again.
     fn hear_of_room(&mut self, router: ProcessId, has_room: bool) {
         let Role::Leading(leading) = &mut self.role else { return };
@@ -591,6 +591,22 @@ impl Core {
         }
     }
 
+    /// Tells a process who the routers are.
+    fn greet(&mut self, to: ProcessId) {
+        // Before it has learned that, everybody knows as much.
+        if self.mseq.routers().version() > 0 {
+            self.send(to, Wire::Routers(self.mseq.routers().clone()));
+        }
+    }
+
+    /// The leader tells everybody who the routers are now, those that have been removed included; the super process
+    /// beside one of those is no part of the system any more.
+    fn tell_routers(&mut self) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        let routers = self.mseq.routers().clone();
+        let supers = self.mseq.config().supers().filter(|client| routers.is_removed(*client));
+        for process in supers.collect::<Vec<_>>() {
+            if let Some((incarnation, _)) = self.mseq.joined(process) {
                 leading.enqueue(Command::Leave(process, incarnation));
             }
         }
@@ -975,6 +991,7 @@ impl Core {
             // An earlier leader may not have come to it.
             self.tell_routers();
         }
+        self.waiting_bytes = 0;
         for (from, wire) in std::mem::take(&mut self.waiting) {
             self.receive_leading(from, wire);
         }
@@ -992,6 +1009,7 @@ impl Core {
             }
         }
         if leader.is_some() {
+            self.waiting_bytes = 0;
             told.extend(self.waiting.drain(..).map(|(from, _)| from));
         }
         told.into_iter().for_each(|to| self.send(to, Wire::NotLeader { leader }));

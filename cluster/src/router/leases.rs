@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
 };
 
+use super::core::weight;
 use crate::{
     message::{Message, ProcessId},
     planted::{Bug, planted},
@@ -79,6 +80,11 @@ impl Leases {
             }
             None => Some(messages),
         }
+    }
+
+    /// Bytes of what is held, roughly.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.iter().flat_map(|(_, _, messages)| messages).map(|message| weight(message)).sum()
     }
 
     /// Keeps messages until a time.
