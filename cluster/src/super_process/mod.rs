@@ -36,6 +36,9 @@ use crate::{
 
 /// How often it looks around.
 const TICK: Duration = Duration::from_millis(100);
+/// The least patience with silent processes: with less, a look that comes a little late would mean nothing
+/// ([`FailureDetector::look`]), and nobody would ever be suspected.
+pub const LEAST_PATIENCE: Duration = TICK.saturating_mul(5);
 
 /// What a super process needs to know.
 #[derive(Clone, Debug)]

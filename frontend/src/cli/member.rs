@@ -14,6 +14,7 @@ use carousel_cluster::{
     member::MemberOptions,
     message::{ProcessId, ProcessKind},
     routers::removed,
+    super_process::LEAST_PATIENCE,
     transport::{TlsFiles, Transport, TransportError},
 };
 use clap::{Args, builder::BoolishValueParser};
@@ -186,13 +187,13 @@ pub struct RouterArgs {
     #[serde(flatten)]
     pub bind: BindArgs,
 
-    /// Suspect a storage process that is silent for so many milliseconds: others answer for it, and a standby takes its
     /// Bytes that are to be free on the disk of the log, such as 1GiB. When too few routers have so much left, writes are
     /// refused until they have [default: 256MiB]
     #[arg(long, value_name = "SIZE", env = "CAROUSEL_LOG_RESERVE", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_reserve: Option<MemorySize>,
 
+    /// Suspect a storage process that is silent for so many milliseconds: others answer for it, and a standby takes its
     /// place; 0 for never. The same for all routers [default: 10000]
     #[arg(long, value_name = "MS", env = "CAROUSEL_SUSPECT_AFTER_MS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -260,8 +261,8 @@ struct Layers {
     log: Option<String>,
     log_format: Option<LogFormat>,
     bind: Option<String>,
-    suspect_after_ms: Option<u64>,
     log_reserve: Option<MemorySize>,
+    suspect_after_ms: Option<u64>,
     contract_after_ms: Option<u64>,
     threads: Option<u32>,
     first_core: Option<u32>,
@@ -326,6 +327,26 @@ impl Role {
         figment.extract().map_err(Failure::setup)
     }
 
+    fn id(&self, number: u32) -> ProcessId {
+        match self {
+            Role::Router(_) => ProcessId::router(number),
+            Role::Storage(_) => ProcessId::storage(number),
+            Role::Frontend(_) => ProcessId::client(number),
+        }
+    }
+
+    /// The directory of the process, unless it has to be given a number first.
+    fn data_dir(&self, layers: &Layers) -> Option<PathBuf> {
+        let number = match self {
+            // It is known by its address.
+            Role::Router(_) if self.member().description.join.is_some() && layers.bind.is_some() => {
+                layers.number
+            }
+            _ => Some(layers.number.unwrap_or(1)),
+        };
+        layers.data_dir.clone().or_else(|| Some(default_data_dir(self.id(number?))))
+    }
+
     /// How to log.
     ///
     /// # Errors
@@ -344,7 +365,7 @@ impl Role {
         let layers = self.layers()?;
         let tls = tls_files(&layers)?;
         let args = &self.member().description;
-        let known = remembered(layers.data_dir.as_deref(), args)?;
+        let known = remembered(self.data_dir(&layers).as_deref(), args)?;
         let patience = if known.is_some() { Duration::ZERO } else { STARTING };
         let description = match describe(args, tls.as_ref(), patience).await {
             // Whoever has joined once knows enough to go on without the process that it was told to ask.
@@ -364,11 +385,7 @@ impl Role {
             }
             _ => (description, layers.number.unwrap_or(1)),
         };
-        let id = match self {
-            Role::Router(_) => ProcessId::router(number),
-            Role::Storage(_) => ProcessId::storage(number),
-            Role::Frontend(_) => ProcessId::client(number),
-        };
+        let id = self.id(number);
         description.check().map_err(Failure::setup)?;
         let own_address = address_of(&description, id);
         // A storage process that the description does not name joins as a standby.
@@ -387,7 +404,14 @@ impl Role {
         if layers.threads == Some(0) {
             return Err(Failure::setup("--threads must be at least 1"));
         }
-        let data_dir = layers.data_dir.unwrap_or_else(|| Path::new("carousel-data").join(id.to_string()));
+        let suspect_after = unless_never(layers.suspect_after_ms, DEFAULT_SUSPECT_AFTER);
+        if suspect_after.is_some_and(|patience| patience < LEAST_PATIENCE) {
+            return Err(Failure::setup(format!(
+                "--suspect-after-ms must be at least {}, or 0 for never",
+                LEAST_PATIENCE.as_millis()
+            )));
+        }
+        let data_dir = layers.data_dir.unwrap_or_else(|| default_data_dir(id));
         if data_dir.as_os_str().is_empty() {
             return Err(Failure::setup("--data-dir is empty"));
         }
@@ -515,6 +539,10 @@ async fn wait_to_be_added(
             Err(failure) => tracing::debug!("{failure}"),
         }
     }
+}
+
+fn default_data_dir(id: ProcessId) -> PathBuf {
+    Path::new("carousel-data").join(id.to_string())
 }
 
 /// What an earlier start was told of the cluster.

@@ -193,6 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn every_option_of_a_process_has_a_variable() {
+        let cli = Cli::command();
+        for role in ["router", "storage", "frontend"] {
+            let command = cli.find_subcommand(role).expect("there is such a process");
+            for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+                assert!(argument.get_env().is_some(), "{} of {role} has no variable", argument.get_id());
+            }
+        }
+    }
+
+    #[test]
     fn everything_is_documented() {
         Cli::command().debug_assert();
         every_command(&Cli::command(), &mut |command| {

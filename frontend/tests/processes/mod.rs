@@ -181,10 +181,11 @@ impl Cluster {
     }
 
     /// A cluster in which every process reaches every other through a link of its own.
-    async fn start_with_links() -> (Cluster, Links) {
+    async fn start_with_links(suspect_after_ms: u64) -> (Cluster, Links) {
         let addresses = Cluster::addresses();
         let (links, seen_by) = Links::lay(&PROCESSES, &addresses).await;
         let mut cluster = Cluster::lay_out(&addresses);
+        cluster.suspect_after_ms = suspect_after_ms;
         for (process, seen) in seen_by {
             let path = cluster.directory.path().join(format!("{process}.toml"));
             cluster.views.insert(process, describe(path, &seen));
@@ -592,10 +593,65 @@ fn a_process_that_cannot_run_says_why() {
         (&["frontend", "--listen", "0.0.0.0:1", all[0], all[1], all[2], all[3]], "loopback"),
         (&["router", "--metrics-listen", &taken, all[0], all[1], all[2], all[3]], "metrics"),
         (&["router", "--cluster", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["router", "--suspect-after-ms", "499", all[0], all[1], all[2], all[3]], "at least 500, or 0"),
     ];
     for (number, (arguments, part)) in cases.into_iter().enumerate() {
         let data = directory.path().join(number.to_string());
         let line = refusal(carousel(arguments).args(["--data-dir", path(&data)]));
         assert!(line.contains(part), "{arguments:?}: {line}");
     }
+}
+
+#[test]
+fn flags_of_a_process_override_variables_which_override_its_file() {
+    let directory = scratch();
+    let file = directory.path().join("router.toml");
+    std::fs::write(&file, "number = 7\n").unwrap();
+    // Which number was taken is told, as the description has one router only.
+    let taken = |variable: Option<&str>, flag: &[&str]| {
+        let mut command =
+            carousel(&["router", "--router-addresses", "h:1", "--storage-addresses", "h:2,h:3"]);
+        command.args(flag).args(["--data-dir", path(directory.path())]).env("CAROUSEL_CONFIG", &file);
+        if let Some(value) = variable {
+            command.env("CAROUSEL_NUMBER", value);
+        }
+        refusal(&mut command)
+    };
+    assert!(taken(None, &[]).contains("r7 is not in"));
+    assert!(taken(Some("8"), &[]).contains("r8 is not in"));
+    assert!(taken(Some("8"), &["--number", "9"]).contains("r9 is not in"));
+    // So are variables of the description, and a file of it.
+    let description = directory.path().join("cluster.toml");
+    std::fs::write(&description, "replication-factor = 5\nrouters = [\"h:1\"]\nstorage = [\"h:2\"]\n")
+        .unwrap();
+    let mut described = carousel(&["storage", "--data-dir", path(directory.path())]);
+    described.env("CAROUSEL_CLUSTER", &description);
+    assert!(refusal(&mut described).contains("factor 5"), "{}", refusal(&mut described));
+    described.env("CAROUSEL_REPLICATION_FACTOR", "6");
+    assert!(refusal(&mut described).contains("factor 6"), "{}", refusal(&mut described));
+}
+
+#[test]
+fn who_has_joined_starts_again_without_the_process_that_it_joined_by() {
+    let mut cluster = Cluster::lay_out(&Cluster::addresses());
+    cluster.run_all();
+    let description = std::fs::read_to_string(&cluster.description).unwrap();
+    let router = description.split('"').nth(3).expect("the first router's address").to_owned();
+    let working = cluster.directory.path().join("working");
+    std::fs::create_dir(&working).unwrap();
+    // In the directory that a process has when it is told none.
+    let start = |cluster: &Cluster| {
+        let mut command =
+            carousel(&["frontend", "--number", "7", "--join", &router, "--listen", "127.0.0.1:0"]);
+        command.current_dir(&working);
+        cluster.secured(&mut command, &cluster.certificates);
+        let process = cluster.spawn(command);
+        process.output.expect(&["Carousel c7 is listening"]);
+        process
+    };
+    start(&cluster).kill();
+    assert!(working.join("carousel-data/c7/cluster.toml").exists());
+    cluster.kill("r1");
+    let again = start(&cluster);
+    again.log.expect(&["cannot join by", "going on with what is known from before"]);
 }

@@ -66,7 +66,7 @@ pub struct FailoverArgs {
     replication_factor: u32,
 
     /// Silent storage processes are suspected after so many milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(500..=3_600_000))]
     suspect_after_ms: u64,
 
     #[command(flatten)]
