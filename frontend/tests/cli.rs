@@ -455,6 +455,25 @@ fn the_engine_is_measured_beside_a_baseline() {
 }
 
 #[test]
+fn clusters_are_simulated_from_seeds() {
+    let simulate = |arguments: &[&str]| {
+        let output = run(&[&["sim", "--operations", "60", "--faults", "3"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let summary = simulate(&["--seed", "7", "--seeds", "3"]);
+    assert!(summary.starts_with("3 seeds in ") && summary.contains(" 180 operations, "), "{summary}");
+    // The same seed gives the same trace.
+    let trace = || {
+        let text = simulate(&["--seed", "8", "--seeds", "1", "--trace"]);
+        text.lines().filter(|line| !line.starts_with("1 seeds in ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = trace();
+    assert!(first.len() > 100, "{first:?}");
+    assert_eq!(first, trace());
+}
+
+#[test]
 fn ordering_is_measured_over_separate_processes() {
     let directory = scratch();
     let output = carousel(&["bench", "order", "--no-etcd", "--clients", "64", "--keys", "500"])
@@ -490,25 +509,6 @@ fn ctl(server: &Server, arguments: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-#[test]
-fn the_ring_of_a_running_server_is_changed_by_ctl() {
-    let directory = scratch();
-    let data = directory.path().join("data");
-    let options = ["--storage", "2", "--threads", "2"];
-    let server = Server::start(&data, &options);
-    server.query("CREATE TABLE t (id bigint PRIMARY KEY, n integer)");
-    let values: Vec<String> = (0..2_000).map(|id| format!("({id}, {})", id % 7)).collect();
-    server.query(&format!("INSERT INTO t VALUES {}", values.join(", ")));
-    let rows = server.rows("SELECT id, n FROM t");
-    let on_the_ring = |server: &Server| {
-        let lines = ctl(server, &["ring"]);
-        lines[1..].iter().map(|line| line.split_whitespace().nth(1).unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    assert_eq!(on_the_ring(&server), ["s1", "s2"]);
-    // A process is started for it.
-    assert_eq!(ctl(&server, &["expand"]), [""; 0]);
-    assert!(on_the_ring(&server).contains(&"s3".to_owned()));
-    ctl(&server, &["contract", "s1"]);
 #[test]
 fn writes_are_refused_before_the_disk_of_the_log_is_full() {
     let directory = scratch();
@@ -547,6 +547,25 @@ fn writes_are_refused_before_the_disk_of_the_log_is_full() {
     assert_eq!(server.rows("SELECT id FROM t"), ["0"]);
 }
 
+#[test]
+fn the_ring_of_a_running_server_is_changed_by_ctl() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    let options = ["--storage", "2", "--threads", "2"];
+    let server = Server::start(&data, &options);
+    server.query("CREATE TABLE t (id bigint PRIMARY KEY, n integer)");
+    let values: Vec<String> = (0..2_000).map(|id| format!("({id}, {})", id % 7)).collect();
+    server.query(&format!("INSERT INTO t VALUES {}", values.join(", ")));
+    let rows = server.rows("SELECT id, n FROM t");
+    let on_the_ring = |server: &Server| {
+        let lines = ctl(server, &["ring"]);
+        lines[1..].iter().map(|line| line.split_whitespace().nth(1).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(on_the_ring(&server), ["s1", "s2"]);
+    // A process is started for it.
+    assert_eq!(ctl(&server, &["expand"]), [""; 0]);
+    assert!(on_the_ring(&server).contains(&"s3".to_owned()));
+    ctl(&server, &["contract", "s1"]);
     assert!(!on_the_ring(&server).contains(&"s1".to_owned()));
     assert_eq!(server.rows("SELECT id, n FROM t"), rows);
     let moving = "SELECT count(*) FROM carousel.migrations";

@@ -27,6 +27,7 @@ use self::{
 use super::{
     processes::{Processes, Shape},
     report::{Latencies, OutputArgs, Report, milliseconds, ratio},
+    targets::Targets,
 };
 use crate::{
     cli::{
@@ -154,6 +155,7 @@ impl ElasticArgs {
         check(&client, before, &seen).await?;
         let report = self.report(&phases, &seen);
         report.publish(&self.output.report("elastic"))?;
+        targets(&phases, &seen).publish(&self.output.report("elastic-targets"))?;
         trace::write(&self.output, &phases, &seen)
     }
 
@@ -228,20 +230,17 @@ impl ElasticArgs {
         report.fact("selective SELECTs that arrive in a second", thousands(self.reads.into()));
         report.fact("selective UPDATEs that arrive in a second", thousands(self.writes.into()));
         for statement in [Statement::Read, Statement::Write] {
-            let mut steady = seen.latencies(statement, |at| !phases.iter().any(|phase| phase.has(at)));
+            let mut steady = steady(phases, seen, statement);
             let basis = steady.percentile(99);
             report.row(row("steady", Default::default(), statement, &mut steady, basis));
             for phase in phases {
                 let mut during = seen.latencies(statement, |at| phase.has(at));
                 let took = (phase.end - phase.begin).as_secs_f64();
-                let (moving, megabytes) = (phase.moving.as_secs_f64(), phase.bytes / 1e6);
-                // What was too short to be seen took less than a look.
-                let rate = megabytes / moving.max(LOOK_AGAIN.as_secs_f64());
                 let moved = [
                     format!("{took:.2}"),
-                    format!("{moving:.2}"),
-                    format!("{megabytes:.1}"),
-                    format!("{rate:.0}"),
+                    format!("{:.2}", phase.moving.as_secs_f64()),
+                    format!("{:.1}", phase.bytes / 1e6),
+                    format!("{:.0}", rate(phase)),
                 ];
                 report.row(row(phase.name, moved, statement, &mut during, basis));
             }
@@ -255,6 +254,31 @@ impl ElasticArgs {
         ));
         report
     }
+}
+
+/// How long statements took that were due while the ring stayed as it was.
+fn steady(phases: &[Phase], seen: &Seen, statement: Statement) -> Latencies {
+    seen.latencies(statement, |at| !phases.iter().any(|phase| phase.has(at)))
+}
+
+/// Megabytes a second that were moved in a phase. What was too short to be seen took less than a look.
+fn rate(phase: &Phase) -> f64 {
+    phase.bytes / 1e6 / phase.moving.max(LOOK_AGAIN).as_secs_f64()
+}
+
+fn targets(phases: &[Phase], seen: &Seen) -> Targets {
+    let mut targets = Targets::new("Elasticity: what is to be reached");
+    let basis = steady(phases, seen, Statement::Read).percentile(99).as_secs_f64();
+    for phase in phases {
+        let p99 = |statement| seen.latencies(statement, |at| phase.has(at)).percentile(99).as_secs_f64();
+        targets.at_least(format!("{}: MB/s", phase.name), Some(rate(phase)), 200.0);
+        let to_steady = (basis > 0.0).then(|| p99(Statement::Read) / basis);
+        targets.at_most(format!("{}: p99 of SELECTs to steady", phase.name), to_steady, 2.0);
+        let writes = Some(p99(Statement::Write) * 1e3);
+        targets.at_most(format!("{}: ms of p99 of UPDATEs", phase.name), writes, 500.0);
+    }
+    targets.at_most("failed statements", Some(seen.failures().len() as f64), 0.0);
+    targets
 }
 
 /// A row of the report; `moved` are its second to fifth fields.

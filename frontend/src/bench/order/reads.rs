@@ -49,18 +49,12 @@ impl Counts {
     }
 }
 
-/// Measures each level in turn, and puts the medians into a report.
-pub async fn measure(
-    cluster: &Processes,
-    table: &Table,
-    written: &Written,
-    clients: usize,
-    duration: Duration,
-    rounds: u32,
-) -> Result<Report, Failure> {
+/// A report without rows.
+pub fn report(clients: usize, duration: Duration, rounds: u32) -> Report {
     let mut report = Report::new(
         "Point reads by isolation level: what the routers and storage processes do for each",
         &[
+            "storage processes",
             "isolation",
             "reads/s",
             "p50",
@@ -74,6 +68,26 @@ pub async fn measure(
     report.fact("clients", thousands(clients as u64));
     let rounds_of = format!("{rounds} of {} s for each level, in turn; medians", duration.as_secs());
     report.fact("rounds", rounds_of);
+    report.remark(
+        "What is ordered beside sequential reads are super processes' checkpoints, and one empty message after every \
+         4,096 snapshot or basic reads of a client at one place in the order. Every answer was compared with what had \
+         been written. All processes share this machine: where its cores are busy, more storage processes give no more \
+         reads a second, and that a read costs as much as before shows that they would on machines of their own.",
+    );
+    report
+}
+
+/// Measures each level in turn, and puts the medians into the report.
+pub async fn measure(
+    report: &mut Report,
+    cluster: &Processes,
+    table: &Table,
+    written: &Written,
+    clients: usize,
+    duration: Duration,
+    rounds: u32,
+) -> Result<(), Failure> {
+    let storage = cluster.ids(ProcessKind::Storage).count();
     let written = Arc::new(written.clone());
     let mut figures: Vec<Vec<[f64; 5]>> = vec![Vec::new(); LEVELS.len()];
     let mut latencies = vec![Latencies::default(); LEVELS.len()];
@@ -87,7 +101,7 @@ pub async fn measure(
             let reads = durations.len().max(1) as f64;
             let micros =
                 |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() * 1e6 / reads;
-            eprintln!("{name} reads, round {round}: {:.0}/s", reads / seconds);
+            eprintln!("{storage} storage processes, {name} reads, round {round}: {:.0}/s", reads / seconds);
             figures[level].push([
                 reads / seconds,
                 micros(after.routers, before.routers),
@@ -104,6 +118,7 @@ pub async fn measure(
             crate::bench::report::median(&values)
         };
         report.row(vec![
+            storage.to_string(),
             name.to_owned(),
             thousands(middle(0) as u64),
             milliseconds(latencies[level].percentile(50)),
@@ -114,12 +129,7 @@ pub async fn measure(
             format!("{:.4}", middle(4)),
         ]);
     }
-    report.remark(
-        "What is ordered beside sequential reads are super processes' checkpoints, and one empty message after every \
-         4,096 snapshot or basic reads of a client at one place in the order. Every answer was compared with what had \
-         been written.",
-    );
-    Ok(report)
+    Ok(())
 }
 
 /// Closed loop: every client reads its keys one after the other.
