@@ -129,7 +129,7 @@ pub enum TrySendError {
 }
 
 /// A message and who sent it.
-pub(crate) type Envelope = (ProcessId, Wire);
+pub type Envelope = (ProcessId, Wire);
 
 #[derive(Clone)]
 struct Mailbox {
@@ -300,8 +300,9 @@ impl Network {
         mailbox.cloned().ok_or(Unreachable(to))
     }
 
-    /// Makes a process elsewhere reachable for one that is here, until the route is dropped or replaced.
-    pub(crate) fn open_route(&self, from: ProcessId, to: ProcessId) -> Route {
+    /// Makes a process elsewhere reachable for one that is here, until the route is dropped or replaced. With
+    /// [`Network::deliver`] all that a transport needs; public so that the benchmark can put another in its place.
+    pub fn open_route(&self, from: ProcessId, to: ProcessId) -> Route {
         let mut registry = self.registry.write();
         let (mailbox, control, data) = registry.mailbox();
         let life = mailbox.life;
@@ -319,12 +320,10 @@ impl Network {
     }
 
     /// Hands on what came from a process elsewhere, waiting for room. Safe to cancel.
-    pub(crate) async fn deliver(
-        &self,
-        from: ProcessId,
-        to: ProcessId,
-        wire: Wire,
-    ) -> Result<(), Unreachable> {
+    ///
+    /// # Errors
+    /// When the process that it is for is not there (any more).
+    pub async fn deliver(&self, from: ProcessId, to: ProcessId, wire: Wire) -> Result<(), Unreachable> {
         if let Wire::Consensus(packet) = wire {
             return self.routers.received(self, from, to, packet).await;
         }
@@ -345,7 +344,7 @@ impl Network {
 }
 
 /// What is sent from a process here to one elsewhere. Nothing can be sent there any more when it is dropped.
-pub(crate) struct Route {
+pub struct Route {
     from: ProcessId,
     to: ProcessId,
     life: u64,
@@ -356,7 +355,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// What is to be sent on a lane; to be taken once.
-    pub(crate) fn take(&mut self, lane: Lane) -> Option<mpsc::Receiver<Envelope>> {
+    pub fn take(&mut self, lane: Lane) -> Option<mpsc::Receiver<Envelope>> {
         match lane {
             Lane::Control => self.control.take(),
             Lane::Data => self.data.take(),
