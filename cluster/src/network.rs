@@ -22,11 +22,9 @@
 //!
 //! So every mailbox is drained whatever happens elsewhere, and every awaited `send` comes to an end.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
+use hashbrown::HashMap;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch};
 

@@ -629,6 +629,11 @@ impl Core {
         }
     }
 
+    /// The newest `Ts` whose state an answer has shown.
+    pub(crate) fn seen(&self) -> Ts {
+        self.seen
+    }
+
     /// An answer has shown the state at `ts`. When many reads were answered there, an empty message moves the m-seq on.
     fn saw(&mut self, ts: Ts, is_ordered: bool) {
         if ts > self.seen {

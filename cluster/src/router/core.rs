@@ -480,10 +480,16 @@ impl Core {
                 Role::Leading(_) => self.hear_of_room(self.id, has_room),
             },
             Input::AskLease { from, asked_ms, now_ms, led_ms } => {
+                let is_ordered = |id: MessageId| {
+                    let last = self.mseq.last(id.submitter);
+                    last.is_some_and(|last| {
+                        (last.incarnation, last.sequence) >= (id.incarnation, id.sequence)
+                    })
+                };
                 if let Role::Leading(leading) = &mut self.role
                     && leading.streams.contains_key(&from)
                     && !self.mseq.config().is_suspected(from)
-                    && leading.leases.grant(from, now_ms, led_ms)
+                    && leading.leases.grant(from, now_ms, led_ms, is_ordered)
                 {
                     self.send(from, Wire::Lease { asked_ms });
                 }
@@ -652,10 +658,12 @@ impl Core {
                 ordered |=
                     last.is_some_and(|last| last.incarnation == incarnation && sequence <= last.sequence);
             } else if sequence == taken.sequence + 1 {
-                let lease = message.suspected_storage().and_then(|process| leading.leases.ends_ms(process));
-                if let Some(until_ms) = lease {
-                    leading.leases.hold(until_ms, from, messages[index..].to_vec());
-                    break;
+                if let Some(process) = message.suspected_storage() {
+                    if let Some(until_ms) = leading.leases.ends_ms(process) {
+                        leading.leases.hold(until_ms, from, messages[index..].to_vec());
+                        break;
+                    }
+                    leading.leases.pass(process, message.id);
                 }
                 taken.sequence = sequence;
                 leading.enqueue(Command::Message(message.clone()));

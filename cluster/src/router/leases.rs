@@ -13,7 +13,7 @@ use std::{
 
 use super::core::weight;
 use crate::{
-    message::{Message, ProcessId},
+    message::{Message, MessageId, ProcessId},
     planted::{Bug, planted},
 };
 
@@ -35,6 +35,8 @@ pub(super) struct Leases {
     granted_ms: BTreeMap<ProcessId, u64>,
     /// Messages that begin with a suspicion whose time has not come: when it comes, who sent them.
     held: VecDeque<(u64, ProcessId, Vec<Arc<Message>>)>,
+    /// Suspicions whose time has come and that are not known to be ordered yet, and of whom.
+    passed: Vec<(ProcessId, MessageId)>,
 }
 
 impl Leases {
@@ -44,19 +46,33 @@ impl Leases {
     }
 
     /// Whether a process can have a lease now, when a quorum followed this leader at `led_ms` for the last time that is known.
-    /// One that is about to be suspected gets none.
-    pub(super) fn grant(&mut self, to: ProcessId, now_ms: u64, led_ms: Option<u64>) -> bool {
+    /// One that is about to be suspected gets none, until its suspicion is ordered and the config has the say.
+    pub(super) fn grant(
+        &mut self,
+        to: ProcessId,
+        now_ms: u64,
+        led_ms: Option<u64>,
+        is_ordered: impl Fn(MessageId) -> bool,
+    ) -> bool {
         let leads = led_ms.is_some_and(|led_ms| now_ms < led_ms + DEPOSED_MS);
         if self.now_ms.is_none() || !(leads || planted(Bug::LeaseOfTheDeposed)) {
             return false;
         }
-        let doomed = self.held.iter().any(|(_, _, messages)| {
+        self.passed.retain(|(_, suspicion)| !is_ordered(*suspicion));
+        let is_held = self.held.iter().any(|(_, _, messages)| {
             messages.first().is_some_and(|message| message.suspected_storage() == Some(to))
         });
+        let has_passed = self.passed.iter().any(|(process, _)| *process == to);
+        let doomed = is_held || has_passed;
         if !doomed {
             self.granted_ms.insert(to, now_ms);
         }
         !doomed
+    }
+
+    /// A suspicion is on its way into the m-seq.
+    pub(super) fn pass(&mut self, process: ProcessId, suspicion: MessageId) {
+        self.passed.push((process, suspicion));
     }
 
     /// When the process can have no lease any more, if that is still to come.

@@ -517,6 +517,8 @@ fn a_suspicion_waits_until_leases_have_run_out() {
     scenario.input(R1, Input::Tick(5_999));
     scenario.note("the lease has run out");
     scenario.input(R1, Input::Tick(6_000));
+    scenario.note("the suspicion is on its way, and the config does not know it yet: still no lease for s2");
+    scenario.ask_lease(S2, R1, 89, 6_000, Some(6_000));
     scenario.agree(R1, &[R1, R2]);
     scenario.note("r2 leads now and does not know which leases r1 has granted");
     scenario.input(R2, Input::Tick(100));

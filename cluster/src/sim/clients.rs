@@ -10,7 +10,7 @@ use carousel_engine::{SqlState, TableSchema, Ts, Value, aggregate::Group, positi
 
 use super::{
     replay::{Outcome, foreseen},
-    statement::{Filter, Statement, schema},
+    statement::{Filter, Statement, number_of, schema},
     stores::rows_of,
     world::{Item, Phase, World},
 };
@@ -346,7 +346,13 @@ impl World {
                 Err(format!("answered at {ts}, but the m-seq ends at {}", self.replay.ts()))
             }
             Ok(Part::Done { ts, rows }) => match statement {
-                Some(statement) if statement.is_read() => self.check_read(question, statement, *ts),
+                Some(statement) if statement.is_read() => self.check_read(id, question, statement, *ts),
+                Some(_)
+                    if self.replay.message(*ts).and_then(|message| number_of(message))
+                        != question.what.number() =>
+                {
+                    Err(format!("answered at {ts}, where something else was ordered"))
+                }
                 Some(statement) => match self.replay.outcome(*ts) {
                     Some(Outcome::Written(count, returned)) => {
                         let (mut returned, mut given) = (returned.clone(), question.rows);
@@ -380,12 +386,20 @@ impl World {
         }
     }
 
-    fn check_read(&self, question: Question, statement: &Statement, ts: Ts) -> Result<(), String> {
+    fn check_read(
+        &self,
+        id: ProcessId,
+        question: Question,
+        statement: &Statement,
+        ts: Ts,
+    ) -> Result<(), String> {
         let What::Statement { table, isolation, read_ts, .. } = &question.what else { return Ok(()) };
         if *isolation == ReadIsolation::Basic && read_ts.is_none() {
+            // Each part of the answer has a `Ts` of its own.
+            let newest = self.clients.get(&id).map_or(ts, |host| host.core.seen());
             return match statement {
-                Statement::Total(filter) => self.check_basic_total(&question, filter, table),
-                _ => self.check_basic(&question, statement, table),
+                Statement::Total(filter) => self.check_basic_total(&question, filter, table, newest),
+                _ => self.check_basic(&question, statement, table, newest),
             };
         }
         // A snapshot sees the message at its Ts, too.
@@ -420,13 +434,14 @@ impl World {
         }
     }
 
-    /// Every primary range is as it was at some moment, not before the client's last answer; of the config that the read
-    /// was routed by.
+    /// Every primary range is as it was at some moment, not before the client's last answer, nor behind what it
+    /// has seen since; of the config that the read was routed by.
     fn check_basic(
         &self,
         question: &Question,
         statement: &Statement,
         table: &TableSchema,
+        newest: Ts,
     ) -> Result<(), String> {
         let Statement::Rows(filter) = statement else { return Ok(()) };
         let position = |key: i64| table.partitioning.position(&[Value::Int8(key)]);
@@ -438,7 +453,7 @@ impl World {
                 rows
             };
             let given = within(question.rows.clone());
-            let mut moments = (question.seen.0..=self.replay.ts().0).rev().map(|ts| Ts(ts + 1));
+            let mut moments = (question.seen.0..=newest.0).rev().map(|ts| Ts(ts + 1));
             moments.any(|before| within(self.replay.rows(table.id, filter, before)) == given)
         };
         let mut configs = self.replay.configs_since(question.seen).iter();
@@ -457,11 +472,11 @@ impl World {
         question: &Question,
         filter: &Filter,
         table: &TableSchema,
+        newest: Ts,
     ) -> Result<(), String> {
         let given = total(question.groups.clone())?;
-        let moments: Vec<Vec<(i64, i32)>> = (question.seen.0..=self.replay.ts().0)
-            .map(|ts| self.replay.rows(table.id, filter, Ts(ts + 1)))
-            .collect();
+        let moments: Vec<Vec<(i64, i32)>> =
+            (question.seen.0..=newest.0).map(|ts| self.replay.rows(table.id, filter, Ts(ts + 1))).collect();
         let was_so = |config: &Config| {
             let mut sums: BTreeSet<(i64, i32)> = [(0, 0)].into();
             for range in config.overlapping(&[KeyRange::FULL]) {
@@ -520,8 +535,7 @@ impl World {
             (What::Statement { number, .. }, Some(statement)) => {
                 // Where it was ordered is not said with an error.
                 let found = (1..=self.replay.ts().0).rev().map(Ts).find(|ts| {
-                    self.replay.message(*ts).and_then(|message| super::statement::number_of(message))
-                        == Some(*number)
+                    self.replay.message(*ts).and_then(|message| number_of(message)) == Some(*number)
                 });
                 let outcome = found.and_then(|ts| self.replay.outcome(ts));
                 match outcome {

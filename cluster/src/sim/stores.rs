@@ -42,7 +42,7 @@ use crate::{
         scan::{Scan, ShardCommand},
     },
     super_process::Heartbeat,
-    wire::{MissingVotes, Wire},
+    wire::{Answer, MissingVotes, Wire},
 };
 
 fn few_rows_a_segment() -> ShardOptions {
@@ -373,6 +373,15 @@ impl World {
                 Output::Send(to, wire) => {
                     if let (Wire::Durable { ts, .. }, Some(disk)) = (&wire, self.storage_disks.get_mut(&id)) {
                         disk.told = disk.told.max(*ts);
+                    }
+                    if let Wire::Answers(answers) = &wire {
+                        let is_late = |answer: &&Answer| self.late_reads.contains(&(id, answer.id));
+                        if let Some(late) = answers.iter().find(is_late) {
+                            return Err(format!(
+                                "{id} is suspected, and answers the basic read {:?}",
+                                late.id
+                            ));
+                        }
                     }
                     self.send(id, to, wire);
                 }

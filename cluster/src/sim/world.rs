@@ -1,7 +1,7 @@
 //! The scheduler: virtual time, what is due when, which processes live, and who gets what.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     fmt::Write as _,
     sync::Arc,
 };
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    message::{ProcessId, ProcessKind},
+    message::{MessageId, ProcessId, ProcessKind},
     router, storage,
     super_process::{CheckpointPolicy, Checkpoints},
     wire::Wire,
@@ -179,6 +179,8 @@ pub(super) struct World {
     pub(super) reckless: bool,
     /// When the members change at the latest.
     reconfigure_us: u64,
+    /// Basic reads that have come to storage processes whose suspicion had been ordered. Nobody may have a lease then.
+    pub(super) late_reads: HashSet<(ProcessId, MessageId)>,
     /// What has turned out to be wrong where nothing can be returned.
     pub(super) wrong: Option<String>,
     checkpoints: Checkpoints,
@@ -225,6 +227,7 @@ impl World {
             committed: BTreeMap::new(),
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
+            late_reads: HashSet::new(),
             wrong: None,
             checkpoints: Checkpoints::new(CheckpointPolicy { bytes: u64::MAX, interval_ms: 2_000 }, 0),
             last_checkpoint: None,
@@ -538,6 +541,13 @@ impl World {
         }
     }
 
+    /// Whether a storage process is suspected, and no router's clock has jumped: leases last as long as clocks go on.
+    fn is_without_lease(&self, process: ProcessId) -> bool {
+        let jumped =
+            |(process, life): (&ProcessId, &Life)| process.kind == ProcessKind::Router && life.ahead_us > 0;
+        self.replay.is_fenced(process, self.incarnation(process)) && !self.lives.iter().any(jumped)
+    }
+
     fn receive(&mut self, from: ProcessId, to: ProcessId, wire: Wire) -> Result<(), String> {
         let (sender, receiver) = (u64::from(from.number), u64::from(to.number));
         self.note([sender << 8 | receiver, wire.lane() as u64], || {
@@ -548,6 +558,11 @@ impl World {
             ProcessKind::Storage => {
                 if let Wire::AskVotes(missing) = &wire {
                     self.check_votes(from, to, missing)?;
+                }
+                if let Wire::BasicRead { reads, .. } = &wire
+                    && self.is_without_lease(to)
+                {
+                    self.late_reads.extend(reads.iter().map(|(read, _)| (to, read.id)));
                 }
                 self.storage_input(to, storage::node::Input::Received { from, wire })
             }
