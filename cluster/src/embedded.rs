@@ -628,7 +628,7 @@ pub(crate) fn start_client(
     number: u32,
 ) -> Result<Client, StartError> {
     let path = options.data_dir.join(CLIENTS);
-    let start = next_incarnation(&path, 1).map_err(|source| StartError::DataDir { path, source })?;
+    let start = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
     // Row identifiers rest on it: no two client processes ever have the same, wherever they count their starts.
     let incarnation: Incarnation = start * u64::from(MOST_CLIENTS + 1) + u64::from(number);
     let client = ClientOptions {
@@ -648,7 +648,7 @@ pub(crate) fn start_super_process(
     beside: Option<ProcessId>,
 ) -> Result<SuperProcess, StartError> {
     let path = options.data_dir.join(SUPERS);
-    let incarnation = next_incarnation(&path, 1).map_err(|source| StartError::DataDir { path, source })?;
+    let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
     let client = ClientOptions {
         id: ProcessId::super_process(number),
         incarnation,

@@ -186,8 +186,7 @@ impl Member {
         let name = &options.description.name;
         let lock = lay_out(&options.data_dir, &format!("process {id} of cluster {name:?}, {shape}"), false)?;
         let path = options.data_dir.join(INCARNATION);
-        let incarnation =
-            next_incarnation(&path, 1).map_err(|source| StartError::DataDir { path, source })?;
+        let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
         let network = Network::new();
         let is_kept = options.description.durability == Durability::Disk;
         let known = if is_kept { store::load(&options.data_dir)? } else { None };

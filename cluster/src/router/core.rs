@@ -645,6 +645,8 @@ impl Core {
                 *taken = learned;
             }
             if incarnation < taken.incarnation {
+                let newest = taken.incarnation;
+                tracing::warn!(router = %self.id, %from, incarnation, newest, "an earlier life says something");
                 continue;
             }
             if incarnation > taken.incarnation {

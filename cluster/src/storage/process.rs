@@ -5,7 +5,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, mpsc as std_mpsc},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use carousel_engine::{
@@ -406,7 +406,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     };
     fs::create_dir_all(dir).map_err(io(dir))?;
     let path = dir.join("incarnation");
-    let incarnation = next_incarnation(&path, now_ms()).map_err(io(&path))?;
+    let incarnation = next_incarnation(&path).map_err(io(&path))?;
     let payloads = dir.join("payloads");
     let outdated = dir.join(OUTDATED);
     let is_outdated = outdated.exists();
@@ -468,18 +468,11 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
     Ok(())
 }
 
-/// Milliseconds since 1970: a storage process whose directory has been lost counts on from there, so that it is not taken
-/// for an earlier life of itself.
-fn now_ms() -> Incarnation {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(1, |since| Incarnation::try_from(since.as_millis()).unwrap_or(1))
-}
-
-/// Counts an incarnation in a file, durably, and returns it. It is greater than those before, and at least `least`.
+/// Counts an incarnation in a file, durably, and returns it.
 ///
 /// # Errors
 /// When the file cannot be read or written, or does not hold a number.
-pub(crate) fn next_incarnation(path: &Path, least: Incarnation) -> io::Result<Incarnation> {
+pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
     let last: Incarnation = match fs::read_to_string(path) {
         Ok(text) => text
             .trim()
@@ -488,7 +481,7 @@ pub(crate) fn next_incarnation(path: &Path, least: Incarnation) -> io::Result<In
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };
-    let next = (last + 1).max(least);
+    let next = last + 1;
     let new = path.with_extension("new");
     let mut file = fs::File::create(&new)?;
     io::Write::write_all(&mut file, format!("{next}\n").as_bytes())?;

@@ -264,32 +264,6 @@ async fn all_routers_are_replaced_and_everybody_finds_the_new_ones() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
-    let test = async {
-        let mut apart = Apart::start_all(1, 2, 2).await;
-        let client = apart.client(1).await;
-        let table = Table::create(&client, "t").await;
-        let rows: BTreeMap<i64, i64> = (0..200).map(|k| (k, k)).collect();
-        let pairs: Vec<(i64, i64)> = rows.iter().map(|(k, v)| (*k, *v)).collect();
-        assert_eq!(table.insert(&pairs).await, Ok(200));
-        let (lost, address) = (ProcessId::storage(3), addresses(1).remove(0));
-        apart.start_added(lost.number, &address).await;
-        for _ in 0..2 {
-            let is_standby = |config: &Config| config.standbys().any(|standby| standby == lost);
-            client.config_when(is_standby).await.expect("it joins");
-            client.expand(Some(lost), None).await.expect("it takes a place on the ring");
-            client.settled().await.expect("it has its rows");
-            apart.kill(lost).await;
-            std::fs::remove_dir_all(apart.directory.path().join(lost.to_string()))
-                .expect("it can be removed");
-            apart.start_added(lost.number, &address).await;
-            assert_eq!(table.read().await, rows);
-        }
-    };
-    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
-}
-
 /// Why a router does not start.
 async fn router_refused(apart: &Apart, id: ProcessId) -> String {
     Member::start(apart.options(id)).await.err().expect("it is refused").to_string()
