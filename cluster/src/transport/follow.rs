@@ -152,10 +152,10 @@ pub(super) async fn follow(shared: Arc<Shared>) {
                 let others = wanted.iter().filter(|(process, _)| !shared.locals.contains(process));
                 let others: Vec<&String> = others.map(|(_, address)| address).collect();
                 asked += 1;
-                if let Some(address) = others.get(asked % others.len().max(1)) {
-                    if let Err(reason) = shared.ask(address).await {
-                        tracing::error!("{reason}");
-                    }
+                if let Some(address) = others.get(asked % others.len().max(1))
+                    && let Err(reason) = shared.ask(address).await
+                {
+                    tracing::error!("{reason}");
                 }
             }
         }
