@@ -9,7 +9,11 @@
 
 use carousel_engine::Ts;
 
-use crate::{message::ProcessId, routers::Routers};
+use crate::{
+    message::ProcessId,
+    planted::{Bug, planted},
+    routers::Routers,
+};
 
 /// When a stream brings nothing for this long, the subscription is renewed.
 const SILENCE_MS: u64 = 1_000;
@@ -39,6 +43,8 @@ pub struct RouterLink {
     current: usize,
     /// The current router has answered the subscription.
     open: bool,
+    /// The current router has answered a subscription, and nothing speaks against it since.
+    leads: bool,
     /// A subscription has to be sent to the current router.
     asking: bool,
     since_ms: u64,
@@ -58,6 +64,7 @@ impl RouterLink {
             leaving: false,
             current: 0,
             open: false,
+            leads: false,
             asking: true,
             since_ms: 0,
             in_vain: false,
@@ -94,6 +101,13 @@ impl RouterLink {
         self.open && from == self.router()
     }
 
+    /// The router that leads, as far as is known here. While a subscription is renewed because there is no news, that is
+    /// still the one in use.
+    pub fn leader(&self) -> Option<ProcessId> {
+        let forgets = planted(Bug::LeaderForgotten) && !self.open;
+        (self.leads && !forgets).then(|| self.router())
+    }
+
     /// Whether a subscription is to be sent now; if so, it is taken as sent.
     pub fn must_subscribe(&mut self) -> bool {
         std::mem::take(&mut self.asking)
@@ -104,6 +118,7 @@ impl RouterLink {
         let current = from == self.router();
         if current {
             self.open = true;
+            self.leads = true;
             self.since_ms = self.now_ms;
         }
         current
@@ -129,6 +144,7 @@ impl RouterLink {
             return;
         }
         self.open = false;
+        self.leads = false;
         match leader.and_then(|leader| self.routers.iter().position(|router| *router == leader)) {
             Some(leader) if leader != self.current && self.hints < HINTS_PER_TICK => {
                 self.hints += 1;
@@ -146,6 +162,7 @@ impl RouterLink {
         if router != self.router() {
             return;
         }
+        self.leads = false;
         if self.hints < HINTS_PER_TICK {
             self.hints += 1;
             self.go_to((self.current + 1) % self.routers.len());
@@ -169,6 +186,7 @@ impl RouterLink {
     }
 
     fn go_to(&mut self, router: usize) {
+        self.leads &= router == self.current;
         self.current = router;
         if std::mem::take(&mut self.leaving) {
             // It stands last.
@@ -262,10 +280,19 @@ mod tests {
         link.tick(3 * SILENCE_MS, true);
         assert_eq!(link.router(), ProcessId::router(2), "the leader may have nothing to say");
         assert!(link.must_subscribe());
+        assert!(!link.is_open(ProcessId::router(2)) && link.leader() == Some(ProcessId::router(2)));
         link.tick(4 * SILENCE_MS, false);
         assert!(!link.must_subscribe(), "it has not listened");
         link.tick(4 * SILENCE_MS + NO_ANSWER_MS, true);
         assert_eq!(link.router(), ProcessId::router(3), "a subscription that is not answered is given up");
+        assert_eq!(link.leader(), None);
+        link.accepted(ProcessId::router(3));
+        assert_eq!(link.leader(), Some(ProcessId::router(3)));
+        link.not_leader(ProcessId::router(3), None);
+        assert_eq!(link.leader(), None);
+        link.accepted(ProcessId::router(3));
+        link.unreachable(ProcessId::router(3));
+        assert_eq!(link.leader(), None);
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub(crate) enum Bug {
     CopyOfThePresent,
     /// A storage process says that it has received something before that is durable.
     ReceivedTooEarly,
+    /// A super process takes its router for deposed while its own subscription is renewed, and gives everybody a new
+    /// chance.
+    LeaderForgotten,
     /// A router that leads no more, and does not know it, grants leases.
     LeaseOfTheDeposed,
 }

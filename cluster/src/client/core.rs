@@ -247,7 +247,7 @@ pub(crate) struct Core {
     lost_reads: Vec<Open>,
     /// When those who owe answers for a while were asked whether any will come.
     asked_ms: u64,
-    /// The last write that each was asked about.
+    /// The last message that each was asked about.
     asked: BTreeMap<ProcessId, u64>,
     holding: Holding,
     /// The leadership under which snapshot reads were sent last.
@@ -335,7 +335,7 @@ impl Core {
             statistics: self.statistics.clone(),
             heard: self.heard.clone(),
             heartbeats: self.heartbeats.clone(),
-            leader: self.link.is_open(self.link.router()).then(|| self.link.router()),
+            leader: self.link.leader(),
             stopped: None,
         }
     }

@@ -142,7 +142,7 @@ pub(crate) struct View {
     pub(crate) heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// What a super process has heard of storage processes.
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
-    /// The router that has accepted this process's subscription: the lead router, as far as it knows.
+    /// The router that leads, as far as it knows.
     pub(crate) leader: Option<ProcessId>,
     /// Why the process has stopped itself.
     pub(crate) stopped: Option<SqlError>,
