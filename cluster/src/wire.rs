@@ -197,9 +197,10 @@ pub enum Wire {
         /// answers none before.
         passed: Option<MessageId>,
     },
-    /// Client to storage process: are these writes, ordered at or before a `Ts`, still going to be answered?
+    /// Client to storage process: are these writes, pins and checkpoints, ordered at or before a `Ts`, still going to be
+    /// answered?
     AskAnswers(Vec<(MessageId, Ts)>),
-    /// Storage process to client, behind all that it has answered: there are no more answers to these writes from here.
+    /// Storage process to client, behind all that it has answered: there are no more answers to these from here.
     NoAnswers(Vec<MessageId>),
     /// Client to storage process: a chunk of a payload, to be fsynced.
     Stage(StageChunk),

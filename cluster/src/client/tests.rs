@@ -584,6 +584,28 @@ fn a_write_is_not_awaited_from_who_says_that_nothing_will_come() {
     assert!(scene.parts().is_empty(), "the second one may still be answered");
 }
 
+/// Who was away while the log was cut off does not know under which of two configs it was ordered.
+#[test]
+fn a_checkpoint_is_asked_for_again_when_nobody_will_say_that_it_was_executed() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let mut scene = Scene::with(Config::evenly(2, 2).expect("a ring"));
+    scene.state(0, true);
+    scene.submit(Body::Checkpoint);
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(9) });
+    scene.deliver(0, 9);
+    scene.receive(s1, Wire::Restarted { incarnation: 2, passed: Some(id) });
+    scene.routed();
+    scene.pass(600);
+    let asked = |effect: &Effect| {
+        matches!(effect, Effect::Send(process, Wire::AskAnswers(messages))
+            if *process == s2 && *messages == [(id, Ts(9))])
+    };
+    assert!(scene.core.take_effects().iter().any(asked), "the other may have executed it");
+    scene.receive(s2, Wire::NoAnswers(vec![id]));
+    assert_eq!(scene.routed(), [2]);
+}
+
 #[test]
 fn who_has_answered_does_not_answer_for_more() {
     let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));

@@ -288,7 +288,7 @@ impl Core {
         self.passed.get(&submitter).copied()
     }
 
-    /// Whether a write that was ordered at or before a `Ts` may still be answered here, and has not been in full.
+    /// Whether what was ordered at or before a `Ts`, and is no read, may still be answered here, and has not been in full.
     pub(crate) fn may_answer(&self, id: MessageId, by: Ts) -> bool {
         self.frontier < by
             || self.by_message.contains_key(&id)

@@ -9,7 +9,7 @@ use super::*;
 
 /// A read that is not answered for this long makes the client look whether those who owe the answer are there.
 const PROBE_AFTER_MS: u64 = 500;
-/// Of so many writes each of them is asked at a time.
+/// About so many messages each of them is asked at a time.
 const ASKED: usize = 256;
 
 impl Open {
@@ -152,8 +152,8 @@ impl Core {
     }
 
     /// Deals with what all who may have executed it will not answer any more: nobody will know what came of it. Pins and
-    /// checkpoints are asked for again. Returns who may still answer what has been open for a while, with the writes that
-    /// each can be asked about, and by when those were ordered.
+    /// checkpoints are asked for again. Returns who may still answer what has been open for a while, with what each can be
+    /// asked about, and by when that was ordered.
     pub(super) fn end_passed(&mut self, older_than_ms: u64) -> BTreeMap<ProcessId, Vec<(MessageId, Ts)>> {
         let mut awaited: BTreeMap<ProcessId, Vec<(MessageId, Ts)>> = BTreeMap::new();
         let mut lost: Vec<(u64, bool)> = Vec::new();
@@ -167,14 +167,13 @@ impl Core {
             if executors.iter().any(silent) {
                 lost.push((*sequence, is_for_storage(&open.message.body)));
             } else {
-                let is_write = matches!(open.message.body, Body::Data(_));
-                let asked = open.ordered_by.filter(|_| is_write).map(|by| (open.message.id, by));
+                let asked = open.ordered_by.map(|by| (open.message.id, by));
                 for process in executors.into_iter().flatten().collect::<BTreeSet<_>>() {
                     awaited.entry(process).or_default().extend(asked);
                 }
             }
         }
-        awaited.values_mut().for_each(|writes| writes.sort_unstable());
+        awaited.values_mut().for_each(|messages| messages.sort_unstable());
         lost.sort_unstable();
         for (sequence, again) in lost {
             if again {
@@ -199,21 +198,21 @@ impl Core {
         if asks {
             self.asked_ms = self.now_ms;
         }
-        for (process, mut writes) in awaited {
+        for (process, mut messages) in awaited {
             overdue.insert(process);
-            if asks && !writes.is_empty() {
+            if asks && !messages.is_empty() {
                 let last = self.asked.entry(process).or_default();
-                let next = writes.partition_point(|(id, _)| id.sequence <= *last) % writes.len();
-                writes.rotate_left(next);
-                writes.truncate(ASKED);
-                *last = writes.last().map_or(0, |(id, _)| id.sequence);
-                self.effects.push(Effect::Send(process, Wire::AskAnswers(writes)));
+                let next = messages.partition_point(|(id, _)| id.sequence <= *last) % messages.len();
+                messages.rotate_left(next);
+                messages.truncate(ASKED);
+                *last = messages.last().map_or(0, |(id, _)| id.sequence);
+                self.effects.push(Effect::Send(process, Wire::AskAnswers(messages)));
             }
         }
         overdue
     }
 
-    /// A process has told that there is nothing more to come from it. It need not have executed these writes at all: by what
+    /// A process has told that there is nothing more to come from it. It need not have executed these messages at all: by what
     /// is known here they may have been ordered under a config that leaves them to others.
     pub(super) fn not_answered(&mut self, process: ProcessId, messages: &[MessageId]) {
         for id in messages.iter().filter(|id| id.incarnation == self.options.incarnation) {
