@@ -33,7 +33,7 @@ use crate::{
         store::{self, Keeper},
     },
     storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
-    super_process::{CheckpointPolicy, Patience, SuperOptions, SuperProcess},
+    super_process::{CheckpointPolicy, Patience, SuperOptions, SuperProcess, WatchOptions},
     transport::{MOST_CLIENTS, TransportError},
     wal,
 };
@@ -657,8 +657,7 @@ pub(crate) fn start_super_process(
     };
     let ms = |duration: Duration| duration.as_millis() as u64;
     let silent_ms = ms(options.suspect_after.unwrap_or(DEFAULT_PATIENCE));
-    let options = SuperOptions {
-        client,
+    let watch = WatchOptions {
         beside,
         patience: Patience { silent_ms, starting_ms: 10 * silent_ms },
         heals: options.suspect_after.is_some(),
@@ -668,7 +667,7 @@ pub(crate) fn start_super_process(
             interval_ms: ms(options.checkpoint_interval),
         },
     };
-    Ok(SuperProcess::start(options, network))
+    Ok(SuperProcess::start(SuperOptions { client, watch }, network))
 }
 
 /// What a data directory was created for.

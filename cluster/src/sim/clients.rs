@@ -12,16 +12,18 @@ use super::{
     replay::{Outcome, foreseen},
     statement::{Filter, Statement, number_of, schema},
     stores::rows_of,
+    supers,
     world::{Item, Phase, World},
 };
 use crate::{
     client::{
-        Failure, Part, Request,
+        Failure, Part, Request, View,
         core::{Core, CoreOptions, Effect, Event},
     },
     config::{Config, Configuration},
     message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation},
     routers::change::RouterChange,
+    super_process::Watch,
     wire::Wire,
 };
 
@@ -41,7 +43,7 @@ struct Question {
 }
 
 #[derive(Clone, Debug)]
-enum What {
+pub(super) enum What {
     Statement { number: usize, table: Arc<TableSchema>, isolation: ReadIsolation, read_ts: Option<Ts> },
     Ddl,
     Pin,
@@ -67,9 +69,31 @@ pub(super) struct ClientHost {
     seen: Ts,
     /// Requests for other routers that have not been answered.
     changes: BTreeSet<u64>,
+    /// What a super process watches.
+    pub(super) watch: Option<Watch>,
 }
 
 impl ClientHost {
+    /// What the process sees.
+    pub(super) fn view(&self) -> View {
+        self.core.view()
+    }
+
+    /// The config that it knows.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.core.view().config
+    }
+
+    /// Whether a change of the members or of the ring is under way.
+    pub(super) fn waits_for_change(&self) -> bool {
+        self.questions.values().any(|question| matches!(question.what, What::Configuration))
+    }
+
+    /// Whether a checkpoint is under way.
+    pub(super) fn waits_for_checkpoint(&self) -> bool {
+        self.questions.values().any(|question| matches!(question.what, What::Checkpoint))
+    }
+
     /// Whether nobody waits for anything.
     pub(super) fn is_idle(&self) -> bool {
         self.questions.is_empty() && self.changes.is_empty()
@@ -98,6 +122,7 @@ impl World {
             pins: BTreeSet::new(),
             seen: Ts::ZERO,
             changes: BTreeSet::new(),
+            watch: (id.kind == ProcessKind::Super).then(|| supers::watch(id)),
         };
         self.clients.insert(id, host);
         // Nothing can be answered yet.
@@ -106,7 +131,9 @@ impl World {
                 self.send(id, to, wire);
             }
         }
-        self.schedule(10_000, Item::Submit(id));
+        if id.kind == ProcessKind::Client {
+            self.schedule(10_000, Item::Submit(id));
+        }
     }
 
     pub(super) fn client_received(
@@ -138,6 +165,7 @@ impl World {
 
     pub(super) fn client_tick(&mut self, id: ProcessId, now_ms: u64) -> Result<(), String> {
         self.client_event(id, Event::Tick(now_ms))?;
+        self.super_looks(id, now_ms)?;
         let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
         let storage: Vec<ProcessId> = host.core.view().config.storage_processes().collect();
         let pins: Vec<Ts> = host.pins.iter().copied().collect();
@@ -218,15 +246,25 @@ impl World {
 
     /// A client asks for a change of the members or of the ring.
     pub(super) fn configure(&mut self, configuration: Configuration) -> Result<(), String> {
-        let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
-        let Some(id) = self.random.pick(&clients) else { return Ok(()) };
-        self.ask(id, What::Configuration, Body::Configuration(configuration), ReadIsolation::Sequential)
+        let Some(id) = self.some_client() else { return Ok(()) };
+        self.ask_configuration(id, configuration)
+    }
+
+    /// A process asks for a change of the members or of the ring.
+    pub(super) fn ask_configuration(&mut self, id: ProcessId, change: Configuration) -> Result<(), String> {
+        self.ask(id, What::Configuration, Body::Configuration(change), ReadIsolation::Sequential)
+    }
+
+    /// One of the clients that live.
+    pub(super) fn some_client(&mut self) -> Option<ProcessId> {
+        let clients: Vec<ProcessId> =
+            self.clients.keys().copied().filter(|id| id.kind == ProcessKind::Client).collect();
+        self.random.pick(&clients)
     }
 
     /// A client asks for other routers.
     pub(super) fn ask_for_routers(&mut self, change: RouterChange) -> Result<(), String> {
-        let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
-        let Some(id) = self.random.pick(&clients) else { return Ok(()) };
+        let Some(id) = self.some_client() else { return Ok(()) };
         if let Some(host) = self.clients.get_mut(&id) {
             host.changes.insert(host.core.change_routers(change));
         }
@@ -235,12 +273,20 @@ impl World {
 
     /// A last checkpoint, so that replicas compare their contents; false when nobody can order it.
     pub(super) fn submit_last_checkpoint(&mut self) -> bool {
-        let is_free = |id: &ProcessId| !self.replay.is_fenced(*id, self.lives[id].number);
+        let is_free = |id: &ProcessId| {
+            id.kind == ProcessKind::Client && !self.replay.is_fenced(*id, self.lives[id].number)
+        };
         let Some(id) = self.clients.keys().copied().find(is_free) else { return false };
         self.ask(id, What::Checkpoint, Body::Checkpoint, ReadIsolation::Sequential).is_ok()
     }
 
-    fn ask(&mut self, id: ProcessId, what: What, body: Body, isolation: ReadIsolation) -> Result<(), String> {
+    pub(super) fn ask(
+        &mut self,
+        id: ProcessId,
+        what: What,
+        body: Body,
+        isolation: ReadIsolation,
+    ) -> Result<(), String> {
         let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
         host.submissions += 1;
         let submission = host.submissions;
@@ -254,7 +300,7 @@ impl World {
         let asked_us = self.now_us;
         let question = Question { what: what.clone(), asked_us, seen, rows: Vec::new(), groups: Vec::new() };
         host.questions.insert(submission, question);
-        self.report.operations += 1;
+        self.report.operations += u64::from(id.kind == ProcessKind::Client);
         let request = Request { tables: tables.into(), ranges: ranges.into(), body };
         let line = match (&what, what.number().map(|number| &self.statements[number])) {
             _ if !self.options.trace => String::new(),

@@ -1,6 +1,11 @@
 //! What goes wrong, and when it ends.
 
-use super::world::{Item, Life, Phase, World};
+use std::collections::BTreeMap;
+
+use super::{
+    supers,
+    world::{Item, Life, Phase, World},
+};
 use crate::{
     config::{Change, Configuration, Membership},
     message::{Incarnation, ProcessId, ProcessKind},
@@ -48,7 +53,8 @@ impl World {
             14..30 => self.crash_one(ProcessKind::Storage),
             30..33 => self.crash_one(ProcessKind::Client),
             33..36 => {
-                for process in all.into_iter().filter(|process| process.kind != ProcessKind::Client) {
+                let others = [ProcessKind::Client, ProcessKind::Super];
+                for process in all.into_iter().filter(|process| !others.contains(&process.kind)) {
                     self.crash_and_restart(process);
                 }
             }
@@ -164,9 +170,8 @@ impl World {
         };
         let Ok(keyspace) = config.plan(change) else { return Ok(()) };
         self.note([17, 0], || format!("{change}"));
-        let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
         if self.random.one_in(2)
-            && let Some(client) = self.random.pick(&clients)
+            && let Some(client) = self.some_client()
         {
             let at = config.cuts(&keyspace);
             ring.iter()
@@ -187,6 +192,9 @@ impl World {
             Some(router) => RouterChange::Remove { number: router.number },
             None => {
                 let number = all.last().map_or(0, |router| router.number) + 1;
+                if self.has_supers() {
+                    self.lives.insert(ProcessId::super_process(number), Life::default());
+                }
                 self.lives.insert(ProcessId::router(number), Life::default());
                 self.start(ProcessId::router(number));
                 RouterChange::Add { number: Some(number), address: format!("h:{number}") }
@@ -232,7 +240,17 @@ impl World {
     /// Some processes cannot reach the others, in both directions or in one.
     fn partition(&mut self) {
         let all = self.processes();
-        let side: Vec<bool> = all.iter().map(|_| self.random.one_in(3)).collect();
+        let mut sides: BTreeMap<ProcessId, bool> = BTreeMap::new();
+        // Routers come first; a super process runs where its router does.
+        for process in &all {
+            let with_router = sides.get(&supers::beside(*process)).copied();
+            let side = match with_router.filter(|_| process.kind == ProcessKind::Super) {
+                Some(side) => side,
+                None => self.random.one_in(3),
+            };
+            sides.insert(*process, side);
+        }
+        let side: Vec<bool> = all.iter().map(|process| sides[process]).collect();
         let asymmetric = self.random.one_in(3);
         let mut ways = Vec::new();
         for (from, left) in all.iter().zip(&side) {

@@ -1,7 +1,8 @@
 //! The whole cluster on one thread, from a seed (FoundationDB's way of testing).
 //!
-//! Routers, storage and client processes are the real state machines ([`crate::router::core`],
-//! `crate::storage::node` with [`crate::storage::core`] and [`carousel_engine::Shard`], `crate::client::core`); time,
+//! Routers, storage, client and super processes are the real state machines ([`crate::router::core`],
+//! `crate::storage::node` with [`crate::storage::core`] and [`carousel_engine::Shard`], `crate::client::core`,
+//! `crate::super_process`); time,
 //! connections, disks and the consensus are simulated, and everything that happens is drawn from the seed: delays,
 //! connections that have to be made again, partitions in both directions and in one, pauses, clocks that
 //! jump, crashes that lose what was not synced, slow disks, messages that are said twice, changes of the members, of the
@@ -17,9 +18,9 @@
 //! Checked as it happens: every router learns the same m-seq, without gaps, each message once and those of a submitter
 //! in its order; every process is delivered exactly its share; every answer is what a naive replay of the m-seq says;
 //! checkpoints have the replay's rows; replicas agree on content hashes; and when the faults have ended, everything that
-//! living clients have asked is answered.
+//! living clients have asked is answered; where there are super processes, the ring has healed, too, as far as it can.
 //!
-//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads, super processes,
+//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads,
 //! and the files under logs and checkpoints (what survives a crash is modelled). The real consensus, transport and logs
 //! of routers have a run of their own in simulated time, in the tests of [`crate::router`] (`under_turmoil`).
 
@@ -35,6 +36,7 @@ mod routers;
 mod seeds;
 mod statement;
 mod stores;
+mod supers;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -54,19 +56,29 @@ use world::World;
 pub struct Options {
     /// Statements and other operations that clients submit.
     pub operations: usize,
-    /// Faults that are tried. Some have no effect, such as the end of who is down already.
+    /// Faults that are tried. Some have no effect, such as the end of who is down already; when those are more than three of
+    /// eight, others are tried at the end.
     pub faults: usize,
     /// Changes of the ring, at most. With any there are standbys, and who was suspected may come back.
     pub reshapes: usize,
     /// Requests for routers more or less, at most; some clusters keep theirs.
     pub router_changes: usize,
+    /// Whether half of the clusters have super processes, which suspect, heal and order checkpoints of themselves.
+    pub super_processes: bool,
     /// Whether what happens is kept, line by line.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { operations: 500, faults: 16, reshapes: 4, router_changes: 4, trace: false }
+        Options {
+            operations: 500,
+            faults: 16,
+            reshapes: 4,
+            router_changes: 4,
+            super_processes: true,
+            trace: false,
+        }
     }
 }
 
@@ -89,6 +101,10 @@ pub struct Report {
     pub reconfigurations: u64,
     /// Routers that were added or removed.
     pub router_changes: u64,
+    /// Suspicions of super processes, and changes of the ring with which they heal it.
+    pub suspicions: u64,
+    /// See [`Report::suspicions`].
+    pub healings: u64,
     /// Checkpoints that became durable.
     pub checkpoints: u64,
     /// Virtual time, in microseconds.
@@ -114,6 +130,8 @@ impl Report {
         self.messages += other.messages;
         self.faults += other.faults;
         self.reconfigurations += other.reconfigurations;
+        self.suspicions += other.suspicions;
+        self.healings += other.healings;
         self.checkpoints += other.checkpoints;
         self.virtual_us += other.virtual_us;
     }

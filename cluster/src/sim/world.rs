@@ -18,6 +18,7 @@ use super::{
     routers::{RouterDisk, RouterHost},
     statement::Statement,
     stores::{StorageDisk, StorageHost},
+    supers,
 };
 use crate::{
     config::Config,
@@ -243,6 +244,11 @@ impl World {
         for process in processes.chain((1..=2).map(ProcessId::client)) {
             world.lives.insert(process, Life::default());
         }
+        // Of another sequence, so that nothing else is drawn otherwise.
+        if options.super_processes && Random::new(seed.rotate_left(32)).one_in(2) {
+            let supers = (1..=world.first_routers).map(ProcessId::super_process);
+            world.lives.extend(supers.map(|process| (process, Life::default())));
+        }
         for process in world.processes() {
             world.start(process);
         }
@@ -384,6 +390,9 @@ impl World {
             // Others tell it.
             self.lives.entry(process).or_default().gone = true;
         }
+        if process.kind == ProcessKind::Super && !self.is_up(supers::beside(process)) {
+            return;
+        }
         let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
         let number = life.number + 1;
         *life = Life { number, up: true, started_us: now_us, ..Life::default() };
@@ -394,6 +403,7 @@ impl World {
             ProcessKind::Router => {
                 self.schedule(jitter_us % CONSENSUS_TICK_US, Item::ConsensusTick(process));
                 self.start_router(process);
+                self.start(ProcessId::super_process(process.number));
             }
             ProcessKind::Storage => self.start_storage(process),
             ProcessKind::Client | ProcessKind::Super => self.start_client(process),
@@ -408,7 +418,10 @@ impl World {
         life.number += 1;
         self.note([2, 0], || format!("{process} crashes"));
         match process.kind {
-            ProcessKind::Router => self.crash_router(process),
+            ProcessKind::Router => {
+                self.crash_router(process);
+                self.crash(ProcessId::super_process(process.number));
+            }
             ProcessKind::Storage => self.crash_storage(process),
             ProcessKind::Client | ProcessKind::Super => drop(self.clients.remove(&process)),
         }
@@ -477,7 +490,8 @@ impl World {
                 Arrived::Lost => Ok(()),
             },
             Item::Lost { process, peer } => {
-                if process.kind == ProcessKind::Client && peer.kind == ProcessKind::Storage {
+                let asks = matches!(process.kind, ProcessKind::Client | ProcessKind::Super);
+                if asks && peer.kind == ProcessKind::Storage {
                     let now_us = self.now_us;
                     self.lives.entry(process).or_default().lost_us = Some(now_us);
                 }
@@ -585,7 +599,11 @@ impl World {
             self.reconfigure()?;
         }
         let before = self.last_checkpoint;
+        let too_few = self.report.faults < (self.options.faults * 5 / 8) as u64;
         match self.phase {
+            Phase::Turmoil if self.now_us > TURMOIL_US && too_few && self.now_us < 2 * TURMOIL_US => {
+                self.fault()?;
+            }
             Phase::Turmoil
                 if self.now_us > TURMOIL_US && (self.operations == 0 || self.now_us > 2 * TURMOIL_US) =>
             {
@@ -594,7 +612,8 @@ impl World {
                 self.turmoil_us = self.now_us;
                 self.heal();
             }
-            Phase::Drain if self.has_nobody() => self.suspect_nobody()?,
+            Phase::Drain if self.has_nobody() && !self.has_supers() => self.suspect_nobody()?,
+            Phase::Drain if self.has_supers() && (self.has_nobody() || self.to_heal().is_some()) => {}
             Phase::Drain
                 if self.operations == 0
                     && self.clients.values().all(ClientHost::is_idle)
@@ -604,7 +623,9 @@ impl World {
                 let ordered = self.submit_last_checkpoint();
                 self.phase = if ordered { Phase::Checkpoint } else { Phase::Drain };
             }
-            Phase::Drain if self.clients.values().all(ClientHost::is_idle) => self.checkpoint_if_due(),
+            Phase::Drain if !self.has_supers() && self.clients.values().all(ClientHost::is_idle) => {
+                self.checkpoint_if_due();
+            }
             Phase::Checkpoint if self.is_checkpointed() => {
                 self.phase = Phase::Over;
             }
@@ -639,7 +660,11 @@ impl World {
         }
         let migrations = self.replay.config().migrations();
         let _ = write!(text, " the m-seq ends at {}, {:?}; ", self.replay.ts(), self.report.last_checkpoint);
-        let _ = write!(text, "migrations: {migrations:?}; undecided:");
+        let _ = write!(text, "migrations: {migrations:?}; ");
+        if self.has_supers() {
+            let _ = write!(text, "to heal: {:?}; ", self.to_heal());
+        }
+        text.push_str("undecided:");
         for (storage, host) in &self.storage {
             let _ = write!(text, " {storage}: {:?}", host.missing_votes().collect::<Vec<_>>());
         }

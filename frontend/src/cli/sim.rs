@@ -97,7 +97,7 @@ impl SimArgs {
         tell(&format!(
             "{} seeds in {:.1} s; those that went well (each with {operations} operations, {faults} faults and \
              {reconfigurations} reconfigurations or more): {} operations, {} answers, {} ordered messages, {} faults, \
-             {} reconfigurations, {} changes of the routers, {} checkpoints, {} events, {} s of simulated time",
+             {} reconfigurations ({} suspicions and {} changes by super processes), {} changes of the routers, {} checkpoints, {} events, {} s of simulated time",
             self.seeds,
             elapsed.as_secs_f64(),
             report.operations,
@@ -105,6 +105,8 @@ impl SimArgs {
             report.messages,
             report.faults,
             report.reconfigurations,
+            report.suspicions,
+            report.healings,
             report.router_changes,
             report.checkpoints,
             report.events,

@@ -1,0 +1,89 @@
+//! What a super process does next, as a pure function of the time, of what its client process sees and of what it is
+//! submitting already.
+
+use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Patience};
+use crate::{
+    client::View,
+    config::Change,
+    message::{Incarnation, ProcessId},
+};
+
+/// What a super process watches for.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// The router it runs beside; it acts while that one leads. Always, when `None`.
+    pub beside: Option<ProcessId>,
+    /// How long storage processes may be silent.
+    pub patience: Patience,
+    /// Whether the silent are suspected and the ring is healed.
+    pub heals: bool,
+    /// Milliseconds after which a suspected process for which there is no standby leaves the ring; `None` for never.
+    pub contract_after_ms: Option<u64>,
+    /// When checkpoints are made.
+    pub checkpoints: CheckpointPolicy,
+}
+
+/// What is being submitted. Neither waits for the other: a checkpoint waits for storage processes that may have to be
+/// suspected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    pub(crate) change: bool,
+    pub(crate) checkpoint: bool,
+}
+
+/// Something to submit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Checkpoint,
+    /// Suspicions, one after the other.
+    Suspect(Vec<(ProcessId, Incarnation)>),
+    Heal(Change),
+}
+
+/// Watches the storage processes.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    options: WatchOptions,
+    detector: FailureDetector,
+    healer: Healer,
+    checkpoints: Checkpoints,
+}
+
+impl Watch {
+    /// Begins to watch, at the time 0.
+    pub(crate) fn new(options: WatchOptions) -> Watch {
+        Watch {
+            detector: FailureDetector::new(options.patience),
+            healer: Healer::new(options.contract_after_ms),
+            checkpoints: Checkpoints::new(options.checkpoints, 0),
+            options,
+        }
+    }
+
+    /// What to submit now: at most one checkpoint, and suspicions or a change.
+    pub(crate) fn look(&mut self, now_ms: u64, view: &View, busy: Busy) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let acts =
+            view.leader.is_some() && self.options.beside.is_none_or(|router| view.leader == Some(router));
+        if !acts {
+            self.detector.reset();
+            return steps;
+        }
+        let silent = self.detector.look(now_ms, &view.config, &view.heartbeats);
+        let is_alive = |process| self.detector.is_alive(process);
+        let live = view.heartbeats.iter().filter(|(process, _)| is_alive(**process));
+        if !busy.checkpoint && self.checkpoints.is_due(now_ms, live.map(|(_, heartbeat)| *heartbeat)) {
+            self.checkpoints.ordered(now_ms);
+            steps.push(Step::Checkpoint);
+        }
+        if !self.options.heals || busy.change {
+            return steps;
+        }
+        if !silent.is_empty() {
+            steps.push(Step::Suspect(silent));
+        } else {
+            steps.extend(self.healer.look(now_ms, &view.config, is_alive).map(Step::Heal));
+        }
+        steps
+    }
+}
