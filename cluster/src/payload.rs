@@ -2,10 +2,11 @@
 //!
 //! A chunk is a file of its own, `<payload>/<range>.<chunk>`: the payload's latest `Ts`, the CRC-32 of the rows, the rows.
 //! A receipt is given after the file and its directories have been synced; chunks that wait together share the syncs of
-//! directories. A file that is cut short by a crash fails its CRC and counts as absent.
+//! directories. A file is written under another name first: when a chunk comes a second time, the one that has a receipt
+//! stays until the new one is complete.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
@@ -26,10 +27,44 @@ use crate::{
 /// Bytes before the rows of a chunk file: latest `Ts`, CRC-32.
 const HEADER: usize = 12;
 
-/// The store; all of it is synchronous file I/O.
+/// Which chunk: its payload, its part, and its number there.
+pub type ChunkKey = (PayloadId, KeyRange, u32);
+
+/// Where chunks lie, each in a file of its own: [`Directory`], or a simulated disk.
+pub trait Files {
+    /// The payloads of which there are files, with the first bytes of each of those.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<[u8; HEADER]>>>;
+
+    /// What is in a file; `None` when it is absent or unreadable.
+    fn read(&self, key: ChunkKey) -> Option<Bytes>;
+
+    /// Makes a file of these pieces, or leaves the file that was there as it was. It survives a crash once its payload is
+    /// synced, too.
+    ///
+    /// # Errors
+    /// Why there is no new file.
+    fn write(&mut self, key: ChunkKey, pieces: &[&[u8]]) -> io::Result<()>;
+
+    /// Makes which files there are of these payloads survive a crash.
+    ///
+    /// # Errors
+    /// Why they might not.
+    fn sync(&mut self, payloads: &BTreeSet<PayloadId>) -> io::Result<()>;
+
+    /// Removes a payload's files.
+    ///
+    /// # Errors
+    /// Why they are still there.
+    fn remove(&mut self, payload: PayloadId) -> io::Result<()>;
+}
+
+/// The store; all of it is synchronous.
 #[derive(Debug)]
-pub struct PayloadStore {
-    dir: PathBuf,
+pub struct PayloadStore<F = Directory> {
+    files: F,
     payloads: BTreeMap<PayloadId, Stored>,
 }
 
@@ -48,22 +83,41 @@ impl PayloadStore {
     pub fn open(dir: impl Into<PathBuf>) -> io::Result<PayloadStore> {
         let dir = dir.into();
         fs::create_dir_all(&dir)?;
+        PayloadStore::over(Directory { dir })
+    }
+}
+
+impl<F: Files> PayloadStore<F> {
+    /// Opens the store over files.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn over(mut files: F) -> io::Result<PayloadStore<F>> {
         let mut payloads = BTreeMap::new();
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            let Some(id) = entry.file_name().to_str().and_then(parse_id) else { continue };
-            let mut latest = None;
-            for chunk in fs::read_dir(entry.path())? {
-                latest = latest.max(read_header(&chunk?.path()).ok().map(|(latest, _)| latest));
-            }
-            match latest {
+        for (id, headers) in files.list()? {
+            match headers.iter().map(|header| split_header(header).0).max() {
                 Some(latest) => {
                     payloads.insert(id, Stored { latest, ordered: false });
                 }
-                None => fs::remove_dir_all(entry.path())?,
+                None => files.remove(id)?,
             }
         }
-        Ok(PayloadStore { dir, payloads })
+        Ok(PayloadStore { files, payloads })
+    }
+
+    /// The files under the store.
+    pub(crate) fn files(&self) -> &F {
+        &self.files
+    }
+
+    /// The files under the store, for those who damage them.
+    pub(crate) fn files_mut(&mut self) -> &mut F {
+        &mut self.files
+    }
+
+    /// The files, when the store is not used any more.
+    pub(crate) fn into_files(self) -> F {
+        self.files
     }
 
     /// Puts chunks on the disk; an outcome for each, after which it survives any crash. A chunk that is already there
@@ -71,11 +125,8 @@ impl PayloadStore {
     pub fn stage(&mut self, chunks: &[StageChunk]) -> Vec<Result<(), SqlError>> {
         let mut outcomes: Vec<Result<(), SqlError>> = chunks.iter().map(|chunk| self.write(chunk)).collect();
         let written = chunks.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
-        let mut directories: Vec<PathBuf> = written.map(|(chunk, _)| self.dir_of(chunk.payload)).collect();
-        directories.push(self.dir.clone());
-        directories.sort_unstable();
-        directories.dedup();
-        if let Some(error) = directories.iter().find_map(|dir| sync_dir(dir).err()) {
+        let payloads = written.map(|(chunk, _)| chunk.payload).collect();
+        if let Err(error) = self.files.sync(&payloads) {
             for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
                 *outcome = Err(disk_error(&error));
             }
@@ -90,20 +141,10 @@ impl PayloadStore {
                 "a chunk of staged rows was damaged on its way",
             ));
         }
-        let path = self.path(chunk.payload, chunk.range, chunk.chunk);
-        let write = || {
-            fs::create_dir_all(self.dir_of(chunk.payload))?;
-            let mut file = File::create(&path)?;
-            file.write_all(&chunk.latest.0.to_le_bytes())?;
-            file.write_all(&chunk.checksum.to_le_bytes())?;
-            file.write_all(&chunk.rows)?;
-            file.sync_all()
-        };
-        write().map_err(|error| {
-            // What did not fit must not keep the room it took.
-            let _ = fs::remove_file(&path);
-            disk_error(&error)
-        })?;
+        let (latest, checksum) = (chunk.latest.0.to_le_bytes(), chunk.checksum.to_le_bytes());
+        self.files
+            .write((chunk.payload, chunk.range, chunk.chunk), &[&latest, &checksum, &chunk.rows])
+            .map_err(|error| disk_error(&error))?;
         self.payloads.entry(chunk.payload).or_insert(Stored { latest: chunk.latest, ordered: false });
         Ok(())
     }
@@ -118,19 +159,15 @@ impl PayloadStore {
     /// The chunks of a part as they are; `None` when one is absent or damaged.
     pub fn part(&self, payload: PayloadId, range: KeyRange) -> Option<Vec<Bytes>> {
         let mut chunks = Vec::new();
-        loop {
-            let path = self.path(payload, range, chunks.len() as u32);
-            if !path.exists() {
-                break;
-            }
-            chunks.push(read_chunk(&path)?);
+        while let Some(file) = self.files.read((payload, range, chunks.len() as u32)) {
+            chunks.push(rows_in(&file)?);
         }
         (!chunks.is_empty()).then_some(chunks)
     }
 
     /// The rows of a chunk as its message describes it; `None` when they are not here, or damaged.
     pub fn rows(&self, payload: &StagedPayload, part: &StagedPart, chunk: usize) -> Option<RowBatch> {
-        let rows = read_chunk(&self.path(payload.id, part.range, chunk as u32))?;
+        let rows = rows_in(&self.files.read((payload.id, part.range, chunk as u32))?)?;
         if crc32fast::hash(&rows) != *part.checksums.get(chunk)? {
             return None;
         }
@@ -171,9 +208,7 @@ impl PayloadStore {
     /// Removes a payload.
     pub fn remove(&mut self, payload: PayloadId) {
         self.payloads.remove(&payload);
-        if let Err(error) = fs::remove_dir_all(self.dir_of(payload))
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = self.files.remove(payload) {
             tracing::warn!("cannot remove a staged payload: {error}");
         }
     }
@@ -209,12 +244,70 @@ impl PayloadStore {
         self.payloads.is_empty()
     }
 
+    /// How many of them a message names that has been delivered.
+    pub(crate) fn ordered(&self) -> usize {
+        self.payloads.values().filter(|stored| stored.ordered).count()
+    }
+}
+
+/// Files in a directory, with a directory for each payload.
+#[derive(Debug)]
+pub struct Directory {
+    dir: PathBuf,
+}
+
+impl Directory {
     fn dir_of(&self, id: PayloadId) -> PathBuf {
         self.dir.join(format!("{}-{}-{}", id.process, id.incarnation, id.sequence))
     }
 
-    fn path(&self, payload: PayloadId, range: KeyRange, chunk: u32) -> PathBuf {
+    fn path(&self, (payload, range, chunk): ChunkKey) -> PathBuf {
         self.dir_of(payload).join(format!("{:016x}-{:016x}.{chunk}", range.first, range.last))
+    }
+}
+
+impl Files for Directory {
+    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<[u8; HEADER]>>> {
+        let mut payloads: BTreeMap<PayloadId, Vec<[u8; HEADER]>> = BTreeMap::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let Some(id) = entry.file_name().to_str().and_then(parse_id) else { continue };
+            let headers = payloads.entry(id).or_default();
+            for chunk in fs::read_dir(entry.path())? {
+                headers.extend(read_header(&chunk?.path()).ok());
+            }
+        }
+        Ok(payloads)
+    }
+
+    fn read(&self, key: ChunkKey) -> Option<Bytes> {
+        fs::read(self.path(key)).ok().map(Bytes::from)
+    }
+
+    fn write(&mut self, key: ChunkKey, pieces: &[&[u8]]) -> io::Result<()> {
+        let path = self.path(key);
+        let new = path.with_extension(format!("{}.new", key.2));
+        let write = || {
+            fs::create_dir_all(self.dir_of(key.0))?;
+            let mut file = File::create(&new)?;
+            pieces.iter().try_for_each(|piece| file.write_all(piece))?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        // What did not fit must not keep the room it took.
+        write().inspect_err(|_| drop(fs::remove_file(&new)))
+    }
+
+    fn sync(&mut self, payloads: &BTreeSet<PayloadId>) -> io::Result<()> {
+        payloads.iter().try_for_each(|payload| sync_dir(&self.dir_of(*payload)))?;
+        sync_dir(&self.dir)
+    }
+
+    fn remove(&mut self, payload: PayloadId) -> io::Result<()> {
+        match fs::remove_dir_all(self.dir_of(payload)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -230,10 +323,10 @@ fn parse_id(name: &str) -> Option<PayloadId> {
     numbers.next().is_none().then_some(id)
 }
 
-fn read_header(path: &Path) -> io::Result<(Ts, u32)> {
+fn read_header(path: &Path) -> io::Result<[u8; HEADER]> {
     let mut header = [0; HEADER];
     File::open(path)?.read_exact(&mut header)?;
-    Ok(split_header(&header))
+    Ok(header)
 }
 
 fn split_header(header: &[u8; HEADER]) -> (Ts, u32) {
@@ -241,11 +334,10 @@ fn split_header(header: &[u8; HEADER]) -> (Ts, u32) {
     (Ts(u64::from_le_bytes([a, b, c, d, e, f, g, h])), u32::from_le_bytes([i, j, k, l]))
 }
 
-/// The rows of a chunk; `None` when the file is absent or damaged.
-fn read_chunk(path: &Path) -> Option<Bytes> {
-    let bytes = Bytes::from(fs::read(path).ok()?);
-    let (_, checksum) = split_header(bytes.first_chunk()?);
-    let rows = bytes.slice(HEADER..);
+/// The rows in a chunk's file; `None` when it is damaged.
+fn rows_in(file: &Bytes) -> Option<Bytes> {
+    let (_, checksum) = split_header(file.first_chunk()?);
+    let rows = file.slice(HEADER..);
     (crc32fast::hash(&rows) == checksum).then_some(rows)
 }
 
@@ -292,11 +384,26 @@ mod tests {
         assert_eq!(store.len(), 2);
         let part = store.part(id(1), KeyRange::FULL).expect("the part is there");
         assert_eq!(part, [Bytes::from_static(b"abc"), Bytes::from_static(b"def")]);
-        let path = store.path(id(1), KeyRange::FULL, 1);
+        let path = store.files.path((id(1), KeyRange::FULL, 1));
         let mut bytes = fs::read(&path).expect("the file is there");
         *bytes.last_mut().expect("not empty") ^= 0x40;
         fs::write(&path, bytes).expect("the file can be written");
         assert_eq!(store.part(id(1), KeyRange::FULL), None);
+    }
+
+    #[test]
+    fn a_chunk_that_cannot_be_written_again_stays() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut store = PayloadStore::open(dir.path()).expect("the directory can be opened");
+        assert!(store.stage(&[chunk(1, 0, b"abc")])[0].is_ok());
+        let key = (id(1), KeyRange::FULL, 0);
+        let new = store.files.path(key).with_extension("0.new");
+        fs::create_dir(&new).expect("nothing is there");
+        store.stage(&[chunk(1, 0, b"abc")])[0].as_ref().expect_err("something is in the way");
+        assert_eq!(store.part(id(1), KeyRange::FULL), Some(vec![Bytes::from_static(b"abc")]));
+        fs::remove_dir(&new).expect("it is empty");
+        assert!(store.stage(&[chunk(1, 0, b"abc")])[0].is_ok());
+        assert_eq!(fs::read_dir(store.files.dir_of(id(1))).expect("a directory").count(), 1);
     }
 
     #[test]

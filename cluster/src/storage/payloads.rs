@@ -11,7 +11,7 @@ use carousel_engine::{
 
 use crate::{
     message::ProcessId,
-    payload::PayloadStore,
+    payload::{Files, PayloadStore},
     storage::core::ChunkWanted,
     wire::{StageChunk, Wire},
 };
@@ -76,15 +76,12 @@ fn run(
                 Err(mpsc::RecvError) => return,
             },
         };
-        let event = match command {
+        let answers = match command {
             PayloadCommand::Stage(from, chunk) => {
-                let (mut clients, mut chunks) = (vec![from], vec![chunk]);
-                while chunks.len() < GROUP {
+                let mut group = vec![(from, chunk)];
+                while group.len() < GROUP {
                     match commands.try_recv() {
-                        Ok(PayloadCommand::Stage(from, chunk)) => {
-                            clients.push(from);
-                            chunks.push(chunk);
-                        }
+                        Ok(PayloadCommand::Stage(from, chunk)) => group.push((from, chunk)),
                         Ok(other) => {
                             next = Some(other);
                             break;
@@ -92,58 +89,60 @@ fn run(
                         Err(_) => break,
                     }
                 }
-                let outcomes = store.stage(&chunks);
-                for ((client, chunk), outcome) in clients.into_iter().zip(chunks).zip(outcomes) {
-                    let StageChunk { payload, range, chunk, .. } = chunk;
-                    let receipt = Wire::Staged { payload, range, chunk, outcome };
-                    let _ = events.send(PayloadEvent::Send(client, receipt));
-                }
-                continue;
+                stage(&mut store, group)
             }
-            PayloadCommand::Keep(payload) => {
-                store.mark_ordered(payload);
-                continue;
-            }
-            PayloadCommand::Load(wanted) => load(&store, wanted),
-            PayloadCommand::Adopt { wanted, chunks } => {
-                for event in adopt(&mut store, wanted, &chunks) {
-                    if events.send(event).is_err() {
-                        return;
-                    }
-                }
-                continue;
-            }
-            PayloadCommand::Fetch { from, payload, range } => {
-                let chunks = store.part(payload, range);
-                PayloadEvent::Send(from, Wire::Part { payload, range, chunks })
-            }
-            PayloadCommand::Remove(payload) => {
-                store.remove(payload);
-                continue;
-            }
-            PayloadCommand::Abandon(payload) => {
-                store.abandon(payload);
-                continue;
-            }
-            PayloadCommand::Expire(frontier) => {
-                store.expire(frontier);
-                continue;
-            }
+            command => obey(&mut store, command),
         };
-        if events.send(event).is_err() {
-            return;
+        for event in answers {
+            if events.send(event).is_err() {
+                return;
+            }
         }
     }
 }
 
-fn load(store: &PayloadStore, wanted: ChunkWanted) -> PayloadEvent {
+/// Puts chunks that came together on the disk.
+fn stage<F: Files>(store: &mut PayloadStore<F>, group: Vec<(ProcessId, StageChunk)>) -> Vec<PayloadEvent> {
+    let (clients, chunks): (Vec<ProcessId>, Vec<StageChunk>) = group.into_iter().unzip();
+    let outcomes = store.stage(&chunks);
+    let receipts = clients.into_iter().zip(chunks).zip(outcomes);
+    receipts
+        .map(|((client, StageChunk { payload, range, chunk, .. }), outcome)| {
+            PayloadEvent::Send(client, Wire::Staged { payload, range, chunk, outcome })
+        })
+        .collect()
+}
+
+/// Does what the store is told.
+pub(crate) fn obey<F: Files>(store: &mut PayloadStore<F>, command: PayloadCommand) -> Vec<PayloadEvent> {
+    match command {
+        PayloadCommand::Stage(from, chunk) => return stage(store, vec![(from, chunk)]),
+        PayloadCommand::Keep(payload) => store.mark_ordered(payload),
+        PayloadCommand::Load(wanted) => return vec![load(store, wanted)],
+        PayloadCommand::Adopt { wanted, chunks } => return adopt(store, wanted, &chunks),
+        PayloadCommand::Fetch { from, payload, range } => {
+            let chunks = store.part(payload, range);
+            return vec![PayloadEvent::Send(from, Wire::Part { payload, range, chunks })];
+        }
+        PayloadCommand::Remove(payload) => store.remove(payload),
+        PayloadCommand::Abandon(payload) => store.abandon(payload),
+        PayloadCommand::Expire(frontier) => store.expire(frontier),
+    }
+    Vec::new()
+}
+
+fn load<F: Files>(store: &PayloadStore<F>, wanted: ChunkWanted) -> PayloadEvent {
     match store.rows(&wanted.payload, &wanted.payload.parts[wanted.part], wanted.number) {
         Some(rows) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows: Ok(rows) },
         None => PayloadEvent::Missing(wanted),
     }
 }
 
-fn adopt(store: &mut PayloadStore, wanted: Vec<ChunkWanted>, chunks: &[Bytes]) -> Vec<PayloadEvent> {
+fn adopt<F: Files>(
+    store: &mut PayloadStore<F>,
+    wanted: Vec<ChunkWanted>,
+    chunks: &[Bytes],
+) -> Vec<PayloadEvent> {
     let Some(first) = wanted.first() else { return Vec::new() };
     match store.adopt(&first.payload, &first.payload.parts[first.part], chunks) {
         Ok(true) => wanted.into_iter().map(|wanted| load(store, wanted)).collect(),
