@@ -43,6 +43,7 @@ pub use self::{
     process::ClientOptions,
     stage::{Stager, staged_ranges},
 };
+pub(crate) use self::{stage::rows_within, staging::Staging};
 use crate::{
     catalog::{Catalog, DdlEffect},
     config::Config,

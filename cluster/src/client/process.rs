@@ -253,7 +253,7 @@ impl Process {
                 Effect::ViewChanged => {
                     let view = self.core.view();
                     if view.config.version() != self.view.borrow().config.version() {
-                        for done in self.staging.suspect(|process| view.config.is_suspected(process)) {
+                        for done in self.staging.reconfigured(&view.config) {
                             let _ = done.send(Ok(()));
                         }
                     }

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use carousel_engine::{SqlError, operation::PayloadId, position::KeyRange};
+use carousel_engine::{SqlError, operation::PayloadId};
 
 use crate::{
+    config::Config,
     message::ProcessId,
+    payload::ChunkKey,
     wire::{StageChunk, Wire},
 };
 
 /// A chunk without a receipt is sent again after this long: its holder may have been restarted.
 const RESEND_AFTER_MS: u64 = 2_000;
-
-type ChunkKey = (PayloadId, KeyRange, u32);
 
 #[derive(Debug)]
 struct OnItsWay<D> {
@@ -24,18 +24,18 @@ struct OnItsWay<D> {
 
 /// The chunks without all their receipts; `D` is whatever waits for them.
 #[derive(Debug)]
-pub(super) struct Staging<D> {
+pub(crate) struct Staging<D> {
     chunks: BTreeMap<ChunkKey, OnItsWay<D>>,
     now_ms: u64,
 }
 
 impl<D> Staging<D> {
-    pub(super) fn new() -> Staging<D> {
+    pub(crate) fn new() -> Staging<D> {
         Staging { chunks: BTreeMap::new(), now_ms: 0 }
     }
 
     /// A chunk is to be sent; returns what to send.
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         chunk: StageChunk,
         holders: Vec<ProcessId>,
@@ -49,7 +49,7 @@ impl<D> Staging<D> {
     }
 
     /// A receipt; returns what has been waiting for it when it was the last or an error.
-    pub(super) fn receipt(
+    pub(crate) fn receipt(
         &mut self,
         from: ProcessId,
         key: ChunkKey,
@@ -63,23 +63,23 @@ impl<D> Staging<D> {
         None
     }
 
-    /// Processes are suspected: their receipts will not come. Returns what waited for nothing else; the INSERT will find
-    /// another config and be staged again.
-    pub(super) fn suspect(&mut self, is_suspected: impl Fn(ProcessId) -> bool) -> Vec<D> {
+    /// Another config is in force: the receipts of those who are suspected or have left the ring need not come. Returns
+    /// what waited for nothing else; the INSERT will find another config, too, and be staged again.
+    pub(crate) fn reconfigured(&mut self, config: &Config) -> Vec<D> {
         let complete = self.chunks.extract_if(.., |_, chunk| {
-            chunk.waiting.retain(|process| !is_suspected(*process));
+            chunk.waiting.retain(|process| config.is_active(*process) && !config.is_suspected(*process));
             chunk.waiting.is_empty()
         });
         complete.map(|(_, chunk)| chunk.done).collect()
     }
 
     /// The payload is given up; nobody waits for its chunks.
-    pub(super) fn abandon(&mut self, payload: PayloadId) {
+    pub(crate) fn abandon(&mut self, payload: PayloadId) {
         self.chunks.retain(|(id, ..), _| *id != payload);
     }
 
     /// Time passes; returns what to send again.
-    pub(super) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Wire)> {
+    pub(crate) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Wire)> {
         self.now_ms = now_ms;
         let mut wires = Vec::new();
         for chunk in self.chunks.values_mut().filter(|chunk| chunk.sent_ms + RESEND_AFTER_MS <= now_ms) {
@@ -87,5 +87,39 @@ impl<D> Staging<D> {
             wires.extend(chunk.waiting.iter().map(|holder| (*holder, Wire::Stage(chunk.chunk.clone()))));
         }
         wires
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use carousel_engine::{Ts, position::KeyRange};
+
+    use super::*;
+    use crate::{
+        config::{Change, Configuration},
+        router::testing::configuration,
+    };
+
+    #[test]
+    fn who_has_left_the_ring_is_not_waited_for() {
+        let storage = [1, 2, 3].map(ProcessId::storage);
+        let config = Config::evenly(3, 3).expect("a ring");
+        let payload = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+        let (rows, latest) = (Bytes::from_static(b"abc"), Ts(100));
+        let checksum = crc32fast::hash(&rows);
+        let chunk = StageChunk { payload, range: KeyRange::FULL, chunk: 0, rows, checksum, latest };
+        let mut staging = Staging::new();
+        assert_eq!(staging.send(chunk, storage.to_vec(), "done").len(), 3);
+        assert!(staging.receipt(storage[0], (payload, KeyRange::FULL, 0), Ok(())).is_none());
+        assert!(staging.reconfigured(&config).is_empty());
+        let keyspace = config.plan(Change::Contract { process: storage[2] }).expect("a possible change");
+        let message = configuration(ProcessId::client(1), 1, 1, Configuration::Keyspace(keyspace));
+        let config = config.apply(&message, Ts(5)).expect("possible").expect("it changes the config");
+        assert!(staging.reconfigured(&config).is_empty());
+        let waiting: Vec<ProcessId> = staging.tick(5_000).into_iter().map(|(to, _)| to).collect();
+        assert_eq!(waiting, [storage[1]]);
+        let done = staging.receipt(storage[1], (payload, KeyRange::FULL, 0), Ok(()));
+        assert!(matches!(done, Some(("done", Ok(())))));
     }
 }
