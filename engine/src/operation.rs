@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::record_batch::RecordBatch;
+use arrow::{datatypes::Schema, record_batch::RecordBatch};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -171,6 +171,14 @@ pub struct RowBatch {
     pub positions: Vec<Position>,
     /// Place of each row in the statement that inserts it, counted from 0.
     pub ordinals: Vec<u64>,
+}
+
+impl RowBatch {
+    /// No rows, of whatever table: to say that nothing comes any more.
+    pub fn empty() -> RowBatch {
+        let rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        RowBatch { rows, positions: Vec::new(), ordinals: Vec::new() }
+    }
 }
 
 /// What an INSERT does about a row whose primary key exists.

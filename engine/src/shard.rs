@@ -249,8 +249,8 @@ impl Shard {
     }
 
     /// Gives the next piece of an INSERT's staged rows to the shard, which says [`Effect::Took`] when it does not need
-    /// the piece any more. The INSERT has been submitted; the last piece is marked, and there is at least one. After
-    /// the INSERT has been executed, pieces are ignored.
+    /// the piece any more. The INSERT has been submitted; the last piece is marked, and there is at least one, though it
+    /// may be [`RowBatch::empty`]. After the INSERT has been executed, pieces are ignored.
     pub fn supply(&mut self, ts: Ts, rows: Arc<RowBatch>, last: bool, effects: &mut Vec<Effect>) {
         if self.filling == Some(ts) || self.inbox.iter().any(|operation| operation.ts == ts) {
             self.supplies.entry(ts).or_default().push_back((rows, last));
@@ -386,7 +386,9 @@ impl Shard {
             self.supplies.remove(&ts);
         }
         if let Some((rows, last)) = piece {
-            if let Some(mut table) = self.tables.remove(&rider.table) {
+            if !rows.positions.is_empty()
+                && let Some(mut table) = self.tables.remove(&rider.table)
+            {
                 self.insert(&mut table, &mut rider, &rows, effects);
                 self.tables.insert(rider.table, table);
             }

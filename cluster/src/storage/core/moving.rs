@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use carousel_engine::{
     TableId, Ts,
-    operation::{Decision, Effect as ShardEffect, OperationKind},
+    operation::{Decision, Effect as ShardEffect, OperationKind, RowBatch},
     position::KeyRange,
     recut::Recut,
 };
@@ -221,7 +221,11 @@ impl Core {
         }
         self.writes.remove(&time);
         self.stalled.remove(&time);
-        self.supplying.remove(&time);
+        if self.supplying.remove(&time).is_some() && !running.undecided {
+            // The shards go on when nothing more comes.
+            let rows = Arc::new(RowBatch::empty());
+            self.tell_shards(|| ShardCommand::Supply(time, rows.clone(), true));
+        }
         self.late.end(time);
         self.forget_nowhere(global(time));
     }
