@@ -146,6 +146,11 @@ impl Ballots {
         votes.map(move |(range, vote)| Vote { ts, range: *range, vote: *vote })
     }
 
+    /// The oldest write about which votes are kept.
+    pub fn oldest(&self) -> Option<Ts> {
+        self.by_ts.keys().next().copied()
+    }
+
     /// Forgets the votes about writes up to `own`, as far as every other holder's durable watermark, given by
     /// `durable`, has passed them too: nobody will replay such a write.
     pub fn forget(&mut self, own: Ts, durable: impl Fn(ProcessId) -> Ts) {

@@ -168,6 +168,8 @@ pub struct Core {
     hashes_at: (Ts, Vec<ContentHash>),
     /// Durable watermarks of other storage processes, with their content hashes.
     peers: BTreeMap<ProcessId, (Ts, Vec<ContentHash>)>,
+    /// When others were asked last how far they are durable.
+    asked_durable_ms: u64,
     /// Payloads by the message that names them.
     payloads: BTreeMap<Ts, (PayloadId, Vec<ProcessId>)>,
     logged: u64,
@@ -256,6 +258,7 @@ impl Core {
             drops,
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
+            asked_durable_ms: 0,
             payloads: BTreeMap::new(),
             logged: 0,
             catching_up: true,
@@ -421,11 +424,17 @@ impl Core {
             }
             self.comes_once(delivery.message.id);
             self.hear(&delivery);
-            if let Some(staged) = staged_insert(&delivery) {
-                self.effects.push(Effect::Keep(staged.id));
-                let holders: BTreeSet<ProcessId> =
-                    staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
-                self.payloads.insert(delivery.ts, (staged.id, holders.into_iter().collect()));
+            match staged_insert(&delivery) {
+                Some(staged) if staged_in_time(&delivery, staged) => {
+                    self.effects.push(Effect::Keep(staged.id));
+                    let holders: BTreeSet<ProcessId> =
+                        staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
+                    self.payloads.insert(delivery.ts, (staged.id, holders.into_iter().collect()));
+                }
+                // Nobody inserts it, now or in a replay; and of its holders some may have left, who never tell that they
+                // are past it.
+                Some(staged) => self.effects.push(Effect::Forget(staged.id)),
+                None => {}
             }
             self.pending.push_back(delivery);
         }
@@ -856,6 +865,7 @@ impl Core {
         self.note_what_has_come();
         self.migrate(migration::Event::Tick(now_ms));
         self.leave();
+        self.ask_durable();
         if self.executed() == self.frontier && self.frontier > self.recovered {
             self.catching_up = false;
         }

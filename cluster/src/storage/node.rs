@@ -124,6 +124,8 @@ struct Fetching {
     wanted: Vec<ChunkWanted>,
     /// Other holders that have not said that they lack it.
     candidates: Vec<ProcessId>,
+    /// What one of them has sent is being stored.
+    adopting: bool,
 }
 
 impl Node {
@@ -589,8 +591,9 @@ impl Node {
                 let (id, ts) = (self.id, wanted.ts);
                 let fetching = self.fetching.entry(key).or_insert_with(|| {
                     let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
-                    Fetching { ts, wanted: Vec::new(), candidates }
+                    Fetching { ts, wanted: Vec::new(), candidates, adopting: false }
                 });
+                fetching.adopting = false;
                 if fetching.wanted.iter().all(|other| other.chunk != wanted.chunk) {
                     fetching.wanted.push(wanted);
                 }
@@ -607,6 +610,7 @@ impl Node {
         fetching.candidates.retain(|holder| *holder != from);
         match chunks {
             Some(chunks) => {
+                fetching.adopting = true;
                 let command = PayloadCommand::Adopt { wanted: fetching.wanted.clone(), chunks };
                 self.tell_payloads(command);
             }
@@ -670,17 +674,15 @@ impl Node {
         }
         self.confirm();
         self.tell_horizon();
-        let mut fetches = Vec::new();
-        for (key, fetching) in &mut self.fetching {
-            if let Some(holder) = fetching.candidates.first() {
-                fetches.push((*holder, Wire::FetchPart { payload: key.0, range: key.1 }));
-                // It may not be there: the next time another one is asked.
-                fetching.candidates.rotate_left(1);
-            }
+        let mut asked = Vec::new();
+        for (key, fetching) in self.fetching.iter_mut().filter(|(_, fetching)| !fetching.adopting) {
+            // Who is suspected has given its copy up; who was asked last may not be there.
+            fetching.candidates.retain(|holder| !self.core.config().is_suspected(*holder));
+            let asked_last = 1.min(fetching.candidates.len());
+            fetching.candidates.rotate_left(asked_last);
+            asked.push(*key);
         }
-        for (holder, fetch) in fetches {
-            self.send(holder, fetch);
-        }
+        asked.into_iter().for_each(|key| self.ask_holders(key));
         let delivered = self.core.watermarks(0).delivered;
         self.tell_payloads(PayloadCommand::Expire(delivered));
         let memory = Some(self.memory);

@@ -21,8 +21,9 @@ use carousel_engine::{
 use super::{
     basic::BasicRead,
     checkpointer::CheckpointOutcome,
-    core::{Core, CoreOptions, Effect, Event, Recovered, global, local},
+    core::{ChunkWanted, Core, CoreOptions, Effect, Event, Recovered, global, local},
     node::{Input, Node, Output},
+    payloads::PayloadEvent,
 };
 use crate::{
     catalog::Catalog,
@@ -418,6 +419,35 @@ fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
     scene.check("");
 }
 
+/// Who has left the ring makes no more checkpoints, and what the others say may be lost.
+#[test]
+fn those_whom_votes_are_kept_for_are_asked_how_far_they_are_durable() {
+    let mut scene = Scene::new(2);
+    scene.arrive();
+    for number in 1..=2 {
+        scene.write(number, 2);
+        scene.executed(number, 2, Ok(1));
+    }
+    scene.arrive();
+    scene.deliver(2, 3, Body::Checkpoint);
+    let time = |read| Ts(local(Ts(3)).0 + read);
+    let executed = |ts| ShardEffect::Executed { ts, outcomes: Default::default() };
+    let effects = vec![executed(time(1)), executed(time(2))];
+    scene.handle(2, Event::Shard { shard: 0, effects });
+    scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
+    scene.wires.clear();
+    scene.trace.clear();
+    scene.handle(2, Event::Tick(4_000));
+    scene.check("");
+    scene.handle(2, Event::Tick(6_000));
+    scene.check("s2 -> s1 durable ts=3");
+    assert!(matches!(scene.wires[..], [(_, _, Wire::Durable { reply: true, .. })]));
+    let (from, ts, hashes) = (ProcessId::storage(1), Ts(3), Vec::new());
+    scene.handle(2, Event::PeerDurable { from, ts, hashes, reply: false });
+    scene.handle(2, Event::Tick(12_000));
+    scene.check("");
+}
+
 #[test]
 fn replicas_that_differ_at_a_checkpoint_stop() {
     let config = Arc::new(Config::evenly(2, 2).expect("a ring"));
@@ -761,6 +791,56 @@ fn who_has_to_join_hears_nothing_until_it_begins_anew() {
     assert_eq!(node.frontier(), Ts(13));
 }
 
+/// Who is suspected has given up what it had, so that nobody is left.
+#[test]
+fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
+    let (id, s2, s3, router) =
+        (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3), ProcessId::router(1));
+    let first = Arc::new(Config::evenly(3, 3).expect("a ring"));
+    let options =
+        CoreOptions { id, incarnation: 1, address: None, config: first.clone(), shards: 1, running: 16 };
+    let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
+    let mut node = Node::new(id, 1, None, 1, vec![router], core, false);
+    node.begin();
+    let suspicion = Membership::Suspect { process: s2, incarnation: 0 };
+    let message = testing::configuration(ProcessId::client(1), 1, 10, Configuration::Membership(suspicion));
+    let present = Arc::new(first.apply(&message, Ts(10)).expect("possible").expect("it changes the config"));
+    let (ts, clients, catalog, leadership) = (Ts(9), Arc::default(), None, 1);
+    let (config, incarnation) = (first, 1);
+    let state = Wire::State {
+        incarnation,
+        ts,
+        config,
+        clients,
+        catalog,
+        present: Some((Ts(10), present)),
+        leadership,
+    };
+    node.handle(Input::Received { from: router, wire: state }, 0);
+    let delivery = Delivery { ts: Ts(10), message: Arc::new(message), ranges: [].into(), config_version: 0 };
+    let wire = Wire::Deliver { incarnation, after: Ts(9), deliveries: vec![delivery], frontier: Ts(10) };
+    node.handle(Input::Received { from: router, wire }, 0);
+
+    let payload = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+    let (range, holders) = (KeyRange::FULL, vec![id, s2, s3]);
+    let parts = vec![StagedPart { range, holders, checksums: vec![0] }];
+    let staged = StagedPayload { id: payload, config_version: 0, latest: Ts(100), parts };
+    let wanted = ChunkWanted { ts: Ts(9), payload: Arc::new(staged), chunk: 0, part: 0, number: 0 };
+    let asked = |outputs: &[Output]| -> Vec<ProcessId> {
+        let fetch = |output: &Output| match output {
+            Output::Send(to, Wire::FetchPart { .. }) => Some(*to),
+            _ => None,
+        };
+        outputs.iter().filter_map(fetch).collect()
+    };
+    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted)), 0);
+    assert_eq!(asked(&outputs), [s2]);
+    assert_eq!(asked(&node.handle(Input::Tick(1_000), 0)), [s3]);
+    assert_eq!(node.stopped(), None);
+    node.handle(Input::Received { from: s3, wire: Wire::Part { payload, range, chunks: None } }, 0);
+    assert!(node.stopped().is_some_and(|reason| reason.contains("undamaged")), "{:?}", node.stopped());
+}
+
 #[test]
 fn another_checkpoint_is_due_after_one_that_has_failed() {
     let mut node = node();
@@ -903,6 +983,17 @@ fn staged_rows_for_a_table_that_was_dropped_or_made_again_have_no_effect() {
         scene.handle(1, Event::CheckpointDone { ts: Ts(5) });
         scene.check("s1 Forget(PayloadId { process: 1, incarnation: 1, sequence: 1 })");
     }
+}
+
+/// Of those who hold them some may have left the ring by then: they would never say that they do not need them.
+#[test]
+fn staged_rows_that_were_ordered_too_late_are_forgotten_at_once() {
+    let mut scene = Scene::new(2);
+    scene.staged_insert(1, 101);
+    scene.check(
+        "s1 Forget(PayloadId { process: 1, incarnation: 1, sequence: 1 })
+         s1 -> c1 ts=101 Stale",
+    );
 }
 
 #[test]

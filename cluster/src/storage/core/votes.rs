@@ -1,6 +1,6 @@
 //! Votes about undecided writes (DESIGN, decision 5), and how long they and payloads are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carousel_engine::{Ts, position::KeyRange};
 
@@ -11,6 +11,9 @@ use crate::{
     storage::{ballot::Ballot, migration::PartId},
     wire::{Choice, MissingVotes, Vote, Wire},
 };
+
+/// Those who seem to be less durable than this process are asked whether they are so often.
+const ASK_DURABLE_MS: u64 = 5_000;
 
 /// Who has said of a vote that it does not have it.
 #[derive(Debug, Default)]
@@ -304,6 +307,24 @@ impl Core {
         let (heard, question) = (self.latest().1.changed_at(), self.questions_asked);
         for (process, votes) in questions {
             self.effects.push(Effect::Send(process, Wire::AskVotes(MissingVotes { heard, question, votes })));
+        }
+    }
+
+    /// Asks those whom votes or payloads are kept for how far they are durable. They say so after each checkpoint, but that
+    /// may be lost, and who has left the ring makes no more.
+    pub(super) fn ask_durable(&mut self) {
+        let kept = self.ballots.oldest().into_iter().chain(self.payloads.keys().next().copied()).min();
+        if self.now_ms < self.asked_durable_ms + ASK_DURABLE_MS || kept.is_none_or(|ts| ts > self.durable) {
+            return;
+        }
+        self.asked_durable_ms = self.now_ms;
+        let config = &self.options.config;
+        let durable = durable(&self.peers, config);
+        let others: BTreeSet<ProcessId> = config.storage_processes().chain(config.standbys()).collect();
+        let behind =
+            others.into_iter().filter(|other| *other != self.options.id && durable(*other) < self.durable);
+        for process in behind.collect::<Vec<_>>() {
+            self.effects.push(Effect::Send(process, self.durable_wire(true)));
         }
     }
 
