@@ -37,6 +37,8 @@ pub(crate) enum Bug {
     /// A super process takes its router for deposed while its own subscription is renewed, and gives everybody a new
     /// chance.
     LeaderForgotten,
+    /// Staged rows are inserted under another config than that by which they were placed.
+    StagedForAnotherConfig,
     /// A router that leads no more, and does not know it, grants leases.
     LeaseOfTheDeposed,
 }

@@ -9,6 +9,7 @@ use std::{
 use carousel_engine::{SqlState, TableSchema, Ts, Value, aggregate::Group, position::KeyRange};
 
 use super::{
+    payloads::Stages,
     replay::{Outcome, foreseen},
     statement::{Filter, Statement, number_of, schema},
     stores::rows_of,
@@ -19,9 +20,10 @@ use crate::{
     client::{
         Failure, Part, Request, View,
         core::{Core, CoreOptions, Effect, Event},
+        staged_ranges,
     },
     config::{Config, Configuration},
-    message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation},
+    message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation, StagedPayload},
     routers::change::RouterChange,
     super_process::Watch,
     wire::Wire,
@@ -44,7 +46,14 @@ struct Question {
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    Statement { number: usize, table: Arc<TableSchema>, isolation: ReadIsolation, read_ts: Option<Ts> },
+    Statement {
+        number: usize,
+        table: Arc<TableSchema>,
+        isolation: ReadIsolation,
+        read_ts: Option<Ts>,
+        /// The rows of an INSERT, if they have been staged.
+        staged: Option<Arc<StagedPayload>>,
+    },
     Ddl,
     Pin,
     Checkpoint,
@@ -69,6 +78,8 @@ pub(super) struct ClientHost {
     seen: Ts,
     /// Requests for other routers that have not been answered.
     changes: BTreeSet<u64>,
+    /// INSERTs whose rows are being staged.
+    pub(super) stages: Stages,
     /// What a super process watches.
     pub(super) watch: Option<Watch>,
 }
@@ -96,7 +107,7 @@ impl ClientHost {
 
     /// Whether nobody waits for anything.
     pub(super) fn is_idle(&self) -> bool {
-        self.questions.is_empty() && self.changes.is_empty()
+        self.questions.is_empty() && self.changes.is_empty() && self.stages.len() == 0
     }
 
     /// What is waited for.
@@ -104,7 +115,11 @@ impl ClientHost {
         let list: Vec<String> =
             self.questions.iter().map(|(n, question)| format!("{n}: {:?}", question.what)).collect();
         let waits = self.core.waits_for().join("; ");
-        format!("{}, {} changes of the routers, waits for {waits}", list.join(", "), self.changes.len())
+        let (changes, stages) = (self.changes.len(), self.stages.len());
+        let list = list.join(", ");
+        format!(
+            "{list}, {changes} changes of the routers, {stages} INSERTs that are staged, waits for {waits}"
+        )
     }
 }
 
@@ -122,6 +137,7 @@ impl World {
             pins: BTreeSet::new(),
             seen: Ts::ZERO,
             changes: BTreeSet::new(),
+            stages: Stages::new(),
             watch: (id.kind == ProcessKind::Super).then(|| supers::watch(id)),
         };
         self.clients.insert(id, host);
@@ -147,6 +163,9 @@ impl World {
             Wire::Deliver { deliveries, .. } => Some(deliveries.clone()),
             _ => None,
         };
+        if matches!(wire, Wire::Staged { .. }) {
+            return self.staged(id, from, wire);
+        }
         let before = host.core.view().frontier;
         host.core.handle(Event::Received { from, wire });
         let after = host.core.view().frontier;
@@ -166,6 +185,7 @@ impl World {
     pub(super) fn client_tick(&mut self, id: ProcessId, now_ms: u64) -> Result<(), String> {
         self.client_event(id, Event::Tick(now_ms))?;
         self.super_looks(id, now_ms)?;
+        self.tick_stages(id, now_ms);
         let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
         let storage: Vec<ProcessId> = host.core.view().config.storage_processes().collect();
         let pins: Vec<Ts> = host.pins.iter().copied().collect();
@@ -190,7 +210,7 @@ impl World {
         let Some(host) = self.clients.get(&id) else { return Ok(()) };
         // Also when the faults have ended: clients may have waited for somebody all the time.
         let may_ask = matches!(self.phase, Phase::Turmoil | Phase::Drain);
-        if self.operations == 0 || host.questions.len() >= UNDER_WAY || !may_ask {
+        if self.operations == 0 || host.questions.len() + host.stages.len() >= UNDER_WAY || !may_ask {
             return Ok(());
         }
         self.operations -= 1;
@@ -207,6 +227,9 @@ impl World {
             12..14 if self.random.one_in(2) && !self.clients[&id].questions.is_empty() => self.cancel(id),
             _ => {
                 let statement = Statement::random(&mut self.random);
+                if matches!(statement, Statement::Insert { .. }) && self.stages_next() {
+                    return self.stage(id, statement, table);
+                }
                 let is_read = statement.is_read();
                 let read_ts = self.random.pick(&pins).filter(|_| is_read && self.random.one_in(2));
                 let isolation = match is_read && read_ts.is_none() {
@@ -233,7 +256,7 @@ impl World {
         let number = self.statements.len();
         let body = statement.body(number, &table, read_ts);
         self.statements.push(statement);
-        self.ask(id, What::Statement { number, table, isolation, read_ts }, body, isolation)
+        self.ask(id, What::Statement { number, table, isolation, read_ts, staged: None }, body, isolation)
     }
 
     fn define(&mut self, id: ProcessId, name: &str, create: bool) -> Result<(), String> {
@@ -287,20 +310,21 @@ impl World {
         body: Body,
         isolation: ReadIsolation,
     ) -> Result<(), String> {
+        let touched = self.ranges(&what);
         let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
         host.submissions += 1;
         let submission = host.submissions;
         let (tables, ranges) = match &what {
-            What::Statement { number, table, .. } => {
-                (vec![(table.id, table.version)], self.statements[*number].ranges(table))
-            }
+            What::Statement { table, .. } => (vec![(table.id, table.version)], touched),
             _ => (Vec::new(), Vec::new()),
         };
         let seen = host.seen;
         let asked_us = self.now_us;
         let question = Question { what: what.clone(), asked_us, seen, rows: Vec::new(), groups: Vec::new() };
         host.questions.insert(submission, question);
-        self.report.operations += u64::from(id.kind == ProcessKind::Client);
+        // What is staged has been counted.
+        let is_staged = matches!(&what, What::Statement { staged: Some(_), .. });
+        self.report.operations += u64::from(id.kind == ProcessKind::Client && !is_staged);
         let request = Request { tables: tables.into(), ranges: ranges.into(), body };
         let line = match (&what, what.number().map(|number| &self.statements[number])) {
             _ if !self.options.trace => String::new(),
@@ -312,6 +336,15 @@ impl World {
         };
         self.note([8, submission], || line);
         self.client_event(id, Event::Submit { submission, request, isolation })
+    }
+
+    /// The ranges that it touches.
+    fn ranges(&self, what: &What) -> Vec<KeyRange> {
+        match what {
+            What::Statement { staged: Some(payload), .. } => staged_ranges(payload).to_vec(),
+            What::Statement { number, table, .. } => self.statements[*number].ranges(table),
+            _ => vec![KeyRange::FULL],
+        }
     }
 
     fn cancel(&mut self, id: ProcessId) -> Result<(), String> {
@@ -341,7 +374,8 @@ impl World {
                             host.core.handle(Event::Took { submission, from, batches: 1 });
                         }
                     }
-                    Effect::Release(_) | Effect::ViewChanged => {}
+                    Effect::ViewChanged => self.restage(id)?,
+                    Effect::Release(_) => {}
                     Effect::RoutersChanged(request, outcome) => {
                         self.report.router_changes += u64::from(outcome.is_ok());
                         if let Some(host) = self.clients.get_mut(&id) {
@@ -418,10 +452,10 @@ impl World {
             Ok(_) => Ok(()),
             Err(Failure::Stale { ts }) => match self.replay.message(*ts) {
                 _ if statement.is_none() => Err(format!("stale at {ts}")),
-                Some(message) if statement.is_some_and(|statement| !statement.is_read()) => {
-                    match self.replay.is_current(message, *ts) {
-                        true => Err(format!("stale at {ts}, though its tables are there")),
-                        false => Ok(()),
+                Some(_) if statement.is_some_and(|statement| !statement.is_read()) => {
+                    match self.replay.outcome(*ts) {
+                        Some(Outcome::Stale) => Ok(()),
+                        other => Err(format!("stale at {ts}, but {other:?}")),
                     }
                 }
                 _ => Ok(()),
@@ -558,10 +592,7 @@ impl World {
         statement: Option<&Statement>,
         code: SqlState,
     ) -> Result<(), String> {
-        let ranges = match (&question.what, statement) {
-            (What::Statement { table, .. }, Some(statement)) => statement.ranges(table),
-            _ => vec![KeyRange::FULL],
-        };
+        let ranges = self.ranges(&question.what);
         let is_lost = self.replay.was_dead(&ranges) || self.replay.is_fenced(id, self.incarnation(id));
         if is_lost && (code == SqlState::UNAVAILABLE || code == SqlState::OUTCOME_UNKNOWN) {
             return Ok(());

@@ -20,8 +20,7 @@
 //! checkpoints have the replay's rows; replicas agree on content hashes; and when the faults have ended, everything that
 //! living clients have asked is answered; where there are super processes, the ring has healed, too, as far as it can.
 //!
-//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, staged payloads,
-//! and the files under logs and checkpoints (what survives a crash is modelled). The real consensus, transport and logs
+//! Not simulated: openraft itself (a model of Raft takes its place), bounded mailboxes, and the files under logs and checkpoints (what survives a crash is modelled). The real consensus, transport and logs
 //! of routers have a run of their own in simulated time, in the tests of [`crate::router`] (`under_turmoil`).
 
 mod clients;
@@ -30,6 +29,7 @@ mod faults;
 #[cfg(test)]
 mod isolation;
 mod network;
+mod payloads;
 mod random;
 mod replay;
 mod routers;
@@ -65,6 +65,8 @@ pub struct Options {
     pub router_changes: usize,
     /// Whether half of the clusters have super processes, which suspect, heal and order checkpoints of themselves.
     pub super_processes: bool,
+    /// Whether in half of the clusters some INSERTs stage their rows around the m-seq.
+    pub staging: bool,
     /// Whether what happens is kept, line by line.
     pub trace: bool,
 }
@@ -77,6 +79,7 @@ impl Default for Options {
             reshapes: 4,
             router_changes: 4,
             super_processes: true,
+            staging: true,
             trace: false,
         }
     }
@@ -105,6 +108,10 @@ pub struct Report {
     pub suspicions: u64,
     /// See [`Report::suspicions`].
     pub healings: u64,
+    /// INSERTs of staged rows, and files of theirs that were damaged.
+    pub staged: u64,
+    /// See [`Report::staged`].
+    pub damaged: u64,
     /// Checkpoints that became durable.
     pub checkpoints: u64,
     /// Virtual time, in microseconds.
@@ -132,6 +139,8 @@ impl Report {
         self.reconfigurations += other.reconfigurations;
         self.suspicions += other.suspicions;
         self.healings += other.healings;
+        self.staged += other.staged;
+        self.damaged += other.damaged;
         self.checkpoints += other.checkpoints;
         self.virtual_us += other.virtual_us;
     }

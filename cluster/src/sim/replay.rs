@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     Written(u64, Vec<(i64, i32)>),
     /// A write failed in one of these ways.
     Failed(BTreeSet<&'static str>),
-    /// It was planned against another catalog.
+    /// It was planned against another catalog, or its rows were staged for another config or too early.
     Stale,
     /// A range it touches had no live holder.
     Unavailable,
@@ -234,7 +234,11 @@ impl Replay {
     }
 
     fn write(&mut self, ts: Ts, message: &Message, data: &Data, statement: &Statement) -> Outcome {
-        if !self.is_current(message, ts) {
+        let in_time = data
+            .staged
+            .as_ref()
+            .is_none_or(|staged| staged.config_version == self.config.version() && ts <= staged.latest);
+        if !in_time || !self.is_current(message, ts) {
             return Outcome::Stale;
         }
         if self.config.without_holder(&message.ranges).is_some() {

@@ -20,7 +20,7 @@ use carousel_engine::{
 };
 
 use super::random::Random;
-use crate::message::{Body, Data, Message};
+use crate::message::{Body, Data, Message, StagedPayload};
 
 /// Keys are below this, so that statements meet.
 pub(super) const KEYS: i64 = 24;
@@ -278,6 +278,22 @@ impl Statement {
         let context = EvalContext { time_zone: "UTC".into(), now: number as i64 };
         let operation = Arc::new(Operation { table: schema.id, context, kind });
         Body::Data(Data { operation: operation.into(), read_ts, replica_offset: 0, fallible, staged: None })
+    }
+}
+
+impl Statement {
+    /// As [`Statement::body`], for an INSERT whose rows have been staged.
+    pub(super) fn staged_body(&self, number: usize, schema: &TableSchema, payload: &StagedPayload) -> Body {
+        let Body::Data(data) = self.body(number, schema, None) else { unreachable!("a statement on rows") };
+        let mut operation = Operation::clone(data.operation.open().expect("an operation of this process"));
+        if let OperationKind::Insert(insert) = &mut operation.kind {
+            insert.rows = InsertRows::Staged(payload.id);
+        }
+        Body::Data(Data {
+            operation: Arc::new(operation).into(),
+            staged: Some(Box::new(payload.clone())),
+            ..data
+        })
     }
 }
 

@@ -26,6 +26,7 @@ use arrow::{
 
 use super::{
     faults::ALL_LIVES,
+    payloads::{MemoryFiles, Payloads},
     replay::Outcome,
     statement::{Filter, both},
     world::{Item, Phase, World},
@@ -38,7 +39,6 @@ use crate::{
         core::{Core, CoreOptions, Recovered, global, held_by, local},
         migration::{Chunk, PartId},
         node::{Input, Node, Output},
-        payloads::PayloadCommand,
         scan::{Scan, ShardCommand},
     },
     super_process::Heartbeat,
@@ -120,6 +120,7 @@ impl StorageDisk {
 pub(super) struct StorageDisk {
     checkpoint: Option<Checkpoint>,
     received: Vec<Checkpoint>,
+    payloads: MemoryFiles,
     /// What it had was of no use any more.
     outdated: bool,
     /// Up to where it has told others that it needs no votes: it is durable there, or has left the ring without any need.
@@ -136,6 +137,7 @@ struct ScanHost {
 /// A storage process's life.
 pub(super) struct StorageHost {
     node: Node,
+    pub(super) payloads: Payloads,
     scans: Vec<ScanHost>,
     /// Rows of checkpoints that are being written.
     unfinished: BTreeMap<Ts, Vec<CheckpointRows>>,
@@ -243,10 +245,10 @@ impl World {
                 effects_us: 0,
             })
             .collect();
-        self.storage.insert(
-            id,
-            StorageHost { node, scans, unfinished: BTreeMap::new(), writing: VecDeque::new(), began },
-        );
+        let (unfinished, writing) = (BTreeMap::new(), VecDeque::new());
+        let payloads =
+            Payloads::new(self.storage_disks.get(&id).map(|disk| disk.payloads.clone()).unwrap_or_default());
+        self.storage.insert(id, StorageHost { node, payloads, scans, unfinished, writing, began });
         self.storage_outputs(id, outputs).expect("who begins aborts no write");
     }
 
@@ -255,7 +257,10 @@ impl World {
         for processes in self.committed.values_mut() {
             processes.remove(&id);
         }
-        let Some(StorageHost { writing, .. }) = self.storage.remove(&id) else { return };
+        let Some(StorageHost { writing, payloads, .. }) = self.storage.remove(&id) else { return };
+        if let Some(random) = &mut self.staging {
+            self.storage_disks.entry(id).or_default().payloads = payloads.crash(random);
+        }
         for written in writing {
             if !self.random.one_in(3) {
                 return;
@@ -277,13 +282,16 @@ impl World {
         let (asking, began, asked) = (asking.node.core(), asked.began, asked.node.core());
         let durable = asked.watermarks(0).durable;
         let told = self.storage_disks.get(&from).map_or(Ts::ZERO, |disk| disk.told);
+        let later = self.replay.configs_since(asking.frontier());
+        let is_cut_off = later.iter().any(|(_, config)| config.is_suspected(from));
         let is_forgotten = |ts: &&Ts| {
             let was_durable = (began..=durable).contains(*ts) && self.replay.is_destination(to, **ts);
             **ts > told && asking.needs_votes(**ts) && was_durable && !asked.keeps_votes(**ts)
         };
         match missing.votes.iter().map(|(ts, _)| ts).find(is_forgotten) {
-            // Who has lost its place may still ask, until it begins again without data.
-            Some(ts) if self.replay.config().keepers_of_log().contains(&from) => {
+            // Who has lost its place may still ask, until it begins again without data; so may a life behind one that has
+            // found another, until it hears that it had been suspected.
+            Some(ts) if self.replay.config().keepers_of_log().contains(&from) && !is_cut_off => {
                 Err(format!("{to} has forgotten the votes about the write at {ts} that {from} needs"))
             }
             _ => Ok(()),
@@ -332,7 +340,8 @@ impl World {
         let config = self.replay.config();
         let incarnation = self.incarnation(id);
         let is_live = config.is_active(id) && !config.is_suspected(id);
-        let has_lost = reason.starts_with("no holder remains") || self.has_diverged(reason);
+        let is_damaged = reason.starts_with("no holder has an undamaged copy") && !self.damaged.is_empty();
+        let has_lost = reason.starts_with("no holder remains") || is_damaged || self.has_diverged(reason);
         // What a standby is to receive may be behind what is left of the log when it hears of it.
         let may_begin_anew = outdated && (!is_live || config.is_receiving(id));
         // Who has said that it has received something has it.
@@ -344,6 +353,7 @@ impl World {
         if outdated && let Some(disk) = self.storage_disks.get_mut(&id) {
             (disk.checkpoint, disk.outdated) = (None, true);
             disk.received.clear();
+            disk.payloads = MemoryFiles::default();
         }
         if has_lost {
             // It cannot go on, so what it alone has is lost, too.
@@ -396,13 +406,12 @@ impl World {
                         self.wake(id, shard);
                     }
                 }
-                Output::Payload(PayloadCommand::Expire(_)) => {}
+                Output::Payload(command) => self.tell_payloads(id, command),
                 Output::VoteLost(ts, range) => {
                     self.note([8, ts.0], || format!("{id}: the vote of {range} about {ts} is lost"));
                     self.replay.abort(ts, &self.statements)?;
                     self.check_commit(ts)?;
                 }
-                Output::Payload(command) => panic!("{id}: no payload is staged, but {command:?}"),
                 Output::Checkpoint(command) => self.write_checkpoint(id, command),
             }
         }
@@ -564,6 +573,9 @@ impl World {
         let config = self.replay.config();
         config.storage_processes().filter(|id| !config.is_suspected(*id)).all(|id| {
             self.storage.get(&id).is_some_and(|host| {
+                if host.payloads.keeps_any() {
+                    return false;
+                }
                 let marks = host.node.progress().watermarks;
                 last.is_some_and(|last| marks.durable >= last) && marks.executed == self.replay.ts()
             })

@@ -37,6 +37,7 @@ const FOUND_WITH: Options = Options {
     reshapes: 4,
     router_changes: 4,
     super_processes: false,
+    staging: false,
     trace: false,
 };
 
@@ -61,7 +62,9 @@ fn seeds_that_have_failed() {
     // A lease while the suspicion of its holder was on its way into the m-seq, and a checkpoint that was awaited from
     // somebody who had not executed it.
     for seed in [1_065, 4_006_967] {
-        if let Err(failure) = run(seed, Options { super_processes: false, ..Options::default() }) {
+        if let Err(failure) =
+            run(seed, Options { super_processes: false, staging: false, ..Options::default() })
+        {
             panic!("{failure}");
         }
     }
@@ -70,14 +73,18 @@ fn seeds_that_have_failed() {
 /// The first seed that shows a planted bug, and what it shows.
 fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
     plant(Some(bug));
-    let options = Options { super_processes: bug == Bug::LeaderForgotten, ..FOUND_WITH };
+    let options = Options {
+        super_processes: bug == Bug::LeaderForgotten,
+        staging: bug == Bug::StagedForAnotherConfig,
+        ..FOUND_WITH
+    };
     let found = (0..seeds).find_map(|seed| Some((seed, run(seed, options).err()?.reason)));
     plant(None);
     found
 }
 
 /// Every planted bug is caught within so many seeds.
-const PLANTED: [(Bug, u64); 16] = [
+const PLANTED: [(Bug, u64); 17] = [
     (Bug::SkippedConfirmation, 50),
     (Bug::ReorderedWindow, 5),
     (Bug::StaleConfig, 20),
@@ -94,6 +101,7 @@ const PLANTED: [(Bug, u64); 16] = [
     (Bug::ReceivedTooEarly, 100),
     (Bug::LeaderBeforeItsLog, 20),
     (Bug::LeaderForgotten, 100),
+    (Bug::StagedForAnotherConfig, 20),
 ];
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::Ts;
+use carousel_engine::{Ts, operation::PayloadId, position::KeyRange};
 
 use super::{
     Options, Report,
@@ -81,6 +81,7 @@ pub(super) enum Item {
         input: storage::node::Input,
     },
     CheckpointWritten(ProcessId),
+    Payloads(ProcessId),
     Submit(ProcessId),
     Fault,
     ChangeRouters,
@@ -106,6 +107,7 @@ impl Item {
             | Item::ConsensusTick(process)
             | Item::RouterDisk(process)
             | Item::CheckpointWritten(process)
+            | Item::Payloads(process)
             | Item::Submit(process)
             | Item::Scan { storage: process, .. } => Some(*process),
             Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Replaced(_) => None,
@@ -187,6 +189,10 @@ pub(super) struct World {
     checkpoints: Checkpoints,
     /// The last checkpoint before the one that ends the run.
     last_checkpoint: Option<Ts>,
+    /// Draws what is staged, where INSERTs are.
+    pub(super) staging: Option<Random>,
+    /// Parts of staged rows of which a file has been damaged somewhere.
+    pub(super) damaged: BTreeSet<(PayloadId, KeyRange)>,
     /// Messages are said again, out of turn.
     pub(super) strays: bool,
     /// Disks take so much longer.
@@ -232,6 +238,8 @@ impl World {
             wrong: None,
             checkpoints: Checkpoints::new(CheckpointPolicy { bytes: u64::MAX, interval_ms: 2_000 }, 0),
             last_checkpoint: None,
+            staging: None,
+            damaged: BTreeSet::new(),
             strays: false,
             disk_us: 0,
             report: Report::default(),
@@ -249,6 +257,8 @@ impl World {
             let supers = (1..=world.first_routers).map(ProcessId::super_process);
             world.lives.extend(supers.map(|process| (process, Life::default())));
         }
+        let mut random = Random::new(seed.rotate_left(16));
+        world.staging = (options.staging && random.one_in(2)).then_some(random);
         for process in world.processes() {
             world.start(process);
         }
@@ -532,6 +542,7 @@ impl World {
             Item::Scan { storage, shard } => self.scan(storage, shard),
             Item::Storage { to, input } => self.storage_input(to, input),
             Item::CheckpointWritten(process) => self.checkpoint_written(process),
+            Item::Payloads(process) => self.obey_payloads(process),
             Item::Submit(process) => self.submit(process),
             Item::Fault => self.fault(),
             Item::ChangeRouters => self.change_routers_somehow(),
@@ -667,6 +678,7 @@ impl World {
         text.push_str("undecided:");
         for (storage, host) in &self.storage {
             let _ = write!(text, " {storage}: {:?}", host.missing_votes().collect::<Vec<_>>());
+            let _ = write!(text, "{}", if host.payloads.keeps_any() { ", keeps staged rows" } else { "" });
         }
         text
     }
@@ -692,6 +704,10 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::Restarted { .. }
             | Wire::ReadsLost(_)
             | Wire::AskRows { .. }
+            | Wire::Stage(_)
+            | Wire::Staged { .. }
+            | Wire::FetchPart { .. }
+            | Wire::Part { .. }
             | Wire::Rows { .. }
     ) || matches!(wire, Wire::Deliver { deliveries, .. }
         if deliveries.iter().all(|delivery| delivery.message.id.is_ordered()))
