@@ -865,6 +865,7 @@ impl Core {
         self.note_what_has_come();
         self.migrate(migration::Event::Tick(now_ms));
         self.leave();
+        self.make_up_off_the_ring();
         self.ask_durable();
         if self.executed() == self.frontier && self.frontier > self.recovered {
             self.catching_up = false;

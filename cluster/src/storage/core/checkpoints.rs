@@ -21,6 +21,9 @@ use crate::{
     },
 };
 
+/// Who tries again by itself to write a checkpoint does so this often.
+const MAKE_UP_MS: u64 = 5_000;
+
 /// What a keyspace message moves here, which is kept on disk as it comes.
 #[derive(Debug)]
 pub(super) struct Keeping {
@@ -244,6 +247,7 @@ impl Core {
     pub(super) fn parts_ended(&mut self, keyspace: Ts, are_durable: bool) {
         if !are_durable {
             self.logged = self.logged.max(1);
+            self.moving.has_missed_a_checkpoint = true;
         } else if let Some(keeping) = self.keeping_of(keyspace) {
             keeping.stage = Stage::Durable;
             self.announce_parts();
@@ -373,6 +377,7 @@ impl Core {
     pub(super) fn checkpoint_failed(&mut self, ts: Ts) {
         // Another one is due, also when nothing is written any more.
         self.logged = self.logged.max(1);
+        self.moving.has_missed_a_checkpoint = true;
         if let Some(failed) = self.writing.take_if(|writing| writing.checkpoint.ts == ts) {
             self.cancel_reads_of(failed);
         }
@@ -413,6 +418,18 @@ impl Core {
         let is_free = !self.moving.is_waiting();
         if is_free && self.requested.is_empty() && self.moving.has_missed_a_checkpoint {
             self.request_checkpoint(self.delivered, false);
+        }
+    }
+
+    /// Who has left the ring, and may still have to send what it has received, hears of no checkpoint any more: when one has
+    /// failed it tries again by itself.
+    pub(super) fn make_up_off_the_ring(&mut self) {
+        if self.held.is_empty()
+            && self.writing.is_none()
+            && self.now_ms >= self.moving.made_up_ms + MAKE_UP_MS
+        {
+            self.moving.made_up_ms = self.now_ms;
+            self.make_up_for_a_checkpoint();
         }
     }
 

@@ -84,8 +84,10 @@ pub(super) struct Moving {
     taking: Taking,
     /// The checkpoint of this `Ts` says that this process holds nothing, and is to be given a place by the next message.
     pub(super) base: Ts,
-    /// A checkpoint has been ordered of everybody but those who receive.
+    /// A checkpoint has been ordered of everybody but those who receive, or could not be written.
     pub(super) has_missed_a_checkpoint: bool,
+    /// When one was last tried for that reason by who had left the ring.
+    pub(super) made_up_ms: u64,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
     pub(super) present: (Ts, Arc<Config>),
     /// It has asked to join: what it had is forgotten, and it does nothing until it begins without.
@@ -119,6 +121,7 @@ impl Moving {
             taking: Taking::default(),
             base: Ts::ZERO,
             has_missed_a_checkpoint: false,
+            made_up_ms: 0,
             present: (recovered.ts, options.config.clone()),
             joining: false,
             left: None,
