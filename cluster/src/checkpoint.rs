@@ -28,12 +28,12 @@ use crate::{
     config::Config,
     direct::{Direct, End},
     message::{MessageId, ProcessId},
-    payload::sync_dir,
     storage::{
         ballot::Ballot,
         core::{ContentHash, Recovered},
         migration::{Chunk, PartId},
     },
+    wal::sync_directory,
 };
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
@@ -231,14 +231,14 @@ impl Writer {
         file.write_all(&crc32fast::hash(&content).to_le_bytes())?;
         file.write_all(&content)?;
         file.sync_all()?;
-        sync_dir(&self.dir)?;
+        sync_directory(&self.dir)?;
         let complete = self.root.join(format!("{prefix}{}", ts.0));
         if complete.exists() {
             // The same checkpoint was written before: a replay has come to it again.
             fs::remove_dir_all(&complete)?;
         }
         fs::rename(&self.dir, &complete)?;
-        sync_dir(&self.root)
+        sync_directory(&self.root)
     }
 }
 

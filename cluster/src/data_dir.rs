@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::{embedded::StartError, payload::sync_dir};
+use crate::{embedded::StartError, wal::sync_directory};
 
 /// Format of the data directory.
 const FORMAT: u32 = 11;
@@ -67,7 +67,7 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
                 file.write_all(format!("format {FORMAT}\n{shape}\n").as_bytes())?;
                 file.sync_all()?;
                 fs::rename(&new, &path)?;
-                sync_dir(dir)
+                sync_directory(dir)
             };
             create().map_err(unusable(&path))?;
         }

@@ -25,7 +25,6 @@ use crate::{
     },
     message::{ProcessId, ProcessKind},
     network::Network,
-    payload::sync_dir,
     router::{RESERVE_BYTES, RouterHandle, State},
     routers::{
         Routers, removed,
@@ -34,6 +33,7 @@ use crate::{
     storage::{Progress, StorageHandle, next_incarnation},
     super_process::SuperProcess,
     transport::{TlsFiles, Transport, TransportOptions},
+    wal::sync_directory,
 };
 
 const INCARNATION: &str = "incarnation";
@@ -141,7 +141,7 @@ fn may_run(id: ProcessId, routers: &Routers) -> Result<(), StartError> {
 fn may_begin(id: ProcessId, data_dir: &Path) -> Result<(), StartError> {
     let path = data_dir.join(BEGUN);
     let begun = File::create_new(&path).and_then(|file| file.sync_all());
-    match begun.and_then(|()| sync_dir(data_dir)) {
+    match begun.and_then(|()| sync_directory(data_dir)) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(StartError::Options(format!(
             "{id} had the order of messages in memory only (durability = memory), and has lost it with its last start. \

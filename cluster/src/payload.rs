@@ -21,6 +21,7 @@ use carousel_engine::{
 
 use crate::{
     message::{StagedPart, StagedPayload},
+    wal::sync_directory,
     wire::StageChunk,
 };
 
@@ -299,8 +300,8 @@ impl Files for Directory {
     }
 
     fn sync(&mut self, payloads: &BTreeSet<PayloadId>) -> io::Result<()> {
-        payloads.iter().try_for_each(|payload| sync_dir(&self.dir_of(*payload)))?;
-        sync_dir(&self.dir)
+        payloads.iter().try_for_each(|payload| sync_directory(&self.dir_of(*payload)))?;
+        sync_directory(&self.dir)
     }
 
     fn remove(&mut self, payload: PayloadId) -> io::Result<()> {
@@ -309,11 +310,6 @@ impl Files for Directory {
             _ => Ok(()),
         }
     }
-}
-
-/// Makes the entries of a directory durable.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }
 
 fn parse_id(name: &str) -> Option<PayloadId> {

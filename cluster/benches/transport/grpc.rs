@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut, Bytes};
 use carousel_cluster::{
     message::ProcessId,
     network::{Envelope, Lane, Network},
-    wire::Wire,
+    wire::{self, Wire},
 };
 use futures::{Stream, StreamExt};
 use tokio::net::TcpListener;
@@ -123,35 +123,9 @@ fn pack(messages: &mut Vec<Envelope>) -> Vec<Bytes> {
     [bytes.into()].into_iter().chain(rows).collect()
 }
 
-/// Appends a message in postcard's form.
+/// Appends a message in postcard's form, as the transport does.
 pub(super) fn append(wire: &Wire, bytes: Vec<u8>) -> Vec<u8> {
-    postcard::serialize_with_flavor(wire, Appending(bytes)).expect("it can be serialised")
-}
-
-/// As the transport serialises.
-struct Appending(Vec<u8>);
-
-impl postcard::ser_flavors::Flavor for Appending {
-    type Output = Vec<u8>;
-
-    #[inline]
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    #[inline]
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        match bytes {
-            [byte] => self.0.push(*byte),
-            _ => self.0.extend_from_slice(bytes),
-        }
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.0)
-    }
+    wire::append(wire, bytes).expect("it can be serialised")
 }
 
 /// Messages are bytes.

@@ -34,7 +34,8 @@ use crate::{
     metering::StorageMeter,
     network::{Endpoint, Network},
     outbox::Outbox,
-    payload::{PayloadStore, sync_dir},
+    payload::PayloadStore,
+    wal::sync_directory,
     wire::{Watermarks, Wire},
 };
 
@@ -488,7 +489,7 @@ pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
     file.sync_all()?;
     fs::rename(&new, path)?;
     if let Some(dir) = path.parent() {
-        sync_dir(dir)?;
+        sync_directory(dir)?;
     }
     Ok(next)
 }

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 ///
 /// # Errors
 /// As the value's own `Serialize` fails.
-pub(crate) fn append(value: &impl Serialize, bytes: Vec<u8>) -> postcard::Result<Vec<u8>> {
+pub fn append(value: &impl Serialize, bytes: Vec<u8>) -> postcard::Result<Vec<u8>> {
     postcard::serialize_with_flavor(value, Appending(bytes))
 }
 
