@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What to do is decided by pure functions of the config and of what was heard when ([`FailureDetector`], [`Healer`],
-//! [`Checkpoints`], and [`Watch`] over them); this module is the shell that looks at the clock and submits. A super process speaks and hears
+//! [`Checkpoints`], and `watch` over them); this module is the shell that looks at the clock and submits. A super process speaks and hears
 //! through a [`Client`]. Each runs beside a router and acts only as long as that router leads, so that whoever cannot
 //! be reached from the lead router is suspected, and nobody else. If two act at a time it does no harm: a keyspace
 //! message that was planned against another config has no effect, and to suspect the suspected has none either.
