@@ -1021,12 +1021,13 @@ impl Core {
     }
 
     fn fail_ddl(&mut self) {
-        let changes: Vec<u64> = self
+        let mut changes: Vec<u64> = self
             .open
             .iter()
             .filter(|(_, open)| matches!(open.message.body, Body::Ddl(_) | Body::Configuration(_)))
             .map(|(sequence, _)| *sequence)
             .collect();
+        changes.sort_unstable();
         for sequence in changes {
             let error =
                 SqlError::new(SqlState::OUTCOME_UNKNOWN, "it is not known whether the change took effect");
