@@ -431,10 +431,12 @@ impl Core {
                         staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
                     self.payloads.insert(delivery.ts, (staged.id, holders.into_iter().collect()));
                 }
-                // Nobody inserts it, now or in a replay; and of its holders some may have left, who never tell that they
-                // are past it.
-                Some(staged) => self.effects.push(Effect::Forget(staged.id)),
-                None => {}
+                // Nobody inserts it, now or in a replay, unless it was ordered in time before; and of its holders some may
+                // have left, who never tell that they are past it.
+                Some(staged) if self.payloads.values().all(|(kept, _)| *kept != staged.id) => {
+                    self.effects.push(Effect::Forget(staged.id));
+                }
+                Some(_) | None => {}
             }
             self.pending.push_back(delivery);
         }

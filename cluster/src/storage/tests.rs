@@ -994,6 +994,12 @@ fn staged_rows_that_were_ordered_too_late_are_forgotten_at_once() {
         "s1 Forget(PayloadId { process: 1, incarnation: 1, sequence: 1 })
          s1 -> c1 ts=101 Stale",
     );
+    // Not those that have been inserted before: a replay needs them.
+    let mut scene = Scene::new(2);
+    scene.staged_insert(1, 99);
+    scene.trace.clear();
+    scene.staged_insert(1, 101);
+    scene.check("s1 -> c1 ts=101 Stale");
 }
 
 #[test]
