@@ -143,13 +143,11 @@ impl Shard {
         at.extend(self.precut.take().map_or(Vec::new(), |before| before.at));
         at.sort_unstable();
         at.dedup();
-        let mut tables: Vec<&Table> = self.tables.values().map(|table| &**table).collect();
-        tables.sort_unstable_by_key(|table| table.schema.id);
-        let slots = |table: &&Table| {
+        let slots = |table: &Table| {
             let id = table.schema.id;
             (0..table.segments.len() as u32).map(move |slot| (id, slot))
         };
-        let segments = tables.iter().flat_map(slots).collect();
+        let segments = self.tables.values().flat_map(|table| slots(table)).collect();
         self.precut = Some(Precut { at, segments, cutting: None, is_due: false });
     }
 

@@ -31,7 +31,6 @@ use crate::{
     primary_key::{Address, GONE},
     rider::Change,
     riders::Riders,
-    schema::TableId,
     segment::Segment,
     shard::Shard,
     table::Table,
@@ -110,14 +109,9 @@ impl Shard {
         if !self.recut_is_next() {
             return;
         }
-        let mut ids: Vec<TableId> = self.tables.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
-            let Some(table) = self.tables.get_mut(&id).filter(|table| !table.paused.is_empty()) else {
-                continue;
-            };
+        for (id, table) in self.tables.iter_mut().filter(|(_, table)| !table.paused.is_empty()) {
             if table.riding.is_empty() {
-                self.rotation.push_back(id);
+                self.rotation.push_back(*id);
             }
             table.resume_all();
         }

@@ -35,7 +35,6 @@ use std::{
 };
 
 use arrow::{array::ArrayRef, record_batch::RecordBatch};
-use hashbrown::HashMap;
 
 use crate::{
     error::{Result, SqlError, SqlState},
@@ -143,7 +142,8 @@ pub struct Shard {
     /// The ranges that operations name now: each is one piece or several.
     pub(crate) held: Vec<KeyRange>,
     options: Options,
-    pub(crate) tables: HashMap<TableId, Box<Table>>,
+    /// Ordered: what walks them has to be a function of the history.
+    pub(crate) tables: BTreeMap<TableId, Box<Table>>,
     /// Operations that have been admitted and are not finished.
     pub(crate) riders: Riders,
     pub(crate) inbox: VecDeque<OrderedOperation>,
@@ -196,7 +196,7 @@ impl Shard {
             pieces,
             held: ranges,
             options,
-            tables: HashMap::new(),
+            tables: BTreeMap::new(),
             riders: Riders::default(),
             inbox: VecDeque::new(),
             recuts: VecDeque::new(),
@@ -480,7 +480,7 @@ impl Shard {
         if self.drop_pieces() {
             return Progress::Busy;
         }
-        // Sorted, so that it is a function of the history; one segment is compacted at a time.
+        // One segment is compacted at a time.
         let mut ids: Vec<(bool, TableId)> =
             self.tables.iter().map(|(id, table)| (!table.is_compacting(), *id)).collect();
         ids.sort_unstable();
@@ -524,10 +524,7 @@ impl Shard {
 
     /// What is known of the tables' rows, in the order of the tables.
     pub fn statistics(&self) -> Vec<TableStatistics> {
-        let mut statistics: Vec<TableStatistics> =
-            self.tables.values().filter(|table| !table.dropped).map(|table| table.statistics()).collect();
-        statistics.sort_by_key(|statistics| statistics.table);
-        statistics
+        self.tables.values().filter(|table| !table.dropped).map(|table| table.statistics()).collect()
     }
 
     /// What the groups of a table's reads may take now, while it is taken out.
