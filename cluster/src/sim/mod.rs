@@ -88,7 +88,7 @@ impl Default for Options {
 /// What happened in a run that went well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Everything that happened, hashed: equal for equal seeds.
+    /// Everything that happened, hashed: equal for equal seeds. Of several runs: the sum of theirs.
     pub trace_hash: u64,
     /// Events.
     pub events: u64,
@@ -130,6 +130,7 @@ impl Report {
         let fewest =
             self.fewest.map_or(counts, |fewest| std::array::from_fn(|of| fewest[of].min(counts[of])));
         self.fewest = Some(fewest);
+        self.trace_hash = self.trace_hash.wrapping_add(other.trace_hash);
         self.events += other.events;
         self.operations += other.operations;
         self.router_changes += other.router_changes;

@@ -97,7 +97,8 @@ impl SimArgs {
         tell(&format!(
             "{} seeds in {:.1} s; those that went well (each with {operations} operations, {faults} faults and \
              {reconfigurations} reconfigurations or more): {} operations, {} answers, {} ordered messages, {} faults, \
-             {} reconfigurations ({} suspicions and {} changes by super processes), {} changes of the routers, {} checkpoints, {} events, {} s of simulated time",
+             {} reconfigurations ({} suspicions and {} changes by super processes), {} changes of the routers, \
+             {} checkpoints, {} events, {} s of simulated time; hash of their traces {:016x}",
             self.seeds,
             elapsed.as_secs_f64(),
             report.operations,
@@ -111,6 +112,7 @@ impl SimArgs {
             report.checkpoints,
             report.events,
             report.virtual_us / 1_000_000,
+            report.trace_hash,
         ));
     }
 }
