@@ -1,6 +1,6 @@
 //! Messages: what is ordered, and what identifies it.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use carousel_engine::{Few, TableId, TableSchema, Ts, operation::PayloadId, position::KeyRange};
 use serde::{Deserialize, Serialize};
@@ -203,6 +203,13 @@ pub struct StagedPayload {
     pub latest: Ts,
     /// The parts: which rows, who holds them, and their CRC-32.
     pub parts: Vec<StagedPart>,
+}
+
+impl StagedPayload {
+    /// Whoever holds a part of it.
+    pub fn holders(&self) -> BTreeSet<ProcessId> {
+        self.parts.iter().flat_map(|part| part.holders.iter().copied()).collect()
+    }
 }
 
 /// The rows of a payload that fall into one key range.

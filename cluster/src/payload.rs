@@ -31,13 +31,16 @@ const HEADER: usize = 12;
 /// Which chunk: its payload, its part, and its number there.
 pub type ChunkKey = (PayloadId, KeyRange, u32);
 
+/// How a chunk's file begins.
+pub type Header = [u8; HEADER];
+
 /// Where chunks lie, each in a file of its own: [`Directory`], or a simulated disk.
 pub trait Files {
     /// The payloads of which there are files, with the first bytes of each of those.
     ///
     /// # Errors
     /// When that cannot be read.
-    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<[u8; HEADER]>>>;
+    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>>;
 
     /// What is in a file; `None` when it is absent or unreadable.
     fn read(&self, key: ChunkKey) -> Option<Bytes>;
@@ -268,8 +271,8 @@ impl Directory {
 }
 
 impl Files for Directory {
-    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<[u8; HEADER]>>> {
-        let mut payloads: BTreeMap<PayloadId, Vec<[u8; HEADER]>> = BTreeMap::new();
+    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
+        let mut payloads: BTreeMap<PayloadId, Vec<Header>> = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let Some(id) = entry.file_name().to_str().and_then(parse_id) else { continue };
@@ -319,13 +322,13 @@ fn parse_id(name: &str) -> Option<PayloadId> {
     numbers.next().is_none().then_some(id)
 }
 
-fn read_header(path: &Path) -> io::Result<[u8; HEADER]> {
+fn read_header(path: &Path) -> io::Result<Header> {
     let mut header = [0; HEADER];
     File::open(path)?.read_exact(&mut header)?;
     Ok(header)
 }
 
-fn split_header(header: &[u8; HEADER]) -> (Ts, u32) {
+fn split_header(header: &Header) -> (Ts, u32) {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
     (Ts(u64::from_le_bytes([a, b, c, d, e, f, g, h])), u32::from_le_bytes([i, j, k, l]))
 }

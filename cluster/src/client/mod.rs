@@ -43,7 +43,10 @@ pub use self::{
     process::ClientOptions,
     stage::{Stager, staged_ranges},
 };
-pub(crate) use self::{stage::rows_within, staging::Staging};
+pub(crate) use self::{
+    stage::{chunk_of, rows_within},
+    staging::Staging,
+};
 use crate::{
     catalog::{Catalog, DdlEffect},
     config::Config,

@@ -93,23 +93,13 @@ impl Stager {
                 let message = format!("no live storage process holds key range {range}");
                 return Err(SqlError::new(SqlState::UNAVAILABLE, message));
             }
-            let rows = postcard::to_stdvec(&part)
-                .map_err(|e| SqlError::internal(format!("cannot serialise rows to be staged: {e}")))?;
-            let checksum = crc32fast::hash(&rows);
             let staged = self.parts.entry(range).or_insert_with(|| StagedPart {
                 range,
                 holders: holders.clone(),
                 checksums: Vec::new(),
             });
-            let chunk = StageChunk {
-                payload: self.id,
-                range,
-                chunk: staged.checksums.len() as u32,
-                rows: Bytes::from(rows),
-                checksum,
-                latest: self.latest,
-            };
-            staged.checksums.push(checksum);
+            let chunk = chunk_of(self.id, range, staged.checksums.len() as u32, &part, self.latest)?;
+            staged.checksums.push(chunk.checksum);
             let (done, receipt) = oneshot::channel();
             self.client.command(Command::Stage(StageCommand::Chunk { chunk, holders, done }))?;
             self.in_flight.push_back(receipt);
@@ -164,6 +154,20 @@ impl Drop for Stager {
 /// The key ranges of the INSERT that names a staged payload.
 pub fn staged_ranges(payload: &StagedPayload) -> Few<KeyRange> {
     payload.parts.iter().map(|part| part.range).collect()
+}
+
+/// Rows as a chunk of a payload's part, by its number there.
+pub(crate) fn chunk_of(
+    payload: PayloadId,
+    range: KeyRange,
+    chunk: u32,
+    rows: &RowBatch,
+    latest: Ts,
+) -> Result<StageChunk, SqlError> {
+    let rows = postcard::to_stdvec(rows)
+        .map_err(|e| SqlError::internal(format!("cannot serialise rows to be staged: {e}")))?;
+    let checksum = crc32fast::hash(&rows);
+    Ok(StageChunk { payload, range, chunk, rows: Bytes::from(rows), checksum, latest })
 }
 
 /// The rows of a batch whose positions lie in the range, in their order; `None` when there is none.

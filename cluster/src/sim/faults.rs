@@ -10,7 +10,6 @@ use crate::{
     config::{Change, Configuration, Membership},
     message::{Incarnation, ProcessId, ProcessKind},
     routers::change::RouterChange,
-    wire::Wire,
 };
 
 /// Routers at a time.
@@ -173,9 +172,7 @@ impl World {
         if self.random.one_in(2)
             && let Some(client) = self.some_client()
         {
-            let at = config.cuts(&keyspace);
-            ring.iter()
-                .for_each(|process| self.send(client, *process, Wire::Precut { request: 1, at: at.clone() }));
+            self.precut(client, &config, &keyspace);
         }
         self.configure(Configuration::Keyspace(keyspace))
     }
@@ -239,28 +236,26 @@ impl World {
 
     /// Some processes cannot reach the others, in both directions or in one.
     fn partition(&mut self) {
-        let all = self.processes();
         let mut sides: BTreeMap<ProcessId, bool> = BTreeMap::new();
         // Routers come first; a super process runs where its router does.
-        for process in &all {
-            let with_router = sides.get(&supers::beside(*process)).copied();
-            let side = match with_router.filter(|_| process.kind == ProcessKind::Super) {
-                Some(side) => side,
-                None => self.random.one_in(3),
+        for process in self.processes() {
+            let side = match process.kind {
+                ProcessKind::Super => sides[&supers::beside(process)],
+                _ => self.random.one_in(3),
             };
-            sides.insert(*process, side);
+            sides.insert(process, side);
         }
-        let side: Vec<bool> = all.iter().map(|process| sides[process]).collect();
         let asymmetric = self.random.one_in(3);
         let mut ways = Vec::new();
-        for (from, left) in all.iter().zip(&side) {
-            for (to, right) in all.iter().zip(&side) {
+        for (from, left) in &sides {
+            for (to, right) in &sides {
                 if *left && !*right || *right && !*left && !asymmetric {
                     ways.push((*from, *to));
                 }
             }
         }
-        let cut: Vec<ProcessId> = all.iter().zip(&side).filter(|(_, cut)| **cut).map(|(p, _)| *p).collect();
+        let cut: Vec<ProcessId> =
+            sides.iter().filter(|(_, cut)| **cut).map(|(process, _)| *process).collect();
         self.note([15, cut.len() as u64], || {
             format!("{cut:?} cannot reach the others{}", if asymmetric { ", but hear them" } else { "" })
         });

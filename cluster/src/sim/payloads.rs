@@ -21,14 +21,14 @@ use super::{
     world::{Item, Phase, World},
 };
 use crate::{
-    client::{Staging, rows_within},
+    client::{Staging, chunk_of, rows_within},
     message::{ProcessId, ReadIsolation, StagedPart, StagedPayload},
-    payload::{ChunkKey, Files, PayloadStore},
+    payload::{ChunkKey, Files, Header, PayloadStore},
     storage::{
         node::Input,
         payloads::{PayloadCommand, PayloadEvent, obey},
     },
-    wire::{StageChunk, Wire},
+    wire::Wire,
 };
 
 /// Files on a disk.
@@ -36,8 +36,8 @@ use crate::{
 pub(super) struct MemoryFiles(BTreeMap<ChunkKey, Bytes>);
 
 impl Files for MemoryFiles {
-    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<[u8; 12]>>> {
-        let mut payloads: BTreeMap<PayloadId, Vec<[u8; 12]>> = BTreeMap::new();
+    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
+        let mut payloads: BTreeMap<PayloadId, Vec<Header>> = BTreeMap::new();
         for ((payload, ..), file) in &self.0 {
             payloads.entry(*payload).or_default().extend(file.first_chunk());
         }
@@ -180,11 +180,9 @@ impl World {
                     positions: part.positions[first..end].to_vec(),
                     ordinals: part.ordinals[first..end].to_vec(),
                 };
-                let rows = postcard::to_stdvec(&some).map_err(|error| error.to_string())?;
-                let (chunk, checksum) = (checksums.len() as u32, crc32fast::hash(&rows));
-                checksums.push(checksum);
-                let rows = rows.into();
-                let chunk = StageChunk { payload, range, chunk, rows, checksum, latest };
+                let chunk = chunk_of(payload, range, checksums.len() as u32, &some, latest)
+                    .map_err(|error| error.to_string())?;
+                checksums.push(chunk.checksum);
                 chunks.push((chunk, holders.clone()));
             }
             parts.push(StagedPart { range, holders, checksums });
@@ -220,7 +218,9 @@ impl World {
 
     /// A client's config has changed: who is suspected gives no receipts.
     pub(super) fn restage(&mut self, id: ProcessId) -> Result<(), String> {
-        let Some(host) = self.clients.get_mut(&id) else { return Ok(()) };
+        let Some(host) = self.clients.get_mut(&id).filter(|host| host.stages.len() > 0) else {
+            return Ok(());
+        };
         let config = host.config();
         for sequence in host.stages.staging.reconfigured(&config) {
             self.chunk_is_staged(id, sequence)?;
@@ -245,9 +245,9 @@ impl World {
         let Some(stage) = host.stages.open.remove(&sequence) else { return };
         let payload = stage.payload.id;
         host.stages.staging.abandon(payload);
-        let holders: BTreeSet<ProcessId> =
-            stage.payload.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
-        holders.into_iter().for_each(|holder| self.send(id, holder, Wire::Abandon(payload)));
+        for holder in stage.payload.holders() {
+            self.send(id, holder, Wire::Abandon(payload));
+        }
     }
 
     /// When all chunks are on the disks of their holders, the rows can be inserted.

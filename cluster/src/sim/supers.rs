@@ -6,7 +6,7 @@ use super::{
     world::World,
 };
 use crate::{
-    config::{Change, Configuration, Membership},
+    config::{Change, Config, Configuration, Keyspace, Membership},
     message::{Body, ProcessId, ProcessKind, ReadIsolation},
     super_process::{Busy, CheckpointPolicy, Healer, Patience, Step, Watch, WatchOptions},
     wire::Wire,
@@ -67,13 +67,18 @@ impl World {
         let config = host.config();
         let Ok(keyspace) = config.plan(change) else { return Ok(()) };
         if self.random.one_in(2) {
-            let at = config.cuts(&keyspace);
-            for process in config.storage_processes() {
-                self.send(id, process, Wire::Precut { request: 1, at: at.clone() });
-            }
+            self.precut(id, &config, &keyspace);
         }
         self.report.healings += 1;
         self.ask_configuration(id, Configuration::Keyspace(keyspace))
+    }
+
+    /// Storage processes are to cut segments ahead of a change.
+    pub(super) fn precut(&mut self, from: ProcessId, config: &Config, keyspace: &Keyspace) {
+        let at = config.cuts(keyspace);
+        for process in config.storage_processes() {
+            self.send(from, process, Wire::Precut { request: 1, at: at.clone() });
+        }
     }
 
     /// What a super process would still have to do, were it as patient as can be: a suspected process that somebody could
@@ -87,6 +92,8 @@ impl World {
 impl ClientHost {
     /// What a super process does now; nothing for any other.
     fn watch(&mut self, now_ms: u64) -> Option<Vec<Step>> {
+        // Most hosts are clients.
+        self.watch.as_ref()?;
         let busy = Busy { change: self.waits_for_change(), checkpoint: self.waits_for_checkpoint() };
         let view = self.view();
         Some(self.watch.as_mut()?.look(now_ms, &view, busy))

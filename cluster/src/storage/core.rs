@@ -427,9 +427,8 @@ impl Core {
             match staged_insert(&delivery) {
                 Some(staged) if staged_in_time(&delivery, staged) => {
                     self.effects.push(Effect::Keep(staged.id));
-                    let holders: BTreeSet<ProcessId> =
-                        staged.parts.iter().flat_map(|part| part.holders.iter().copied()).collect();
-                    self.payloads.insert(delivery.ts, (staged.id, holders.into_iter().collect()));
+                    let holders = staged.holders().into_iter().collect();
+                    self.payloads.insert(delivery.ts, (staged.id, holders));
                 }
                 // Nobody inserts it, now or in a replay, unless it was ordered in time before; and of its holders some may
                 // have left, who never tell that they are past it.

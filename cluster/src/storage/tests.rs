@@ -74,6 +74,18 @@ impl Scene {
         scene
     }
 
+    /// Two processes that have committed a write.
+    fn behind_a_write() -> Scene {
+        let mut scene = Scene::new(2);
+        scene.arrive();
+        for number in 1..=2 {
+            scene.write(number, 2);
+            scene.executed(number, 2, Ok(1));
+        }
+        scene.arrive();
+        scene
+    }
+
     fn start(&mut self, number: u32, recovered: Recovered) {
         let id = ProcessId::storage(number);
         let options = CoreOptions {
@@ -254,6 +266,15 @@ impl Scene {
         self.handle(number, Event::Shard { shard: 0, effects });
     }
 
+    /// A process has read the rows of the first table for a checkpoint, and written them.
+    fn end_checkpoint(&mut self, number: u32, ts: u64) {
+        let read = |count| Ts(local(Ts(ts)).0 + count);
+        let executed = |ts| ShardEffect::Executed { ts, outcomes: Default::default() };
+        let effects = vec![executed(read(1)), executed(read(2))];
+        self.handle(number, Event::Shard { shard: 0, effects });
+        self.handle(number, Event::CheckpointDone { ts: Ts(ts) });
+    }
+
     /// All wires between storage processes arrive.
     fn arrive(&mut self) {
         while !self.wires.is_empty() {
@@ -345,22 +366,11 @@ fn a_write_aborts_everywhere_when_one_range_fails() {
 
 #[test]
 fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
-    let mut scene = Scene::new(2);
-    scene.arrive();
-    for number in 1..=2 {
-        scene.write(number, 2);
-        scene.executed(number, 2, Ok(1));
-    }
-    scene.arrive();
+    let mut scene = Scene::behind_a_write();
     // s2 is durable past the write, s1 is not, so s2 keeps its votes, also in the checkpoint.
     scene.deliver(2, 3, Body::Checkpoint);
     scene.trace.clear();
-    let effects = vec![
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Default::default() },
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Default::default() },
-    ];
-    scene.handle(2, Event::Shard { shard: 0, effects });
-    scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
+    scene.end_checkpoint(2, 3);
     scene.check(
         "s2 completes checkpoint ts=3 with 1 ballots
          s2 -> s1 durable ts=3",
@@ -391,23 +401,9 @@ fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
 
 #[test]
 fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
-    let mut catalog = Catalog::default();
-    let ddl = Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false };
-    catalog.apply(Ts(1), &ddl).expect("the name is free");
-    let mut scene = Scene::new(2);
-    scene.arrive();
-    for number in 1..=2 {
-        scene.write(number, 2);
-        scene.executed(number, 2, Ok(1));
-    }
-    scene.arrive();
+    let mut scene = Scene::behind_a_write();
     scene.deliver(2, 3, Body::Checkpoint);
-    let effects = vec![
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 1), outcomes: Default::default() },
-        ShardEffect::Executed { ts: Ts(local(Ts(3)).0 + 2), outcomes: Default::default() },
-    ];
-    scene.handle(2, Event::Shard { shard: 0, effects });
-    scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
+    scene.end_checkpoint(2, 3);
     let missing = MissingVotes { heard: Ts::ZERO, question: 1, votes: vec![(Ts(2), vec![scene.range(2)])] };
     let ask = || Event::AskVotes { from: ProcessId::storage(1), missing: missing.clone() };
     scene.trace.clear();
@@ -422,19 +418,9 @@ fn votes_are_kept_until_every_holder_is_durable_past_the_write() {
 /// Who has left the ring makes no more checkpoints, and what the others say may be lost.
 #[test]
 fn those_whom_votes_are_kept_for_are_asked_how_far_they_are_durable() {
-    let mut scene = Scene::new(2);
-    scene.arrive();
-    for number in 1..=2 {
-        scene.write(number, 2);
-        scene.executed(number, 2, Ok(1));
-    }
-    scene.arrive();
+    let mut scene = Scene::behind_a_write();
     scene.deliver(2, 3, Body::Checkpoint);
-    let time = |read| Ts(local(Ts(3)).0 + read);
-    let executed = |ts| ShardEffect::Executed { ts, outcomes: Default::default() };
-    let effects = vec![executed(time(1)), executed(time(2))];
-    scene.handle(2, Event::Shard { shard: 0, effects });
-    scene.handle(2, Event::CheckpointDone { ts: Ts(3) });
+    scene.end_checkpoint(2, 3);
     scene.wires.clear();
     scene.trace.clear();
     scene.handle(2, Event::Tick(4_000));
