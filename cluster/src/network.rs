@@ -64,6 +64,7 @@ impl Wire {
             | Wire::ChangeRouters { .. }
             | Wire::RoutersChanged { .. }
             | Wire::SubscribeRefused { .. }
+            | Wire::Outlived { .. }
             | Wire::LogLost { .. }
             | Wire::Votes { .. }
             | Wire::AskVotes(_)

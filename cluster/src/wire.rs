@@ -83,6 +83,8 @@ pub enum Wire {
     Subscribe {
         /// The subscriber's incarnation.
         incarnation: Incarnation,
+        /// Of a storage process: drawn for the directory in which its lives are counted. 0 for others.
+        directory: u64,
         /// Everything up to here has been delivered. `None` for a process that has nothing to go on from and needs
         /// nothing of what was ordered before (a new client or standby, a client that was refused): the stream begins
         /// with the present catalog.
@@ -122,6 +124,14 @@ pub enum Wire {
         incarnation: Incarnation,
         /// Streams can begin here or later.
         purged: Ts,
+    },
+    /// Router to storage process: it has another directory than a life that has been heard of. That one's copies are lost: it has
+    /// to begin anew as a life behind that one, without data.
+    Outlived {
+        /// The incarnation that said something.
+        incarnation: Incarnation,
+        /// The newest one that has been heard of.
+        newest: Incarnation,
     },
     /// Router to application process: the m-seq ends at `last`, before what the subscriber has. It is the leader that
     /// says so, after it has proved that it leads: the routers have lost messages that had been acknowledged.

@@ -368,7 +368,7 @@ impl Core {
             self.sent = 0;
             self.changes.forget_sent();
             let after = self.follows.then_some(self.frontier);
-            let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, after };
+            let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, directory: 0, after };
             self.effects.push(Effect::Send(self.link.router(), subscribe));
         }
         if self.link.is_open(self.link.router()) {

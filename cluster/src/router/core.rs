@@ -350,8 +350,8 @@ struct Leading {
     queue_bytes: usize,
     in_flight: Option<u64>,
     streams: BTreeMap<ProcessId, Stream>,
-    /// Clients whose subscription waits until they have joined.
-    joining: BTreeMap<ProcessId, (Incarnation, Option<Ts>)>,
+    /// Clients whose subscription waits until they have joined, and storage processes whose waits until their life is known.
+    joining: BTreeMap<ProcessId, (Incarnation, u64, Option<Ts>)>,
     /// Subscribers that are ahead of the m-seq.
     ahead: BTreeMap<ProcessId, Ahead>,
     watermarks: BTreeMap<ProcessId, Watermarks>,
@@ -558,7 +558,9 @@ impl Core {
         match wire {
             Wire::Route(messages) => self.route(from, messages),
             Wire::Read { messages, seen } => self.read(from, messages, seen),
-            Wire::Subscribe { incarnation, after } => self.subscribe(from, incarnation, after),
+            Wire::Subscribe { incarnation, directory, after } => {
+                self.subscribe(from, incarnation, directory, after)
+            }
             Wire::Leave { incarnation } if from.kind.joins_by_subscribing() => {
                 if let Role::Leading(leading) = &mut self.role {
                     leading.enqueue(Command::Leave(from, incarnation));
@@ -624,6 +626,9 @@ impl Core {
     }
 
     fn route(&mut self, from: ProcessId, messages: Vec<Arc<Message>>) {
+        if messages.first().is_some_and(|first| self.is_outlived(from, first.id.incarnation, None)) {
+            return;
+        }
         let Role::Leading(leading) = &mut self.role else { return };
         let Some(messages) = leading.leases.behind_held(from, messages) else { return };
         let last = self.mseq.last(from);
@@ -735,7 +740,10 @@ impl Core {
         by_submitter.into_iter().for_each(|(to, reads)| self.send(to, Wire::ReadsLost(reads)));
     }
 
-    fn subscribe(&mut self, from: ProcessId, incarnation: Incarnation, after: Option<Ts>) {
+    fn subscribe(&mut self, from: ProcessId, incarnation: Incarnation, directory: u64, after: Option<Ts>) {
+        if self.is_outlived(from, incarnation, Some(directory)) {
+            return;
+        }
         let Role::Leading(leading) = &mut self.role else { return };
         if leading.streams.get(&from).is_some_and(|stream| stream.incarnation > incarnation) {
             return;
@@ -746,7 +754,7 @@ impl Core {
                 tracing::debug!(router = %self.id, %from, incarnation, "an earlier life subscribes");
                 return;
             }
-            leading.joining.insert(from, (incarnation, after));
+            leading.joining.insert(from, (incarnation, directory, after));
             leading.enqueue(Command::Join(from, incarnation));
             return;
         }
@@ -762,7 +770,24 @@ impl Core {
             }
             return;
         }
+        if from.kind == ProcessKind::Storage && !self.mseq.lives(from, incarnation, directory) {
+            leading.joining.insert(from, (incarnation, directory, after));
+            leading.enqueue(Command::Live(from, incarnation, directory));
+            return;
+        }
         self.open(from, incarnation, after);
+    }
+
+    /// Whether a storage process has lost its directory: it is told. It counts its lives anew, so that nobody listens to it, and
+    /// others do not keep for it any more what it had before.
+    fn is_outlived(&mut self, from: ProcessId, incarnation: Incarnation, directory: Option<u64>) -> bool {
+        if from.kind != ProcessKind::Storage || planted(Bug::LostDirectoryTrusted) {
+            return false;
+        }
+        let Some(newest) = self.mseq.outlived(from, incarnation, directory) else { return false };
+        tracing::warn!(router = %self.id, %from, incarnation, newest, "a storage process has lost its directory");
+        self.send(from, Wire::Outlived { incarnation, newest });
+        true
     }
 
     /// Begins a subscription's stream.
@@ -963,8 +988,11 @@ impl Core {
                         Role::Leading(leading) => leading.joining.remove(&client),
                         Role::Following(_) => None,
                     };
-                    if let Some((_, after)) = waits.filter(|(subscribed, _)| *subscribed == incarnation) {
-                        self.open(client, incarnation, after);
+                    if let Some((_, directory, after)) =
+                        waits.filter(|(subscribed, ..)| *subscribed == incarnation)
+                    {
+                        // A storage process may have lost its place meanwhile.
+                        self.subscribe(client, incarnation, directory, after);
                     }
                 }
                 Learned::Truncate(ts) => self.effects.push(Effect::Truncate(ts)),

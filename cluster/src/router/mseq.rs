@@ -31,6 +31,8 @@ pub enum Command {
     Message(Arc<Message>),
     /// An incarnation of a client process becomes part of the system.
     Join(ProcessId, Incarnation),
+    /// An incarnation of a storage process, counted in this directory, subscribes for the first time.
+    Live(ProcessId, Incarnation, u64),
     /// An incarnation of a client process leaves the system.
     Leave(ProcessId, Incarnation),
     /// Every storage process is durable up to here: the log before is not needed any more.
@@ -74,7 +76,7 @@ pub enum Learned {
         /// First sequence number of this incarnation that is not in the m-seq.
         expected: u64,
     },
-    /// A client process has joined.
+    /// A client process has joined, or a storage process has begun a life.
     Joined(ProcessId, Incarnation),
     /// The log up to here is not needed any more.
     Truncate(Ts),
@@ -116,6 +118,9 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
+    /// The newest incarnation of each storage process that has subscribed, and the directory in which it was counted. Whoever
+    /// comes with another one, because that has been lost, is told.
+    lives: BTreeMap<ProcessId, (Incarnation, u64)>,
     /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that:
     /// what is ordered behind it concerns them.
     /// Those that have received nothing of what they hold since have a place before each message by which they were to receive
@@ -135,6 +140,7 @@ impl MSeq {
             catalog: Arc::default(),
             submitters: BTreeMap::new(),
             joined: BTreeMap::new(),
+            lives: BTreeMap::new(),
             placed: BTreeMap::new(),
             truncated: Ts::ZERO,
             routers: Arc::default(),
@@ -203,6 +209,28 @@ impl MSeq {
         self.joined.get(&process).copied()
     }
 
+    /// Whether this life of a storage process is the last that has subscribed.
+    pub fn lives(&self, process: ProcessId, incarnation: Incarnation, directory: u64) -> bool {
+        self.lives.get(&process) == Some(&(incarnation, directory))
+    }
+
+    /// The newest incarnation of a storage process that has subscribed or joined, if it is not for this one to go on from there:
+    /// it is an earlier one, or its directory, if that is known, is another, and it has not joined without data.
+    pub fn outlived(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        directory: Option<u64>,
+    ) -> Option<Incarnation> {
+        let joined = self.joined.get(&process).map(|(joined, _)| *joined);
+        let lived = self.lives.get(&process).copied();
+        let newest = lived.map(|(lived, _)| lived).max(joined)?;
+        let has_lost = lived.zip(directory).is_some_and(|((lived, before), now)| {
+            before != now && (incarnation <= lived || joined != Some(incarnation))
+        });
+        (newest > incarnation || has_lost).then_some(newest)
+    }
+
     /// Up to where the log is not needed any more.
     pub fn truncated(&self) -> Ts {
         self.truncated
@@ -225,6 +253,13 @@ impl MSeq {
                     self.configs.push(self.ts, Arc::new(config));
                 }
                 Learned::Joined(*client, *incarnation)
+            }
+            Command::Live(process, incarnation, directory) => {
+                if self.outlived(*process, *incarnation, Some(*directory)).is_some() {
+                    return Learned::Nothing;
+                }
+                self.lives.insert(*process, (*incarnation, *directory));
+                Learned::Joined(*process, *incarnation)
             }
             Command::Leave(client, incarnation) => {
                 if self.joined.get(client).is_none_or(|(last, _)| last != incarnation) {

@@ -160,7 +160,7 @@ pub(super) async fn follow_and_confirm(
             return Ok(received);
         }
         if !subscribed {
-            let subscribe = Wire::Subscribe { incarnation, after: Some(last) };
+            let subscribe = Wire::Subscribe { incarnation, directory: 1, after: Some(last) };
             if sender.send(router.current(), subscribe).await.is_err() {
                 router.next(None);
                 tokio::time::sleep(PAUSE).await;

@@ -233,7 +233,8 @@ impl Simulation {
     fn subscribe(&mut self, id: ProcessId, router: usize) {
         let storage = self.storage.get_mut(&id).expect("it exists");
         storage.router = router;
-        let wire = Wire::Subscribe { incarnation: storage.incarnation, after: Some(storage.after) };
+        let (incarnation, after) = (storage.incarnation, Some(storage.after));
+        let wire = Wire::Subscribe { incarnation, directory: 1, after };
         self.push(id, router_id(router), wire);
     }
 
@@ -277,6 +278,8 @@ impl Simulation {
                         storage.after = storage.after.max(frontier);
                     }
                     Wire::Deliver { .. } => {}
+                    // To a subscription of an earlier life that came late.
+                    Wire::Outlived { incarnation, .. } if incarnation < storage.incarnation => {}
                     Wire::NotLeader { leader } => {
                         let router = leader.map_or(storage.router, |leader| leader.number as usize - 1);
                         self.subscribe(to, router);

@@ -227,7 +227,7 @@ async fn a_slow_subscriber_holds_up_nobody() {
         let (network, members) = (cluster.network.clone(), cluster.members.clone());
         // s1 subscribes and then does not look at its mailbox.
         let mut slow = network.join(ProcessId::storage(1));
-        let subscribe = Wire::Subscribe { incarnation: 1, after: Some(Ts::ZERO) };
+        let subscribe = Wire::Subscribe { incarnation: 1, directory: 1, after: Some(Ts::ZERO) };
         slow.sender().send(ProcessId::router(1), subscribe).await.expect("the router is there");
         const COUNT: u64 = 3000;
         let client = ProcessId::client(1);
@@ -394,7 +394,7 @@ async fn a_restart_is_another_leadership() {
         let mut storage = (storage.sender(), storage);
         let mut leaderships = BTreeSet::new();
         for _ in 0..3 {
-            let subscribe = Wire::Subscribe { incarnation: 1, after: Some(Ts::ZERO) };
+            let subscribe = Wire::Subscribe { incarnation: 1, directory: 1, after: Some(Ts::ZERO) };
             storage.0.send(ProcessId::router(1), subscribe).await.expect("the router is there");
             let leadership = loop {
                 match storage.1.recv().await {

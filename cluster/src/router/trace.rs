@@ -24,6 +24,8 @@ const R2: ProcessId = ProcessId::router(2);
 const S1: ProcessId = ProcessId::storage(1);
 const S2: ProcessId = ProcessId::storage(2);
 const S3: ProcessId = ProcessId::storage(3);
+/// That of storage processes.
+const DIRECTORY: u64 = 7;
 const C1: ProcessId = ProcessId::client(1);
 const C2: ProcessId = ProcessId::client(2);
 
@@ -44,6 +46,15 @@ struct Scenario {
     trace: String,
 }
 
+/// The m-seq that scenarios begin with: all storage processes are in their first lives.
+fn beginning(config: &Config) -> MSeq {
+    let mut mseq = MSeq::new(config.clone());
+    mseq.learn(&Batch(
+        config.storage_processes().map(|process| Command::Live(process, 1, DIRECTORY)).collect(),
+    ));
+    mseq
+}
+
 fn name(id: MessageId) -> String {
     match id.is_ordered() {
         true => format!("{}.{}#{}", id.submitter, id.incarnation, id.sequence),
@@ -53,7 +64,7 @@ fn name(id: MessageId) -> String {
 
 impl Scenario {
     fn new(config: Config, limits: Limits) -> Self {
-        let mseq = MSeq::new(config.clone());
+        let mseq = beginning(&config);
         let router = |id| {
             let core = Core::new(id, mseq.clone(), limits.clone());
             (id, Router { core, mseq: mseq.clone(), learned: 0, proposed: None })
@@ -86,7 +97,7 @@ impl Scenario {
                 let names: Vec<_> = reads.iter().map(|id| name(*id)).collect();
                 format!("lost {}", names.join(" "))
             }
-            Wire::Subscribe { incarnation, after } => {
+            Wire::Subscribe { incarnation, after, .. } => {
                 let after = after.map_or("nothing".into(), |after| after.to_string());
                 format!("subscribe incarnation={incarnation} after={after}")
             }
@@ -114,6 +125,9 @@ impl Scenario {
             Wire::NotLeader { leader: None } => "not leader, nobody is".into(),
             Wire::Confirm(watermarks) => format!("confirm durable={}", watermarks.durable),
             Wire::SubscribeRefused { purged, .. } => format!("refused, the log begins after {purged}"),
+            Wire::Outlived { incarnation, newest } => {
+                format!("incarnation={incarnation} has not the directory of {newest}")
+            }
             other => format!("{other:?}"),
         }
     }
@@ -131,6 +145,7 @@ impl Scenario {
                 let names = batch.0.iter().map(|command| match command {
                     Command::Message(message) => name(message.id),
                     Command::Join(client, incarnation) => format!("join {client}.{incarnation}"),
+                    Command::Live(process, incarnation, _) => format!("life {process}.{incarnation}"),
                     Command::Leave(client, incarnation) => format!("leave {client}.{incarnation}"),
                     Command::Truncate(ts) => format!("truncate {ts}"),
                 });
@@ -166,7 +181,7 @@ impl Scenario {
     }
 
     fn read(&self, at: ProcessId, to: ProcessId, after: Ts) -> (Vec<Delivery>, Ts) {
-        let mut mseq = MSeq::new(self.config.clone());
+        let mut mseq = beginning(&self.config);
         let mut deliveries = Vec::new();
         for batch in &self.log[..self.routers[&at].learned] {
             for learned in mseq.learn(batch) {
@@ -221,7 +236,7 @@ impl Scenario {
     /// A router ends and begins anew with an empty memory; what was agreed on is still in its log.
     fn crash(&mut self, at: ProcessId) {
         writeln!(self.trace, "[{at} crashes]").expect("text");
-        let mseq = MSeq::new(self.config.clone());
+        let mseq = beginning(&self.config);
         let core = Core::new(at, mseq.clone(), Limits::default());
         self.routers.insert(at, Router { core, mseq, learned: 0, proposed: None });
     }
@@ -233,12 +248,13 @@ impl Scenario {
     }
 
     fn subscribe(&mut self, from: ProcessId, to: ProcessId, incarnation: Incarnation, after: u64) {
-        self.send(from, to, Wire::Subscribe { incarnation, after: Some(Ts(after)) });
+        let after = Some(Ts(after));
+        self.send(from, to, Wire::Subscribe { incarnation, directory: DIRECTORY, after });
     }
 
     /// A client that has nothing subscribes.
     fn begin(&mut self, client: ProcessId, to: ProcessId) {
-        self.send(client, to, Wire::Subscribe { incarnation: 1, after: None });
+        self.send(client, to, Wire::Subscribe { incarnation: 1, directory: 0, after: None });
     }
 }
 
@@ -426,12 +442,45 @@ fn a_restarted_storage_process_continues_its_stream() {
     scenario.agree(R1, &[R1]);
     scenario.note("s1 restarts from a checkpoint at 2");
     scenario.subscribe(S1, R1, 2, 2);
+    scenario.agree(R1, &[R1]);
     scenario.note("a late subscription of its earlier life has no effect");
     scenario.subscribe(S1, R1, 1, 4);
     scenario.send(C1, R1, route([write_at(C1, 5, 7)]));
     scenario.agree(R1, &[R1]);
     scenario.note("s3 does not hold range a: only the frontier moves");
     scenario.subscribe(S3, R1, 1, 4);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn a_storage_process_that_has_lost_its_directory_is_told() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.leads(R1);
+    scenario.subscribe(S1, R1, 3, 0);
+    scenario.note("the next leader knows, too");
+    scenario.agree(R1, &[R1, R2]);
+    scenario.leads(R2);
+    scenario.note(
+        "s1 has lost its directory; also when it has been started again so often that its count has passed",
+    );
+    let subscribe = |incarnation| Wire::Subscribe { incarnation, directory: 9, after: Some(Ts::ZERO) };
+    for incarnation in [1, 3, 4] {
+        scenario.send(S1, R2, subscribe(incarnation));
+    }
+    scenario.note("nor can it ask for a place before it counts on");
+    let join = |incarnation| {
+        let join = Membership::Join { process: S1, incarnation, address: None };
+        testing::configuration(S1, incarnation, 1, Configuration::Membership(join))
+    };
+    scenario.send(S1, R2, route([join(2)]));
+    scenario.note("it joins without data");
+    scenario.send(S1, R2, route([join(5)]));
+    scenario.agree(R2, &[R2]);
+    scenario.send(S1, R2, Wire::Subscribe { incarnation: 5, directory: 9, after: None });
+    scenario.agree(R2, &[R2]);
+    scenario.note("the next life goes on from there");
+    scenario.send(S1, R2, subscribe(6));
+    scenario.agree(R2, &[R2]);
     insta::assert_snapshot!(scenario.trace);
 }
 

@@ -49,7 +49,8 @@ impl World {
         let any = self.random.pick(&all);
         match self.random.below(100) {
             0..14 => self.crash_one(ProcessKind::Router),
-            14..30 => self.crash_one(ProcessKind::Storage),
+            14..28 => self.crash_one(ProcessKind::Storage),
+            28..30 => self.lose_directory(),
             30..33 => self.crash_one(ProcessKind::Client),
             33..36 => {
                 let others = [ProcessKind::Client, ProcessKind::Super];
@@ -222,6 +223,15 @@ impl World {
         let of_kind = self.of_kind(kind);
         if let Some(process) = self.random.pick(&of_kind) {
             self.crash_and_restart(process);
+        }
+    }
+
+    /// A storage process that is not the only holder of anything loses its directory.
+    fn lose_directory(&mut self) {
+        let storage = self.of_kind(ProcessKind::Storage);
+        if let Some(process) = self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
+            self.crash_and_restart(process);
+            self.lose_disk(process);
         }
     }
 

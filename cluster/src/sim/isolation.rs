@@ -24,7 +24,7 @@ use crate::{
     },
     storage::{
         core::{Core as StorageCore, CoreOptions, Recovered},
-        node::{Input, Node, Output},
+        node::{Input, Life, Node, Output},
         scan::Scan,
     },
     wire::{AnswerPart, Wire},
@@ -134,7 +134,8 @@ impl Scene {
                 running: 64,
             };
             let core = StorageCore::new(options, Recovered::default());
-            let mut node = Node::new(id, 1, None, 1, vec![R1, R2], core, false);
+            let mut node =
+                Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, vec![R1, R2], core, false);
             let outputs = node.begin();
             let shard = Shard::new(0, 1, scene.config.held(id), ShardOptions::default());
             scene.storage.insert(id, (node, Scan::new(shard)));

@@ -38,7 +38,7 @@ use crate::{
         checkpointer::{CheckpointCommand, CheckpointOutcome},
         core::{Core, CoreOptions, Recovered, global, held_by, local},
         migration::{Chunk, PartId},
-        node::{Input, Node, Output},
+        node::{Input, Life, Node, Output},
         scan::{Scan, ShardCommand},
     },
     super_process::Heartbeat,
@@ -125,6 +125,10 @@ pub(super) struct StorageDisk {
     outdated: bool,
     /// Up to where it has told others that it needs no votes: it is durable there, or has left the ring without any need.
     told: Ts,
+    /// How many the process has lost before this one.
+    number: u64,
+    /// It has not joined since it has lost the last one.
+    is_another: bool,
 }
 
 struct ScanHost {
@@ -220,6 +224,7 @@ impl World {
             }
         };
         let disk = self.storage_disks.entry(id).or_default();
+        let number = disk.number;
         disk.received.retain(|received| !joins && received.recovered.ts > recovered.ts);
         let kept = disk.received.iter().map(|received| &received.recovered);
         recovered.kept = kept.map(|recovered| (recovered.ts, recovered.ballots.clone())).collect();
@@ -234,7 +239,8 @@ impl World {
         };
         let core = Core::new(core_options, recovered);
         let routers = self.of_kind(ProcessKind::Router);
-        let mut node = Node::new(id, incarnation, None, scans.len(), routers, core, joins);
+        let mut node =
+            Node::new(Life { id, incarnation, directory: number }, None, scans.len(), routers, core, joins);
         let outputs = node.begin();
         let scans = scans
             .into_iter()
@@ -266,6 +272,16 @@ impl World {
                 return;
             }
             self.storage_disks.entry(id).or_default().keep(written);
+        }
+    }
+
+    /// The directory of a process that is down is lost.
+    pub(super) fn lose_disk(&mut self, id: ProcessId) {
+        self.note([7, 1], || format!("{id} loses its directory"));
+        let disk = self.storage_disks.entry(id).or_default();
+        *disk = StorageDisk { number: disk.number + 1, is_another: true, ..StorageDisk::default() };
+        if let Some(life) = self.lives.get_mut(&id) {
+            life.forgotten = life.number;
         }
     }
 
@@ -314,9 +330,12 @@ impl World {
         let (before, memory) = (host.node.frontier(), host.memory());
         let outputs = host.node.handle(input, memory);
         let (after, stopped) = (host.node.frontier(), host.node.stopped().map(str::to_string));
-        let outdated = host.node.is_outdated();
+        let (outdated, outlived) = (host.node.is_outdated(), host.node.outlived());
         if joined == Some(after) {
             host.began = Ts(after.0 + 1);
+            if let Some(disk) = self.storage_disks.get_mut(&id) {
+                disk.is_another = false;
+            }
             // Who begins without data has given up what it had committed.
             let core = host.node.core();
             for (_, processes) in self.committed.iter_mut().filter(|(ts, _)| !core.keeps_votes(**ts)) {
@@ -328,14 +347,20 @@ impl World {
         }
         self.storage_outputs(id, outputs)?;
         if let Some(reason) = stopped {
-            self.storage_stopped(id, &reason, outdated)?;
+            self.storage_stopped(id, &reason, outdated, outlived)?;
         }
         Ok(())
     }
 
     /// A storage process has stopped itself: because it is suspected, what it has is outdated, or the copies are gone that
     /// it was to receive.
-    fn storage_stopped(&mut self, id: ProcessId, reason: &str, outdated: bool) -> Result<(), String> {
+    fn storage_stopped(
+        &mut self,
+        id: ProcessId,
+        reason: &str,
+        outdated: bool,
+        outlived: Option<Incarnation>,
+    ) -> Result<(), String> {
         self.note([7, 0], || format!("{id} stops: {reason}"));
         let config = self.replay.config();
         let incarnation = self.incarnation(id);
@@ -343,7 +368,9 @@ impl World {
         let is_damaged = reason.starts_with("no holder has an undamaged copy") && !self.damaged.is_empty();
         let has_lost = reason.starts_with("no holder remains") || is_damaged || self.has_diverged(reason);
         // What a standby is to receive may be behind what is left of the log when it hears of it.
-        let may_begin_anew = outdated && (!is_live || config.is_receiving(id));
+        let is_another =
+            outlived.is_some() && self.storage_disks.get(&id).is_some_and(|disk| disk.is_another);
+        let may_begin_anew = outdated && (!is_live || config.is_receiving(id) || is_another);
         // Who has said that it has received something has it.
         let has_received = is_live && reason.starts_with("no holder remains") && !config.is_receiving(id);
         if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) || has_received {
@@ -354,6 +381,9 @@ impl World {
             (disk.checkpoint, disk.outdated) = (None, true);
             disk.received.clear();
             disk.payloads = MemoryFiles::default();
+        }
+        if let Some((newest, life)) = outlived.zip(self.lives.get_mut(&id)) {
+            life.forgotten = life.number - newest;
         }
         if has_lost {
             // It cannot go on, so what it alone has is lost, too.

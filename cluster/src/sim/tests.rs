@@ -95,7 +95,7 @@ fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// Every planted bug is caught within so many seeds.
-const PLANTED: [(Bug, u64); 17] = [
+const PLANTED: [(Bug, u64); 18] = [
     (Bug::SkippedConfirmation, 50),
     (Bug::ReorderedWindow, 5),
     (Bug::StaleConfig, 20),
@@ -109,10 +109,11 @@ const PLANTED: [(Bug, u64); 17] = [
     (Bug::VotesForgottenTooEarly, 100),
     (Bug::AheadOfTheCopy, 20),
     (Bug::CopyOfThePresent, 50),
-    (Bug::ReceivedTooEarly, 100),
+    (Bug::ReceivedTooEarly, 200),
     (Bug::LeaderBeforeItsLog, 20),
     (Bug::LeaderForgotten, 100),
     (Bug::StagedForAnotherConfig, 20),
+    (Bug::LostDirectoryTrusted, 100),
 ];
 
 #[test]

@@ -119,8 +119,11 @@ impl Item {
 /// A process's lives.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// Which; also the incarnation.
+    /// Which.
     pub(super) number: u64,
+    /// What its incarnation lacks to that: it has lost its directory, and counts from the beginning or from what others have
+    /// heard of.
+    pub(super) forgotten: u64,
     pub(super) up: bool,
     /// All its lives have been suspected: it does not come back.
     pub(super) gone: bool,
@@ -303,7 +306,8 @@ impl World {
     }
 
     pub(super) fn incarnation(&self, process: ProcessId) -> u64 {
-        self.lives[&process].number
+        let life = &self.lives[&process];
+        life.number - life.forgotten
     }
 
     /// What a process's own clock says, in milliseconds since its start.
@@ -404,8 +408,8 @@ impl World {
             return;
         }
         let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
-        let number = life.number + 1;
-        *life = Life { number, up: true, started_us: now_us, ..Life::default() };
+        let (number, forgotten) = (life.number + 1, life.forgotten);
+        *life = Life { number, forgotten, up: true, started_us: now_us, ..Life::default() };
         self.note([1, number], || format!("{process} starts life {number}"));
         let jitter_us = self.random.below(TICK_US);
         self.schedule(jitter_us, Item::Tick(process));

@@ -78,11 +78,22 @@ pub(crate) enum Output {
 /// Rows that writes will return count in pieces of so many bytes: a few are not worth a report to every client.
 const RETURNED_PIECE: u64 = 1 << 16;
 
+/// A life of a storage process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub(crate) id: ProcessId,
+    /// Counted in its directory.
+    pub(crate) incarnation: Incarnation,
+    /// Which one, see [`Wire::Subscribe`].
+    pub(crate) directory: u64,
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Node {
     id: ProcessId,
     incarnation: Incarnation,
+    directory: u64,
     memory_limit: Option<u64>,
     shards: usize,
     core: Core,
@@ -113,6 +124,8 @@ pub(crate) struct Node {
     missed: bool,
     /// The routers' log no longer has what follows what has been recovered.
     outdated: bool,
+    /// See [`Node::outlived`].
+    outlived: Option<Incarnation>,
     stopped: Option<String>,
     outputs: Vec<Output>,
 }
@@ -132,8 +145,7 @@ impl Node {
     /// A life of a process that begins with what `core` has recovered; `shards` threads work for it. One that
     /// `joins` is new to the system, or has nothing of what an earlier life had.
     pub(crate) fn new(
-        id: ProcessId,
-        incarnation: Incarnation,
+        Life { id, incarnation, directory }: Life,
         memory_limit: Option<u64>,
         shards: usize,
         routers: Vec<ProcessId>,
@@ -143,6 +155,7 @@ impl Node {
         Node {
             id,
             incarnation,
+            directory,
             memory_limit,
             shards,
             core,
@@ -153,6 +166,7 @@ impl Node {
             skipped: false,
             missed: false,
             outdated: false,
+            outlived: None,
             fetching: BTreeMap::new(),
             memory: 0,
             now_ms: 0,
@@ -237,6 +251,11 @@ impl Node {
         self.outdated
     }
 
+    /// The last life that others have heard of, or this one, if it has lost its directory: the next one has to be behind it.
+    pub(crate) fn outlived(&self) -> Option<Incarnation> {
+        self.outlived
+    }
+
     /// The config behind everything that has been received.
     pub(crate) fn config(&self) -> &Arc<Config> {
         self.core.config()
@@ -289,7 +308,8 @@ impl Node {
         }
         if self.link.must_subscribe() {
             let after = (!self.begins).then(|| self.core.frontier());
-            let subscribe = Wire::Subscribe { incarnation: self.incarnation, after };
+            let subscribe =
+                Wire::Subscribe { incarnation: self.incarnation, directory: self.directory, after };
             self.confirmed = Watermarks::default();
             self.send(self.link.router(), subscribe);
         }
@@ -382,6 +402,14 @@ impl Node {
                     "the routers' log begins at {purged}, this replica ends at {}; it must be copied \
                      from another: started again, it joins without data",
                     self.core.frontier()
+                ));
+            }
+            Wire::Outlived { incarnation, newest } if incarnation == self.incarnation => {
+                self.outdated = true;
+                self.outlived = Some(newest.max(incarnation));
+                self.stopped = Some(format!(
+                    "the directory of {} is not the one that life {newest} had, so its copies are lost; it joins without data",
+                    self.id
                 ));
             }
             Wire::Deliver { incarnation, after, deliveries, frontier }

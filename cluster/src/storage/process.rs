@@ -23,7 +23,7 @@ use super::{
     checkpointer::{self, CheckpointCommand, CheckpointOutcome},
     core::{Core, CoreOptions, Recovered, local},
     migration::{Arrived, PartId},
-    node::{Input, Node, Output},
+    node::{Input, Life, Node, Output},
     payloads::{self, PayloadCommand, PayloadEvent},
     scan::{self, ScanThread, ShardCommand, ShardEffects},
 };
@@ -35,12 +35,16 @@ use crate::{
     network::{Endpoint, Network},
     outbox::Outbox,
     payload::PayloadStore,
-    wal::sync_directory,
+    wal::replace_text,
     wire::{Watermarks, Wire},
 };
 
 /// In the directory: its checkpoint is of no use, for the routers' log does not reach back to it.
 const OUTDATED: &str = "outdated";
+/// In the directory: the number of its newest life.
+const INCARNATION: &str = "incarnation";
+/// In the directory: a number by which it can be told from one that was lost.
+const DIRECTORY: &str = "directory";
 /// How often time passes for the core.
 const TICK: Duration = Duration::from_millis(100);
 /// Batches of effects that may be on their way from the shards.
@@ -179,7 +183,7 @@ impl Storage {
         let id = options.id;
         let recovering = options.clone();
         let recovered = tokio::task::spawn_blocking(move || recover(&recovering)).await;
-        let Parts { incarnation, recovered, received, shards, store, joins } = match recovered {
+        let Parts { incarnation, directory, recovered, received, shards, store, joins } = match recovered {
             Ok(recovered) => recovered?,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
@@ -214,7 +218,8 @@ impl Storage {
         let endpoint = network.join(id);
         let (outbox, unreachable) = Outbox::new(endpoint.sender());
         let routers = options.routers.clone();
-        let node = Node::new(id, incarnation, options.memory_limit, scans.len(), routers, core, joins);
+        let life = Life { id, incarnation, directory };
+        let node = Node::new(life, options.memory_limit, scans.len(), routers, core, joins);
         let storage = Storage {
             dir: options.dir.clone(),
             network: network.clone(),
@@ -303,6 +308,11 @@ impl Storage {
         if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
             tracing::error!(process = %self.outbox.id(), %error, "cannot mark the data as outdated");
         }
+        if let Some(newest) = self.node.outlived()
+            && let Err(error) = write_number(&self.dir.join(INCARNATION), newest)
+        {
+            tracing::error!(process = %self.outbox.id(), %error, "cannot count its lives on from {newest}");
+        }
         let Inputs { threads, endpoint, effects, .. } = inputs;
         drop((endpoint, effects, self));
         // They end when nobody can tell them anything.
@@ -389,6 +399,7 @@ struct Inputs {
 /// What a life begins with.
 struct Parts {
     incarnation: Incarnation,
+    directory: u64,
     recovered: Recovered,
     /// What an earlier life has received since.
     received: Vec<Checkpoint>,
@@ -406,7 +417,9 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
         move |source| StorageError::Io { path, source }
     };
     fs::create_dir_all(dir).map_err(io(dir))?;
-    let path = dir.join("incarnation");
+    let path = dir.join(DIRECTORY);
+    let directory = directory_number(&path).map_err(io(&path))?;
+    let path = dir.join(INCARNATION);
     let incarnation = next_incarnation(&path).map_err(io(&path))?;
     let payloads = dir.join("payloads");
     let outdated = dir.join(OUTDATED);
@@ -447,7 +460,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let kept = received.iter().map(|Checkpoint { recovered, .. }| (recovered.ts, recovered.ballots.clone()));
     recovered.kept = kept.collect();
     let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
-    Ok(Parts { incarnation, recovered, received, shards, store, joins })
+    Ok(Parts { incarnation, directory, recovered, received, shards, store, joins })
 }
 
 /// Gives the rows of a checkpoint to the shards.
@@ -469,27 +482,39 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
     Ok(())
 }
 
+/// The number in a file, if there is one.
+fn read_number(path: &Path) -> io::Result<Option<u64>> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {error}"));
+            text.trim().parse().map(Some).map_err(damaged)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of a directory, in a file, which is drawn when it is new.
+fn directory_number(path: &Path) -> io::Result<u64> {
+    if let Some(number) = read_number(path)? {
+        return Ok(number);
+    }
+    let number = rand::random();
+    write_number(path, number)?;
+    Ok(number)
+}
+
 /// Counts an incarnation in a file, durably, and returns it.
 ///
 /// # Errors
 /// When the file cannot be read or written, or does not hold a number.
 pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
-    let last: Incarnation = match fs::read_to_string(path) {
-        Ok(text) => text
-            .trim()
-            .parse()
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {e}")))?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(error),
-    };
-    let next = last + 1;
-    let new = path.with_extension("new");
-    let mut file = fs::File::create(&new)?;
-    io::Write::write_all(&mut file, format!("{next}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    if let Some(dir) = path.parent() {
-        sync_directory(dir)?;
-    }
-    Ok(next)
+    let last = read_number(path)?.unwrap_or(0);
+    write_number(path, last + 1)?;
+    Ok(last + 1)
+}
+
+/// Notes a number in a file, durably.
+fn write_number(path: &Path, number: u64) -> io::Result<()> {
+    replace_text(path, format!("{number}\n").as_bytes())
 }

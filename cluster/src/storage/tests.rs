@@ -22,7 +22,7 @@ use super::{
     basic::BasicRead,
     checkpointer::CheckpointOutcome,
     core::{ChunkWanted, Core, CoreOptions, Effect, Event, Recovered, global, local},
-    node::{Input, Node, Output},
+    node::{Input, Life, Node, Output},
     payloads::PayloadEvent,
 };
 use crate::{
@@ -688,7 +688,7 @@ fn node() -> Node {
     let (id, routers) = (ProcessId::storage(1), vec![ProcessId::router(1), ProcessId::router(2)]);
     let options = CoreOptions { id, incarnation: 1, address: None, config, shards: 1, running: 16 };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
-    let mut node = Node::new(id, 1, None, 1, routers, core, false);
+    let mut node = Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, routers, core, false);
     node.begin();
     node
 }
@@ -786,7 +786,7 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let options =
         CoreOptions { id, incarnation: 1, address: None, config: first.clone(), shards: 1, running: 16 };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
-    let mut node = Node::new(id, 1, None, 1, vec![router], core, false);
+    let mut node = Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, vec![router], core, false);
     node.begin();
     let suspicion = Membership::Suspect { process: s2, incarnation: 0 };
     let message = testing::configuration(ProcessId::client(1), 1, 10, Configuration::Membership(suspicion));
@@ -847,6 +847,21 @@ fn a_refusal_that_comes_late_does_not_stop_a_replica() {
     assert_eq!(node.stopped(), None);
     node.handle(refused(10), 0);
     assert!(node.stopped().is_some_and(|reason| reason.contains("must be copied")));
+}
+
+#[test]
+fn a_process_of_which_a_later_life_has_been_heard_of_begins_anew() {
+    let mut node = node();
+    let outlived = |incarnation| {
+        let wire = Wire::Outlived { incarnation, newest: 5 };
+        Input::Received { from: ProcessId::router(1), wire }
+    };
+    // It answers what an earlier life had said.
+    node.handle(outlived(0), 0);
+    assert_eq!((node.stopped(), node.outlived()), (None, None));
+    node.handle(outlived(1), 0);
+    assert!(node.stopped().is_some_and(|reason| reason.contains("is not the one that life 5 had")));
+    assert!(node.is_outdated() && node.outlived() == Some(5));
 }
 
 #[test]

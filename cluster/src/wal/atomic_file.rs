@@ -8,9 +8,13 @@ use std::{
 
 /// Replaces the file at `path` with `content` such that after a crash it holds either the old or the new content.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    replace_text(path, &[&crc32fast::hash(content).to_le_bytes(), content].concat())
+}
+
+/// The same without a checksum, for what people may want to read.
+pub(crate) fn replace_text(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;
-    file.write_all(&crc32fast::hash(content).to_le_bytes())?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;

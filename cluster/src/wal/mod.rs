@@ -27,7 +27,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-pub(crate) use atomic_file::{read as read_file, replace as replace_file, sync_directory};
+pub(crate) use atomic_file::{read as read_file, replace as replace_file, replace_text, sync_directory};
 pub use segments::Limits;
 use segments::Segments;
 

@@ -53,6 +53,7 @@ fn examples() -> Vec<Wire> {
             }],
             frontier: Ts(9),
         },
+        Wire::Outlived { incarnation: 1, newest: 3 },
         Wire::State {
             incarnation: 1,
             ts: Ts(2),

@@ -315,6 +315,34 @@ async fn a_router_that_has_lost_its_directory_is_refused_by_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
+    let test = async {
+        let mut apart = Apart::start_all(3, 3, 2).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let lost = ProcessId::storage(2);
+        let mut known = BTreeMap::new();
+        for round in 0..3 {
+            apart.kill(lost).await;
+            apart.start(lost).await;
+            let pairs: Vec<_> = (round * 10..round * 10 + 10).map(|k| (k, k)).collect();
+            assert_eq!(table.insert(&pairs).await, Ok(10));
+            known.extend(pairs);
+        }
+        apart.kill(lost).await;
+        std::fs::remove_dir_all(apart.directory.path().join(lost.to_string())).expect("it can be removed");
+        apart.start(lost).await;
+        // It counts its lives on from those that others have heard of, and listens to nobody before.
+        for k in 100..120 {
+            assert_eq!(table.insert(&[(k, k)]).await, Ok(1));
+            known.insert(k, k);
+            assert_eq!(table.read().await, known);
+        }
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_router_without_a_disk_does_not_come_back_as_the_one_that_it_was() {
     let test = async {
         let mut apart = Apart::new(3, 1, 1);
