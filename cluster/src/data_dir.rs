@@ -6,13 +6,18 @@ use std::{
     path::Path,
 };
 
-use crate::{embedded::StartError, wal::sync_directory};
+use crate::{
+    embedded::StartError,
+    message::Incarnation,
+    wal::{replace_text, sync_directory},
+};
 
 /// Format of the data directory.
-const FORMAT: u32 = 11;
+const FORMAT: u32 = 12;
 const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";
+const NUMBER: &str = "number";
 
 /// Creates the data directory or checks that it is ours; returns its lock.
 ///
@@ -74,4 +79,48 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
         Err(source) => return Err(StartError::DataDir { path, source }),
     }
     Ok(lock)
+}
+
+/// The number in a file, if there is one.
+fn read_number(path: &Path) -> io::Result<Option<u64>> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {error}"));
+            text.trim().parse().map(Some).map_err(damaged)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of a directory, by which it can be told from one that was lost: drawn when it is asked for the first time.
+///
+/// # Errors
+/// When its file cannot be read or written, or does not hold a number.
+pub(crate) fn directory_number(dir: &Path) -> io::Result<u64> {
+    let path = dir.join(NUMBER);
+    if let Some(number) = read_number(&path)? {
+        return Ok(number);
+    }
+    let number = rand::random();
+    write_number(&path, number)?;
+    Ok(number)
+}
+
+/// Counts an incarnation in a file, durably, and returns it.
+///
+/// # Errors
+/// When the file cannot be read or written, or does not hold a number.
+pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
+    let last = read_number(path)?.unwrap_or(0);
+    write_number(path, last + 1)?;
+    Ok(last + 1)
+}
+
+/// Notes a number in a file, durably.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(crate) fn write_number(path: &Path, number: u64) -> io::Result<()> {
+    replace_text(path, format!("{number}\n").as_bytes())
 }

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -21,9 +21,9 @@ use tokio::{sync::watch, task::AbortHandle};
 
 use crate::{
     checkpoint::CheckpointError,
-    client::{Client, ClientOptions, Failure},
+    client::{Client, ClientOptions, Failure, Lives},
     config::Config,
-    data_dir::lay_out,
+    data_dir::{directory_number, lay_out, next_incarnation},
     founder::{Founder, storage_numbers},
     message::{Body, Incarnation, ProcessId},
     network::Network,
@@ -32,7 +32,7 @@ use crate::{
         Routers,
         store::{self, Keeper},
     },
-    storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions, next_incarnation},
+    storage::{self, Progress, Storage, StorageError, StorageHandle, StorageOptions},
     super_process::{CheckpointPolicy, Patience, SuperOptions, SuperProcess, WatchOptions},
     transport::{MOST_CLIENTS, TransportError},
     wal,
@@ -627,17 +627,26 @@ pub(crate) fn start_client(
     network: &Network,
     number: u32,
 ) -> Result<Client, StartError> {
-    let path = options.data_dir.join(CLIENTS);
-    let start = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+    let (start, lives) = count_start(&options.data_dir, CLIENTS, u64::from(MOST_CLIENTS + 1))?;
     // Row identifiers rest on it: no two client processes ever have the same, wherever they count their starts.
-    let incarnation: Incarnation = start * u64::from(MOST_CLIENTS + 1) + u64::from(number);
+    let incarnation: Incarnation = start * lives.apart + u64::from(number);
     let client = ClientOptions {
         id: ProcessId::client(number),
         incarnation,
+        lives,
         routers: network.known_routers().borrow().voters().collect(),
         config: Arc::new(config.clone()),
     };
     Ok(Client::start(client, network))
+}
+
+/// Counts a start of a client process in a file of a directory.
+fn count_start(dir: &Path, file: &str, apart: u64) -> Result<(u64, Lives), StartError> {
+    let path = dir.join(file);
+    let failed = |source| StartError::DataDir { path: path.clone(), source };
+    let start = next_incarnation(&path).map_err(failed)?;
+    let directory = directory_number(dir).map_err(failed)?;
+    Ok((start, Lives { directory, starts: path, apart }))
 }
 
 pub(crate) fn start_super_process(
@@ -647,11 +656,11 @@ pub(crate) fn start_super_process(
     number: u32,
     beside: Option<ProcessId>,
 ) -> Result<SuperProcess, StartError> {
-    let path = options.data_dir.join(SUPERS);
-    let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+    let (incarnation, lives) = count_start(&options.data_dir, SUPERS, 1)?;
     let client = ClientOptions {
         id: ProcessId::super_process(number),
         incarnation,
+        lives,
         routers: network.known_routers().borrow().voters().collect(),
         config: Arc::new(config.clone()),
     };

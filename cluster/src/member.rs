@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::{
     client::Client,
-    data_dir::lay_out,
+    data_dir::{lay_out, next_incarnation},
     description::Description,
     embedded::{
         self, Binding, Durability, EmbeddedOptions, StartError, start_client, start_router, start_storage,
@@ -30,7 +30,7 @@ use crate::{
         Routers, removed,
         store::{self, Keeper},
     },
-    storage::{Progress, StorageHandle, next_incarnation},
+    storage::{Progress, StorageHandle},
     super_process::SuperProcess,
     transport::{TlsFiles, Transport, TransportOptions},
     wal::sync_directory,

@@ -39,7 +39,7 @@ pub(crate) enum Bug {
     LeaderForgotten,
     /// Staged rows are inserted under another config than that by which they were placed.
     StagedForAnotherConfig,
-    /// A router takes a storage process that has lost its directory for the one that it was.
+    /// A router takes a process that has lost its directory for the one that it was.
     LostDirectoryTrusted,
     /// A router that leads no more, and does not know it, grants leases.
     LeaseOfTheDeposed,

@@ -83,7 +83,7 @@ pub enum Wire {
     Subscribe {
         /// The subscriber's incarnation.
         incarnation: Incarnation,
-        /// Of a storage process: drawn for the directory in which its lives are counted. 0 for others.
+        /// Drawn for the directory in which the subscriber's lives are counted.
         directory: u64,
         /// Everything up to here has been delivered. `None` for a process that has nothing to go on from and needs
         /// nothing of what was ordered before (a new client or standby, a client that was refused): the stream begins
@@ -125,8 +125,8 @@ pub enum Wire {
         /// Streams can begin here or later.
         purged: Ts,
     },
-    /// Router to storage process: it has another directory than a life that has been heard of. That one's copies are lost: it has
-    /// to begin anew as a life behind that one, without data.
+    /// Router to application process: it has another directory than a life that has been heard of, and has to begin anew as a
+    /// life behind that one; a storage process without data, as the copies are lost.
     Outlived {
         /// The incarnation that said something.
         incarnation: Incarnation,

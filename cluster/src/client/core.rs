@@ -53,6 +53,7 @@ const READS_AT_A_TS: u32 = 4096;
 pub(crate) struct CoreOptions {
     pub(crate) id: ProcessId,
     pub(crate) incarnation: Incarnation,
+    pub(crate) directory: u64,
     pub(crate) routers: Vec<ProcessId>,
     pub(crate) config: Arc<Config>,
 }
@@ -98,6 +99,8 @@ pub(crate) enum Effect {
     ViewChanged,
     /// A request for other routers has been answered: with the router's number, or why not.
     RoutersChanged(u64, Result<u32, SqlError>),
+    /// The directory in which its lives are counted was lost: the next one has to be behind this one.
+    CountOn(Incarnation),
     /// The process cannot go on; whoever waits, or comes later, gets this error.
     Stop(SqlError),
 }
@@ -368,7 +371,11 @@ impl Core {
             self.sent = 0;
             self.changes.forget_sent();
             let after = self.follows.then_some(self.frontier);
-            let subscribe = Wire::Subscribe { incarnation: self.options.incarnation, directory: 0, after };
+            let subscribe = Wire::Subscribe {
+                incarnation: self.options.incarnation,
+                directory: self.options.directory,
+                after,
+            };
             self.effects.push(Effect::Send(self.link.router(), subscribe));
         }
         if self.link.is_open(self.link.router()) {
@@ -543,6 +550,16 @@ impl Core {
                     SqlError::new(SqlState::DATA_CORRUPTED, "the cluster has lost acknowledged messages");
                 let error = error.with_detail(log_lost(last, self.frontier));
                 self.effects.push(Effect::Stop(error));
+            }
+            Wire::Outlived { incarnation, newest } if incarnation == own => {
+                let process = self.options.id;
+                let error = SqlError::new(
+                    SqlState::UNAVAILABLE,
+                    format!("the directory of {process} is not the one that it had"),
+                )
+                .with_detail(format!("This is life {own}, and life {newest} has been heard of."))
+                .with_hint("Start it again: it counts on from there.");
+                self.effects.extend([Effect::CountOn(newest), Effect::Stop(error)]);
             }
             Wire::Deliver { incarnation, after, deliveries, frontier }
                 if incarnation == own && self.link.is_open(from) && after <= self.frontier =>

@@ -40,7 +40,7 @@ use self::admission::{Admission, Admitted};
 pub use self::{
     core::{OpenOperation, OperationState},
     pin::Pin,
-    process::ClientOptions,
+    process::{ClientOptions, Lives},
     stage::{Stager, staged_ranges},
 };
 pub(crate) use self::{

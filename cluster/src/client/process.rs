@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    data_dir::write_number,
     message::{Incarnation, ProcessId},
     network::{Endpoint, Network},
     outbox::Outbox,
@@ -42,10 +44,32 @@ pub struct ClientOptions {
     pub id: ProcessId,
     /// Greater than that of all earlier lives.
     pub incarnation: Incarnation,
+    /// Where they are counted.
+    pub lives: Lives,
     /// All routers.
     pub routers: Vec<ProcessId>,
     /// The config at the beginning; routers tell newer ones.
     pub config: Arc<Config>,
+}
+
+/// The file in which the starts of a client process are counted.
+#[derive(Clone, Debug)]
+pub struct Lives {
+    /// The number of its directory, unlike that of any other.
+    pub directory: u64,
+    /// Which file.
+    pub starts: PathBuf,
+    /// Incarnations from one start to the next.
+    pub apart: u64,
+}
+
+impl Lives {
+    /// The next start is to be behind an incarnation.
+    fn count_on(&self, incarnation: Incarnation) {
+        if let Err(error) = write_number(&self.starts, incarnation / self.apart) {
+            tracing::error!(%error, "cannot count the starts of a client process on");
+        }
+    }
 }
 
 impl Client {
@@ -55,6 +79,7 @@ impl Client {
         let core = Core::new(CoreOptions {
             id: options.id,
             incarnation: options.incarnation,
+            directory: options.lives.directory,
             routers: options.routers.clone(),
             config: options.config.clone(),
         });
@@ -73,6 +98,7 @@ impl Client {
             submissions: HashMap::new(),
             staging: Staging::new(),
             incarnation: options.incarnation,
+            lives: options.lives.clone(),
             admission: admission.clone(),
         };
         tokio::spawn(process.run(endpoint, received, unreachable));
@@ -93,6 +119,7 @@ struct Process {
     submissions: HashMap<u64, (Answers, Place)>,
     staging: Staging<oneshot::Sender<Result<(), SqlError>>>,
     incarnation: Incarnation,
+    lives: Lives,
     admission: Arc<Admission>,
 }
 
@@ -268,6 +295,7 @@ impl Process {
                         let _ = done.send(outcome);
                     }
                 }
+                Effect::CountOn(incarnation) => self.lives.count_on(incarnation),
                 Effect::Stop(reason) => return Some(reason),
             }
         }

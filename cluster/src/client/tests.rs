@@ -38,7 +38,8 @@ impl Scene {
 
     fn with(config: Config) -> Scene {
         let config = Arc::new(config);
-        let options = CoreOptions { id: C1, incarnation: 1, routers: vec![R1], config: config.clone() };
+        let options =
+            CoreOptions { id: C1, incarnation: 1, directory: 1, routers: vec![R1], config: config.clone() };
         Scene { core: Core::new(options), config, now_ms: 0, submissions: 0 }
     }
 
@@ -670,7 +671,8 @@ fn a_refusal_that_comes_late_means_nothing() {
 fn reads_that_a_broken_session_with_the_leader_has_lost_are_sent_again() {
     let r2 = ProcessId::router(2);
     let config = Arc::new(Config::evenly(2, 1).expect("a ring"));
-    let options = CoreOptions { id: C1, incarnation: 1, routers: vec![R1, r2], config: config.clone() };
+    let options =
+        CoreOptions { id: C1, incarnation: 1, directory: 1, routers: vec![R1, r2], config: config.clone() };
     let mut scene = Scene { core: Core::new(options), config, now_ms: 0, submissions: 0 };
     scene.state(0, true);
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);

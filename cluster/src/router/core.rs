@@ -350,7 +350,7 @@ struct Leading {
     queue_bytes: usize,
     in_flight: Option<u64>,
     streams: BTreeMap<ProcessId, Stream>,
-    /// Clients whose subscription waits until they have joined, and storage processes whose waits until their life is known.
+    /// Those whose subscription waits until their life is known.
     joining: BTreeMap<ProcessId, (Incarnation, u64, Option<Ts>)>,
     /// Subscribers that are ahead of the m-seq.
     ahead: BTreeMap<ProcessId, Ahead>,
@@ -748,17 +748,14 @@ impl Core {
         if leading.streams.get(&from).is_some_and(|stream| stream.incarnation > incarnation) {
             return;
         }
-        let joined = self.mseq.joined(from);
-        if from.kind.joins_by_subscribing() && joined.is_none_or(|(last, _)| last != incarnation) {
-            if joined.is_some_and(|(last, _)| last > incarnation) {
-                tracing::debug!(router = %self.id, %from, incarnation, "an earlier life subscribes");
-                return;
-            }
+        let config = self.mseq.config();
+        if !self.mseq.lives(from, incarnation, directory)
+            && (from.kind.joins_by_subscribing() || config.contains(from))
+        {
             leading.joining.insert(from, (incarnation, directory, after));
-            leading.enqueue(Command::Join(from, incarnation));
+            leading.enqueue(Command::Join(from, incarnation, directory));
             return;
         }
-        let config = self.mseq.config();
         let is_fenced = config.is_fenced(MessageId { submitter: from, incarnation, sequence: 0 });
         // A client that is suspected finds that in the config; otherwise it would wait for ever.
         if !(config.contains(from) || is_fenced && from.kind.joins_by_subscribing()) {
@@ -770,22 +767,17 @@ impl Core {
             }
             return;
         }
-        if from.kind == ProcessKind::Storage && !self.mseq.lives(from, incarnation, directory) {
-            leading.joining.insert(from, (incarnation, directory, after));
-            leading.enqueue(Command::Live(from, incarnation, directory));
-            return;
-        }
         self.open(from, incarnation, after);
     }
 
-    /// Whether a storage process has lost its directory: it is told. It counts its lives anew, so that nobody listens to it, and
-    /// others do not keep for it any more what it had before.
+    /// Whether a process has lost its directory: it is told. It counts its lives anew, so that nobody listens to it or what it
+    /// says has been said; and others do not keep for a storage process any more what it had before.
     fn is_outlived(&mut self, from: ProcessId, incarnation: Incarnation, directory: Option<u64>) -> bool {
-        if from.kind != ProcessKind::Storage || planted(Bug::LostDirectoryTrusted) {
+        if planted(Bug::LostDirectoryTrusted) {
             return false;
         }
         let Some(newest) = self.mseq.outlived(from, incarnation, directory) else { return false };
-        tracing::warn!(router = %self.id, %from, incarnation, newest, "a storage process has lost its directory");
+        tracing::warn!(router = %self.id, %from, incarnation, newest, "a process has lost its directory");
         self.send(from, Wire::Outlived { incarnation, newest });
         true
     }
@@ -991,7 +983,7 @@ impl Core {
                     if let Some((_, directory, after)) =
                         waits.filter(|(subscribed, ..)| *subscribed == incarnation)
                     {
-                        // A storage process may have lost its place meanwhile.
+                        // It may have lost its place meanwhile.
                         self.subscribe(client, incarnation, directory, after);
                     }
                 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     catalog::Catalog,
     config::{Config, Configuration, History, Membership},
-    message::{Body, Incarnation, Message, MessageId, ProcessId},
+    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
     routers::Routers,
 };
@@ -29,10 +29,9 @@ use crate::{
 pub enum Command {
     /// A message that a router received.
     Message(Arc<Message>),
-    /// An incarnation of a client process becomes part of the system.
-    Join(ProcessId, Incarnation),
-    /// An incarnation of a storage process, counted in this directory, subscribes for the first time.
-    Live(ProcessId, Incarnation, u64),
+    /// An incarnation of a process, counted in this directory, subscribes for the first time: a client or super process becomes
+    /// part of the system.
+    Join(ProcessId, Incarnation, u64),
     /// An incarnation of a client process leaves the system.
     Leave(ProcessId, Incarnation),
     /// Every storage process is durable up to here: the log before is not needed any more.
@@ -76,7 +75,7 @@ pub enum Learned {
         /// First sequence number of this incarnation that is not in the m-seq.
         expected: u64,
     },
-    /// A client process has joined, or a storage process has begun a life.
+    /// An incarnation of a process has subscribed for the first time.
     Joined(ProcessId, Incarnation),
     /// The log up to here is not needed any more.
     Truncate(Ts),
@@ -118,8 +117,8 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
-    /// The newest incarnation of each storage process that has subscribed, and the directory in which it was counted. Whoever
-    /// comes with another one, because that has been lost, is told.
+    /// The newest incarnation of each process that has subscribed, and the directory in which it was counted. Whoever comes with
+    /// another one, because that has been lost, is told.
     lives: BTreeMap<ProcessId, (Incarnation, u64)>,
     /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that:
     /// what is ordered behind it concerns them.
@@ -209,13 +208,14 @@ impl MSeq {
         self.joined.get(&process).copied()
     }
 
-    /// Whether this life of a storage process is the last that has subscribed.
+    /// Whether this life of a process is the last that has subscribed.
     pub fn lives(&self, process: ProcessId, incarnation: Incarnation, directory: u64) -> bool {
         self.lives.get(&process) == Some(&(incarnation, directory))
     }
 
-    /// The newest incarnation of a storage process that has subscribed or joined, if it is not for this one to go on from there:
-    /// it is an earlier one, or its directory, if that is known, is another, and it has not joined without data.
+    /// The newest incarnation of a process that has subscribed or joined, if it is not for this one to go on from there: it is an
+    /// earlier one, or its directory, if that is known, is another. With that a client has lost nothing but the count, and a
+    /// storage process has to join without data.
     pub fn outlived(
         &self,
         process: ProcessId,
@@ -225,9 +225,10 @@ impl MSeq {
         let joined = self.joined.get(&process).map(|(joined, _)| *joined);
         let lived = self.lives.get(&process).copied();
         let newest = lived.map(|(lived, _)| lived).max(joined)?;
-        let has_lost = lived.zip(directory).is_some_and(|((lived, before), now)| {
-            before != now && (incarnation <= lived || joined != Some(incarnation))
-        });
+        let is_lacking = process.kind == ProcessKind::Storage && joined != Some(incarnation);
+        let has_lost = lived
+            .zip(directory)
+            .is_some_and(|((lived, before), now)| before != now && (incarnation <= lived || is_lacking));
         (newest > incarnation || has_lost).then_some(newest)
     }
 
@@ -244,21 +245,19 @@ impl MSeq {
     fn learn_command(&mut self, command: &Command) -> Learned {
         match command {
             Command::Message(message) => self.learn_message(message),
-            Command::Join(client, incarnation) => {
-                if self.joined.get(client).is_some_and(|(last, _)| last >= incarnation) {
-                    return Learned::Nothing;
-                }
-                self.joined.insert(*client, (*incarnation, self.ts));
-                if let Some(config) = self.config().with_client(*client, *incarnation) {
-                    self.configs.push(self.ts, Arc::new(config));
-                }
-                Learned::Joined(*client, *incarnation)
-            }
-            Command::Live(process, incarnation, directory) => {
-                if self.outlived(*process, *incarnation, Some(*directory)).is_some() {
+            Command::Join(process, incarnation, directory) => {
+                if self.outlived(*process, *incarnation, Some(*directory)).is_some()
+                    || self.lives(*process, *incarnation, *directory)
+                {
                     return Learned::Nothing;
                 }
                 self.lives.insert(*process, (*incarnation, *directory));
+                if process.kind.joins_by_subscribing() {
+                    self.joined.insert(*process, (*incarnation, self.ts));
+                    if let Some(config) = self.config().with_client(*process, *incarnation) {
+                        self.configs.push(self.ts, Arc::new(config));
+                    }
+                }
                 Learned::Joined(*process, *incarnation)
             }
             Command::Leave(client, incarnation) => {

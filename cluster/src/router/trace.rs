@@ -24,7 +24,6 @@ const R2: ProcessId = ProcessId::router(2);
 const S1: ProcessId = ProcessId::storage(1);
 const S2: ProcessId = ProcessId::storage(2);
 const S3: ProcessId = ProcessId::storage(3);
-/// That of storage processes.
 const DIRECTORY: u64 = 7;
 const C1: ProcessId = ProcessId::client(1);
 const C2: ProcessId = ProcessId::client(2);
@@ -50,7 +49,7 @@ struct Scenario {
 fn beginning(config: &Config) -> MSeq {
     let mut mseq = MSeq::new(config.clone());
     mseq.learn(&Batch(
-        config.storage_processes().map(|process| Command::Live(process, 1, DIRECTORY)).collect(),
+        config.storage_processes().map(|process| Command::Join(process, 1, DIRECTORY)).collect(),
     ));
     mseq
 }
@@ -144,8 +143,7 @@ impl Scenario {
             Effect::Propose { proposal, batch } => {
                 let names = batch.0.iter().map(|command| match command {
                     Command::Message(message) => name(message.id),
-                    Command::Join(client, incarnation) => format!("join {client}.{incarnation}"),
-                    Command::Live(process, incarnation, _) => format!("life {process}.{incarnation}"),
+                    Command::Join(process, incarnation, _) => format!("join {process}.{incarnation}"),
                     Command::Leave(client, incarnation) => format!("leave {client}.{incarnation}"),
                     Command::Truncate(ts) => format!("truncate {ts}"),
                 });
@@ -254,7 +252,7 @@ impl Scenario {
 
     /// A client that has nothing subscribes.
     fn begin(&mut self, client: ProcessId, to: ProcessId) {
-        self.send(client, to, Wire::Subscribe { incarnation: 1, directory: 0, after: None });
+        self.send(client, to, Wire::Subscribe { incarnation: 1, directory: DIRECTORY, after: None });
     }
 }
 

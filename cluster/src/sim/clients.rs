@@ -128,7 +128,8 @@ impl World {
         let incarnation: Incarnation = self.incarnation(id);
         let routers = self.of_kind(ProcessKind::Router);
         let config = self.first_config();
-        let mut core = Core::new(CoreOptions { id, incarnation, routers, config });
+        let mut core =
+            Core::new(CoreOptions { id, incarnation, directory: self.lives[&id].directory, routers, config });
         let effects = core.take_effects();
         let host = ClientHost {
             core,
@@ -382,6 +383,12 @@ impl World {
                             host.changes.remove(&request);
                         }
                     }
+                    Effect::CountOn(newest) if self.lives[&id].directory > 0 => {
+                        self.crash_and_restart(id);
+                        self.count_on(id, newest);
+                        return Ok(());
+                    }
+                    Effect::CountOn(newest) => return Err(format!("{id} has not lost life {newest}")),
                     Effect::Stop(error) => return Err(format!("{id} stops: {error}")),
                 }
             }

@@ -51,7 +51,8 @@ impl World {
             0..14 => self.crash_one(ProcessKind::Router),
             14..28 => self.crash_one(ProcessKind::Storage),
             28..30 => self.lose_directory(),
-            30..33 => self.crash_one(ProcessKind::Client),
+            30..32 => self.crash_one(ProcessKind::Client),
+            32 => self.lose_client_directory(),
             33..36 => {
                 let others = [ProcessKind::Client, ProcessKind::Super];
                 for process in all.into_iter().filter(|process| !others.contains(&process.kind)) {
@@ -235,7 +236,16 @@ impl World {
         }
     }
 
-    fn crash_and_restart(&mut self, process: ProcessId) {
+    /// A client loses its directory, and counts its lives anew.
+    fn lose_client_directory(&mut self) {
+        let clients = self.of_kind(ProcessKind::Client);
+        if let Some(client) = self.random.pick(&clients) {
+            self.crash_and_restart(client);
+            self.forget_lives(client);
+        }
+    }
+
+    pub(super) fn crash_and_restart(&mut self, process: ProcessId) {
         self.crash(process);
         let after_us = match self.random.one_in(3) {
             true => self.random.within(10_000..100_000),

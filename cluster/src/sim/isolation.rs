@@ -143,7 +143,7 @@ impl Scene {
         }
         for id in [C1, C2] {
             let (routers, config) = (vec![R1, R2], scene.config.clone());
-            let options = client::core::CoreOptions { id, incarnation: 1, routers, config };
+            let options = client::core::CoreOptions { id, incarnation: 1, directory: 1, routers, config };
             scene.clients.insert(id, client::core::Core::new(options));
             scene.client_effects(id);
         }
@@ -324,6 +324,7 @@ impl Scene {
                 Effect::Part(_, Err(failure)) => {
                     writeln!(self.trace, "=> {id} fails: {failure:?}").expect("text");
                 }
+                Effect::CountOn(_) => {}
                 Effect::Stop(error) => panic!("{id} stops: {error}"),
             }
         }

@@ -125,8 +125,6 @@ pub(super) struct StorageDisk {
     outdated: bool,
     /// Up to where it has told others that it needs no votes: it is durable there, or has left the ring without any need.
     told: Ts,
-    /// How many the process has lost before this one.
-    number: u64,
     /// It has not joined since it has lost the last one.
     is_another: bool,
 }
@@ -224,7 +222,6 @@ impl World {
             }
         };
         let disk = self.storage_disks.entry(id).or_default();
-        let number = disk.number;
         disk.received.retain(|received| !joins && received.recovered.ts > recovered.ts);
         let kept = disk.received.iter().map(|received| &received.recovered);
         recovered.kept = kept.map(|recovered| (recovered.ts, recovered.ballots.clone())).collect();
@@ -239,8 +236,14 @@ impl World {
         };
         let core = Core::new(core_options, recovered);
         let routers = self.of_kind(ProcessKind::Router);
-        let mut node =
-            Node::new(Life { id, incarnation, directory: number }, None, scans.len(), routers, core, joins);
+        let mut node = Node::new(
+            Life { id, incarnation, directory: self.lives[&id].directory },
+            None,
+            scans.len(),
+            routers,
+            core,
+            joins,
+        );
         let outputs = node.begin();
         let scans = scans
             .into_iter()
@@ -277,12 +280,8 @@ impl World {
 
     /// The directory of a process that is down is lost.
     pub(super) fn lose_disk(&mut self, id: ProcessId) {
-        self.note([7, 1], || format!("{id} loses its directory"));
-        let disk = self.storage_disks.entry(id).or_default();
-        *disk = StorageDisk { number: disk.number + 1, is_another: true, ..StorageDisk::default() };
-        if let Some(life) = self.lives.get_mut(&id) {
-            life.forgotten = life.number;
-        }
+        self.forget_lives(id);
+        self.storage_disks.insert(id, StorageDisk { is_another: true, ..StorageDisk::default() });
     }
 
     /// Votes are kept as long as somebody may ask for them, by those who have had the write and everything since.
@@ -382,8 +381,8 @@ impl World {
             disk.received.clear();
             disk.payloads = MemoryFiles::default();
         }
-        if let Some((newest, life)) = outlived.zip(self.lives.get_mut(&id)) {
-            life.forgotten = life.number - newest;
+        if let Some(newest) = outlived {
+            self.count_on(id, newest);
         }
         if has_lost {
             // It cannot go on, so what it alone has is lost, too.

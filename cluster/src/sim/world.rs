@@ -124,6 +124,8 @@ pub(super) struct Life {
     /// What its incarnation lacks to that: it has lost its directory, and counts from the beginning or from what others have
     /// heard of.
     pub(super) forgotten: u64,
+    /// The number of its directory: so many have been lost.
+    pub(super) directory: u64,
     pub(super) up: bool,
     /// All its lives have been suspected: it does not come back.
     pub(super) gone: bool,
@@ -310,6 +312,22 @@ impl World {
         life.number - life.forgotten
     }
 
+    /// The directory of a process that is down is lost, in which its lives are counted.
+    pub(super) fn forget_lives(&mut self, process: ProcessId) {
+        self.note([7, 1], || format!("{process} loses its directory"));
+        if let Some(life) = self.lives.get_mut(&process) {
+            life.forgotten = life.number;
+            life.directory += 1;
+        }
+    }
+
+    /// A process that is down counts its next life on from one of which it has been told.
+    pub(super) fn count_on(&mut self, process: ProcessId, newest: u64) {
+        if let Some(life) = self.lives.get_mut(&process) {
+            life.forgotten = life.number - newest;
+        }
+    }
+
     /// What a process's own clock says, in milliseconds since its start.
     pub(super) fn clock_ms(&self, process: ProcessId) -> u64 {
         let life = &self.lives[&process];
@@ -408,8 +426,9 @@ impl World {
             return;
         }
         let Some(life) = self.lives.get_mut(&process).filter(|life| !life.up && !life.gone) else { return };
-        let (number, forgotten) = (life.number + 1, life.forgotten);
-        *life = Life { number, forgotten, up: true, started_us: now_us, ..Life::default() };
+        let Life { number: ended, forgotten, directory, .. } = *life;
+        let number = ended + 1;
+        *life = Life { number, forgotten, directory, up: true, started_us: now_us, ..Life::default() };
         self.note([1, number], || format!("{process} starts life {number}"));
         let jitter_us = self.random.below(TICK_US);
         self.schedule(jitter_us, Item::Tick(process));

@@ -22,5 +22,4 @@ pub(crate) mod submitter;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::process::next_incarnation;
 pub use self::process::{Progress, RUNNING, Storage, StorageError, StorageHandle, StorageOptions};

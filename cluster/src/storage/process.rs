@@ -30,12 +30,12 @@ use super::{
 use crate::{
     checkpoint::{Checkpoint, CheckpointError},
     config::Config,
+    data_dir::{directory_number, next_incarnation, write_number},
     message::{Incarnation, ProcessId},
     metering::StorageMeter,
     network::{Endpoint, Network},
     outbox::Outbox,
     payload::PayloadStore,
-    wal::replace_text,
     wire::{Watermarks, Wire},
 };
 
@@ -43,8 +43,6 @@ use crate::{
 const OUTDATED: &str = "outdated";
 /// In the directory: the number of its newest life.
 const INCARNATION: &str = "incarnation";
-/// In the directory: a number by which it can be told from one that was lost.
-const DIRECTORY: &str = "directory";
 /// How often time passes for the core.
 const TICK: Duration = Duration::from_millis(100);
 /// Batches of effects that may be on their way from the shards.
@@ -417,8 +415,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
         move |source| StorageError::Io { path, source }
     };
     fs::create_dir_all(dir).map_err(io(dir))?;
-    let path = dir.join(DIRECTORY);
-    let directory = directory_number(&path).map_err(io(&path))?;
+    let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
     let incarnation = next_incarnation(&path).map_err(io(&path))?;
     let payloads = dir.join("payloads");
@@ -480,41 +477,4 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
         })?;
     }
     Ok(())
-}
-
-/// The number in a file, if there is one.
-fn read_number(path: &Path) -> io::Result<Option<u64>> {
-    match fs::read_to_string(path) {
-        Ok(text) => {
-            let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {error}"));
-            text.trim().parse().map(Some).map_err(damaged)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The number of a directory, in a file, which is drawn when it is new.
-fn directory_number(path: &Path) -> io::Result<u64> {
-    if let Some(number) = read_number(path)? {
-        return Ok(number);
-    }
-    let number = rand::random();
-    write_number(path, number)?;
-    Ok(number)
-}
-
-/// Counts an incarnation in a file, durably, and returns it.
-///
-/// # Errors
-/// When the file cannot be read or written, or does not hold a number.
-pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
-    let last = read_number(path)?.unwrap_or(0);
-    write_number(path, last + 1)?;
-    Ok(last + 1)
-}
-
-/// Notes a number in a file, durably.
-fn write_number(path: &Path, number: u64) -> io::Result<()> {
-    replace_text(path, format!("{number}\n").as_bytes())
 }

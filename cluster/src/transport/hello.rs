@@ -137,17 +137,15 @@ pub(super) struct Known {
 
 /// Why a process must not speak in its name, beside what is `known` of that name.
 pub(super) fn impostor(hello: &Hello, known: Option<Known>) -> Option<String> {
-    let known = known.filter(|known| known.life != hello.start.life)?;
+    // Who has lost its directory, when no other is there, hears so from the lead router.
+    let known = known.filter(|known| known.connected && known.life != hello.start.life)?;
     let (from, incarnation) = (hello.from, hello.start.incarnation);
-    // A client's sequence numbers, and the identifiers that it gives to rows, rest on its incarnation.
-    let counts = known.connected || matches!(from.kind, ProcessKind::Client | ProcessKind::Super);
     match incarnation.cmp(&known.incarnation) {
-        std::cmp::Ordering::Less if counts => Some(format!(
-            "{from} has incarnation {incarnation}, but a newer one, {}, {}",
-            known.incarnation,
-            if known.connected { "is connected" } else { "has been connected" }
+        std::cmp::Ordering::Less => Some(format!(
+            "{from} has incarnation {incarnation}, but a newer one, {}, is connected",
+            known.incarnation
         )),
-        std::cmp::Ordering::Equal if known.connected => Some(format!(
+        std::cmp::Ordering::Equal => Some(format!(
             "another process is connected as {from} with the same incarnation {incarnation}: its data directory was \
              copied, or its number is used twice"
         )),

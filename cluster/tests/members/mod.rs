@@ -343,6 +343,35 @@ async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_front_end_that_has_lost_its_directory_counts_its_starts_on() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 2, 2).await;
+        let id = ProcessId::client(1);
+        let table = Table::create(&apart.client(1).await, "t").await;
+        assert_eq!(table.insert(&[(0, 0)]).await, Ok(1));
+        for starts in 1..=2 {
+            // Its number is the same again, or lower.
+            for _ in 1..starts {
+                apart.kill(id).await;
+                apart.client(1).await;
+            }
+            apart.kill(id).await;
+            std::fs::remove_dir_all(apart.directory.path().join(id.to_string())).expect("it can be removed");
+            apart.start(id).await;
+            let reason = apart.members[&id].failure().await;
+            assert!(reason.contains("the directory of c1 is not the one that it had"), "{reason}");
+            apart.kill(id).await;
+            let client = apart.client(1).await;
+            client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
+            let table = Table::find(&client, "t");
+            assert_eq!(table.insert(&[(starts, starts)]).await, Ok(1));
+            assert_eq!(table.read().await, (0..=starts).map(|k| (k, k)).collect());
+        }
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_router_without_a_disk_does_not_come_back_as_the_one_that_it_was() {
     let test = async {
         let mut apart = Apart::new(3, 1, 1);
