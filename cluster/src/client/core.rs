@@ -229,6 +229,9 @@ pub(crate) struct Core {
     catalog: Arc<Catalog>,
     /// The catalog is that of this `Ts`.
     frontier: Ts,
+    /// A router has accepted this life. What comes before that is for an earlier one, which has the same number if the directory
+    /// was lost.
+    is_known: bool,
     /// The m-seq can be followed from the frontier on. Not at the beginning, and no longer when the routers' log does
     /// not reach back that far: then a subscription begins with the routers' catalog.
     follows: bool,
@@ -291,6 +294,7 @@ impl Core {
             config: options.config.clone(),
             catalog: Arc::default(),
             frontier: Ts::ZERO,
+            is_known: false,
             follows: false,
             sequence: 0,
             window: VecDeque::new(),
@@ -398,7 +402,8 @@ impl Core {
             }
         }
         let (config_version, seen) = (self.config.version(), self.seen);
-        for (process, mut reads) in std::mem::take(&mut self.unsent_basic) {
+        let basic = if self.is_known { std::mem::take(&mut self.unsent_basic) } else { Default::default() };
+        for (process, mut reads) in basic {
             while !reads.is_empty() {
                 let rest = reads.split_off(reads.len().min(MESSAGES_IN_A_ROUTE));
                 self.effects.push(Effect::Send(process, Wire::BasicRead { reads, config_version, seen }));
@@ -505,12 +510,18 @@ impl Core {
         let own = self.options.incarnation;
         self.absent.remove(&from);
         match wire {
+            Wire::Ordered { .. }
+            | Wire::Resend { .. }
+            | Wire::Answers(_)
+            | Wire::NoAnswers(_)
+            | Wire::ReadsLost(_)
+                if !self.is_known => {}
             Wire::State { incarnation, ts, config, catalog, leadership, .. } if incarnation == own => {
                 // Without a catalog it answers a subscription that has been refused since.
                 if !self.follows && catalog.is_none() || !self.link.accepted(from) {
                     return;
                 }
-                self.follows = true;
+                (self.is_known, self.follows) = (true, true);
                 if leadership != self.leadership {
                     self.leadership = leadership;
                     // Another leader says so again, if it is still so.
@@ -553,12 +564,11 @@ impl Core {
             }
             Wire::Outlived { incarnation, newest } if incarnation == own => {
                 let process = self.options.id;
-                let error = SqlError::new(
-                    SqlState::UNAVAILABLE,
-                    format!("the directory of {process} is not the one that it had"),
-                )
-                .with_detail(format!("This is life {own}, and life {newest} has been heard of."))
-                .with_hint("Start it again: it counts on from there.");
+                let reason = format!(
+                    "the directory of {process} is not the one that it had; started again, it counts its starts on"
+                );
+                let error = SqlError::new(SqlState::UNAVAILABLE, reason)
+                    .with_detail(format!("This is life {own}, and life {newest} has been heard of."));
                 self.effects.extend([Effect::CountOn(newest), Effect::Stop(error)]);
             }
             Wire::Deliver { incarnation, after, deliveries, frontier }

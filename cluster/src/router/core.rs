@@ -987,6 +987,15 @@ impl Core {
                         self.subscribe(client, incarnation, directory, after);
                     }
                 }
+                Learned::Outlived { process, incarnation, newest } => {
+                    let waits = match &mut self.role {
+                        Role::Leading(leading) => leading.joining.remove(&process),
+                        Role::Following(_) => None,
+                    };
+                    if waits.is_some_and(|(subscribed, ..)| subscribed == incarnation) {
+                        self.send(process, Wire::Outlived { incarnation, newest });
+                    }
+                }
                 Learned::Truncate(ts) => self.effects.push(Effect::Truncate(ts)),
                 Learned::Routers => self.tell_routers(),
                 Learned::Nothing => {}

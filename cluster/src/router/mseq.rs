@@ -77,6 +77,15 @@ pub enum Learned {
     },
     /// An incarnation of a process has subscribed for the first time.
     Joined(ProcessId, Incarnation),
+    /// An incarnation of a process has not the directory of an earlier one.
+    Outlived {
+        /// Which process.
+        process: ProcessId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The newest one with the other directory.
+        newest: Incarnation,
+    },
     /// The log up to here is not needed any more.
     Truncate(Ts),
     /// The routers are others than before.
@@ -213,9 +222,8 @@ impl MSeq {
         self.lives.get(&process) == Some(&(incarnation, directory))
     }
 
-    /// The newest incarnation of a process that has subscribed or joined, if it is not for this one to go on from there: it is an
-    /// earlier one, or its directory, if that is known, is another. With that a client has lost nothing but the count, and a
-    /// storage process has to join without data.
+    /// The newest incarnation of a process that has subscribed or joined, if this one comes before it, or has the same number and,
+    /// as far as that is known, another directory. Also a router that does not know the newest knows as much for good.
     pub fn outlived(
         &self,
         process: ProcessId,
@@ -225,11 +233,23 @@ impl MSeq {
         let joined = self.joined.get(&process).map(|(joined, _)| *joined);
         let lived = self.lives.get(&process).copied();
         let newest = lived.map(|(lived, _)| lived).max(joined)?;
-        let is_lacking = process.kind == ProcessKind::Storage && joined != Some(incarnation);
-        let has_lost = lived
-            .zip(directory)
-            .is_some_and(|((lived, before), now)| before != now && (incarnation <= lived || is_lacking));
-        (newest > incarnation || has_lost).then_some(newest)
+        let is_another =
+            lived.zip(directory).is_some_and(|((lived, before), now)| lived == incarnation && before != now);
+        (newest > incarnation || is_another).then_some(newest)
+    }
+
+    /// As [`MSeq::outlived`], and whether a storage process with another directory than before has not joined without data: that
+    /// is to be asked in the order of the m-seq only, behind what it has said.
+    fn lacks_directory(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        directory: u64,
+    ) -> Option<Incarnation> {
+        let joined = self.joined.get(&process).is_some_and(|(joined, _)| *joined == incarnation);
+        let before = self.lives.get(&process).filter(|(_, before)| *before != directory);
+        let before = before.filter(|_| process.kind == ProcessKind::Storage && !joined);
+        self.outlived(process, incarnation, Some(directory)).or(before.map(|(newest, _)| *newest))
     }
 
     /// Up to where the log is not needed any more.
@@ -246,10 +266,13 @@ impl MSeq {
         match command {
             Command::Message(message) => self.learn_message(message),
             Command::Join(process, incarnation, directory) => {
-                if self.outlived(*process, *incarnation, Some(*directory)).is_some()
-                    || self.lives(*process, *incarnation, *directory)
-                {
+                if self.lives(*process, *incarnation, *directory) {
                     return Learned::Nothing;
+                }
+                if let Some(newest) = self.lacks_directory(*process, *incarnation, *directory)
+                    && !planted(Bug::LostDirectoryTrusted)
+                {
+                    return Learned::Outlived { process: *process, incarnation: *incarnation, newest };
                 }
                 self.lives.insert(*process, (*incarnation, *directory));
                 if process.kind.joins_by_subscribing() {

@@ -205,7 +205,7 @@ impl World {
 
     /// Whether the suspicion of a storage process is not likely to be refused: super processes do not ask for others.
     fn may_suspect(&self, process: ProcessId) -> bool {
-        self.reckless || self.replay.config().solely_held(process).is_none()
+        self.reckless || self.replay.config().solely_held(process).is_none() && !self.lacks_directory()
     }
 
     /// A client that was suspected is started again.
@@ -227,10 +227,12 @@ impl World {
         }
     }
 
-    /// A storage process that is not the only holder of anything loses its directory.
+    /// A storage process that is not the only holder of anything loses its directory. Until it joins again all count on what it
+    /// had: there must be nobody who suspects another meanwhile.
     fn lose_directory(&mut self) {
         let storage = self.of_kind(ProcessKind::Storage);
-        if let Some(process) = self.random.pick(&storage).filter(|process| self.may_suspect(*process)) {
+        let process = self.random.pick(&storage).filter(|_| !self.has_supers());
+        if let Some(process) = process.filter(|process| self.may_suspect(*process)) {
             self.crash_and_restart(process);
             self.lose_disk(process);
         }

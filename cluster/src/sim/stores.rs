@@ -284,6 +284,11 @@ impl World {
         self.storage_disks.insert(id, StorageDisk { is_another: true, ..StorageDisk::default() });
     }
 
+    /// Whether a process has not joined since it has lost its directory.
+    pub(super) fn lacks_directory(&self) -> bool {
+        self.storage_disks.values().any(|disk| disk.is_another)
+    }
+
     /// Votes are kept as long as somebody may ask for them, by those who have had the write and everything since.
     pub(super) fn check_votes(
         &self,
