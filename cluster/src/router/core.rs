@@ -975,24 +975,14 @@ impl Core {
                         self.send(id.submitter, Wire::Resend { incarnation, expected });
                     }
                 }
-                Learned::Joined(client, incarnation) => {
-                    let waits = match &mut self.role {
-                        Role::Leading(leading) => leading.joining.remove(&client),
-                        Role::Following(_) => None,
-                    };
-                    if let Some((_, directory, after)) =
-                        waits.filter(|(subscribed, ..)| *subscribed == incarnation)
-                    {
+                Learned::Joined(process, incarnation) => {
+                    if let Some((directory, after)) = self.end_joining(process, incarnation) {
                         // It may have lost its place meanwhile.
-                        self.subscribe(client, incarnation, directory, after);
+                        self.subscribe(process, incarnation, directory, after);
                     }
                 }
                 Learned::Outlived { process, incarnation, newest } => {
-                    let waits = match &mut self.role {
-                        Role::Leading(leading) => leading.joining.remove(&process),
-                        Role::Following(_) => None,
-                    };
-                    if waits.is_some_and(|(subscribed, ..)| subscribed == incarnation) {
+                    if self.end_joining(process, incarnation).is_some() {
                         self.send(process, Wire::Outlived { incarnation, newest });
                     }
                 }
@@ -1014,6 +1004,13 @@ impl Core {
             self.make_due();
         }
         self.pump_all();
+    }
+
+    /// A life of a process waits for its subscription no longer, if it does: what it subscribed with.
+    fn end_joining(&mut self, process: ProcessId, incarnation: Incarnation) -> Option<(u64, Option<Ts>)> {
+        let Role::Leading(leading) = &mut self.role else { return None };
+        let (subscribed, directory, after) = leading.joining.remove(&process)?;
+        (subscribed == incarnation).then_some((directory, after))
     }
 
     fn lead(&mut self, leadership: u64) {

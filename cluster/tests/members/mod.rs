@@ -118,6 +118,11 @@ impl Apart {
         self.members.remove(&id).expect("it runs").kill().await;
     }
 
+    /// The directory of a process that is down is lost.
+    fn lose_directory(&self, id: ProcessId) {
+        std::fs::remove_dir_all(self.directory.path().join(id.to_string())).expect("it can be removed");
+    }
+
     /// The router that leads now.
     fn leader(&self) -> Option<ProcessId> {
         let mut routers = self.members.values().filter_map(Member::router);
@@ -280,8 +285,7 @@ async fn a_router_that_has_lost_its_directory_is_refused_by_the_others() {
         apart.kill(other).await;
         apart.start(other).await;
         apart.kill(lost).await;
-        let path = apart.directory.path().join(lost.to_string());
-        std::fs::remove_dir_all(&path).expect("it can be removed");
+        apart.lose_directory(lost);
         let reason = router_refused(&apart, lost).await;
         assert!(
             reason.contains("r1 counts its starts anew") && reason.contains("REMOVE ROUTER r1"),
@@ -291,7 +295,7 @@ async fn a_router_that_has_lost_its_directory_is_refused_by_the_others() {
         // While nobody can tell it, it runs, but nobody takes it for the one that it was: there is no quorum.
         apart.kill(other).await;
         apart.kill(ProcessId::router(3)).await;
-        std::fs::remove_dir_all(&path).expect("it can be removed");
+        apart.lose_directory(lost);
         apart.start(lost).await;
         apart.start(other).await;
         let leads = |state: &State| matches!(state, State::Leading);
@@ -330,7 +334,7 @@ async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
             known.extend(pairs);
         }
         apart.kill(lost).await;
-        std::fs::remove_dir_all(apart.directory.path().join(lost.to_string())).expect("it can be removed");
+        apart.lose_directory(lost);
         apart.start(lost).await;
         // It counts its lives on from those that others have heard of, and listens to nobody before.
         for k in 100..120 {
@@ -356,7 +360,7 @@ async fn a_front_end_that_has_lost_its_directory_counts_its_starts_on() {
                 apart.client(1).await;
             }
             apart.kill(id).await;
-            std::fs::remove_dir_all(apart.directory.path().join(id.to_string())).expect("it can be removed");
+            apart.lose_directory(id);
             apart.start(id).await;
             let reason = apart.members[&id].failure().await;
             assert!(reason.contains("the directory of c1 is not the one that it had"), "{reason}");
