@@ -53,12 +53,6 @@ use crate::{
 
 /// Events of the consensus that wait for the router; beyond it the consensus waits.
 const EVENTS: usize = 16;
-/// Small batches are proposed this far apart at least, so that they become larger where many messages come: a batch costs
-/// all routers and storage processes some wake-ups, whatever its size. Who waits for one message at a time does not
-/// notice.
-const PACE: Duration = Duration::from_millis(1);
-/// A batch of so many messages is not small.
-const LARGE: usize = 1024;
 /// How often time passes for the core.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -415,13 +409,9 @@ impl Router {
         for effect in self.core.handle(input) {
             match effect {
                 Effect::Propose { proposal, batch } => {
-                    let next = Instant::now() + if batch.0.len() < LARGE { PACE } else { Duration::ZERO };
                     let (proposed, reports) = (self.consensus.propose(batch), self.reports.clone());
                     tokio::spawn(async move {
                         let outcome = proposed.await;
-                        if outcome.is_ok() && Instant::now() < next {
-                            tokio::time::sleep_until(next).await;
-                        }
                         // Nobody listens when the router is stopping.
                         let _ = reports.send(Report::Proposed(proposal, outcome));
                     });
