@@ -104,7 +104,7 @@ pub async fn open(
         let due = ((begin.elapsed().as_secs_f64() * per_second) as u64).min(total);
         for arrival in arrived..due {
             let key = (arrival % written.len() as u64) as usize;
-            let since = begin + Duration::from_secs_f64(arrival as f64 / per_second);
+            let since = begin + Duration::from_secs_f64((arrival + 1) as f64 / per_second);
             written[key] += 1;
             let pending = store.submit(key as u64, written[key]).await?;
             let latencies = latencies.clone();
