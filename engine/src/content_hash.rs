@@ -2,7 +2,7 @@
 //! of each. It says nothing about versions, codes or layout, so replicas of a range can be compared at any ordered
 //! `Ts`.
 
-use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::{
     bits::for_bits,
@@ -17,14 +17,15 @@ const ROWS_TOGETHER: usize = 1024;
 /// they are stored: `1.0` and `1.00` differ.
 ///
 /// The hash of a row is that of the sum of its cells' hashes, each of which says which column it is in: so the segment is
-/// walked column by column, and a value that many rows have is hashed once.
+/// walked column by column, and a value that many rows have is hashed once. The cells' hashes have 64 bits, which is how likely
+/// it is that two rows are taken for equal; those of rows, of which there are many, have 128.
 #[derive(Clone, Debug)]
 pub(crate) struct Sums {
     /// Columns that have been added.
     columns: usize,
     /// What each row has besides.
-    of_all: u128,
-    of_row: Vec<u128>,
+    of_all: u64,
+    of_row: Vec<u64>,
     /// The rows, if they do not ascend where they come from.
     sorted: Option<Vec<u32>>,
 }
@@ -102,7 +103,7 @@ impl Sums {
 
     /// The sum of the rows' hashes.
     pub(crate) fn finish(&self) -> u128 {
-        let hash = |cells: &u128| xxh3_128(&cells.wrapping_add(self.of_all).to_le_bytes());
+        let hash = |cells: &u64| xxh3_128(&cells.wrapping_add(self.of_all).to_le_bytes());
         self.of_row.iter().fold(0, |sum, cells| sum.wrapping_add(hash(cells)))
     }
 }
@@ -115,23 +116,23 @@ struct Cells {
 }
 
 impl Cells {
-    fn null(&self) -> u128 {
-        xxh3_128_with_seed(&[], !self.seed)
+    fn null(&self) -> u64 {
+        xxh3_64_with_seed(&[], !self.seed)
     }
 
-    fn int(&self, value: i64) -> u128 {
-        xxh3_128_with_seed(&value.to_le_bytes(), self.seed)
+    fn int(&self, value: i64) -> u64 {
+        xxh3_64_with_seed(&value.to_le_bytes(), self.seed)
     }
 
-    fn wide(&self, value: i128) -> u128 {
-        xxh3_128_with_seed(&value.to_le_bytes(), self.seed)
+    fn wide(&self, value: i128) -> u64 {
+        xxh3_64_with_seed(&value.to_le_bytes(), self.seed)
     }
 
-    fn bytes(&self, value: &[u8]) -> u128 {
-        xxh3_128_with_seed(value, self.seed)
+    fn bytes(&self, value: &[u8]) -> u64 {
+        xxh3_64_with_seed(value, self.seed)
     }
 
-    fn code(&self, base: &EncodedColumn, code: u64) -> u128 {
+    fn code(&self, base: &EncodedColumn, code: u64) -> u64 {
         match self.physical {
             Physical::Int => self.int(base.int_of(code)),
             Physical::Wide => self.wide(base.wide_of(code)),
@@ -164,7 +165,7 @@ impl Cells {
     /// Adds what most rows have, once for all of them, and what few have besides. What is left is to be added row by row.
     fn begin<'a>(self, sums: &mut Sums, base: &'a EncodedColumn) -> Option<Rest<'a>> {
         let rows = sums.of_row.len();
-        let add = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
+        let add = |sum: &mut u64, hash: u64| *sum = sum.wrapping_add(hash);
         if base.all_null {
             add(&mut sums.of_all, self.null());
             return None;
@@ -188,11 +189,19 @@ impl Cells {
                 add(&mut sums.of_all, most);
                 for_bits(bits.words(), |row| add(&mut sums.of_row[row as usize], others));
             }
-            codes if codes.largest() < rows as u64 / rows_of_code => {
-                let of_code = (0..=codes.largest()).map(|code| self.code(base, code)).collect();
+            codes => {
+                let largest = codes.largest();
+                if largest >= rows as u64 / rows_of_code {
+                    return Some(Rest::Values(self, base));
+                }
+                let mut of_code: Vec<u64> = (0..=largest).map(|code| self.code(base, code)).collect();
+                if let Codes::U8(codes) = codes {
+                    of_code.resize(1 << u8::BITS, 0);
+                    let of_code = of_code.try_into().expect("it has a hash for each byte");
+                    return Some(Rest::Bytes(codes, of_code));
+                }
                 return Some(Rest::Codes(codes, of_code));
             }
-            _ => return Some(Rest::Values(self, base)),
         }
         None
     }
@@ -200,17 +209,23 @@ impl Cells {
 
 /// What is to be added of a column for each row.
 enum Rest<'a> {
-    /// Codes, and the hashes of what they stand for.
-    Codes(&'a Codes, Vec<u128>),
+    /// Codes of a byte, and the hashes of what they stand for: none is looked for where there is none.
+    Bytes(&'a [u8], Box<[u64; 1 << u8::BITS]>),
+    /// Other codes, and the hashes of what they stand for.
+    Codes(&'a Codes, Vec<u64>),
     /// The hashes of what the codes stand for.
     Values(Cells, &'a EncodedColumn),
 }
 
 impl Rest<'_> {
     /// Adds it for the rows from `first` on.
-    fn add_to(&self, sums: &mut [u128], first: usize) {
-        let add = |sum: &mut u128, hash: u128| *sum = sum.wrapping_add(hash);
+    fn add_to(&self, sums: &mut [u64], first: usize) {
+        let add = |sum: &mut u64, hash: u64| *sum = sum.wrapping_add(hash);
         match self {
+            Rest::Bytes(codes, of_code) => {
+                let codes = &codes[first..];
+                sums.iter_mut().zip(codes).for_each(|(sum, code)| add(sum, of_code[usize::from(*code)]));
+            }
             Rest::Codes(codes, of_code) => {
                 codes.zip(first, sums, |sum, code| add(sum, of_code[code as usize]));
             }
