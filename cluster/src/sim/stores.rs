@@ -384,7 +384,6 @@ impl World {
         if outdated && let Some(disk) = self.storage_disks.get_mut(&id) {
             (disk.checkpoint, disk.outdated) = (None, true);
             disk.received.clear();
-            disk.payloads = MemoryFiles::default();
         }
         if let Some(newest) = outlived {
             self.count_on(id, newest);

@@ -70,11 +70,11 @@ fn seeds_that_have_failed() {
     }
 }
 
-/// As above, with super processes and staged rows: what was durable that one who had left the ring had said in vain, and
-/// checkpoints that had failed there and were not made again.
+/// As above, with super processes and staged rows: what was durable that one who had left the ring had said in vain,
+/// checkpoints that had failed there and were not made again, and staged rows that were forgotten with data that was too old.
 #[test]
 fn seeds_that_have_failed_since() {
-    for seed in [8_002_027, 10_003_709] {
+    for seed in [8_002_027, 10_003_709, 14_025_633] {
         if let Err(failure) = run(seed, Options::default()) {
             panic!("{failure}");
         }

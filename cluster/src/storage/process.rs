@@ -418,15 +418,12 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
     let incarnation = next_incarnation(&path).map_err(io(&path))?;
-    let payloads = dir.join("payloads");
     let outdated = dir.join(OUTDATED);
     let is_outdated = outdated.exists();
     if is_outdated {
-        // Without a checkpoint it is refused again, and marked again, if it ends before it has joined.
+        // Without a checkpoint it is refused again, and marked again, if it ends before it has joined. Staged rows stay: it may
+        // still be the one that has given a receipt for them, and they are named by what is ordered later.
         Checkpoint::remove_all(dir).map_err(io(dir))?;
-        if payloads.exists() {
-            fs::remove_dir_all(&payloads).map_err(io(&payloads))?;
-        }
         fs::remove_file(&outdated).map_err(io(&outdated))?;
     }
     let checkpoint = Checkpoint::newest(dir)?;
@@ -456,6 +453,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let received = Checkpoint::received(dir, if joins { Ts::INFINITY } else { recovered.ts })?;
     let kept = received.iter().map(|Checkpoint { recovered, .. }| (recovered.ts, recovered.ballots.clone()));
     recovered.kept = kept.collect();
+    let payloads = dir.join("payloads");
     let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
     Ok(Parts { incarnation, directory, recovered, received, shards, store, joins })
 }
@@ -477,4 +475,41 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use carousel_engine::{operation::PayloadId, position::KeyRange};
+
+    use super::*;
+    use crate::{storage::RUNNING, wire::StageChunk};
+
+    #[test]
+    fn staged_rows_stay_when_the_data_is_outdated() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = StorageOptions {
+            id: ProcessId::storage(1),
+            dir: directory.path().to_path_buf(),
+            address: None,
+            config: Arc::new(Config::evenly(2, 2).expect("a ring")),
+            routers: vec![ProcessId::router(1)],
+            threads: 1,
+            first_core: None,
+            memory_limit: None,
+            running: RUNNING,
+        };
+        let payload = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+        let rows = Bytes::from_static(b"rows");
+        let checksum = crc32fast::hash(&rows);
+        let (range, latest) = (KeyRange::FULL, Ts(100));
+        let chunk = StageChunk { payload, range, chunk: 0, rows, checksum, latest };
+        let Parts { mut store, .. } = recover(&options).expect("a directory");
+        assert!(store.stage(&[chunk]).iter().all(Result::is_ok));
+        drop(store);
+        fs::File::create(options.dir.join(OUTDATED)).expect("it is marked");
+        let Parts { store, joins, .. } = recover(&options).expect("a directory");
+        assert!(joins, "it begins anew");
+        assert!(store.part(payload, range).is_some());
+    }
 }
