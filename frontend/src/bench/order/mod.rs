@@ -214,9 +214,9 @@ impl OrderArgs {
             let per_second = measured.median(|round| round.per_second);
             let [routers, storage, clients] =
                 [0, 1, 2].map(|part| format!("{:.1}", measured.median(|round| round.cpu[part])));
-            let [full, arriving] = [(&mut measured.full, 50), (&mut measured.arriving, 99)]
-                .map(|(latencies, percent)| latencies.percentile(percent).as_secs_f64() * 1e3);
-            figures.push([per_second, full, arriving, measured.median(|round| round.arriving_per_second)]);
+            let [p50, p99] =
+                [50, 99].map(|percent| measured.arriving.percentile(percent).as_secs_f64() * 1e3);
+            figures.push([per_second, p50, p99, measured.median(|round| round.arriving_per_second)]);
             let in_an_entry = measured.median(|round| round.in_an_entry.unwrap_or(0.0));
             report.row(vec![
                 name.clone(),
@@ -253,12 +253,16 @@ impl OrderArgs {
         targets.at_most(what, enough_arrived.then_some(p99), 10.0);
         targets.at_least("durability disk: rate to etcd's", (baseline > 0.0).then(|| rate / baseline), 20.0);
         targets.at_least("durability memory: rate to that of disk", Some(memory_rate / rate), 1.0);
-        targets.at_most("durability memory: p50 to that of disk", Some(memory_p50 / p50), 0.5);
+        // Of writes that arrive: who writes again when its last write is acknowledged has a time that is the number of clients
+        // by the rate, whatever the disk does.
+        let what = "durability memory: p50 of writes that arrive to that of disk";
+        targets.at_most(what, Some(memory_p50 / p50), 0.5);
         targets.publish(&self.output.report("order-targets"))
     }
 
-    /// Loads a store in full, then by writes that arrive, so many a second or half of what full load reached. `counts` tells the processor time taken so far (the routers' or
-    /// etcd's, the storage processes', the clients'), and how many entries the routers' log has, where it has any.
+    /// Loads a store in full, then by writes that arrive, so many a second or half of what full load reached. `counts` tells
+    /// the processor time taken so far (the routers' or etcd's, the storage processes', the clients'), and how many entries the
+    /// routers' log has, where it has any.
     async fn load<S: Store>(
         &self,
         store: &S,
