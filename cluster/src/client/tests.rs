@@ -497,8 +497,11 @@ fn a_write_whose_answer_is_lost_with_all_who_executed_it_ends_with_an_unknown_ou
     assert_eq!(scene.routed(), [1, 2, 3]);
     // Its checkpoint has the first write and the pin, and the answers have ended with it.
     scene.receive(s1, restarted(2));
-    assert!(scene.parts().is_empty(), "another process answers");
     scene.receive(s2, restarted(2));
+    assert!(scene.parts().is_empty(), "others may have got their places before it was ordered");
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 2, ts: Ts(2) });
+    scene.deliver(0, 2);
+    scene.pass(600);
     let effects = scene.core.take_effects();
     let unknown = effects.iter().any(|effect| {
         matches!(effect, Effect::Part(submission, Err(Failure::Sql(error)))
@@ -556,6 +559,10 @@ fn a_write_is_awaited_from_who_may_have_left_after_it_was_ordered() {
     assert!(scene.parts().is_empty(), "{s3} may answer");
     let passed = Some(MessageId { submitter: C1, incarnation: 1, sequence: 2 });
     scene.receive(s3, Wire::Restarted { incarnation: 2, passed });
+    let early = scene.parts();
+    assert!(early.iter().all(|(ended, _)| *ended != last), "others may have held it for a while");
+    scene.deliver(7, 20);
+    scene.pass(600);
     scene.check_unknown(last);
 }
 

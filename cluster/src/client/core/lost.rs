@@ -239,7 +239,7 @@ impl Core {
         let fenced = open.fenced.get(&process).zip(open.ordered_by).is_some_and(|(since, by)| by < *since);
         // As long as this client does not know the config of then, others may hold what it takes for that process's.
         let knows = open.ordered_by.is_some_and(|by| by <= self.frontier);
-        passed || fenced || knows && open.done.contains(&process) || self.config.is_suspected(process)
+        knows && (passed || open.done.contains(&process)) || fenced || self.config.is_suspected(process)
     }
 
     /// Submits an open read again, under another identity.
