@@ -495,13 +495,12 @@ fn a_write_whose_answer_is_lost_with_all_who_executed_it_ends_with_an_unknown_ou
     scene.submit(Body::Pin { lease_ms: 1_000 });
     let last = scene.submit(write());
     assert_eq!(scene.routed(), [1, 2, 3]);
-    // Its checkpoint has the first write and the pin, and the answers have ended with it.
-    scene.receive(s1, restarted(2));
-    scene.receive(s2, restarted(2));
-    assert!(scene.parts().is_empty(), "others may have got their places before it was ordered");
     scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 2, ts: Ts(2) });
     scene.deliver(0, 2);
-    scene.pass(600);
+    // Its checkpoint has the first write and the pin, and the answers have ended with it.
+    scene.receive(s1, restarted(2));
+    assert!(scene.parts().is_empty(), "another process answers");
+    scene.receive(s2, restarted(2));
     let effects = scene.core.take_effects();
     let unknown = effects.iter().any(|effect| {
         matches!(effect, Effect::Part(submission, Err(Failure::Sql(error)))
