@@ -125,6 +125,8 @@ pub struct Core {
     /// Everything up to here has been given to the shards.
     delivered: Ts,
     durable: Ts,
+    /// The part of that which others may count on, see [`Core::tell_durable`].
+    told_durable: Ts,
     /// By their local times.
     running: BTreeMap<Ts, Box<Running>>,
     /// Bytes of the rows that writes among them will return.
@@ -219,6 +221,7 @@ impl Core {
         }
         let moving = Moving::new(&options, &recovered);
         let held = moving.held_in(&options.config, options.id);
+        let told_durable = moving.counts_until(recovered.ts, options.id);
         let drops = recovered.dropped().into_iter().map(|table| table.id).collect();
         let mut ballots = Ballots::restore(recovered.ballots);
         let mut kept = recovered.kept.into_iter().map(|(_, votes)| votes);
@@ -235,6 +238,7 @@ impl Core {
             frontier: recovered.ts,
             delivered: recovered.ts,
             durable: recovered.ts,
+            told_durable,
             running: BTreeMap::new(),
             returned_bytes: 0,
             supplying: BTreeMap::new(),
@@ -315,7 +319,12 @@ impl Core {
 
     /// How far the process is.
     pub fn watermarks(&self, memory: u64) -> Watermarks {
-        Watermarks { delivered: self.delivered, executed: self.executed(), durable: self.durable, memory }
+        Watermarks {
+            delivered: self.delivered,
+            executed: self.executed(),
+            durable: self.told_durable,
+            memory,
+        }
     }
 
     /// The oldest local time that may still be read: versions that ended before it can be collected.
@@ -887,7 +896,9 @@ impl Core {
     }
 
     fn durable_wire(&self, reply: bool) -> Wire {
-        Wire::Durable { ts: self.durable, hashes: self.hashes.clone(), reply }
+        let are_theirs = self.told_durable == self.durable;
+        let hashes = if are_theirs { self.hashes.clone() } else { Vec::new() };
+        Wire::Durable { ts: self.told_durable, hashes, reply }
     }
 }
 

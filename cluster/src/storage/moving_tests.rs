@@ -347,6 +347,15 @@ impl World {
     /// Lets everything happen that can.
     fn settle(&mut self) {
         loop {
+            self.settle_unordered();
+            let Some((from, configuration)) = self.announced.pop_front() else { return };
+            self.order(from, Body::Configuration(configuration), Vec::new());
+        }
+    }
+
+    /// Lets everything happen that can while no router orders anything.
+    fn settle_unordered(&mut self) {
+        loop {
             let mut busy = false;
             for id in self.processes.keys().copied().collect::<Vec<_>>() {
                 busy |= self.scan(id);
@@ -354,9 +363,6 @@ impl World {
             if let Some((from, to, wire)) = self.wires.pop_front() {
                 busy = true;
                 self.deliver(from, to, wire);
-            } else if let Some((from, configuration)) = self.announced.pop_front() {
-                busy = true;
-                self.order(from, Body::Configuration(configuration), Vec::new());
             }
             if !busy {
                 return;
@@ -505,6 +511,41 @@ fn who_has_received_goes_on_behind_the_keyspace_message() {
         world.check_rows(400);
         world.compare_replicas();
     }
+}
+
+/// A life without data takes the place of one that has not been heard to have received anything, and executes again what
+/// that one has.
+#[test]
+fn nobody_counts_on_what_has_been_received_before_that_is_ordered() {
+    let mut world = World::with_rows(2, 2);
+    world.fallible = true;
+    let [other, receiver] = [1, 3].map(ProcessId::storage);
+    world.join(3);
+    world.settle();
+    let identifier = world.middle(2);
+    let keyspace = world.change(Change::Expand { process: receiver, identifier });
+    world.insert(300..400);
+    let write = world.mseq.ts();
+    world.settle_unordered();
+    world.order(CLIENT, Body::Checkpoint, Vec::new());
+    world.settle_unordered();
+    assert!(world.checkpoints[&receiver].recovered.ts > write, "{}", world.trace);
+    let durable = |world: &World| world.processes[&receiver].core.watermarks(0).durable;
+    let keeps_votes = |world: &World| world.processes[&other].core.keeps_votes(write);
+    assert!(durable(&world) < keyspace && keeps_votes(&world), "{}", world.trace);
+
+    // It loses its directory, and what it has announced.
+    world.announced.clear();
+    world.sequences.remove(&receiver);
+    world.lives.insert(receiver, 2);
+    let join = Membership::Join { process: receiver, incarnation: 2, address: None };
+    world.order(CLIENT, Body::Configuration(Configuration::Membership(join)), Vec::new());
+    world.received.clear();
+    world.begin(receiver, Vec::new());
+    world.settle();
+    world.check_rows(400);
+    world.compare_replicas();
+    assert!(durable(&world) > write && !keeps_votes(&world), "{}", world.trace);
 }
 
 /// What one keyspace message moves is durable, and announced, though what the next one moves does not come.

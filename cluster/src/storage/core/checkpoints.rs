@@ -398,9 +398,7 @@ impl Core {
         );
         self.durable = ts;
         self.hashes = std::mem::take(&mut self.hashes_at.1);
-        for peer in self.peers_of_ring().collect::<Vec<_>>() {
-            self.effects.push(Effect::Send(peer, self.durable_wire(false)));
-        }
+        self.tell_durable();
         let peers: Vec<ProcessId> = self.peers.keys().copied().collect();
         for peer in peers {
             self.compare(peer);

@@ -129,6 +129,12 @@ impl Moving {
         }
     }
 
+    /// Up to where others may count on what is durable here.
+    pub(super) fn counts_until(&self, durable: Ts, process: ProcessId) -> Ts {
+        let received = self.heard.receives_since(process);
+        received.map_or(durable, |keyspace| durable.min(Ts(keyspace.0 - 1)))
+    }
+
     /// The primary ranges of a config that are held here.
     pub(super) fn held_in(&self, config: &Config, process: ProcessId) -> Vec<KeyRange> {
         if self.begun_empty { Vec::new() } else { held_by(config, process) }
@@ -286,6 +292,7 @@ impl Core {
         }
         let Some(config) = config else { return };
         let before = std::mem::replace(&mut self.moving.heard, Arc::new(config));
+        self.tell_durable();
         if let Configuration::Membership(
             Membership::Suspect { process, .. } | Membership::Join { process, .. },
         ) = configuration

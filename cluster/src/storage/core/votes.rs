@@ -314,28 +314,44 @@ impl Core {
     /// may be lost, and who has left the ring makes no more.
     pub(super) fn ask_durable(&mut self) {
         let kept = self.ballots.oldest().into_iter().chain(self.payloads.keys().next().copied()).min();
-        if self.now_ms < self.asked_durable_ms + ASK_DURABLE_MS || kept.is_none_or(|ts| ts > self.durable) {
+        if self.now_ms < self.asked_durable_ms + ASK_DURABLE_MS
+            || kept.is_none_or(|ts| ts > self.told_durable)
+        {
             return;
         }
         self.asked_durable_ms = self.now_ms;
         let config = &self.options.config;
         let durable = durable(&self.peers, config);
         let others: BTreeSet<ProcessId> = config.storage_processes().chain(config.standbys()).collect();
-        let behind =
-            others.into_iter().filter(|other| *other != self.options.id && durable(*other) < self.durable);
+        let behind = others
+            .into_iter()
+            .filter(|other| *other != self.options.id && durable(*other) < self.told_durable);
         for process in behind.collect::<Vec<_>>() {
             self.effects.push(Effect::Send(process, self.durable_wire(true)));
+        }
+    }
+
+    /// Says how far this process is durable, as far as others may count on that: until it has been ordered that it has received
+    /// something, a life without data may take its place and execute all again that has come since
+    /// ([`crate::router::MSeq::begins`]), with the votes and payloads that others have.
+    pub(super) fn tell_durable(&mut self) {
+        let counts = self.moving.counts_until(self.durable, self.options.id);
+        if counts > self.told_durable {
+            self.told_durable = counts;
+            for peer in self.peers_of_ring().collect::<Vec<_>>() {
+                self.effects.push(Effect::Send(peer, self.durable_wire(false)));
+            }
         }
     }
 
     /// Forgets votes and payloads that nobody will replay.
     pub(super) fn forget(&mut self) {
         let durable = durable(&self.peers, &self.options.config);
-        self.ballots.forget(self.durable, &durable);
+        self.ballots.forget(self.told_durable, &durable);
         let own = self.options.id;
         let passed: Vec<Ts> = self
             .payloads
-            .range(..=self.durable)
+            .range(..=self.told_durable)
             .filter(|(ts, (_, holders))| {
                 holders.iter().all(|holder| *holder == own || durable(*holder) >= **ts)
             })
