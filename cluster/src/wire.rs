@@ -360,7 +360,7 @@ pub struct Watermarks {
     pub delivered: Ts,
     /// Executed and decided up to here.
     pub executed: Ts,
-    /// Contained in a durable checkpoint up to here: only this cuts the log.
+    /// Contained in a durable checkpoint up to here, and for good: only this cuts the log.
     pub durable: Ts,
     /// Bytes its rows take.
     pub memory: u64,
