@@ -270,7 +270,7 @@ pub enum Wire {
     Durable {
         /// Its durable watermark.
         ts: Ts,
-        /// Content hashes at `ts`.
+        /// Content hashes at `ts`; none when its checkpoint is a later one.
         hashes: Vec<(TableId, KeyRange, u128)>,
         /// The sender asks for the receiver's.
         reply: bool,
@@ -360,7 +360,7 @@ pub struct Watermarks {
     pub delivered: Ts,
     /// Executed and decided up to here.
     pub executed: Ts,
-    /// Contained in a durable checkpoint up to here, and for good: only this cuts the log.
+    /// Contained in a durable checkpoint up to here, as far as others may count on it: only this cuts the log.
     pub durable: Ts,
     /// Bytes its rows take.
     pub memory: u64,

@@ -175,10 +175,10 @@ impl World {
         self.handle(id, Event::Delivered { deliveries, frontier: self.mseq.ts() });
     }
 
-    /// A standby joins and begins with what the routers have.
+    /// A process without data joins and begins with what the routers have.
     fn join(&mut self, number: u32) {
         let process = ProcessId::storage(number);
-        let join = Membership::Join { process, incarnation: 1, address: None };
+        let join = Membership::Join { process, incarnation: self.life(process), address: None };
         self.order(CLIENT, Body::Configuration(Configuration::Membership(join)), Vec::new());
         self.begin(process, Vec::new());
     }
@@ -538,10 +538,8 @@ fn nobody_counts_on_what_has_been_received_before_that_is_ordered() {
     world.announced.clear();
     world.sequences.remove(&receiver);
     world.lives.insert(receiver, 2);
-    let join = Membership::Join { process: receiver, incarnation: 2, address: None };
-    world.order(CLIENT, Body::Configuration(Configuration::Membership(join)), Vec::new());
     world.received.clear();
-    world.begin(receiver, Vec::new());
+    world.join(3);
     world.settle();
     world.check_rows(400);
     world.compare_replicas();
