@@ -9,8 +9,8 @@
 //!
 //! Nobody but those who look for garbage knows of it before the swap: the segment is read and written as it is. What has
 //! ended before the horizon then will never be seen again, and which other rows have ended since is asked at the swap; so
-//! all that has to be followed are rows that have been added, which stay. Keys follow their rows when those have their new
-//! numbers ([`KeyIndex::begin_move`](crate::primary_key::KeyIndex::begin_move)). A segment that is cut, cleared or dropped
+//! all that has to be followed are rows that have been added, which stay. Keys follow their rows when those of enough segments
+//! have their new numbers ([`KeyIndex::begin_move`](crate::primary_key::KeyIndex::begin_move)). A segment that is cut, cleared or dropped
 //! takes the columns beside it along. Where rows are added faster than they can be followed it is begun anew, and all is done
 //! at once when what has ended is as much as the rest.
 
@@ -35,6 +35,9 @@ const CELLS: usize = 16;
 
 /// Cells of a column that are gathered in the time in which a key follows its row: both ends of it are anywhere in memory.
 const CELLS_OF_KEY: usize = 16;
+
+/// Keys that have to follow for each row of a segment that goes, at most, where they have to at once.
+const KEYS_OF_GARBAGE: usize = 128;
 
 /// The fewest buckets of the key index that are gone through together.
 const FEWEST_BUCKETS: usize = 16;
@@ -63,6 +66,10 @@ enum Stage {
 }
 
 impl Compaction {
+    fn drops_rows(&self) -> bool {
+        self.keep.len() < self.rows
+    }
+
     fn measure(&mut self) {
         self.size = self.columns.iter().map(SegmentColumn::size).sum();
     }
@@ -92,7 +99,7 @@ impl Table {
     /// Returns whether there was anything to do.
     pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
         if !self.is_compacting() {
-            if self.keys.are_to_follow() {
+            if self.keys.must_follow() {
                 self.follow_some();
                 return true;
             }
@@ -166,7 +173,11 @@ impl Table {
         let grown = plain >= 1024.max(segment.encoded_rows() / 4) || segment.is_part;
         let ended = segment.versions.ended();
         let may_be_much = segment.may_have_much_ended();
-        let much = segment.has_many_ended() || may_be_much;
+        // Where rows have moved before, all keys of the table have to follow first: that is for more of them.
+        let are_enough = ended * 2 >= rows
+            || segment.has_many_ended()
+                && (ended * KEYS_OF_GARBAGE >= self.keys.len() || self.keys.can_move(slot));
+        let much = are_enough || may_be_much;
         if !grown && (ended == 0 || !much || horizon <= segment.collected) {
             return None;
         }
@@ -177,8 +188,8 @@ impl Table {
         }
         let survivors = segment.versions.survivors(horizon);
         let garbage = rows - survivors.len();
-        let is_much =
-            garbage * 16 >= rows || (may_be_much && segment.has_much_unused(&survivors, garbage == ended));
+        let is_much = are_enough && garbage * 16 >= rows
+            || (may_be_much && segment.has_much_unused(&survivors, garbage == ended));
         // All keys of the table have to follow when some rows go: that is for many of them.
         if is_much { Some(survivors) } else { everything }
     }
@@ -204,8 +215,12 @@ impl Table {
             Stage::Gather if compaction.columns.len() < self.schema.columns.len() => {
                 self.gather_column(slot, &mut compaction)
             }
-            // After a change of the key ranges; the rows of one segment move at a time.
-            Stage::Gather if self.keys.are_to_follow() => self.follow_some().0,
+            // A row moves once before its key has followed; who has begun to follow ends first.
+            Stage::Gather
+                if compaction.drops_rows() && (self.keys.must_follow() || !self.keys.can_move(slot)) =>
+            {
+                self.follow_some().0
+            }
             Stage::Gather => self.catch_up(slot, &mut compaction, riders),
             Stage::Follow => {
                 let (took, all_have) = self.follow_some();
@@ -281,7 +296,9 @@ impl Table {
             if self.has_keys() {
                 let place = |row: u32| if row == GONE.row { GONE } else { Address { slot, row } };
                 self.keys.begin_move(slot, renumbered.into_iter().map(place).collect());
-                compaction.stage = Stage::Follow;
+                if self.keys.must_follow() {
+                    compaction.stage = Stage::Follow;
+                }
             }
         }
         let segment = &mut self.segments[slot as usize];

@@ -174,7 +174,12 @@ impl Shard {
             // Rows move once before their keys have followed.
             let moving = |it: &&mut Box<Table>| it.is_compacting() || !it.keys.can_move(slot);
             match self.tables.get_mut(&id).filter(moving) {
-                Some(table) => _ = table.collect_garbage(self.horizon, &mut self.riders),
+                Some(table) => {
+                    if !table.keys.can_move(slot) {
+                        table.keys.wait_for();
+                    }
+                    table.collect_garbage(self.horizon, &mut self.riders);
+                }
                 None => precut.is_due = self.put_together(id, slot, &mut precut),
             }
         }

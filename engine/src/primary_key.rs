@@ -42,6 +42,9 @@ pub(crate) struct KeyIndex {
 /// A part of the index grows by so many times what is in it at most, whatever is about to come.
 const MOST_GROWTH: usize = 16;
 
+/// All entries are gone through for rows that move: when so many have that there are no more than this many keys for each.
+const KEYS_OF_MOVED: usize = 8;
+
 impl Default for KeyIndex {
     fn default() -> Self {
         KeyIndex { parts: [const { HashTable::new() }; PARTS], numbers: Numbers::default() }
@@ -56,6 +59,8 @@ struct Numbers {
     slots: Vec<Slot>,
     /// How far the entries have followed.
     sweep: Option<Sweep>,
+    /// Somebody waits until all have.
+    is_waited_for: bool,
 }
 
 /// What entries that lead to a segment mean.
@@ -118,6 +123,11 @@ impl Numbers {
         (address != GONE && !slot(address).is_some_and(|slot| slot.is_left)).then_some(address)
     }
 
+    /// Rows that have moved, while entries may lead to where they were.
+    fn moved(&self) -> usize {
+        self.slots.iter().map(|slot| slot.moved.len()).sum()
+    }
+
     /// Begins to go through the buckets of a part anew when its entries have been put into others.
     fn note(&mut self, part: usize, all_move: &Cell<bool>) {
         if all_move.get()
@@ -134,6 +144,7 @@ impl Numbers {
             *slot = Slot { is_odd: slot.is_odd, ..Slot::default() };
         }
         self.sweep = None;
+        self.is_waited_for = false;
     }
 }
 
@@ -264,6 +275,20 @@ impl KeyIndex {
         self.numbers.sweep.is_some()
     }
 
+    /// Whether it is time for that: they have begun to, somebody waits for them, or enough rows have moved. To go through all
+    /// of them for the rows of each segment would take a time that grows with the square of the table.
+    pub(crate) fn must_follow(&self) -> bool {
+        let Some(Sweep { part, bucket }) = self.numbers.sweep else { return false };
+        self.numbers.is_waited_for
+            || (part, bucket) != (0, 0)
+            || self.numbers.moved() * KEYS_OF_MOVED >= self.len()
+    }
+
+    /// Somebody waits until no entry has to follow.
+    pub(crate) fn wait_for(&mut self) {
+        self.numbers.is_waited_for = self.are_to_follow();
+    }
+
     /// Lets the entries of so many buckets follow their rows. Returns whether all have.
     pub(crate) fn follow(&mut self, buckets: usize) -> bool {
         let KeyIndex { parts, numbers } = self;
@@ -303,9 +328,7 @@ impl KeyIndex {
 
     /// Logical size in bytes.
     pub(crate) fn size(&self) -> usize {
-        let moved =
-            self.numbers.slots.iter().map(|slot| slot.moved.len() * size_of::<Address>()).sum::<usize>();
-        self.len() * (size_of::<Entry>() + 1) + moved
+        self.len() * (size_of::<Entry>() + 1) + self.numbers.moved() * size_of::<Address>()
     }
 }
 
@@ -376,6 +399,40 @@ mod tests {
         index.begin_move(0, (0..more).map(|row| at(0, row + 1)).collect());
         index.renumber(0, |row| row);
         assert!(!index.are_to_follow() && leads_to(&index, 10, at(0, 6)));
+    }
+
+    /// Those of the rows of several segments, if nobody waits.
+    #[test]
+    fn keys_follow_together() {
+        let (segments, rows) = (20, 100);
+        let at = |key: u32| Address { slot: key % segments, row: key / segments };
+        let mut index = KeyIndex::default();
+        (0..segments * rows).for_each(|key| index.insert(hash(key), at(key)));
+        let mut now = vec![0; segments as usize];
+        let mut begin_move = |index: &mut KeyIndex, slot: u32| {
+            now[slot as usize] += 1;
+            index.begin_move(slot, (0..rows).map(|row| Address { slot, row: row + 1 }).collect());
+            let has_moved = |key: u32| Address { row: at(key).row + now[at(key).slot as usize], ..at(key) };
+            assert!((0..segments * rows).all(|key| leads_to(index, key, has_moved(key))));
+        };
+        for slot in 0..2 {
+            begin_move(&mut index, slot);
+            assert!(index.are_to_follow() && !index.must_follow() && !index.can_move(slot));
+        }
+        assert!(index.can_move(2));
+        begin_move(&mut index, 2);
+        assert!(index.must_follow(), "there are no more than eight for each row");
+        // Who has begun ends.
+        assert!(!index.follow(1) && index.must_follow());
+        while !index.follow(100) {}
+        assert!(!index.are_to_follow() && !index.must_follow() && index.can_move(0));
+        begin_move(&mut index, 3);
+        index.wait_for();
+        assert!(index.must_follow());
+        while !index.follow(100) {}
+        index.wait_for();
+        begin_move(&mut index, 4);
+        assert!(!index.must_follow(), "nobody waits for what had not begun");
     }
 
     #[test]

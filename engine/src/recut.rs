@@ -242,13 +242,14 @@ impl Shard {
             self.join_pieces();
         }
         let mut dropped = false;
-        if self.tables.values().any(|table| table.keys.are_to_follow()) {
+        let goes = |piece: &Piece| piece.until.is_some_and(|until| until < horizon) && !piece.is_vacant();
+        if self.pieces.iter().any(goes) && self.tables.values().any(|table| table.keys.are_to_follow()) {
             // Some lead there.
+            self.tables.values_mut().for_each(|table| table.keys.wait_for());
             return false;
         }
         for piece in 0..self.pieces.len() {
-            let found = self.pieces[piece];
-            if found.until.is_some_and(|until| until < horizon) && !found.is_vacant() {
+            if goes(&self.pieces[piece]) {
                 // To give a lot of memory back takes its time: nobody reads the others meanwhile.
                 if self.tables.values_mut().any(|table| table.vacate_some(piece)) {
                     return true;

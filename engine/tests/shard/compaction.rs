@@ -35,7 +35,11 @@ struct Beside {
 impl Beside {
     /// A segment with a fifth of garbage, of which each piece that is compacted has `compact_cells` cells.
     fn new(compact_cells: usize) -> Beside {
-        let options = Options { compact_cells, block_cells: PIECE, batch_rows: 20, ..Options::default() };
+        Beside::with(Options { compact_cells, ..Options::default() })
+    }
+
+    fn with(options: Options) -> Beside {
+        let options = Options { block_cells: PIECE, batch_rows: 20, ..options };
         let rows = (0..ROWS).map(|k| (k, (k % 10, k % 7))).collect();
         let mut beside = Beside { scan: Scan::with(ROWS, options), rows };
         beside.update(3, 1000);
@@ -212,6 +216,32 @@ fn compaction_ends_under_constant_updates() {
         assert!(one < 1000, "{one} bytes a row with {updates} updates");
         assert!(most / beside.rows.len() < 1200, "{most} bytes at most with {updates} updates");
         while beside.compact_some() {}
+        beside.check();
+    }
+}
+
+/// Keys of several segments follow together, unless rows of one end again and again.
+#[test]
+fn keys_are_found_while_those_of_many_segments_follow() {
+    for updated in [ROWS, ROWS / 20] {
+        let mut beside =
+            Beside::with(Options { segment_rows: 100, compact_cells: PIECE, ..Options::default() });
+        for n in 0..8000 {
+            beside.update_one(n * 7919 % updated, n);
+            if n % 10 == 0 {
+                let k = n * 13 % updated;
+                beside.delete(vec![compare_equal(0, k)], |gone, _| gone == k);
+                beside.insert(k, 1, n);
+            }
+            if n % 5 == 0 {
+                beside.scan.run();
+                beside.compact_some();
+            }
+        }
+        beside.scan.run();
+        while beside.compact_some() {}
+        let one = beside.scan.shard.memory() / beside.rows.len();
+        assert!(one < 200, "{one} bytes a row where {updated} are updated");
         beside.check();
     }
 }
