@@ -1,11 +1,14 @@
-//! What comes first when there is more to do than processors: routers, network and sessions, then scans, then what is copied
-//! in bulk. They are what others wait for, in this order.
+//! What comes first when there is more to do than processors: routers, network and sessions, then scans, then checkpoints and
+//! what is copied in bulk. They are what others wait for, in this order.
 
-/// The nice value of scan threads and of those that write checkpoints: when everything else is busy they have a tenth of a
-/// core, and so many operations ride in each revolution that this goes far.
-pub(crate) const SCAN: i32 = 10;
+/// The nice value of scan threads: a third of what a thread has that orders messages. While these are few, each is ordered by
+/// itself, which takes all the time that there is; with less, scans would wait long for some, and whoever asks for the answer.
+pub(crate) const SCAN: i32 = 5;
 
-/// The nice value of threads that carry rows from one storage process to another: an eighth of what a scan thread has. They
+/// The nice value of threads that write checkpoints: a third of what a scan thread has.
+pub(crate) const CHECKPOINT: i32 = 10;
+
+/// The nice value of threads that carry rows from one storage process to another: a twentieth of what a scan thread has. They
 /// take what others leave; when others leave nothing, rows still move.
 pub(crate) const BULK: i32 = 19;
 

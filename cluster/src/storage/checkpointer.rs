@@ -61,7 +61,7 @@ pub(crate) fn start(
 ) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
     let (commands, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
-        priority::lower(priority::SCAN);
+        priority::lower(priority::CHECKPOINT);
         let mut writers = Writers::new();
         let mut loader = Loader { received, loading: None };
         for command in told {
