@@ -10,9 +10,9 @@
 //! Nobody but those who look for garbage knows of it before the swap: the segment is read and written as it is. What has
 //! ended before the horizon then will never be seen again, and which other rows have ended since is asked at the swap; so
 //! all that has to be followed are rows that have been added, which stay. Keys follow their rows when those of enough segments
-//! have their new numbers ([`KeyIndex::begin_move`](crate::primary_key::KeyIndex::begin_move)). A segment that is cut, cleared or dropped
-//! takes the columns beside it along. Where rows are added faster than they can be followed it is begun anew, and all is done
-//! at once when what has ended is as much as the rest.
+//! have their new numbers ([`KeyIndex::must_follow`](crate::primary_key::KeyIndex::must_follow)). A segment that is cut, cleared
+//! or dropped takes the columns beside it along. Where rows are added faster than they can be followed it is begun anew, and all
+//! is done at once when what has ended is as much as the rest.
 
 use crate::{
     bits::{Picked, Ranks},
@@ -66,6 +66,7 @@ enum Stage {
 }
 
 impl Compaction {
+    /// Whether rows get other numbers.
     fn drops_rows(&self) -> bool {
         self.keep.len() < self.rows
     }
