@@ -111,7 +111,7 @@ const PLANTED: [(Bug, u64); 18] = [
     (Bug::VotesForgottenTooEarly, 100),
     (Bug::AheadOfTheCopy, 20),
     (Bug::CopyOfThePresent, 50),
-    (Bug::ReceivedTooEarly, 200),
+    (Bug::ReceivedTooEarly, 1000),
     (Bug::LeaderBeforeItsLog, 20),
     (Bug::LeaderForgotten, 100),
     (Bug::StagedForAnotherConfig, 20),
