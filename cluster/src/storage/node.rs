@@ -389,11 +389,13 @@ impl Node {
                 self.link.ask_again(from);
             }
             // What a standby has missed does not concern it, and when it has been given a place since, the log is kept from
-            // then on.
+            // then on. It may have lost that place before it had received anything: others would send to it for ever, did
+            // they not hear that this life begins without data.
             Wire::SubscribeRefused { incarnation, .. }
                 if incarnation == self.incarnation && self.core.is_blank() && !self.begins =>
             {
-                self.begins = true;
+                (self.begins, self.joining) = (true, true);
+                self.submitter.submit(Configuration::Membership(self.core.membership()));
                 self.link.ask_again(from);
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
