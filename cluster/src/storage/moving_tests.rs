@@ -310,7 +310,11 @@ impl World {
                             .map(|chunk| Event::Moving(migration::Event::Chunk { from: id, part, chunk })),
                     );
                 }
-                Effect::Announce(configuration) => {
+                Effect::Join => {
+                    self.announced.push_back((id, Configuration::Membership(process.core.membership())));
+                }
+                Effect::Received { keyspace } => {
+                    let configuration = Configuration::Received { keyspace, process: id };
                     writeln!(self.trace, "{id} announces {configuration:?}").expect("text");
                     self.announced.push_back((id, configuration));
                 }

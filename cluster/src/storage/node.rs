@@ -188,8 +188,7 @@ impl Node {
             self.send(to, wire);
         }
         if self.joining {
-            let join = self.core.membership();
-            self.submitter.submit(Configuration::Membership(join));
+            self.join();
         }
         self.subscribe();
         std::mem::take(&mut self.outputs)
@@ -382,29 +381,8 @@ impl Node {
             Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
                 self.stopped = Some(log_lost(last, self.core.frontier()));
             }
-            // It answers a subscription that has been overtaken by what another router delivered.
-            Wire::SubscribeRefused { incarnation, purged }
-                if incarnation == self.incarnation && purged <= self.core.frontier() =>
-            {
-                self.link.ask_again(from);
-            }
-            // What a standby has missed does not concern it, and when it has been given a place since, the log is kept from
-            // then on. It may have lost that place before it had received anything: others would send to it for ever, did
-            // they not hear that this life begins without data.
-            Wire::SubscribeRefused { incarnation, .. }
-                if incarnation == self.incarnation && self.core.is_blank() && !self.begins =>
-            {
-                (self.begins, self.joining) = (true, true);
-                self.submitter.submit(Configuration::Membership(self.core.membership()));
-                self.link.ask_again(from);
-            }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
-                self.outdated = true;
-                self.stopped = Some(format!(
-                    "the routers' log begins at {purged}, this replica ends at {}; it must be copied \
-                     from another: started again, it joins without data",
-                    self.core.frontier()
-                ));
+                self.refused(from, purged);
             }
             Wire::Outlived { incarnation, newest } if incarnation == self.incarnation => {
                 self.outdated = true;
@@ -486,6 +464,35 @@ impl Node {
         for read in deliveries.iter().filter(|delivery| !delivery.message.id.is_ordered()) {
             let id = read.message.id;
             self.send(id.submitter, Wire::ReadsLost(vec![id]));
+        }
+    }
+
+    /// Says that this life begins without data. What is ordered before that is not for it: it may be given the place of an
+    /// earlier one.
+    fn join(&mut self) {
+        self.joining = true;
+        self.link.ask_again(self.link.router());
+        self.submitter.submit(Configuration::Membership(self.core.membership()));
+    }
+
+    /// A router's log no longer has everything up to `purged`.
+    fn refused(&mut self, router: ProcessId, purged: Ts) {
+        if self.joining || self.begins {
+            // It answers what was asked before: who begins anew needs nothing of the log.
+        } else if purged <= self.core.frontier() {
+            // It answers a subscription that has been overtaken by what another router delivered.
+            self.link.ask_again(router);
+        } else if self.core.is_blank() {
+            // What a standby has missed may have given it a place, which it has lost before it had received anything: others
+            // would send to it for ever, did they not hear that this life begins without data.
+            self.join();
+        } else {
+            self.outdated = true;
+            self.stopped = Some(format!(
+                "the routers' log begins at {purged}, this replica ends at {}; it must be copied from another: started \
+                 again, it joins without data",
+                self.core.frontier()
+            ));
         }
     }
 
@@ -573,13 +580,9 @@ impl Node {
                     self.tell_checkpoints(CheckpointCommand::Load { part, chunks });
                 }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
-                Effect::Announce(configuration) => {
-                    // What is ordered before it joins is not for this life: it may be given the place of an earlier one.
-                    if let Configuration::Membership(Membership::Join { .. }) = &configuration {
-                        self.joining = true;
-                        self.link.ask_again(self.link.router());
-                    }
-                    self.submitter.submit(configuration);
+                Effect::Join => self.join(),
+                Effect::Received { keyspace } => {
+                    self.submitter.submit(Configuration::Received { keyspace, process: self.id });
                 }
                 Effect::EndCheckpoint(checkpoint) => {
                     self.tell_checkpoints(CheckpointCommand::End(checkpoint));

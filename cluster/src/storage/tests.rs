@@ -684,8 +684,11 @@ fn votes_are_not_kept_for_who_will_not_replay_them() {
 
 /// A process that knows two routers, and has followed the m-seq up to 9.
 fn node() -> Node {
-    let config = Arc::new(Config::evenly(1, 1).expect("a ring"));
-    let (id, routers) = (ProcessId::storage(1), vec![ProcessId::router(1), ProcessId::router(2)]);
+    node_of(ProcessId::storage(1), Config::evenly(1, 1).expect("a ring"))
+}
+
+fn node_of(id: ProcessId, config: Config) -> Node {
+    let (config, routers) = (Arc::new(config), vec![ProcessId::router(1), ProcessId::router(2)]);
     let options = CoreOptions { id, incarnation: 1, address: None, config, shards: 1, running: 16 };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
     let mut node = Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, routers, core, false);
@@ -847,6 +850,36 @@ fn a_refusal_that_comes_late_does_not_stop_a_replica() {
     assert_eq!(node.stopped(), None);
     node.handle(refused(10), 0);
     assert!(node.stopped().is_some_and(|reason| reason.contains("must be copied")));
+}
+
+/// What it has missed may have given it a place, which it had lost again before it had received anything.
+#[test]
+fn a_standby_that_is_refused_says_that_it_begins_without_data() {
+    let (id, router) = (ProcessId::storage(2), ProcessId::router(1));
+    let join = Configuration::Membership(Membership::Join { process: id, incarnation: 1, address: None });
+    let message = testing::configuration(id, 1, 1, join);
+    let config = Config::evenly(1, 1).expect("a ring").apply(&message, Ts(1));
+    let mut node = node_of(id, config.expect("possible").expect("it changes the config"));
+    let joins = |output: &Output| {
+        matches!(output, Output::Send(_, Wire::Route(messages)) if messages.iter().any(|message| {
+            matches!(&message.body, Body::Configuration(Configuration::Membership(Membership::Join { .. })))
+        }))
+    };
+    let subscribes = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { .. }));
+    let refused = || {
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(10) };
+        Input::Received { from: router, wire }
+    };
+    let outputs = node.handle(refused(), 0);
+    assert!(outputs.iter().any(joins) && !outputs.iter().any(subscribes), "{outputs:?}");
+    let outputs = node.handle(refused(), 0);
+    assert!(outputs.is_empty() && node.stopped().is_none(), "a refusal that comes late: {outputs:?}");
+    let wire = Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(11) };
+    let outputs = node.handle(Input::Received { from: router, wire }, 0);
+    let begins = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { after: None, .. }));
+    assert!(outputs.iter().any(begins), "{outputs:?}");
+    node.handle(refused(), 0);
+    assert_eq!(node.stopped(), None);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use carousel_engine::{
 use super::local;
 use crate::{
     catalog::Catalog,
-    config::{Config, Configuration},
+    config::Config,
     message::{Incarnation, MessageId, ProcessId, StagedPayload},
     storage::{
         ballot::Ballot,
@@ -351,8 +351,13 @@ pub enum Effect {
         /// What.
         command: ShardCommand,
     },
-    /// Submit a message.
-    Announce(Configuration),
+    /// Say to all that this life has no data, see [`crate::config::Membership::Join`].
+    Join,
+    /// Say to all that what it was to receive is there, see [`crate::config::Configuration::Received`].
+    Received {
+        /// What has moved it here.
+        keyspace: Ts,
+    },
     /// All who could know the vote of a range about a write have failed: the write has no effect in the other ranges.
     VoteLost {
         /// The write.

@@ -351,8 +351,7 @@ impl Core {
             self.effects.push(Effect::Outdated(reason.into()));
         } else if !std::mem::replace(&mut self.moving.joining, true) {
             self.abandon(self.frontier);
-            let join = self.membership();
-            self.effects.push(Effect::Announce(Configuration::Membership(join)));
+            self.effects.push(Effect::Join);
         }
     }
 
@@ -507,8 +506,7 @@ impl Core {
             }
             migration::Effect::Complete { keyspace } => self.parts_are_there(keyspace),
             migration::Effect::Announce { keyspace } => {
-                let process = self.options.id;
-                self.effects.push(Effect::Announce(Configuration::Received { keyspace, process }));
+                self.effects.push(Effect::Received { keyspace });
             }
             migration::Effect::Release { .. } => {}
             migration::Effect::Fail(reason) => self.effects.push(Effect::Stop(reason)),
