@@ -6,8 +6,9 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::{
     bits::for_bits,
-    column::{Codes, EncodedColumn, Physical, SegmentColumn, physical},
+    column::{Codes, Domain, EncodedColumn, Physical, SegmentColumn, physical},
     schema::Column,
+    simd::add_hashes,
 };
 
 /// Rows to whose sums one column after the other is added: they stay in the nearest cache meanwhile.
@@ -192,7 +193,7 @@ impl Cells {
             codes => {
                 let largest = codes.largest();
                 if largest >= rows as u64 / rows_of_code {
-                    return Some(Rest::Values(self, base));
+                    return Some(Rest::Values(self, base, largest));
                 }
                 let mut of_code: Vec<u64> = (0..=largest).map(|code| self.code(base, code)).collect();
                 if let Codes::U8(codes) = codes {
@@ -213,12 +214,12 @@ enum Rest<'a> {
     Bytes(&'a [u8], Box<[u64; 1 << u8::BITS]>),
     /// Other codes, and the hashes of what they stand for.
     Codes(&'a Codes, Vec<u64>),
-    /// The hashes of what the codes stand for.
-    Values(Cells, &'a EncodedColumn),
+    /// The hashes of what the codes, of which this is the largest, stand for.
+    Values(Cells, &'a EncodedColumn, u64),
 }
 
 impl Rest<'_> {
-    /// Adds it for the rows from `first` on.
+    /// Adds it for the rows from `first` on, which are at most [`ROWS_TOGETHER`].
     fn add_to(&self, sums: &mut [u64], first: usize) {
         let add = |sum: &mut u64, hash: u64| *sum = sum.wrapping_add(hash);
         match self {
@@ -229,9 +230,20 @@ impl Rest<'_> {
             Rest::Codes(codes, of_code) => {
                 codes.zip(first, sums, |sum, code| add(sum, of_code[code as usize]));
             }
-            Rest::Values(cells, base) => match cells.physical {
+            Rest::Values(cells, base, largest) => match cells.physical {
                 Physical::Int => {
-                    base.codes.zip(first, sums, |sum, code| add(sum, cells.int(base.int_of(code))))
+                    let numbers = &mut [0; ROWS_TOGETHER][..sums.len()];
+                    let (base_value, scale) = match &*base.domain {
+                        Domain::Linear { base: value, scale } if *largest < base.sorted => {
+                            base.codes.zip(first, numbers, |number, code| *number = code);
+                            (*value as u64, *scale)
+                        }
+                        _ => {
+                            base.codes.zip(first, numbers, |number, code| *number = base.int_of(code) as u64);
+                            (0, 1)
+                        }
+                    };
+                    add_hashes(sums, numbers, base_value, scale, cells.seed);
                 }
                 Physical::Wide => {
                     base.codes.zip(first, sums, |sum, code| add(sum, cells.wide(base.wide_of(code))))

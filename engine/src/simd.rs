@@ -3,6 +3,8 @@
 //! Each loop is written once, plainly enough to be vectorised, and compiled for several instruction sets; which one
 //! runs is decided at run time. Where the plain form vectorises badly there is an explicit one beside it.
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 /// Buckets that the codes of a column are put into when many tests are joined with it: by their upper 16 bits.
 pub(crate) const BUCKETS: usize = 1 << 16;
 
@@ -322,6 +324,16 @@ dispatched! {
 }
 
 dispatched! {
+    /// Adds the hash of `base + scale * number` for each number: XXH3 of its 8 bytes, with a seed.
+    fn add_hashes(sums: &mut [u64], numbers: &[u64], base: u64, scale: u64, seed: u64) {
+        for (sum, number) in sums.iter_mut().zip(numbers) {
+            let value = base.wrapping_add(scale.wrapping_mul(*number));
+            *sum = sum.wrapping_add(xxh3_64_with_seed(&value.to_le_bytes(), seed));
+        }
+    }
+}
+
+dispatched! {
     /// `words &= !others`
     fn subtract(words: &mut [u64], others: &[u64]) {
         for (word, other) in words.iter_mut().zip(others) {
@@ -365,6 +377,22 @@ lookup!(lookup_u8, u8);
 lookup!(lookup_u16, u16);
 lookup!(lookup_u32, u32);
 lookup!(lookup_u64, u64);
+
+macro_rules! largest {
+    ($name:ident, $ty:ty) => {
+        dispatched! {
+            /// The largest code; 0 without codes.
+            fn $name(codes: &[$ty]) -> $ty {
+                codes.iter().fold(0, |largest, code| largest.max(*code))
+            }
+        }
+    };
+}
+
+largest!(largest_u8, u8);
+largest!(largest_u16, u16);
+largest!(largest_u32, u32);
+largest!(largest_u64, u64);
 
 macro_rules! sum {
     ($name:ident, $ty:ty, $block:literal) => {
@@ -448,6 +476,32 @@ mod tests {
         assert_eq!(sum_u8(&vec![255; 200_001]), 255 * 200_001);
         assert_eq!(sum_u16(&vec![65_535; 200_001]), 65_535 * 200_001);
         assert_eq!(sum_u32(&vec![u32::MAX; 101]), u64::from(u32::MAX) * 101);
+    }
+
+    #[test]
+    fn the_largest_code_is_found_wherever_it_is() {
+        assert_eq!((largest_u8(&[]), largest_u64(&[])), (0, 0));
+        for at in [0, 1, 99, 200] {
+            let codes = |largest: u64| (0..201).map(move |row| if row == at { largest } else { row % 7 });
+            assert_eq!(largest_u8(&codes(255).map(|code| code as u8).collect::<Vec<_>>()), 255);
+            assert_eq!(largest_u16(&codes(65_535).map(|code| code as u16).collect::<Vec<_>>()), 65_535);
+            assert_eq!(largest_u32(&codes(1 << 31).map(|code| code as u32).collect::<Vec<_>>()), 1 << 31);
+            assert_eq!(largest_u64(&codes(1 << 63).collect::<Vec<_>>()), 1 << 63);
+        }
+    }
+
+    #[test]
+    fn hashes_of_many_numbers_are_those_of_each() {
+        let numbers: Vec<u64> = (0..201).map(|row| row * row * 77).collect();
+        for (base, scale, seed) in [(0, 1, 0), (7u64.wrapping_neg(), 3, 46), (5, u64::MAX / 3, u64::MAX)] {
+            let mut sums: Vec<u64> = (0..201).map(|row| u64::MAX - row).collect();
+            add_hashes(&mut sums, &numbers, base, scale, seed);
+            for (row, (sum, number)) in sums.iter().zip(&numbers).enumerate() {
+                let value = base.wrapping_add(scale.wrapping_mul(*number));
+                let hash = xxh3_64_with_seed(&value.to_le_bytes(), seed);
+                assert_eq!(*sum, hash.wrapping_add(u64::MAX - row as u64));
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::{
     ahead::fetch_at,
     bits::{Bits, Picked, for_bits},
     block::numbers,
+    simd::{largest_u8, largest_u16, largest_u32, largest_u64},
 };
 
 /// Codes of an encoded column.
@@ -197,16 +198,13 @@ impl Codes {
 
     /// The largest code; 0 without rows.
     pub(crate) fn largest(&self) -> u64 {
-        fn largest<T: Copy + Ord + Into<u64>>(codes: &[T]) -> u64 {
-            codes.iter().copied().max().map_or(0, Into::into)
-        }
         match self {
             Codes::Constant => 0,
             Codes::Bit(bits) => u64::from(bits.words().iter().any(|word| *word != 0)),
-            Codes::U8(codes) => largest(codes),
-            Codes::U16(codes) => largest(codes),
-            Codes::U32(codes) => largest(codes),
-            Codes::U64(codes) => largest(codes),
+            Codes::U8(codes) => u64::from(largest_u8(codes)),
+            Codes::U16(codes) => u64::from(largest_u16(codes)),
+            Codes::U32(codes) => u64::from(largest_u32(codes)),
+            Codes::U64(codes) => largest_u64(codes),
         }
     }
 
