@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_postgres::Config;
 
-use crate::cli::Failure;
+use crate::cli::{Failure, MemorySize};
 
 /// How long one waits before one asks again.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -45,6 +45,8 @@ pub struct Shape {
     pub durability: Durability,
     /// Silent storage processes are suspected after this long; never, when `None`.
     pub suspect_after: Option<Duration>,
+    /// What each storage process is told to reserve of memory.
+    pub memory_reserve: Option<MemorySize>,
 }
 
 struct Process {
@@ -274,7 +276,12 @@ fn run(
             command.arg("--suspect-after-ms").arg(after.to_string());
         }
         // There are more processes than cores already.
-        (ProcessKind::Storage, _) => drop(command.args(["--threads", "1"])),
+        (ProcessKind::Storage, _) => {
+            command.args(["--threads", "1"]);
+            if let Some(size) = shape.memory_reserve {
+                command.arg("--memory-reserve").arg(size.to_string());
+            }
+        }
         _ => {}
     }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;

@@ -232,6 +232,12 @@ pub struct StorageArgs {
     #[arg(long, value_name = "SIZE", env = "CAROUSEL_MEMORY_LIMIT", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<MemorySize>,
+
+    /// Memory that is taken at start and kept, such as 4GiB: rows that come find it ready, where memory that is new costs
+    /// time, in a virtual machine most [default: none]
+    #[arg(long, value_name = "SIZE", env = "CAROUSEL_MEMORY_RESERVE", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_reserve: Option<MemorySize>,
 }
 
 /// Options of `carousel frontend`.
@@ -267,6 +273,7 @@ struct Layers {
     threads: Option<u32>,
     first_core: Option<u32>,
     memory_limit: Option<MemorySize>,
+    memory_reserve: Option<MemorySize>,
     listen: Option<String>,
     trust_clients: Option<bool>,
     max_connections: Option<u32>,
@@ -292,6 +299,8 @@ pub struct MemberSettings {
     pub listen: Option<SocketAddr>,
     /// Most sessions of a front end.
     pub max_connections: u32,
+    /// Bytes that are taken at start and kept.
+    pub memory_reserve: Option<u64>,
     /// Where metrics are served.
     pub metrics_listen: Option<SocketAddr>,
 }
@@ -415,13 +424,19 @@ impl Role {
         if data_dir.as_os_str().is_empty() {
             return Err(Failure::setup("--data-dir is empty"));
         }
+        let memory_limit = layers.memory_limit.unwrap_or(MemorySize::Percent(60)).bytes();
+        let memory_reserve = layers.memory_reserve.filter(|_| matches!(self, Role::Storage(_)));
+        let memory_reserve = memory_reserve.and_then(MemorySize::bytes);
+        if memory_limit.is_some_and(|limit| memory_reserve > Some(limit)) {
+            return Err(Failure::setup("--memory-reserve is more than --memory-limit"));
+        }
         let member = MemberOptions {
             listen,
             address,
             tls,
             threads: layers.threads.unwrap_or(cores) as usize,
             binding: layers.first_core.map_or(Binding::Nowhere, |core| Binding::From(core as usize)),
-            memory_limit: layers.memory_limit.unwrap_or(MemorySize::Percent(60)).bytes(),
+            memory_limit,
             log_reserve: log_reserve(layers.log_reserve)?,
             suspect_after,
             contract_after: unless_never(layers.contract_after_ms, DEFAULT_CONTRACT_AFTER),
@@ -436,7 +451,8 @@ impl Role {
         };
         let max_connections =
             serving::max_connections(layers.max_connections.unwrap_or(serving::DEFAULT_MAX_CONNECTIONS))?;
-        Ok(MemberSettings { member, listen, max_connections, metrics_listen: layers.metrics_listen })
+        let metrics_listen = layers.metrics_listen;
+        Ok(MemberSettings { member, listen, max_connections, memory_reserve, metrics_listen })
     }
 }
 

@@ -1,19 +1,71 @@
-//! Giving memory back to the operating system.
+//! Giving memory back to the operating system, and keeping some.
 //!
 //! mimalloc returns pages that have been free for a while, but only while something else is allocated or freed. After a
 //! large load there may be nothing of the kind for a long time, so it is asked to now and then.
+//!
+//! A page that is touched for the first time has to be found and cleared; in a virtual machine its host may have to do so,
+//! too, which takes several times as long. Who is to receive rows fast can take its memory before.
 
-use std::time::Duration;
+use std::{io, mem::ManuallyDrop, time::Duration};
 
+use memmap2::MmapOptions;
 use tokio::task::JoinHandle;
-// Its library has the function below.
+// Its library has the functions below.
 use mimalloc as _;
 
 unsafe extern "C" {
     /// Frees unused resources of the calling thread, and pages that have been free for long enough; all of them if
     /// `force`.
     fn mi_collect(force: bool);
+
+    /// Takes memory to allocate from. It is `is_pinned` if it is never to be given back; `numa_node` may be -1.
+    fn mi_manage_os_memory(
+        start: *mut u8,
+        size: usize,
+        is_committed: bool,
+        is_pinned: bool,
+        is_zero: bool,
+        numa_node: i32,
+    ) -> bool;
 }
+
+/// mimalloc takes memory in pieces of this size.
+const PIECE: usize = 32 << 20;
+/// Where a piece may begin.
+const ALIGNMENT: usize = 64 << 10;
+
+/// Takes so many bytes from the operating system and touches them, for everything that is allocated from now on, and keeps
+/// them.
+///
+/// # Errors
+/// When there is not so much memory, or the allocator of this program is another one.
+pub fn reserve(bytes: u64) -> io::Result<()> {
+    let size = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(PIECE));
+    let size = size.and_then(|size| size.checked_add(ALIGNMENT));
+    let size = size.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mut region = ManuallyDrop::new(MmapOptions::new().len(size).populate().map_anon()?);
+    let start = region.as_mut_ptr();
+    let region = start.addr()..start.addr() + size;
+    // SAFETY: nobody else has the region, which is mapped for as long as this process runs, and all zero.
+    if !unsafe { mi_manage_os_memory(start, size, true, true, true, -1) } {
+        return Err(io::Error::other("the allocator does not take it"));
+    }
+    // It looks for room where it has begun to allocate, which has not been touched, before it looks here. So what is left there
+    // is given to nobody: that costs addresses, and no memory.
+    for size in (18..25).rev().map(|shift| 1 << shift) {
+        for _ in 0..MOST_GIVEN_AWAY / size {
+            let block = ManuallyDrop::new(Vec::<u8>::with_capacity(size));
+            if region.contains(&block.as_ptr().addr()) {
+                drop(ManuallyDrop::into_inner(block));
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What mimalloc may have begun with.
+const MOST_GIVEN_AWAY: usize = 8 << 30;
 
 /// A task that gives memory back, until this is dropped.
 pub struct Tidying(JoinHandle<()>);

@@ -4,7 +4,7 @@ pub mod config;
 mod ctl;
 mod failure;
 mod member;
-mod memory;
+pub mod memory;
 mod observe;
 pub mod open_files;
 pub mod progress;

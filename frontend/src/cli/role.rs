@@ -1,13 +1,13 @@
 //! `carousel router`, `storage` and `frontend`: one process of a cluster.
 
-use std::{net::SocketAddr, process, time::Duration};
+use std::{net::SocketAddr, process, thread, time::Duration};
 
 use carousel_cluster::{member::Member, message::Body};
 
 use super::{
     failure::{Failure, print},
     member::{MemberSettings, Role, remember},
-    memory::Tidying,
+    memory::{Tidying, reserve},
     observe::serve_metrics,
     open_files,
     start::StopSignals,
@@ -57,6 +57,9 @@ pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
 }
 
 async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Failure> {
+    if let Some(bytes) = settings.memory_reserve {
+        take_memory(bytes).await?;
+    }
     let member = Member::start(settings.member.clone()).await.map_err(Failure::setup)?;
     remember(&settings.member)?;
     let (Some(listen), Some(client)) = (settings.listen, member.client()) else { return Ok((member, None)) };
@@ -70,6 +73,16 @@ async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Fa
     client.order(Body::Pin { lease_ms: 0 }).await.map_err(Failure::setup)?;
     let front_end = FrontEnd::start(options, client).await.map_err(Failure::setup)?;
     Ok((member, Some(front_end)))
+}
+
+/// Takes memory in a thread that nobody has to wait for: it may be much.
+async fn take_memory(bytes: u64) -> Result<(), Failure> {
+    let refused = |error| Failure::setup(format!("--memory-reserve: {bytes} bytes cannot be taken: {error}"));
+    let (done, taken) = tokio::sync::oneshot::channel();
+    // Whoever stops this process meanwhile does not hear of it.
+    let take = move || drop(done.send(reserve(bytes)));
+    thread::Builder::new().name("memory".into()).spawn(take).map_err(refused)?;
+    taken.await.map_err(|_| Failure::setup("--memory-reserve: taking memory has failed"))?.map_err(refused)
 }
 
 /// Tells on standard output that the process runs, and where.

@@ -594,12 +594,41 @@ fn a_process_that_cannot_run_says_why() {
         (&["router", "--metrics-listen", &taken, all[0], all[1], all[2], all[3]], "metrics"),
         (&["router", "--cluster", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["router", "--suspect-after-ms", "499", all[0], all[1], all[2], all[3]], "at least 500, or 0"),
+        (
+            &[
+                "storage",
+                "--memory-reserve",
+                "2GiB",
+                "--memory-limit",
+                "1GiB",
+                all[0],
+                all[1],
+                all[2],
+                all[3],
+            ],
+            "--memory-reserve is more",
+        ),
     ];
     for (number, (arguments, part)) in cases.into_iter().enumerate() {
         let data = directory.path().join(number.to_string());
         let line = refusal(carousel(arguments).args(["--data-dir", path(&data)]));
         assert!(line.contains(part), "{arguments:?}: {line}");
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_storage_process_takes_memory_when_it_starts() {
+    let cluster = Cluster::lay_out(&Cluster::addresses());
+    let mut command = cluster.command("s1");
+    command.arg("--cluster").arg(&cluster.description).args(["--memory-reserve", "128MiB"]);
+    cluster.secured(&mut command, &cluster.certificates);
+    let process = cluster.spawn(command);
+    process.output.expect(&["Carousel s1"]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib >= 128 << 10, "{kib} KiB are resident");
 }
 
 #[test]

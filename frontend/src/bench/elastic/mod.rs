@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     cli::{
-        Failure,
+        Failure, MemorySize,
         progress::{Progress, Unit, thousands},
     },
     load::{TicketArgs, connect, create_ticket, load_ticket, reason},
@@ -114,6 +114,10 @@ pub struct ElasticArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     replication_factor: u32,
 
+    /// Memory that each storage process takes before, such as 1GiB [default: none]
+    #[arg(long, value_name = "SIZE")]
+    memory_reserve: Option<MemorySize>,
+
     /// Seed of the rows and of the questions
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -136,6 +140,7 @@ impl ElasticArgs {
             replication_factor: self.replication_factor,
             durability: Durability::Disk,
             suspect_after: None,
+            memory_reserve: self.memory_reserve,
         })
         .await?;
         let config = cluster.start_frontend(2)?;
@@ -226,6 +231,9 @@ impl ElasticArgs {
                 self.routers, self.storage, self.replication_factor
             ),
         );
+        if let Some(size) = self.memory_reserve {
+            report.fact("memory that each storage process has taken before", size.to_string());
+        }
         report.fact("rows", thousands(self.rows));
         report.fact("selective SELECTs that arrive in a second", thousands(self.reads.into()));
         report.fact("selective UPDATEs that arrive in a second", thousands(self.writes.into()));

@@ -144,6 +144,7 @@ impl OrderArgs {
             replication_factor: self.replication_factor,
             durability,
             suspect_after: None,
+            memory_reserve: None,
         }
     }
 
