@@ -34,8 +34,13 @@ const PIECE: usize = 32 << 20;
 /// Where a piece may begin.
 const ALIGNMENT: usize = 64 << 10;
 
-/// Takes so many bytes from the operating system and touches them, for everything that is allocated from now on, and keeps
-/// them.
+/// Sizes of the blocks that fill what mimalloc has begun with, and how much that may be.
+const LEAST_BLOCK: usize = 256 << 10;
+const MOST_BLOCK: usize = 16 << 20;
+const MOST_GIVEN_AWAY: usize = 8 << 30;
+
+/// Takes so many bytes from the operating system and keeps them for everything that is allocated from now on. On Linux they are
+/// touched.
 ///
 /// # Errors
 /// When there is not so much memory, or the allocator of this program is another one.
@@ -52,20 +57,21 @@ pub fn reserve(bytes: u64) -> io::Result<()> {
     }
     // It looks for room where it has begun to allocate, which has not been touched, before it looks here. So what is left there
     // is given to nobody: that costs addresses, and no memory.
-    for size in (18..25).rev().map(|shift| 1 << shift) {
-        for _ in 0..MOST_GIVEN_AWAY / size {
+    for size in (LEAST_BLOCK.ilog2()..=MOST_BLOCK.ilog2()).rev().map(|bits| 1 << bits) {
+        let is_here = |_| {
             let block = ManuallyDrop::new(Vec::<u8>::with_capacity(size));
-            if region.contains(&block.as_ptr().addr()) {
+            let is_here = region.contains(&block.as_ptr().addr());
+            if is_here {
                 drop(ManuallyDrop::into_inner(block));
-                break;
             }
+            is_here
+        };
+        if !(0..MOST_GIVEN_AWAY / size).any(is_here) {
+            return Err(io::Error::other("memory is allocated elsewhere"));
         }
     }
     Ok(())
 }
-
-/// What mimalloc may have begun with.
-const MOST_GIVEN_AWAY: usize = 8 << 30;
 
 /// A task that gives memory back, until this is dropped.
 pub struct Tidying(JoinHandle<()>);

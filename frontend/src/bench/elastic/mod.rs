@@ -69,6 +69,9 @@ impl Change {
     }
 }
 
+/// What a row takes, about.
+const ROW_BYTES: u64 = 160;
+
 /// Options of `carousel bench elastic`.
 #[derive(Args, Clone, Debug)]
 pub struct ElasticArgs {
@@ -114,9 +117,9 @@ pub struct ElasticArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     replication_factor: u32,
 
-    /// Memory that each storage process takes before, such as 1GiB [default: none]
-    #[arg(long, value_name = "SIZE")]
-    memory_reserve: Option<MemorySize>,
+    /// MiB of memory that each storage process takes before rows come; 0 for none [default: 160 bytes a row]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
+    memory_reserve_mib: Option<u64>,
 
     /// Seed of the rows and of the questions
     #[arg(long, value_name = "S", default_value_t = 0)]
@@ -140,7 +143,7 @@ impl ElasticArgs {
             replication_factor: self.replication_factor,
             durability: Durability::Disk,
             suspect_after: None,
-            memory_reserve: self.memory_reserve,
+            memory_reserve: self.memory_reserve(),
         })
         .await?;
         let config = cluster.start_frontend(2)?;
@@ -162,6 +165,12 @@ impl ElasticArgs {
         report.publish(&self.output.report("elastic"))?;
         targets(&phases, &seen).publish(&self.output.report("elastic-targets"))?;
         trace::write(&self.output, &phases, &seen)
+    }
+
+    /// What each storage process is told to reserve: by default as much as all rows take.
+    fn memory_reserve(&self) -> Option<MemorySize> {
+        let mib = self.memory_reserve_mib.unwrap_or(self.rows.saturating_mul(ROW_BYTES) >> 20);
+        (mib > 0).then_some(MemorySize::Bytes(mib << 20))
     }
 
     /// Does all changes, with time between them.
@@ -231,8 +240,8 @@ impl ElasticArgs {
                 self.routers, self.storage, self.replication_factor
             ),
         );
-        if let Some(size) = self.memory_reserve {
-            report.fact("memory that each storage process has taken before", size.to_string());
+        if let Some(MemorySize::Bytes(bytes)) = self.memory_reserve() {
+            report.fact("MiB of memory that each storage process had taken before", thousands(bytes >> 20));
         }
         report.fact("rows", thousands(self.rows));
         report.fact("selective SELECTs that arrive in a second", thousands(self.reads.into()));
