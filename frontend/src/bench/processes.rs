@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_postgres::Config;
 
-use crate::cli::{Failure, MemorySize};
+use crate::cli::Failure;
 
 /// How long one waits before one asks again.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -45,8 +45,8 @@ pub struct Shape {
     pub durability: Durability,
     /// Silent storage processes are suspected after this long; never, when `None`.
     pub suspect_after: Option<Duration>,
-    /// What each storage process is told to reserve of memory.
-    pub memory_reserve: Option<MemorySize>,
+    /// MiB of memory that each storage process is told to reserve; 0 for none.
+    pub memory_reserve_mib: u64,
 }
 
 struct Process {
@@ -278,8 +278,8 @@ fn run(
         // There are more processes than cores already.
         (ProcessKind::Storage, _) => {
             command.args(["--threads", "1"]);
-            if let Some(size) = shape.memory_reserve {
-                command.arg("--memory-reserve").arg(size.to_string());
+            if shape.memory_reserve_mib > 0 {
+                command.arg("--memory-reserve").arg(format!("{}MiB", shape.memory_reserve_mib));
             }
         }
         _ => {}

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     cli::{
-        Failure, MemorySize,
+        Failure,
         progress::{Progress, Unit, thousands},
     },
     load::{TicketArgs, connect, create_ticket, load_ticket, reason},
@@ -143,7 +143,7 @@ impl ElasticArgs {
             replication_factor: self.replication_factor,
             durability: Durability::Disk,
             suspect_after: None,
-            memory_reserve: self.memory_reserve(),
+            memory_reserve_mib: self.memory_reserve_mib(),
         })
         .await?;
         let config = cluster.start_frontend(2)?;
@@ -168,9 +168,8 @@ impl ElasticArgs {
     }
 
     /// What each storage process is told to reserve: by default as much as all rows take.
-    fn memory_reserve(&self) -> Option<MemorySize> {
-        let mib = self.memory_reserve_mib.unwrap_or(self.rows.saturating_mul(ROW_BYTES) >> 20);
-        (mib > 0).then_some(MemorySize::Bytes(mib << 20))
+    fn memory_reserve_mib(&self) -> u64 {
+        self.memory_reserve_mib.unwrap_or(self.rows.saturating_mul(ROW_BYTES) >> 20)
     }
 
     /// Does all changes, with time between them.
@@ -240,9 +239,8 @@ impl ElasticArgs {
                 self.routers, self.storage, self.replication_factor
             ),
         );
-        if let Some(MemorySize::Bytes(bytes)) = self.memory_reserve() {
-            report.fact("MiB of memory that each storage process had taken before", thousands(bytes >> 20));
-        }
+        let reserved = thousands(self.memory_reserve_mib());
+        report.fact("MiB of memory that each storage process had taken before", reserved);
         report.fact("rows", thousands(self.rows));
         report.fact("selective SELECTs that arrive in a second", thousands(self.reads.into()));
         report.fact("selective UPDATEs that arrive in a second", thousands(self.writes.into()));

@@ -112,7 +112,7 @@ impl FailoverArgs {
             replication_factor: self.replication_factor,
             durability: Durability::Disk,
             suspect_after,
-            memory_reserve: None,
+            memory_reserve_mib: 0,
         }
     }
 

@@ -144,7 +144,7 @@ impl OrderArgs {
             replication_factor: self.replication_factor,
             durability,
             suspect_after: None,
-            memory_reserve: None,
+            memory_reserve_mib: 0,
         }
     }
 
