@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -132,13 +133,19 @@ impl Session<'_> {
         let reader = Arc::new(ClusterReader { client, read_ts, isolation, system, over: over.clone() });
         let rows = statement.start(&self.relations.runtime, reader)?;
         let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
+        let next = |mut rows: RowStream| async move { rows.next().await.map(|batch| (batch, rows)) };
+        let rows = stream::unfold(rows, next).boxed();
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
         Ok(Running { rows: receiver, task, over, ts: read_ts, _pin: pin })
     }
 }
 
-async fn run(mut rows: RowStream, sender: mpsc::Sender<Rows>) {
+async fn run(rows: BoxStream<'static, Rows>, sender: mpsc::Sender<Rows>) {
+    let mut rows = AssertUnwindSafe(rows).catch_unwind();
     while let Some(batch) = rows.next().await {
+        // An end without a word would be taken for the end of the rows.
+        let batch =
+            batch.unwrap_or_else(|_| Err(SqlError::internal("what runs a statement panicked").into()));
         let failed = batch.is_err();
         if sender.send(batch).await.is_err() || failed {
             return;
@@ -210,5 +217,29 @@ impl Reader for ClusterReader {
                 false => answer,
             })
             .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Schema;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_not_the_end_of_the_rows() {
+        let batches = [0, 1, 2].map(|batch| {
+            move || match batch {
+                1 => panic!("in the middle"),
+                _ => Ok(RecordBatch::new_empty(Arc::new(Schema::empty()))),
+            }
+        });
+        let rows = stream::iter(batches).map(|batch| batch()).boxed();
+        let (sender, mut received) = mpsc::channel(WAITING_BATCHES);
+        tokio::spawn(run(rows, sender));
+        assert!(matches!(received.recv().await, Some(Ok(_))));
+        let Some(Err(Failure::Sql(error))) = received.recv().await else { panic!("it has failed") };
+        assert_eq!(error.code, SqlState::INTERNAL);
+        assert!(received.recv().await.is_none());
     }
 }
