@@ -211,7 +211,7 @@ pub struct Cluster {
     network: Network,
     config: Config,
     routers: Mutex<BTreeMap<u32, RouterHandle>>,
-    storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
+    storage: Arc<watch::Sender<BTreeMap<u32, StorageHandle>>>,
     client: Client,
     clients: AtomicU32,
     _keeper: Option<Keeper>,
@@ -255,7 +255,7 @@ impl Cluster {
         for number in storage_numbers(&options)? {
             storage.insert(number, start_storage(&options, &config, &network, number, None).await?);
         }
-        let storage = Arc::new(Mutex::new(storage));
+        let storage = Arc::new(watch::Sender::new(storage));
         let client = start_client(&options, &config, &network, 1)?;
         let super_process = start_super_process(&options, &config, &network, SUPER_PROCESS.number, None)?;
         let founder = Founder {
@@ -314,9 +314,21 @@ impl Cluster {
         self.wait_for_storage(|_, progress| progress.watermarks.executed >= pin.ts()).await
     }
 
-    /// Waits until one of the processes that run now, and is not suspected, stops itself, as it cannot go on; tells
-    /// which, and why. Never ends otherwise.
+    /// Waits until one of the processes that is not suspected stops itself, as it cannot go on; tells which, and why. Never
+    /// ends otherwise.
     pub async fn failure(&self) -> String {
+        let mut storage = self.storage.subscribe();
+        loop {
+            tokio::select! {
+                reason = self.failure_of_present() => return reason,
+                // The cluster itself has the other end.
+                _ = storage.changed() => {}
+            }
+        }
+    }
+
+    /// As [`Cluster::failure`], of those storage processes that run now.
+    async fn failure_of_present(&self) -> String {
         let storage = self.progress().into_iter().map(|(number, mut progress)| {
             async move {
                 let process = ProcessId::storage(number);
@@ -351,7 +363,7 @@ impl Cluster {
     /// When the checkpoint could not be made; the processes are stopped all the same, and nothing acknowledged is lost.
     pub async fn shutdown(self) -> Result<(), SqlError> {
         self.network.leave(SUPER_PROCESS);
-        let changed = self.storage.lock().values().any(|handle| handle.progress().borrow().logged > 0);
+        let changed = self.storage.borrow().values().any(|handle| handle.progress().borrow().logged > 0);
         let outcome = match changed {
             true => tokio::select! {
                 outcome = self.checkpoint() => outcome,
@@ -418,7 +430,7 @@ impl Cluster {
 
     /// How far a running storage process is.
     pub fn storage_progress(&self, number: u32) -> Option<watch::Receiver<Progress>> {
-        self.storage.lock().get(&number).map(StorageHandle::progress)
+        self.storage.borrow().get(&number).map(StorageHandle::progress)
     }
 
     /// What a running router is doing.
@@ -477,7 +489,8 @@ impl Cluster {
 
     /// Ends a storage process as a crash would.
     pub async fn kill_storage(&self, number: u32) {
-        let storage = self.storage.lock().remove(&number);
+        let mut storage = None;
+        self.storage.send_modify(|all| storage = all.remove(&number));
         if let Some(storage) = storage {
             storage.kill().await;
         }
@@ -489,11 +502,11 @@ impl Cluster {
     /// When it runs, or cannot start.
     pub async fn restart_storage(&self, number: u32) -> Result<(), StartError> {
         let known = storage_numbers(&self.options)?.contains(&number);
-        if !known || self.storage.lock().contains_key(&number) {
+        if !known || self.storage.borrow().contains_key(&number) {
             return Err(StartError::Process(format!("storage process {number} cannot be restarted")));
         }
         let storage = start_storage(&self.options, &self.config, &self.network, number, None).await?;
-        self.storage.lock().insert(number, storage);
+        self.storage.send_modify(|all| drop(all.insert(number, storage)));
         Ok(())
     }
 
@@ -506,7 +519,7 @@ impl Cluster {
     }
 
     fn progress(&self) -> Vec<(u32, watch::Receiver<Progress>)> {
-        self.storage.lock().iter().map(|(number, handle)| (*number, handle.progress())).collect()
+        self.storage.borrow().iter().map(|(number, handle)| (*number, handle.progress())).collect()
     }
 
     /// Waits for every running storage process. `done` is called while the process cannot report further progress, so
@@ -525,7 +538,7 @@ impl Cluster {
     }
 
     async fn end_storage(&self) {
-        let storage = std::mem::take(&mut *self.storage.lock());
+        let storage = self.storage.send_replace(BTreeMap::new());
         for (_, handle) in storage {
             handle.kill().await;
         }

@@ -7,9 +7,8 @@ use std::{
 };
 
 use carousel_engine::{SqlError, SqlState};
-use parking_lot::Mutex;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::AbortHandle,
 };
 
@@ -32,7 +31,7 @@ pub(crate) struct Founder {
     pub(crate) config: Config,
     pub(crate) network: Network,
     pub(crate) client: Client,
-    pub(crate) storage: Arc<Mutex<BTreeMap<u32, StorageHandle>>>,
+    pub(crate) storage: Arc<watch::Sender<BTreeMap<u32, StorageHandle>>>,
 }
 
 impl Founder {
@@ -56,7 +55,7 @@ impl Founder {
         let started = start_storage(&self.options, &self.config, &self.network, number, None);
         let storage = started.await.map_err(failed)?;
         let mut progress = storage.progress();
-        self.storage.lock().insert(number, storage);
+        self.storage.send_modify(|all| drop(all.insert(number, storage)));
         let process = ProcessId::storage(number);
         tokio::select! {
             config = self.client.config_when(|config| config.standbys().any(|standby| standby == process)) => {
