@@ -145,6 +145,15 @@ impl Message {
         matches!(&self.body, Body::Data(data) if !data.operation.is_write() && data.read_ts.is_none())
     }
 
+    /// About how much memory it takes, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let body = match &self.body {
+            Body::Data(data) => data.operation.weight(),
+            _ => 512,
+        };
+        256 + body + 16 * self.ranges.len()
+    }
+
     /// The storage process whose suspicion it is, if it is one.
     pub fn suspected_storage(&self) -> Option<ProcessId> {
         match &self.body {

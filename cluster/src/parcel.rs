@@ -18,6 +18,8 @@ use crate::wire::form;
 
 /// Bytes of an operation that concerns one row; most take few more.
 const POINT: usize = 64;
+/// Bytes of the longest operation that can be ordered.
+const MOST: usize = 256 << 20;
 
 /// An operation, open or sealed. Cheap to clone.
 #[derive(Clone)]
@@ -80,27 +82,37 @@ impl Parcel {
     /// consists of, costs others more.
     ///
     /// # Errors
-    /// XX000 when it cannot be serialised.
+    /// As [`Parcel::seal`].
     pub fn close(&mut self) -> Result<(), SqlError> {
-        let unwritable = |error| SqlError::internal(format!("an operation cannot be serialised: {error}"));
-        self.seal().map_err(unwritable)?;
+        self.seal()?;
         self.opened = OnceLock::new();
         Ok(())
     }
 
+    /// Serialises the operation, unless that has been done. What it weighs is known then.
+    ///
+    /// # Errors
+    /// 54000 when it is too long to be ordered, XX000 when it cannot be serialised.
+    pub fn seal(&self) -> Result<(), SqlError> {
+        let unwritable = |error| SqlError::internal(format!("an operation cannot be serialised: {error}"));
+        check_length(self.sealed().map_err(unwritable)?.len())
+    }
+
     /// About how many bytes it takes.
     pub fn weight(&self) -> usize {
+        if let Some(sealed) = self.sealed.get() {
+            return sealed.len();
+        }
         match self.opened.get().map(|operation| &operation.kind) {
             Some(OperationKind::Insert(insert)) => match &insert.rows {
                 InsertRows::Inline(batch) => batch.rows.get_array_memory_size() + 16 * batch.positions.len(),
                 InsertRows::Staged(_) => 64,
             },
-            Some(_) => 512,
-            None => self.sealed.get().map_or(0, Bytes::len),
+            _ => 512,
         }
     }
 
-    fn seal(&self) -> Result<&Bytes, postcard::Error> {
+    fn sealed(&self) -> Result<&Bytes, postcard::Error> {
         if let (None, Some(operation)) = (self.sealed.get(), self.opened.get()) {
             // In one piece, without room behind.
             let bytes = form::append(operation, Vec::with_capacity(POINT))?.into_boxed_slice().into();
@@ -109,6 +121,20 @@ impl Parcel {
         }
         self.sealed.get().ok_or(postcard::Error::SerdeSerCustom)
     }
+}
+
+/// Whether something of so many bytes can be ordered: routers put it into one record of their logs, with a few others.
+///
+/// # Errors
+/// 54000 when it is too long.
+pub(crate) fn check_length(bytes: usize) -> Result<(), SqlError> {
+    if bytes <= MOST {
+        return Ok(());
+    }
+    let error = SqlError::new(SqlState::LIMIT_EXCEEDED, "the statement is too long");
+    Err(error.with_detail(format!(
+        "With the values in it, and those that follow from it alone, it takes {bytes} bytes, and may take {MOST}."
+    )))
 }
 
 /// As the operation, whether it was opened before or not.
@@ -144,7 +170,7 @@ struct Carried {
 
 impl Serialize for Parcel {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let operation = self.seal().map_err(ser::Error::custom)?;
+        let operation = self.sealed().map_err(ser::Error::custom)?;
         Sealed { is_write: self.is_write, operation }.serialize(serializer)
     }
 }
@@ -175,6 +201,16 @@ mod tests {
         assert!(carried.opened.get().is_none(), "nobody has looked at it");
         assert_eq!(format!("{carried:?}"), format!("{:?}", truncate(7)));
         assert_eq!(carried.open().expect("it is an operation").table, TableId(7));
+    }
+
+    #[test]
+    fn what_is_sealed_weighs_what_it_takes_and_too_much_is_refused() {
+        let parcel = Parcel::from(truncate(7));
+        parcel.seal().expect("it can be serialised");
+        assert!(parcel.opened.get().is_some());
+        assert_eq!(parcel.weight(), parcel.sealed.get().expect("it is sealed").len());
+        check_length(MOST).expect("it can be ordered");
+        assert_eq!(check_length(MOST + 1).expect_err("it is too long").code, SqlState::LIMIT_EXCEEDED);
     }
 
     #[test]

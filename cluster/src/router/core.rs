@@ -230,7 +230,7 @@ impl Window {
     fn push(&mut self, routed: Routed, limit: usize) {
         assert_eq!(routed.ts.0, self.last.0 + 1, "the m-seq has no gaps");
         self.last = routed.ts;
-        let weight = weight(&routed.message);
+        let weight = routed.message.weight();
         self.bytes += weight;
         self.messages.push_back((routed, weight));
         while self.bytes > limit && self.messages.len() > 1 {
@@ -250,20 +250,11 @@ impl Window {
     }
 }
 
-/// About how much memory a message takes.
-pub(super) fn weight(message: &Message) -> usize {
-    let body = match &message.body {
-        Body::Data(data) => data.operation.weight(),
-        _ => 512,
-    };
-    256 + body + 16 * message.ranges.len()
-}
-
 /// Bytes that the messages in a wire message take, roughly.
 fn wire_weight(wire: &Wire) -> usize {
     match wire {
         Wire::Route(messages) | Wire::Read { messages, .. } => {
-            messages.iter().map(|message| weight(message)).sum()
+            messages.iter().map(|message| message.weight()).sum()
         }
         _ => 64,
     }
@@ -363,7 +354,7 @@ struct Leading {
 impl Leading {
     fn enqueue(&mut self, command: Command) {
         let weight = match &command {
-            Command::Message(message) => weight(message),
+            Command::Message(message) => message.weight(),
             _ => 64,
         };
         self.queue_bytes += weight;

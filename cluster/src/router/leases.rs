@@ -11,7 +11,6 @@ use std::{
     sync::Arc,
 };
 
-use super::core::weight;
 use crate::{
     message::{Message, MessageId, ProcessId},
     planted::{Bug, planted},
@@ -100,7 +99,7 @@ impl Leases {
 
     /// Bytes of what is held, roughly.
     pub(super) fn held_bytes(&self) -> usize {
-        self.held.iter().flat_map(|(_, _, messages)| messages).map(|message| weight(message)).sum()
+        self.held.iter().flat_map(|(_, _, messages)| messages).map(|message| message.weight()).sum()
     }
 
     /// Keeps messages until a time.

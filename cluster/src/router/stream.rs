@@ -5,7 +5,7 @@ use carousel_engine::Ts;
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
-    core::{StreamId, delivery, weight},
+    core::{StreamId, delivery},
     mseq::Learned,
 };
 use crate::{
@@ -127,7 +127,7 @@ async fn collect(
                 && routed.ts > after
                 && let Some(delivery) = delivery(&routed, to)
             {
-                bytes += weight(&routed.message);
+                bytes += routed.message.weight();
                 deliveries.push(delivery);
             }
         }

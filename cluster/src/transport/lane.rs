@@ -28,8 +28,8 @@ use crate::{
 const WINDOW: usize = 16 << 20;
 /// After so many bytes the sender is told that they have been taken.
 const TELL: u64 = (WINDOW / 8) as u64;
-/// Longest message. Its pieces are put together in memory.
-const MESSAGE: usize = 1 << 30;
+/// Longest message. Its pieces are put together in memory. A row of several values of the longest kind can be sent.
+const MESSAGE: usize = 4 << 30;
 /// Room that a frame has at first.
 const FRAME: usize = 1 << 10;
 /// Messages that are packed together.
