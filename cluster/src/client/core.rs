@@ -34,14 +34,16 @@ use crate::{
     catalog::Catalog,
     config::Config,
     link::{RouterLink, log_lost},
-    message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
+    message::{Body, Data, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
     routers::{Routers, change::RouterChange},
     super_process::Heartbeat,
     wire::{Answer, AnswerPart, Delivery, Routed, Wire},
 };
 
-/// Messages in one `Route`.
-const MESSAGES_IN_A_ROUTE: usize = 1024;
+/// Messages that travel together, at most.
+const MESSAGES_TOGETHER: usize = 1024;
+/// When those that travel together take so many bytes, it is enough.
+const BYTES_TOGETHER: usize = 16 << 20;
 /// When the oldest message in the window has not been ordered for this long, the window is sent again.
 const RESEND_AFTER_MS: u64 = 2_000;
 /// Snapshot reads that are answered at one `Ts` before the client makes the m-seq go on: a storage process can tell only
@@ -217,6 +219,11 @@ impl Open {
             handed_out: false,
         }
     }
+
+    /// Whether it reads rows, and can be submitted again.
+    fn is_read(&self) -> bool {
+        matches!(&self.message.body, Body::Data(data) if !data.operation.is_write())
+    }
 }
 
 /// The state of a client process.
@@ -343,6 +350,7 @@ impl Core {
             heard: self.heard.clone(),
             heartbeats: self.heartbeats.clone(),
             leader: self.link.leader(),
+            has_room: self.has_room,
             stopped: None,
         }
     }
@@ -350,6 +358,11 @@ impl Core {
     /// Whether it asks all storage processes for heartbeats.
     fn watches(&self) -> bool {
         self.options.id.kind == ProcessKind::Super
+    }
+
+    /// The config in force.
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.config
     }
 
     /// The router in use.
@@ -390,22 +403,24 @@ impl Core {
             let first = self.window.front().map_or(0, |message| message.id.sequence);
             let mut next = (self.sent + 1).saturating_sub(first) as usize;
             while next < self.window.len() {
-                let end = self.window.len().min(next + MESSAGES_IN_A_ROUTE);
+                let end = next + together(self.window.range(next..));
                 let messages: Vec<Arc<Message>> = self.window.range(next..end).cloned().collect();
                 self.sent = messages.last().map_or(self.sent, |message| message.id.sequence);
                 self.effects.push(Effect::Send(self.link.router(), Wire::Route(messages)));
                 next = end;
             }
-            for messages in std::mem::take(&mut self.unsent_reads).chunks(MESSAGES_IN_A_ROUTE) {
-                let read = Wire::Read { messages: messages.to_vec(), seen: self.seen };
-                self.effects.push(Effect::Send(self.link.router(), read));
+            let mut messages = std::mem::take(&mut self.unsent_reads);
+            while !messages.is_empty() {
+                let rest = messages.split_off(together(&messages));
+                self.effects.push(Effect::Send(self.link.router(), Wire::Read { messages, seen: self.seen }));
+                messages = rest;
             }
         }
         let (config_version, seen) = (self.config.version(), self.seen);
         let basic = if self.is_known { std::mem::take(&mut self.unsent_basic) } else { Default::default() };
         for (process, mut reads) in basic {
             while !reads.is_empty() {
-                let rest = reads.split_off(reads.len().min(MESSAGES_IN_A_ROUTE));
+                let rest = reads.split_off(together(reads.iter().map(|(message, _)| message)));
                 self.effects.push(Effect::Send(process, Wire::BasicRead { reads, config_version, seen }));
                 reads = rest;
             }
@@ -431,6 +446,7 @@ impl Core {
             return;
         }
         if let Some(error) = self.refusal(&request.body, &request.ranges) {
+            self.abandon_rows(&request.body);
             self.effects.push(Effect::Part(submission, Err(Failure::Sql(error))));
             self.effects.push(Effect::Release(submission));
             return;
@@ -453,6 +469,14 @@ impl Core {
             Body::Pin { .. } | Body::Checkpoint => self.is_alone().then(nobody),
             Body::Ddl(_) | Body::Configuration(_) => None,
         }
+    }
+
+    /// The rows that were staged for what is not submitted will not be ordered.
+    fn abandon_rows(&mut self, body: &Body) {
+        let Body::Data(Data { staged: Some(staged), .. }) = body else { return };
+        let abandons =
+            staged.holders().into_iter().map(|holder| Effect::Send(holder, Wire::Abandon(staged.id)));
+        self.effects.extend(abandons);
     }
 
     fn submit_message(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
@@ -522,10 +546,10 @@ impl Core {
                     return;
                 }
                 (self.is_known, self.follows) = (true, true);
+                // Who leads says so again and again while it is not so, and only once when it is.
+                self.has_room = true;
                 if leadership != self.leadership {
                     self.leadership = leadership;
-                    // Another leader says so again, if it is still so.
-                    self.has_room = true;
                     self.lose_sent_reads();
                 }
                 self.reads_at = Some(from);
@@ -587,7 +611,10 @@ impl Core {
                 }
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
-            Wire::Room { has_room } if from == self.link.router() => self.has_room = has_room,
+            Wire::Room { has_room } if from == self.link.router() => {
+                self.has_room = has_room;
+                self.effects.push(Effect::ViewChanged);
+            }
             Wire::Routers(routers) => self.link.learn(&routers),
             Wire::RoutersChanged { incarnation, request, outcome } if incarnation == own => {
                 self.changes.end(request);
@@ -620,10 +647,8 @@ impl Core {
                     self.lose_sent_reads();
                 }
             }
-            Wire::Lost => {
-                self.ask_again(from);
-                self.end_unanswered(from);
-            }
+            // What is no read need not have been answered in vain, nor only by this one: who may have executed it will be asked.
+            Wire::Lost => self.ask_again(from),
             Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
@@ -969,6 +994,9 @@ impl Core {
     /// The last part of a submission.
     fn end(&mut self, sequence: u64, part: Result<Part, Failure>) {
         if let Some(open) = self.take_open(sequence) {
+            if part.is_err() && open.is_read() {
+                self.call_off(&open);
+            }
             self.effects.push(Effect::Part(open.submission, part));
             self.close(sequence, open.submission);
         }
@@ -990,6 +1018,13 @@ impl Core {
         }
     }
 
+    /// Nobody waits for an answer any more. Whoever has sent as much as it may before some is taken would wait for ever, and keep
+    /// the versions that the read sees.
+    fn call_off(&mut self, open: &Open) {
+        let storage = open.unanswered_by().into_iter().filter(|process| process.kind == ProcessKind::Storage);
+        self.effects.extend(storage.map(|process| Effect::Send(process, Wire::Cancel(open.message.id))));
+    }
+
     /// Rows that nobody waits for: more of them would never be asked for.
     fn refuse_rows(&mut self, from: ProcessId, id: MessageId, part: &AnswerPart) {
         if matches!(part, AnswerPart::Rows { .. }) {
@@ -1005,11 +1040,7 @@ impl Core {
             return self.close(sequence, submission);
         }
         let Some(open) = self.take_open(sequence) else { return };
-        for (process, _) in self.config.destset(&open.message) {
-            if process.kind == ProcessKind::Storage {
-                self.effects.push(Effect::Send(process, Wire::Cancel(open.message.id)));
-            }
-        }
+        self.call_off(&open);
         self.close(sequence, submission);
     }
 
@@ -1063,6 +1094,17 @@ impl Core {
     }
 }
 
+/// How many of these messages, which are some, travel together.
+fn together<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> usize {
+    let mut bytes = 0;
+    let has_room = |message: &&Arc<Message>| {
+        let has_room = bytes < BYTES_TOGETHER;
+        bytes += message.weight();
+        has_room
+    };
+    messages.into_iter().take(MESSAGES_TOGETHER).take_while(has_room).count()
+}
+
 fn no_replica(range: KeyRange) -> SqlError {
     SqlError::new(SqlState::UNAVAILABLE, format!("no live storage process holds key range {range}"))
 }
@@ -1076,7 +1118,8 @@ fn changes(body: &Body) -> bool {
     }
 }
 
-fn no_room() -> SqlError {
+/// Why a write is not even sent, or its rows.
+pub(super) fn no_room() -> SqlError {
     SqlError::new(SqlState::DISK_FULL, "the disks of the routers' logs are nearly full")
         .with_hint("Make room there, or add routers with more and remove these. Reads go on.")
 }

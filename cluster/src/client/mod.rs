@@ -34,6 +34,7 @@ use carousel_engine::{
     position::{KeyRange, Position},
     statistics::TableStatistics,
 };
+use postcard::experimental::serialized_size;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::admission::{Admission, Admitted};
@@ -52,6 +53,7 @@ use crate::{
     config::Config,
     message::{Body, Incarnation, ProcessId, ReadIsolation},
     network::Network,
+    parcel::check_length,
     routers::change::RouterChange,
     storage::migration::{Arrived, PartId},
     super_process::Heartbeat,
@@ -148,6 +150,8 @@ pub(crate) struct View {
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
     /// The router that leads, as far as it knows.
     pub(crate) leader: Option<ProcessId>,
+    /// Whether enough routers have room for more of their log.
+    pub(crate) has_room: bool,
     /// Why the process has stopped itself.
     pub(crate) stopped: Option<SqlError>,
 }
@@ -269,7 +273,7 @@ impl Client {
     /// Messages of one client are ordered as they were submitted. There is no time-out: drop the submission to give up.
     ///
     /// # Errors
-    /// 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
+    /// 54000 when it is too long to be ordered; 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
     /// client process has been stopped, XX001 when it has stopped because the routers have lost their log.
     pub fn submit(
         &self,
@@ -289,10 +293,14 @@ impl Client {
     ) -> Result<Submission, SqlError> {
         let expected = || self.expected_bytes(&request.body);
         let admitted = self.shared.admission.admit(&request.body, self.memory(), expected)?;
-        if let Body::Data(data) = &mut request.body
-            && self.shared.network.goes_elsewhere()
-        {
-            data.operation.close()?;
+        match &mut request.body {
+            Body::Data(data) if self.shared.network.goes_elsewhere() => data.operation.close()?,
+            // Routers will need it for their log.
+            Body::Data(data) if isolation == ReadIsolation::Sequential => data.operation.seal()?,
+            Body::Ddl(ddl) => check_length(serialized_size(ddl).map_err(|error| {
+                SqlError::internal(format!("a change of the catalog cannot be serialised: {error}"))
+            })?)?,
+            _ => {}
         }
         let place = self.shared.window.clone().acquire_owned().await.map_err(|_| self.stopped())?;
         let changes = match &request.body {
@@ -406,6 +414,11 @@ impl Client {
     /// The memory of the fullest storage process, and its limit.
     pub fn memory(&self) -> Memory {
         self.shared.view.borrow().memory
+    }
+
+    /// Whether enough routers have room in their logs for what changes data.
+    pub(crate) fn has_room(&self) -> bool {
+        self.shared.view.borrow().has_room
     }
 
     /// A row identifier that was never given before and never will be again.

@@ -206,8 +206,10 @@ impl Process {
             }
             Command::Cancel { submission } => self.core.handle(Event::Cancel { submission }),
             Command::Stage(StageCommand::Chunk { chunk, holders, done }) => {
-                for (to, wire) in self.staging.send(chunk, holders, done) {
-                    self.outbox.send(to, wire);
+                match self.staging.send(chunk, holders, self.core.config(), done) {
+                    Ok(wires) => wires.into_iter().for_each(|(to, wire)| self.outbox.send(to, wire)),
+                    // The stager may have been dropped.
+                    Err(done) => drop(done.send(Ok(()))),
                 }
             }
             Command::Stage(StageCommand::Abandon { payload, holders }) => {
@@ -222,7 +224,7 @@ impl Process {
             }
             Command::Precut { at, done } => {
                 self.precut += 1;
-                let config = self.core.view().config;
+                let config = self.core.config();
                 let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
                 self.precuts.insert(self.precut, (live.collect(), done));
                 let request = self.precut;
@@ -260,7 +262,7 @@ impl Process {
     }
 
     fn tell_storage(&mut self, wire: impl Fn() -> Wire) {
-        for process in self.core.view().config.storage_processes() {
+        for process in self.core.config().clone().storage_processes() {
             self.outbox.send(process, wire());
         }
     }

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::{
     Client, Command,
     admission::{self, Admitted},
+    core::no_room,
 };
 use crate::{
     config::Config,
@@ -80,9 +81,12 @@ impl Stager {
     /// batches of a few thousand rows. An error is the payload's end: drop the stager.
     ///
     /// # Errors
-    /// 53200 when the storage processes report too little memory, 53100 when a disk is full, 57P01 when the client
-    /// process has been stopped.
+    /// 53200 when the storage processes report too little memory, 53100 when a disk is full or those of the routers' logs
+    /// nearly are, 57P01 when the client process has been stopped.
     pub async fn push(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
+        if !self.client.has_room() {
+            return Err(no_room());
+        }
         self.admitted.grow(admission::bytes_of(batch), self.client.memory())?;
         let config = self.config.clone();
         for range in config.overlapping(&[KeyRange::FULL]) {

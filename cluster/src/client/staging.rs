@@ -34,18 +34,24 @@ impl<D> Staging<D> {
         Staging { chunks: BTreeMap::new(), now_ms: 0 }
     }
 
-    /// A chunk is to be sent; returns what to send.
+    /// A chunk is to be sent to those of its holders who are still there. Returns what to send; or what would wait, when
+    /// there is nobody to wait for: the payload's holders are those of when its rows began to come.
     pub(crate) fn send(
         &mut self,
         chunk: StageChunk,
         holders: Vec<ProcessId>,
+        config: &Config,
         done: D,
-    ) -> Vec<(ProcessId, Wire)> {
-        let wires = holders.iter().map(|holder| (*holder, Wire::Stage(chunk.clone()))).collect();
+    ) -> Result<Vec<(ProcessId, Wire)>, D> {
+        let waiting: BTreeSet<ProcessId> =
+            holders.into_iter().filter(|holder| is_there(config, *holder)).collect();
+        if waiting.is_empty() {
+            return Err(done);
+        }
+        let wires = waiting.iter().map(|holder| (*holder, Wire::Stage(chunk.clone()))).collect();
         let key = (chunk.payload, chunk.range, chunk.chunk);
-        let waiting = holders.into_iter().collect();
         self.chunks.insert(key, OnItsWay { chunk, waiting, sent_ms: self.now_ms, done });
-        wires
+        Ok(wires)
     }
 
     /// A receipt; returns what has been waiting for it when it was the last or an error.
@@ -67,7 +73,7 @@ impl<D> Staging<D> {
     /// what waited for nothing else; the INSERT will find another config, too, and be staged again.
     pub(crate) fn reconfigured(&mut self, config: &Config) -> Vec<D> {
         let complete = self.chunks.extract_if(.., |_, chunk| {
-            chunk.waiting.retain(|process| config.is_active(*process) && !config.is_suspected(*process));
+            chunk.waiting.retain(|process| is_there(config, *process));
             chunk.waiting.is_empty()
         });
         complete.map(|(_, chunk)| chunk.done).collect()
@@ -90,6 +96,11 @@ impl<D> Staging<D> {
     }
 }
 
+/// Whether a process may still give receipts.
+fn is_there(config: &Config, process: ProcessId) -> bool {
+    config.is_active(process) && !config.is_suspected(process)
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -110,7 +121,8 @@ mod tests {
         let checksum = crc32fast::hash(&rows);
         let chunk = StageChunk { payload, range: KeyRange::FULL, chunk: 0, rows, checksum, latest };
         let mut staging = Staging::new();
-        assert_eq!(staging.send(chunk, storage.to_vec(), "done").len(), 3);
+        let next = StageChunk { chunk: 1, ..chunk.clone() };
+        assert!(staging.send(chunk, storage.to_vec(), &config, "done").is_ok_and(|wires| wires.len() == 3));
         assert!(staging.receipt(storage[0], (payload, KeyRange::FULL, 0), Ok(())).is_none());
         assert!(staging.reconfigured(&config).is_empty());
         let keyspace = config.plan(Change::Contract { process: storage[2] }).expect("a possible change");
@@ -121,5 +133,10 @@ mod tests {
         assert_eq!(waiting, [storage[1]]);
         let done = staging.receipt(storage[1], (payload, KeyRange::FULL, 0), Ok(()));
         assert!(matches!(done, Some(("done", Ok(())))));
+        // Nor with what comes of the payload after that.
+        let nobody = staging.send(next.clone(), vec![storage[2]], &config, "next");
+        assert_eq!(nobody.err(), Some("next"));
+        let wires = staging.send(next, storage.to_vec(), &config, "next").expect("two of them are there");
+        assert_eq!(wires.into_iter().map(|(to, _)| to).collect::<Vec<_>>(), storage[..2]);
     }
 }

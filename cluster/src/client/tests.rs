@@ -6,7 +6,9 @@ use arrow::{
     array::{ArrayRef, Int64Array},
     record_batch::RecordBatch,
 };
-use carousel_engine::{SqlError, SqlState, Ts, aggregate::Group, position::KeyRange};
+use carousel_engine::{
+    Few, SqlError, SqlState, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+};
 
 use super::{
     Failure, OperationState, Part, Request,
@@ -15,7 +17,9 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::{Change, Config, Configuration, Membership},
-    message::{Body, Ddl, Incarnation, Message, MessageId, ProcessId, ReadIsolation},
+    message::{
+        Body, Ddl, Incarnation, Message, MessageId, ProcessId, ReadIsolation, StagedPart, StagedPayload,
+    },
     router::testing,
     wire::{Answer, AnswerPart, Delivery, Wire},
 };
@@ -182,11 +186,55 @@ fn writes_are_refused_while_the_routers_have_no_room() {
     scene.receive(R1, Wire::Room { has_room: true });
     scene.submit(write());
     assert_eq!(scene.routed(), [4]);
-    // The next leader has to say so itself.
+    // The next leader has to say so itself, and so has the same one: that there is room it may have said meanwhile.
+    for leadership in [2, 2] {
+        scene.receive(R1, Wire::Room { has_room: false });
+        let late = scene.submit(write());
+        assert!(refused(&mut scene, late));
+        scene.receive(R1, Wire::Lost);
+        scene.subscription();
+        scene.state_under(leadership, 3, false);
+        let late = scene.submit(write());
+        assert!(!refused(&mut scene, late));
+    }
+}
+
+#[test]
+fn rows_that_were_staged_for_a_write_that_is_refused_are_abandoned() {
+    let mut scene = Scene::subscribed(3);
     scene.receive(R1, Wire::Room { has_room: false });
-    scene.state_under(2, 3, false);
-    let late = scene.submit(write());
-    assert!(!refused(&mut scene, late));
+    let holders: Vec<ProcessId> = [1, 2].map(ProcessId::storage).into();
+    let part = StagedPart { range: KeyRange::FULL, holders: holders.clone(), checksums: Vec::new() };
+    let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+    let staged = StagedPayload { id, config_version: 0, latest: Ts(100), parts: vec![part] };
+    let mut body = testing::write(C1, 1, 1, KeyRange::FULL).body;
+    if let Body::Data(data) = &mut body {
+        data.staged = Some(Box::new(staged));
+    }
+    scene.submit(body);
+    let abandoned = scene.core.take_effects().into_iter().filter_map(|effect| match effect {
+        Effect::Send(holder, Wire::Abandon(abandoned)) if abandoned == id => Some(holder),
+        _ => None,
+    });
+    assert_eq!(abandoned.collect::<Vec<_>>(), holders);
+}
+
+#[test]
+fn long_messages_travel_apart() {
+    let mut scene = Scene::subscribed(3);
+    // Sixteen bytes each.
+    let ranges: Few<KeyRange> = (0..1 << 18).map(|n| KeyRange::point(2 * n)).collect();
+    let body = testing::read(C1, 1, 1, 0).body;
+    for submission in 1..=6 {
+        let request = Request { tables: Few::default(), ranges: ranges.clone(), body: body.clone() };
+        let isolation = ReadIsolation::Sequential;
+        scene.core.handle(Event::Submit { submission, request, isolation });
+    }
+    let routes = scene.core.take_effects().into_iter().filter_map(|effect| match effect {
+        Effect::Send(R1, Wire::Route(messages)) => Some(messages.len()),
+        _ => None,
+    });
+    assert_eq!(routes.collect::<Vec<_>>(), [4, 2]);
 }
 
 #[test]
@@ -739,16 +787,20 @@ fn what_may_be_lost_on_the_way_is_asked_again_or_ends_with_an_unknown_outcome() 
     assert_eq!(scene.routed(), [1]);
     scene.pass(100);
     assert_eq!(scene.reads().len(), 1);
-    // Between the client and a storage process, whose answers may have been lost.
+    // Between the client and a storage process, whose answers may have been lost. It is asked what it has answered in vain.
     scene.receive(s1, Wire::Lost);
-    let effects = scene.core.take_effects();
-    let reads = effects.iter().filter(|effect| matches!(effect, Effect::Send(R1, Wire::Read { .. }))).count();
-    assert_eq!(reads, 1, "{effects:?}");
-    let unknown = effects.iter().any(|effect| {
-        matches!(effect, Effect::Part(submission, Err(Failure::Sql(error)))
-            if *submission == written && error.code == SqlState::OUTCOME_UNKNOWN)
-    });
-    assert!(unknown, "{effects:?}");
+    assert_eq!(scene.reads().len(), 1);
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(3) });
+    scene.deliver(0, 3);
+    scene.pass(1_000);
+    let written_as = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let asked = |effect: &Effect| {
+        matches!(effect, Effect::Send(process, Wire::AskAnswers(messages))
+            if *process == s1 && *messages == [(written_as, Ts(3))])
+    };
+    assert!(scene.core.take_effects().iter().any(asked));
+    scene.receive(s1, Wire::NoAnswers(vec![written_as]));
+    scene.check_unknown(written);
 }
 
 #[test]
@@ -817,6 +869,42 @@ fn a_read_that_is_too_long_to_be_held_back_fails_when_a_process_is_lost() {
             if *submission == read && error.code == SqlState::SERIALIZATION_FAILURE),
         "{parts:?}"
     );
+}
+
+/// The others have sent as much as they may, and wait for some of it to be taken.
+#[test]
+fn who_answers_a_read_that_has_failed_is_told_so() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let told = |scene: &mut Scene| -> Vec<ProcessId> {
+        let effects = scene.core.take_effects().into_iter();
+        let told = effects.filter_map(|effect| match effect {
+            Effect::Send(process, Wire::Cancel(cancelled)) if cancelled == id => Some(process),
+            _ => None,
+        });
+        told.collect()
+    };
+    // A user gives the read up, or an outcome of it is an error, when others than at first hold what it asks for.
+    for cancels in [true, false] {
+        let mut scene = Scene::with(Config::evenly(3, 1).expect("a ring"));
+        scene.state(0, true);
+        let read = scene.submit(testing::read(C1, 1, 0, 0).body);
+        scene.core.take_effects();
+        rows(&mut scene, s2, id, 1, 1 << 20);
+        let keyspace = scene.config.plan(Change::Contract { process: s3 }).expect("possible");
+        let first = scene.config.clone();
+        scene.configure(ProcessId::client(2), 1, 2, Configuration::Keyspace(keyspace));
+        assert_eq!(told(&mut scene), []);
+        if cancels {
+            scene.core.handle(Event::Cancel { submission: read });
+            assert_eq!(told(&mut scene), [s1, s2, s3]);
+        } else {
+            let failed = Err(SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero"));
+            let part = AnswerPart::Done { outcomes: [(first.held(s1)[0], failed)].into(), more: false };
+            scene.receive(s1, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+            assert_eq!(told(&mut scene), [s1, s2, s3]);
+        }
+    }
 }
 
 #[test]

@@ -194,7 +194,8 @@ impl World {
         stages.open.insert(sequence, Stage { number, table, payload, waiting: chunks.len() });
         let wires: Vec<_> = chunks
             .into_iter()
-            .flat_map(|(chunk, holders)| stages.staging.send(chunk, holders, sequence))
+            .flat_map(|(chunk, holders)| stages.staging.send(chunk, holders, &view.config, sequence))
+            .flatten()
             .collect();
         self.note([19, sequence], || format!("{id} stages {sequence}: {statement:?}"));
         self.statements.push(statement);

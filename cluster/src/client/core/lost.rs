@@ -135,22 +135,6 @@ impl Core {
         }
     }
 
-    /// Ends what is not a read and what a process that stayed up may have answered in vain: nobody will know.
-    pub(super) fn end_unanswered(&mut self, process: ProcessId) {
-        let is_read = |body: &Body| matches!(body, Body::Data(data) if !data.operation.is_write());
-        let concerns = |open: &&Open| !is_read(&open.message.body) && open.unanswered_by().contains(&process);
-        let mut unanswered: Vec<u64> =
-            self.open.values().filter(concerns).map(|open| open.message.id.sequence).collect();
-        unanswered.sort_unstable();
-        for sequence in unanswered {
-            let reason = SqlError::new(
-                SqlState::CONNECTION_FAILURE,
-                format!("{process} could not be reached for a while"),
-            );
-            self.end(sequence, Err(Failure::Sql(outcome_unknown(reason))));
-        }
-    }
-
     /// Deals with what all who may have executed it will not answer any more: nobody will know what came of it. Pins and
     /// checkpoints are asked for again. Returns who may still answer what has been open for a while, with what each can be
     /// asked about, and by when that was ordered.
@@ -278,8 +262,7 @@ impl Core {
     ) -> Vec<(u64, Vec<ProcessId>)> {
         let mut owed = Vec::new();
         for (sequence, open) in &self.open {
-            let is_read = matches!(&open.message.body, Body::Data(data) if !data.operation.is_write());
-            if !is_read || open.submitted_ms + older_than_ms > self.now_ms {
+            if !open.is_read() || open.submitted_ms + older_than_ms > self.now_ms {
                 continue;
             }
             let processes: Vec<ProcessId> =
