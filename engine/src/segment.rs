@@ -35,7 +35,13 @@ pub(crate) struct Deferred {
 }
 
 /// Operations that wait for one row, by `Ts`.
-pub(crate) type Queue = BTreeMap<Ts, Deferred>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) waiting: BTreeMap<Ts, Deferred>,
+    /// Some of them have rows to insert, or see less than what came before them: what one of them has to wait for says nothing
+    /// about the others.
+    pub(crate) differ: bool,
+}
 
 /// Logical sizes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -311,11 +317,12 @@ impl Segment {
         self.next.get(&old) == Some(&new) && self.versions.end(old as usize) == begin
     }
 
-    /// Makes an operation wait for a row. Returns whether it did not wait for it yet.
-    pub(crate) fn defer(&mut self, root: u32, ts: Ts, writes: bool, insert: Option<u32>) -> bool {
+    /// Makes an operation, which sees the prefix before `sees`, wait for a row. Returns whether it did not wait for it yet.
+    pub(crate) fn defer(&mut self, root: u32, ts: Ts, sees: Ts, writes: bool, insert: Option<u32>) -> bool {
         let queue = self.queues.entry(root).or_default();
-        let is_new = !queue.contains_key(&ts);
-        let deferred = queue.entry(ts).or_default();
+        queue.differ |= insert.is_some() || sees != ts;
+        let is_new = !queue.waiting.contains_key(&ts);
+        let deferred = queue.waiting.entry(ts).or_default();
         deferred.writes |= writes;
         match insert {
             Some(row) => deferred.inserts.push(row),

@@ -897,19 +897,29 @@ impl Shard {
         let Some(mut queue) = table.segments[root.slot as usize].queues.remove(&root.row) else {
             return progressed;
         };
-        while let Some((ts, deferred)) = queue.pop_first() {
+        while let Some((ts, deferred)) = queue.waiting.pop_first() {
             // It may have failed or been aborted meanwhile.
             let Some(mut rider) = self.riders.take(ts) else { continue };
             if let Some((root, rest)) = self.resume(table, &mut rider, root, deferred, effects) {
-                // Those behind it are asked one by one: a read of an older prefix need not wait with it, and from
-                // the row that is in doubt now it would not find its version.
-                let queue = table.segments[root.slot as usize].queues.entry(root.row).or_default();
-                if let Some(there) = queue.get_mut(&ts) {
+                let queues = &mut table.segments[root.slot as usize].queues;
+                if !queue.differ && !queues.contains_key(&root.row) {
+                    // Those behind it see no less than it does, so they would come to the same row and wait there: to ask each
+                    // of them after each decision would take a time that grows with the square of how many they are.
+                    self.riders.put_back(rider);
+                    queue.waiting.insert(ts, rest);
+                    queues.insert(root.row, queue);
+                    break;
+                }
+                // They are asked one by one: a read of an older prefix need not wait with it, and from the row that is in
+                // doubt now it would not find its version.
+                let there = queues.entry(root.row).or_default();
+                there.differ |= queue.differ;
+                if let Some(there) = there.waiting.get_mut(&ts) {
                     there.visit |= rest.visit;
                     there.inserts.extend(rest.inserts);
                     rider.waiting -= 1;
                 } else {
-                    queue.insert(ts, rest);
+                    there.waiting.insert(ts, rest);
                 }
                 self.riders.put_back(rider);
                 continue;

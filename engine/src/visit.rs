@@ -430,7 +430,7 @@ impl Table {
         };
         // What a waiting write makes of a row may qualify, even if none of its versions does.
         for (root, queue) in &segment.queues {
-            if queue.iter().any(|(ts, deferred)| deferred.writes && *ts < rider.ts)
+            if queue.waiting.iter().any(|(ts, deferred)| deferred.writes && *ts < rider.ts)
                 && let Some(root) = segment.waits_for(*root, rider.sees)
             {
                 roots.push(root);
@@ -447,7 +447,7 @@ impl Table {
     /// Makes an operation wait for the decision about a row: to look at it, or to insert one of its own.
     pub(crate) fn defer(&mut self, rider: &mut Rider, root: Address, insert: Option<u32>) {
         let segment = &mut self.segments[root.slot as usize];
-        if segment.defer(root.row, rider.ts, rider.is_write, insert) {
+        if segment.defer(root.row, rider.ts, rider.sees, rider.is_write, insert) {
             rider.waiting += 1;
         }
     }

@@ -246,6 +246,32 @@ fn keys_are_found_while_those_of_many_segments_follow() {
     }
 }
 
+/// Each is decided when those before it are, and the others stay in line together: what a decision costs does not grow with how
+/// many wait.
+#[test]
+fn many_undecided_writes_of_the_same_rows_take_effect_one_after_the_other() {
+    let mut beside = Beside::new(PIECE);
+    let scan = &mut beside.scan;
+    let writes: Vec<Ts> = (0..800)
+        .map(|n| {
+            let kind = update(vec![compare_equal(1, 2)], n);
+            scan.submit_as(kind, |ordered| ordered.undecided = true)
+        })
+        .collect();
+    scan.run();
+    let reads = [scan.submit(rows(Vec::new())), scan.submit(rows(vec![compare_equal(1, 2)]))];
+    scan.run();
+    for (n, ts) in (0..).zip(&writes) {
+        let decision = if n % 7 == 6 { Decision::Abort } else { Decision::Commit };
+        scan.shard.decide(*ts, decision, &mut scan.effects);
+        scan.run();
+    }
+    beside.rows.values_mut().filter(|row| row.0 == 2).for_each(|row| row.1 = 799);
+    assert_eq!(found(&beside.scan, reads[0]), beside.rows);
+    assert_eq!(found(&beside.scan, reads[1]).len(), ROWS as usize / 10);
+    beside.check();
+}
+
 /// Writes whose effects may be taken back, and others that wait for them.
 #[test]
 fn undecided_writes_outlive_a_compaction() {
