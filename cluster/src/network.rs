@@ -75,10 +75,11 @@ impl Wire {
             | Wire::AskAnswers(_)
             | Wire::AskLease { .. }
             | Wire::Lease { .. }
-            // A process whose data lane is held up by a part that it lacks must be able to get it.
-            | Wire::FetchPart { .. }
-            | Wire::Part { .. }
+            // A process whose data lane is held up by rows that it lacks must be able to get them.
+            | Wire::FetchChunk { .. }
+            | Wire::StagedRows { .. }
             | Wire::AskRows { .. }
+            | Wire::RowsFollow { .. }
             | Wire::RowsRefused { .. }
             | Wire::Memory { .. }
             | Wire::Statistics(_)

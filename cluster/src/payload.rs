@@ -160,13 +160,9 @@ impl<F: Files> PayloadStore<F> {
         }
     }
 
-    /// The chunks of a part as they are; `None` when one is absent or damaged.
-    pub fn part(&self, payload: PayloadId, range: KeyRange) -> Option<Vec<Bytes>> {
-        let mut chunks = Vec::new();
-        while let Some(file) = self.files.read((payload, range, chunks.len() as u32)) {
-            chunks.push(rows_in(&file)?);
-        }
-        (!chunks.is_empty()).then_some(chunks)
+    /// A chunk as it is; `None` when it is absent or damaged.
+    pub fn chunk(&self, key: ChunkKey) -> Option<Bytes> {
+        rows_in(&self.files.read(key)?)
     }
 
     /// The rows of a chunk as its message describes it; `None` when they are not here, or damaged.
@@ -178,34 +174,22 @@ impl<F: Files> PayloadStore<F> {
         postcard::from_bytes(&rows).ok()
     }
 
-    /// Stores a part that another holder has sent, if it is as its message describes it.
+    /// Stores a chunk that another holder has sent, if it is as its message describes it.
     pub fn adopt(
         &mut self,
         payload: &StagedPayload,
         part: &StagedPart,
-        chunks: &[Bytes],
+        chunk: usize,
+        rows: Bytes,
     ) -> Result<bool, SqlError> {
-        let fits = chunks.len() == part.checksums.len()
-            && chunks
-                .iter()
-                .zip(&part.checksums)
-                .all(|(chunk, checksum)| crc32fast::hash(chunk) == *checksum);
-        if !fits {
+        let checksum = crc32fast::hash(&rows);
+        if part.checksums.get(chunk) != Some(&checksum) {
             return Ok(false);
         }
-        let chunks: Vec<StageChunk> = (0..)
-            .zip(chunks.iter().zip(&part.checksums))
-            .map(|(chunk, (rows, checksum))| StageChunk {
-                payload: payload.id,
-                range: part.range,
-                chunk,
-                rows: rows.clone(),
-                checksum: *checksum,
-                latest: payload.latest,
-            })
-            .collect();
-        self.stage(&chunks).into_iter().collect::<Result<Vec<()>, _>>()?;
-        self.mark_ordered(payload.id);
+        let (id, range, chunk, latest) = (payload.id, part.range, chunk as u32, payload.latest);
+        let chunk = StageChunk { payload: id, range, chunk, rows, checksum, latest };
+        self.stage(&[chunk]).into_iter().collect::<Result<Vec<()>, _>>()?;
+        self.mark_ordered(id);
         Ok(true)
     }
 
@@ -381,13 +365,13 @@ mod tests {
 
         let store = PayloadStore::open(dir.path()).expect("the directory can be opened");
         assert_eq!(store.len(), 2);
-        let part = store.part(id(1), KeyRange::FULL).expect("the part is there");
-        assert_eq!(part, [Bytes::from_static(b"abc"), Bytes::from_static(b"def")]);
+        let found = |number| store.chunk((id(1), KeyRange::FULL, number));
+        assert_eq!([0, 1, 2].map(found), [Some("abc".into()), Some("def".into()), None]);
         let path = store.files.path((id(1), KeyRange::FULL, 1));
         let mut bytes = fs::read(&path).expect("the file is there");
         *bytes.last_mut().expect("not empty") ^= 0x40;
         fs::write(&path, bytes).expect("the file can be written");
-        assert_eq!(store.part(id(1), KeyRange::FULL), None);
+        assert_eq!([0, 1].map(found), [Some("abc".into()), None]);
     }
 
     #[test]
@@ -399,7 +383,7 @@ mod tests {
         let new = store.files.path(key).with_extension("0.new");
         fs::create_dir(&new).expect("nothing is there");
         store.stage(&[chunk(1, 0, b"abc")])[0].as_ref().expect_err("something is in the way");
-        assert_eq!(store.part(id(1), KeyRange::FULL), Some(vec![Bytes::from_static(b"abc")]));
+        assert_eq!(store.chunk(key), Some("abc".into()));
         fs::remove_dir(&new).expect("it is empty");
         assert!(store.stage(&[chunk(1, 0, b"abc")])[0].is_ok());
         assert_eq!(fs::read_dir(store.files.dir_of(id(1))).expect("a directory").count(), 1);
@@ -416,8 +400,8 @@ mod tests {
         store.expire(Ts(101));
         assert_eq!(store.len(), 1);
         store.abandon(id(2));
-        assert!(store.part(id(2), KeyRange::FULL).is_some(), "a message names it");
+        assert!(store.chunk((id(2), KeyRange::FULL, 0)).is_some(), "a message names it");
         store.remove(id(2));
-        assert!(store.is_empty() && store.part(id(2), KeyRange::FULL).is_none());
+        assert!(store.is_empty() && store.chunk((id(2), KeyRange::FULL, 0)).is_none());
     }
 }

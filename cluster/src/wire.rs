@@ -227,27 +227,33 @@ pub enum Wire {
         /// Outcome.
         outcome: Result<(), SqlError>,
     },
-    /// Storage process to storage process: please send your copy of a part.
-    FetchPart {
+    /// Storage process to storage process: please send your copy of a chunk.
+    FetchChunk {
         /// The payload.
         payload: PayloadId,
         /// The part.
         range: KeyRange,
+        /// The chunk's number in the part.
+        chunk: u32,
     },
-    /// The answer to `FetchPart`.
-    Part {
+    /// The answer to `FetchChunk`.
+    StagedRows {
         /// The payload.
         payload: PayloadId,
         /// The part.
         range: KeyRange,
-        /// The chunks, or `None` when there is no such part.
-        #[serde(with = "form::chunks")]
-        chunks: Option<Vec<Bytes>>,
+        /// The chunk's number in the part.
+        chunk: u32,
+        /// The chunk's rows, or `None` when there is no such chunk.
+        #[serde(with = "form::some_bytes")]
+        rows: Option<Bytes>,
     },
     /// Storage process to storage process: please send these chunks of the rows that a keyspace message moves.
     AskRows {
         /// Which part of them.
         part: PartId,
+        /// The receiver's attempt at receiving it ([`crate::storage::migration::Effect::Ask`]).
+        attempt: u64,
         /// Which chunks.
         chunks: std::ops::Range<u32>,
     },
@@ -255,13 +261,24 @@ pub enum Wire {
     Rows {
         /// The part.
         part: PartId,
+        /// The attempt for which it is sent.
+        attempt: u64,
         /// The chunk.
         chunk: Chunk,
+    },
+    /// The answer to `AskRows` about chunks that have been asked for before: they are on their way, or will be.
+    RowsFollow {
+        /// The part.
+        part: PartId,
+        /// The attempt.
+        attempt: u64,
     },
     /// The answer to `AskRows` of a process that cannot send the part, or not from there on.
     RowsRefused {
         /// The part.
         part: PartId,
+        /// The attempt.
+        attempt: u64,
         /// It can send the part from the beginning.
         anew: bool,
     },

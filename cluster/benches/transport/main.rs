@@ -187,6 +187,7 @@ fn block(bytes: u32) -> Wire {
     let part = PartId { keyspace: Ts(5_000_000), range: KeyRange::FULL };
     let rows = (0..bytes).map(|byte| (byte % 251) as u8).collect::<Vec<u8>>().into();
     Wire::Rows {
+        attempt: 1,
         part,
         chunk: Chunk { number: 7, table: Some(TableId(1_000)), rows, checksum: 0, last: None },
     }

@@ -143,6 +143,8 @@ pub(super) struct StorageHost {
     scans: Vec<ScanHost>,
     /// Rows of checkpoints that are being written.
     unfinished: BTreeMap<Ts, Vec<CheckpointRows>>,
+    /// When chunks that were to be read last come.
+    loaded_us: u64,
     /// What has all its rows, and is to be durable one after the other.
     writing: VecDeque<Written>,
     /// Where it, or the life whose checkpoint it has, joined without what was before.
@@ -257,7 +259,8 @@ impl World {
         let (unfinished, writing) = (BTreeMap::new(), VecDeque::new());
         let payloads =
             Payloads::new(self.storage_disks.get(&id).map(|disk| disk.payloads.clone()).unwrap_or_default());
-        self.storage.insert(id, StorageHost { node, payloads, scans, unfinished, writing, began });
+        self.storage
+            .insert(id, StorageHost { node, payloads, scans, unfinished, writing, began, loaded_us: 0 });
         self.storage_outputs(id, outputs).expect("who begins aborts no write");
     }
 
@@ -527,10 +530,13 @@ impl World {
                 host.writing.push_back(Written::Received(received));
                 self.schedule(delay_us, Item::CheckpointWritten(id));
             }
-            CheckpointCommand::Load { part, chunks } => {
+            CheckpointCommand::Load { part, attempt, chunks } => {
+                // In the order in which they are asked for.
+                host.loaded_us = (host.loaded_us + 1).max(self.now_us + delay_us);
+                let delay_us = host.loaded_us - self.now_us;
                 let all = self.storage_disks.get(&id).map_or_else(Vec::new, |disk| disk.chunks(part));
                 for chunk in all.into_iter().filter(|chunk| chunks.contains(&chunk.number)) {
-                    let loaded = CheckpointOutcome::Loaded { part, chunk: Ok(chunk) };
+                    let loaded = CheckpointOutcome::Loaded { part, attempt, chunk: Ok(chunk) };
                     self.schedule(delay_us, Item::Storage { to: id, input: Input::Checkpoint(loaded) });
                 }
             }

@@ -727,10 +727,11 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::Restarted { .. }
             | Wire::ReadsLost(_)
             | Wire::AskRows { .. }
+            | Wire::RowsFollow { .. }
             | Wire::Stage(_)
             | Wire::Staged { .. }
-            | Wire::FetchPart { .. }
-            | Wire::Part { .. }
+            | Wire::FetchChunk { .. }
+            | Wire::StagedRows { .. }
             | Wire::Rows { .. }
     ) || matches!(wire, Wire::Deliver { deliveries, .. }
         if deliveries.iter().all(|delivery| delivery.message.id.is_ordered()))

@@ -33,7 +33,7 @@ pub(crate) enum CheckpointCommand {
     /// All of what a keyspace message moves here has come.
     EndParts(Box<Recovered>),
     /// Read chunks of a part that an earlier life has received.
-    Load { part: PartId, chunks: Range<u32> },
+    Load { part: PartId, attempt: u64, chunks: Range<u32> },
 }
 
 /// What the thread answers.
@@ -46,7 +46,7 @@ pub(crate) enum CheckpointOutcome {
     /// Whether what a keyspace message moves here is durable.
     PartsEnded(Ts, Result<(), String>),
     /// A chunk that was to be loaded, or why there is none.
-    Loaded { part: PartId, chunk: Result<Chunk, String> },
+    Loaded { part: PartId, attempt: u64, chunk: Result<Chunk, String> },
 }
 
 /// Checkpoints that are being written. One that cannot be says so at its end: until then the scan goes on regardless.
@@ -63,7 +63,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         priority::lower(priority::CHECKPOINT);
         let mut writers = Writers::new();
-        let mut loader = Loader { received, loading: None };
+        let mut loader = Loader { received, loading: BTreeMap::new() };
         for command in told {
             for outcome in execute(&root, &mut writers, &mut loader, command) {
                 if outcomes.send(outcome).is_err() {
@@ -81,30 +81,29 @@ type Chunks = Box<dyn Iterator<Item = Result<Chunk, CheckpointError>>>;
 /// What an earlier life has received.
 struct Loader {
     received: Vec<Checkpoint>,
-    /// The part that is being read, from this chunk on.
-    loading: Option<(PartId, u32, Chunks)>,
+    /// The parts that are being read, from these chunks on. Several are, in turn, and none is begun anew for that.
+    loading: BTreeMap<PartId, (u32, Chunks)>,
 }
 
 impl Loader {
     fn load(&mut self, part: PartId, wanted: Range<u32>) -> Vec<Result<Chunk, String>> {
-        let at = self.loading.take().filter(|(loading, next, _)| *loading == part && *next <= wanted.start);
+        let at = self.loading.remove(&part).filter(|(next, _)| *next <= wanted.start);
         let begin = || {
             let found = self.received.iter().find(|received| received.recovered.ts == part.keyspace)?;
-            Some((part, 0, Box::new(found.chunks(part.range)) as Chunks))
+            Some((0, Box::new(found.chunks(part.range)) as Chunks))
         };
-        let Some((_, mut next, mut chunks)) = at.or_else(begin) else {
+        let Some((mut next, mut chunks)) = at.or_else(begin) else {
             return vec![Err(format!("nothing has been received at {}", part.keyspace))];
         };
         let mut loaded = Vec::new();
-        while next < wanted.end
-            && let Some(chunk) = chunks.next()
-        {
+        while next < wanted.end {
+            let Some(chunk) = chunks.next() else { return loaded };
             if next >= wanted.start || chunk.is_err() {
                 loaded.push(chunk.map_err(|error| error.to_string()));
             }
             next += 1;
         }
-        self.loading = Some((part, next, chunks));
+        self.loading.insert(part, (next, chunks));
         loaded
     }
 }
@@ -143,9 +142,9 @@ fn execute(
             let ended = taken(ts).and_then(|writer| writer.finish_received(*parts));
             vec![CheckpointOutcome::PartsEnded(ts, told(ended))]
         }
-        CheckpointCommand::Load { part, chunks } => {
+        CheckpointCommand::Load { part, attempt, chunks } => {
             let loaded = loader.load(part, chunks).into_iter();
-            loaded.map(|chunk| CheckpointOutcome::Loaded { part, chunk }).collect()
+            loaded.map(|chunk| CheckpointOutcome::Loaded { part, attempt, chunk }).collect()
         }
     }
 }

@@ -377,6 +377,7 @@ impl Core {
             }
             Event::Begin { ts, config, catalog, present } => self.begin(ts, config, catalog, present),
             Event::Moving(event) => self.migrate(event),
+            Event::SentRowsLost(process) => self.lose_sent_rows(process),
             Event::RenewPin(ts) => {
                 if let Some(pin) = self.pins.get_mut(&ts) {
                     pin.deadline_ms = self.now_ms + pin.lease_ms;

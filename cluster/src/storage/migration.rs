@@ -18,6 +18,7 @@
 //! send reads elsewhere as long as it is busy. If a sender is suspected, says that it cannot send or sends damaged
 //! chunks, the part is asked for from another holder, from the beginning. Only when none remains has the receiver
 //! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
+//! Links may be slow: a sender that is asked again for what is on its way says only that it follows.
 //!
 //! When all parts are installed, they have to be durable: by themselves, until a checkpoint of M or behind it has them. Then
 //! the receiver announces so by a message ([`crate::config::Configuration::Received`]), again and again until that message is
@@ -98,6 +99,8 @@ pub enum Event {
         from: ProcessId,
         /// Of which part.
         part: PartId,
+        /// See [`Effect::Ask`].
+        attempt: u64,
         /// Which.
         chunks: std::ops::Range<u32>,
     },
@@ -107,8 +110,19 @@ pub enum Event {
         from: ProcessId,
         /// Of which part.
         part: PartId,
+        /// Of which attempt.
+        attempt: u64,
         /// The chunk.
         chunk: Chunk,
+    },
+    /// A process says that what it was asked for is on its way, or will be.
+    Follows {
+        /// Who.
+        from: ProcessId,
+        /// Which part.
+        part: PartId,
+        /// Of which attempt.
+        attempt: u64,
     },
     /// A process cannot send a part.
     Refused {
@@ -116,6 +130,8 @@ pub enum Event {
         from: ProcessId,
         /// Which part.
         part: PartId,
+        /// Of which attempt.
+        attempt: u64,
         /// It can send it from the beginning: it has forgotten how far it was.
         anew: bool,
     },
@@ -150,12 +166,16 @@ pub enum Event {
 /// What the process does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask a holder for chunks of a part.
+    /// Ask a holder for chunks of a part. What has been asked for and not come is asked for again, which tells whether the
+    /// holder is there.
     Ask {
         /// The holder.
         to: ProcessId,
         /// The part.
         part: PartId,
+        /// Which attempt at receiving the part this is: greater than those before, also of earlier lives. A new one begins with
+        /// the first chunk, and chunks of others, which may be cut differently, do not belong to it.
+        attempt: u64,
         /// Which chunks.
         chunks: std::ops::Range<u32>,
     },
@@ -165,6 +185,8 @@ pub enum Effect {
         to: ProcessId,
         /// The part.
         part: PartId,
+        /// Of which attempt.
+        attempt: u64,
         /// Which chunks; there may be fewer.
         chunks: std::ops::Range<u32>,
     },
@@ -174,6 +196,8 @@ pub enum Effect {
         to: ProcessId,
         /// The part.
         part: PartId,
+        /// Of which attempt.
+        attempt: u64,
     },
     /// Keep a chunk that has come.
     Keep {
@@ -217,6 +241,10 @@ pub enum Effect {
 struct Incoming {
     /// Holders that may still be asked, the present one first.
     senders: Vec<ProcessId>,
+    /// See [`Effect::Ask`].
+    attempt: u64,
+    /// Who has sent all of it.
+    source: Option<ProcessId>,
     /// The next chunk.
     next: u32,
     /// Chunks before this have been asked for.
@@ -285,7 +313,9 @@ pub struct Migrations {
     /// When a process was suspected last.
     suspected: BTreeMap<ProcessId, Ts>,
     /// Questions about keyspace messages that are still to come.
-    early: BTreeMap<(PartId, ProcessId), std::ops::Range<u32>>,
+    early: BTreeMap<(PartId, ProcessId), (u64, std::ops::Range<u32>)>,
+    /// The last attempt at receiving a part.
+    attempts: u64,
     /// What has been received durably, but whose announcement is not known to be ordered.
     announcing: Vec<Ts>,
     now_ms: u64,
@@ -295,8 +325,15 @@ pub struct Migrations {
 
 impl Migrations {
     /// The state after everything up to `recovered` is known to be durable here. `unannounced` are the keyspace
-    /// messages up to there whose parts the config still takes for incomplete at this process.
-    pub fn new(id: ProcessId, recovered: Ts, unannounced: Vec<Ts>, limits: Limits) -> Migrations {
+    /// messages up to there whose parts the config still takes for incomplete at this process. Attempts at receiving parts are
+    /// counted on from `attempts`.
+    pub fn new(
+        id: ProcessId,
+        recovered: Ts,
+        unannounced: Vec<Ts>,
+        attempts: u64,
+        limits: Limits,
+    ) -> Migrations {
         Migrations {
             id,
             limits,
@@ -307,6 +344,7 @@ impl Migrations {
             kept: BTreeSet::new(),
             suspected: BTreeMap::new(),
             early: BTreeMap::new(),
+            attempts,
             announcing: unannounced,
             now_ms: 0,
             announced_ms: 0,
@@ -350,11 +388,21 @@ impl Migrations {
         self.oldest_receiving().is_some()
     }
 
-    /// Chunks of a part have come from a process, though they wait for those before them to be taken.
-    pub fn hear_from(&mut self, from: ProcessId, part: PartId) {
+    /// The last attempt at receiving a part.
+    pub fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
+    /// Whether a chunk has been asked for and has not been taken.
+    pub fn awaits(&mut self, from: ProcessId, part: PartId, attempt: u64, number: u32) -> bool {
+        let asked = |incoming: &mut Incoming| (incoming.next..incoming.asked).contains(&number);
+        self.incoming_from(from, part, attempt).is_some_and(asked)
+    }
+
+    /// A process is about to send what it was asked for, or that has come and waits for what is before it to be taken.
+    pub fn hear_from(&mut self, from: ProcessId, part: PartId, attempt: u64) {
         let now_ms = self.now_ms;
-        if let Some(incoming) = self.incoming(part).filter(|incoming| incoming.senders.first() == Some(&from))
-        {
+        if let Some(incoming) = self.incoming_from(from, part, attempt) {
             (incoming.questions, incoming.progress_ms) = (0, now_ms);
         }
     }
@@ -392,16 +440,15 @@ impl Migrations {
     pub fn handle(&mut self, event: Event) -> Vec<Effect> {
         match event {
             Event::Keyspace { ts, transfers } => self.keyspace(ts, transfers),
-            Event::Asked { from, part, chunks } => self.asked(from, part, chunks),
-            Event::Chunk { from, part, chunk } => self.chunk(from, part, chunk),
-            Event::Refused { from, part, anew: true } => {
-                if self.incoming(part).is_some_and(|incoming| incoming.senders.first() == Some(&from)) {
-                    self.begin_anew(part, "begins anew");
-                }
-            }
-            Event::Refused { from, part, anew: false } => {
-                if self.incoming(part).is_some_and(|incoming| incoming.senders.contains(&from)) {
-                    self.exclude(part, from, "cannot send it");
+            Event::Asked { from, part, attempt, chunks } => self.asked(from, part, attempt, chunks),
+            Event::Chunk { from, part, attempt, chunk } => self.chunk(from, part, attempt, chunk),
+            Event::Follows { from, part, attempt } => self.hear_from(from, part, attempt),
+            Event::Refused { from, part, attempt, anew } => {
+                if self.incoming_from(from, part, attempt).is_some() {
+                    match anew {
+                        true => self.begin_anew(part, "begins anew"),
+                        false => self.exclude(part, from, "cannot send it"),
+                    }
                 }
             }
             Event::Installed { part, outcome } => self.installed(part, outcome),
@@ -440,6 +487,8 @@ impl Migrations {
                 }
                 let incoming = Incoming {
                     senders: transfer.senders,
+                    attempt: 0,
+                    source: None,
                     next: 0,
                     asked: 0,
                     questions: 0,
@@ -465,8 +514,8 @@ impl Migrations {
         }
         // Those who were ahead.
         let early = std::mem::take(&mut self.early);
-        for ((part, from), chunks) in early {
-            self.asked(from, part, chunks);
+        for ((part, from), (attempt, chunks)) in early {
+            self.asked(from, part, attempt, chunks);
         }
     }
 
@@ -476,6 +525,12 @@ impl Migrations {
         (incoming.state == State::Receiving).then_some(incoming)
     }
 
+    /// The part, if it is being received from this process, by this attempt.
+    fn incoming_from(&mut self, from: ProcessId, part: PartId, attempt: u64) -> Option<&mut Incoming> {
+        let incoming = self.incoming(part)?;
+        (incoming.senders.first() == Some(&from) && incoming.attempt == attempt).then_some(incoming)
+    }
+
     /// Asks for what is missing of the window.
     fn ask(&mut self, part: PartId) {
         let window = self.limits.window;
@@ -483,28 +538,29 @@ impl Migrations {
         let Some(to) = incoming.senders.first().copied() else { return };
         let until = incoming.next.saturating_add(window);
         if incoming.asked < until {
-            let chunks = incoming.asked..until;
+            let (attempt, chunks) = (incoming.attempt, incoming.asked..until);
             incoming.asked = until;
-            self.effects.push(Effect::Ask { to, part, chunks });
+            self.effects.push(Effect::Ask { to, part, attempt, chunks });
         }
     }
 
-    fn asked(&mut self, from: ProcessId, part: PartId, chunks: std::ops::Range<u32>) {
+    fn asked(&mut self, from: ProcessId, part: PartId, attempt: u64, chunks: std::ops::Range<u32>) {
         let serving = self.serving.get(&part.keyspace).and_then(|serving| serving.receivers.get(&from));
         if serving.is_some_and(|ranges| ranges.contains(&part.range)) {
-            self.effects.push(Effect::Serve { to: from, part, chunks });
+            self.effects.push(Effect::Serve { to: from, part, attempt, chunks });
         } else if part.keyspace > self.reached {
-            self.early.insert((part, from), chunks);
+            self.early.insert((part, from), (attempt, chunks));
         } else {
-            self.effects.push(Effect::Refuse { to: from, part });
+            self.effects.push(Effect::Refuse { to: from, part, attempt });
         }
     }
 
-    fn chunk(&mut self, from: ProcessId, part: PartId, chunk: Chunk) {
+    fn chunk(&mut self, from: ProcessId, part: PartId, attempt: u64, chunk: Chunk) {
         let (now_ms, limits) = (self.now_ms, self.limits);
-        let Some(incoming) = self.incoming(part) else { return };
-        // What an earlier sender still sends, or comes twice, or behind a lost one.
-        if incoming.senders.first() != Some(&from) || incoming.next != chunk.number {
+        // What was asked of others, or earlier, still comes.
+        let Some(incoming) = self.incoming_from(from, part, attempt) else { return };
+        // It comes twice, or behind a lost one.
+        if incoming.next != chunk.number {
             return;
         }
         if crc32fast::hash(&chunk.rows) != chunk.checksum {
@@ -512,9 +568,7 @@ impl Migrations {
             if incoming.damaged >= limits.damaged {
                 return self.exclude(part, from, "sends damaged chunks");
             }
-            // What follows would come behind a lost one.
-            incoming.asked = incoming.next;
-            return self.ask(part);
+            return self.begin_anew(part, "sends damaged chunks");
         }
         incoming.next += 1;
         incoming.questions = 0;
@@ -529,6 +583,7 @@ impl Migrations {
         let last = chunk.last.clone();
         if last.is_some() {
             incoming.state = State::Installing;
+            incoming.source = Some(from);
         }
         self.effects.push(Effect::Keep { part, chunk });
         match last {
@@ -542,15 +597,15 @@ impl Migrations {
         }
     }
 
-    /// Asks the next holder, from the beginning.
+    /// Asks the first holder that is left, from the beginning.
     fn begin_anew(&mut self, part: PartId, reason: &str) {
-        let now_ms = self.now_ms;
+        let (now_ms, attempt) = (self.now_ms, self.attempts + 1);
         let Some(incoming) = self.incoming(part) else { return };
         let had = incoming.next > 0;
+        incoming.attempt = attempt;
         incoming.next = 0;
         incoming.asked = 0;
         incoming.questions = 0;
-        incoming.damaged = 0;
         incoming.progress_ms = now_ms;
         incoming.rows = 0;
         incoming.follow.clear();
@@ -561,6 +616,7 @@ impl Migrations {
             );
             return self.effects.push(Effect::Fail(reason));
         }
+        self.attempts = attempt;
         if had {
             self.effects.push(Effect::Discard(part));
         }
@@ -573,6 +629,7 @@ impl Migrations {
         let was_asked = incoming.senders.first() == Some(&sender);
         incoming.senders.retain(|other| *other != sender);
         if was_asked {
+            incoming.damaged = 0;
             self.begin_anew(part, reason);
         }
     }
@@ -592,9 +649,9 @@ impl Migrations {
             }
             Err(reason) => {
                 incoming.state = State::Receiving;
-                if let Some(sender) = incoming.senders.first().copied() {
-                    self.exclude(part, sender, &reason);
-                }
+                let source = incoming.source.take();
+                incoming.senders.retain(|sender| Some(*sender) != source);
+                self.begin_anew(part, &reason);
             }
         }
     }
@@ -652,11 +709,12 @@ impl Migrations {
 
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
-        let limits = self.limits;
+        let (limits, own) = (self.limits, self.id);
         let late: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
         for part in late {
             let Some(incoming) = self.incoming(part) else { continue };
-            if now_ms < incoming.progress_ms + limits.patience_ms {
+            // What this process has on its own disk comes for sure.
+            if now_ms < incoming.progress_ms + limits.patience_ms || incoming.senders.first() == Some(&own) {
                 continue;
             }
             incoming.progress_ms = now_ms;
@@ -664,6 +722,7 @@ impl Migrations {
             if incoming.questions > limits.questions && incoming.senders.len() > 1 {
                 // It may be back later.
                 incoming.senders.rotate_left(1);
+                incoming.damaged = 0;
                 self.begin_anew(part, "does not answer");
             } else {
                 incoming.asked = incoming.next;

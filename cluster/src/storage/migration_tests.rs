@@ -39,9 +39,9 @@ struct Ordered {
 
 #[derive(Clone, Debug)]
 enum Wire {
-    Ask(PartId, std::ops::Range<u32>),
-    Chunk(PartId, Chunk),
-    Refuse(PartId),
+    Ask(PartId, u64, std::ops::Range<u32>),
+    Chunk(PartId, u64, Chunk),
+    Refuse(PartId, u64),
 }
 
 /// A part whose rows are given to the shards: its chunks and content hashes.
@@ -106,7 +106,7 @@ impl World {
             let id = ProcessId::storage(n);
             let process = Process {
                 id,
-                migrations: Migrations::new(id, Ts::ZERO, Vec::new(), limits()),
+                migrations: Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits()),
                 heard: 0,
                 at: 0,
                 rows: Rows::new(),
@@ -277,13 +277,13 @@ impl World {
         }
         for effect in process.migrations.handle(event) {
             match effect {
-                Effect::Ask { to, part, chunks } => {
-                    self.links.entry((id, to)).or_default().push_back(Wire::Ask(part, chunks));
+                Effect::Ask { to, part, attempt, chunks } => {
+                    self.links.entry((id, to)).or_default().push_back(Wire::Ask(part, attempt, chunks));
                 }
-                Effect::Refuse { to, part } => {
-                    self.links.entry((id, to)).or_default().push_back(Wire::Refuse(part));
+                Effect::Refuse { to, part, attempt } => {
+                    self.links.entry((id, to)).or_default().push_back(Wire::Refuse(part, attempt));
                 }
-                Effect::Serve { to, part, chunks } => {
+                Effect::Serve { to, part, attempt, chunks } => {
                     assert!(process.forgotten <= part.keyspace, "{id} has forgotten what it must send");
                     let rows = read_at(&process.rows, part.range, part.keyspace);
                     let count = rows.len().div_ceil(ROWS_IN_CHUNK).max(1) as u32;
@@ -293,7 +293,7 @@ impl World {
                         let checksum = crc32fast::hash(&bytes);
                         let last = (number + 1 == count).then(|| vec![(TABLE, hash(&rows))]);
                         let chunk = Chunk { number, table: Some(TABLE), rows: bytes, checksum, last };
-                        self.links.entry((id, to)).or_default().push_back(Wire::Chunk(part, chunk));
+                        self.links.entry((id, to)).or_default().push_back(Wire::Chunk(part, attempt, chunk));
                     }
                 }
                 Effect::Keep { part, chunk } => process.kept.entry(part).or_default().push(chunk),
@@ -388,7 +388,8 @@ impl World {
             migration.copies.iter().any(|i| matches!(i, Instruction::Copy { to, .. } if *to == id))
         });
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
-        process.migrations = Migrations::new(id, Ts(at), unannounced, limits());
+        let attempts = process.migrations.attempts();
+        process.migrations = Migrations::new(id, Ts(at), unannounced, attempts, limits());
         for ((from, to), link) in &mut self.links {
             if *from == id || *to == id {
                 link.clear();
@@ -399,17 +400,17 @@ impl World {
     fn deliver(&mut self, from: ProcessId, to: ProcessId, damage: bool) -> bool {
         let Some(wire) = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) else { return false };
         let event = match wire {
-            Wire::Ask(part, chunks) => Event::Asked { from, part, chunks },
-            Wire::Chunk(part, mut chunk) => {
+            Wire::Ask(part, attempt, chunks) => Event::Asked { from, part, attempt, chunks },
+            Wire::Chunk(part, attempt, mut chunk) => {
                 if damage && !chunk.rows.is_empty() {
                     let mut rows = chunk.rows.to_vec();
                     rows[0] ^= 0x10;
                     chunk.rows = rows.into();
                     self.may_fail = true;
                 }
-                Event::Chunk { from, part, chunk }
+                Event::Chunk { from, part, attempt, chunk }
             }
-            Wire::Refuse(part) => Event::Refused { from, part, anew: false },
+            Wire::Refuse(part, attempt) => Event::Refused { from, part, attempt, anew: false },
         };
         self.handle(to, event);
         true
@@ -549,7 +550,7 @@ proptest! {
 /// A receiver and what it does, for single promises.
 fn receiver(senders: &[u32]) -> (Migrations, PartId, Vec<Effect>) {
     let id = ProcessId::storage(9);
-    let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), limits());
+    let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
     let senders = senders.iter().map(|n| ProcessId::storage(*n)).collect();
     let transfers = vec![Transfer { to: id, range: part.range, senders }];
@@ -566,45 +567,97 @@ fn chunk(number: u32, last: bool) -> Chunk {
 const S1: ProcessId = ProcessId::storage(1);
 const S2: ProcessId = ProcessId::storage(2);
 
+fn ask(to: ProcessId, part: PartId, attempt: u64) -> Effect {
+    Effect::Ask { to, part, attempt, chunks: 0..4 }
+}
+
 #[test]
 fn a_failed_copy_begins_anew_at_another_holder_and_fails_when_none_remains() {
     let (mut migrations, part, effects) = receiver(&[1, 2]);
-    assert_eq!(effects, vec![Effect::Ask { to: S1, part, chunks: 0..4 }]);
+    assert_eq!(effects, vec![ask(S1, part, 1)]);
     assert!(migrations.is_waiting());
-    let effects = migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, false) });
+    let effects = migrations.handle(Event::Chunk { from: S1, part, attempt: 1, chunk: chunk(0, false) });
     assert_eq!(effects, vec![Effect::Keep { part, chunk: chunk(0, false) }]);
     let effects = migrations.handle(Event::Suspected { process: S1, ts: Ts(9) });
-    assert_eq!(effects, vec![Effect::Discard(part), Effect::Ask { to: S2, part, chunks: 0..4 }]);
+    assert_eq!(effects, vec![Effect::Discard(part), ask(S2, part, 2)]);
     // What the first one still sends does not count.
-    assert_eq!(migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, true) }), vec![]);
-    let effects = migrations.handle(Event::Refused { from: S2, part, anew: false });
+    let late = Event::Chunk { from: S1, part, attempt: 1, chunk: chunk(0, true) };
+    assert_eq!(migrations.handle(late), vec![]);
+    let effects = migrations.handle(Event::Refused { from: S2, part, attempt: 2, anew: false });
     assert!(matches!(&effects[..], [Effect::Fail(reason)] if reason.contains("no holder remains")));
 }
 
 #[test]
 fn a_sender_that_has_forgotten_how_far_it_was_begins_anew() {
     let (mut migrations, part, _) = receiver(&[1, 2]);
-    migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, false) });
-    let effects = migrations.handle(Event::Refused { from: S1, part, anew: true });
-    assert_eq!(effects, vec![Effect::Discard(part), Effect::Ask { to: S1, part, chunks: 0..4 }]);
-    assert_eq!(migrations.handle(Event::Refused { from: S2, part, anew: true }), vec![], "it was not asked");
+    migrations.handle(Event::Chunk { from: S1, part, attempt: 1, chunk: chunk(0, false) });
+    let refused = |from, attempt| Event::Refused { from, part, attempt, anew: true };
+    assert_eq!(migrations.handle(refused(S1, 1)), vec![Effect::Discard(part), ask(S1, part, 2)]);
+    assert_eq!(migrations.handle(refused(S2, 2)), vec![], "it was not asked");
+    assert_eq!(migrations.handle(refused(S1, 1)), vec![], "it was asked again since");
+    // It may cut the rows differently now: what was on its way does not belong to that.
+    let chunk = |attempt| Event::Chunk { from: S1, part, attempt, chunk: chunk(0, false) };
+    assert_eq!(migrations.handle(chunk(1)), vec![]);
+    assert_eq!(migrations.handle(chunk(2)).len(), 1);
 }
 
 #[test]
-fn a_damaged_chunk_is_asked_for_again_and_then_from_another_holder() {
+fn a_damaged_chunk_lets_the_copy_begin_anew_and_then_from_another_holder() {
     let (mut migrations, part, _) = receiver(&[1, 2]);
     let mut damaged = chunk(0, false);
     damaged.checksum ^= 1;
-    let effects = migrations.handle(Event::Chunk { from: S1, part, chunk: damaged.clone() });
-    assert_eq!(effects, vec![Effect::Ask { to: S1, part, chunks: 0..4 }]);
-    let effects = migrations.handle(Event::Chunk { from: S1, part, chunk: damaged });
-    assert_eq!(effects, vec![Effect::Ask { to: S2, part, chunks: 0..4 }]);
+    let mut chunk =
+        |from, attempt| migrations.handle(Event::Chunk { from, part, attempt, chunk: damaged.clone() });
+    assert_eq!(chunk(S1, 1), vec![ask(S1, part, 2)]);
+    assert_eq!(chunk(S1, 2), vec![ask(S2, part, 3)]);
+    assert_eq!(chunk(S2, 3), vec![ask(S2, part, 4)], "each may send one");
+}
+
+#[test]
+fn a_holder_that_says_that_rows_follow_is_not_given_up() {
+    let (mut migrations, part, _) = receiver(&[1, 2]);
+    for tick in 1..10 {
+        assert_eq!(migrations.handle(Event::Tick(10 * tick)), vec![ask(S1, part, 1)]);
+        migrations.handle(Event::Follows { from: S1, part, attempt: 1 });
+    }
+    // The other one was not asked, and an answer to an earlier question says nothing.
+    migrations.handle(Event::Follows { from: S2, part, attempt: 1 });
+    let asked = (10..13).flat_map(|tick| migrations.handle(Event::Tick(10 * tick))).collect::<Vec<_>>();
+    assert_eq!(asked, [ask(S1, part, 1), ask(S1, part, 1), ask(S2, part, 2)]);
+}
+
+#[test]
+fn what_is_on_its_own_disk_is_asked_for_once() {
+    let id = ProcessId::storage(9);
+    let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
+    migrations.resume_receiving([Ts(7)]);
+    let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
+    let transfers = vec![Transfer { to: id, range: part.range, senders: vec![S1, S2] }];
+    assert_eq!(migrations.handle(Event::Keyspace { ts: Ts(7), transfers }), vec![ask(id, part, 1)]);
+    for tick in 1..10 {
+        assert_eq!(migrations.handle(Event::Tick(100 * tick)), vec![]);
+    }
+}
+
+#[test]
+fn wrong_rows_are_the_fault_of_who_has_sent_them() {
+    for others in [vec![2], vec![]] {
+        let senders = [vec![1], others.clone()].concat();
+        let (mut migrations, part, _) = receiver(&senders);
+        migrations.handle(Event::Chunk { from: S1, part, attempt: 1, chunk: chunk(0, true) });
+        migrations.handle(Event::Suspected { process: S1, ts: Ts(9) });
+        let effects = migrations.handle(Event::Installed { part, outcome: Err("is wrong".into()) });
+        match others.is_empty() {
+            false => assert_eq!(effects, vec![Effect::Discard(part), ask(S2, part, 2)]),
+            true => assert!(matches!(&effects[..], [Effect::Fail(_)]), "{effects:?}"),
+        }
+    }
 }
 
 #[test]
 fn what_is_received_is_announced_when_a_checkpoint_behind_it_is_durable_until_that_is_ordered() {
     let (mut migrations, part, _) = receiver(&[1]);
-    let effects = migrations.handle(Event::Chunk { from: S1, part, chunk: chunk(0, true) });
+    let effects = migrations.handle(Event::Chunk { from: S1, part, attempt: 1, chunk: chunk(0, true) });
     assert_eq!(effects[1..], [Effect::Install { part, chunks: 1, hashes: Vec::new() }]);
     assert!(migrations.is_waiting());
     let effects = migrations.handle(Event::Installed { part, outcome: Ok(()) });
@@ -625,17 +678,18 @@ fn a_sender_keeps_versions_until_its_receivers_are_durable_and_answers_those_who
     let range = KeyRange::new(20, 39);
     let transfers: Vec<Transfer> =
         receivers.iter().map(|to| Transfer { to: *to, range, senders: vec![S2, S1] }).collect();
-    let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), limits());
+    let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range };
-    let ask = |part| Event::Asked { from: receivers[0], part, chunks: 0..4 };
+    let ask = |part| Event::Asked { from: receivers[0], part, attempt: 5, chunks: 0..4 };
+    let refuse = |part| Effect::Refuse { to: receivers[0], part, attempt: 5 };
     assert_eq!(migrations.handle(ask(part)), vec![], "it waits for the keyspace message");
     let before = PartId { keyspace: Ts(2), range };
-    assert_eq!(migrations.handle(ask(before)), vec![Effect::Refuse { to: receivers[0], part: before }]);
+    assert_eq!(migrations.handle(ask(before)), vec![refuse(before)]);
     let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
-    assert_eq!(effects, vec![Effect::Serve { to: receivers[0], part, chunks: 0..4 }]);
+    assert_eq!(effects, vec![Effect::Serve { to: receivers[0], part, attempt: 5, chunks: 0..4 }]);
     assert_eq!(migrations.oldest_served(), Some(Ts(7)));
     assert_eq!(migrations.handle(Event::Received { keyspace: Ts(7), process: receivers[0] }), vec![]);
-    assert_eq!(migrations.handle(ask(part)), vec![Effect::Refuse { to: receivers[0], part }]);
+    assert_eq!(migrations.handle(ask(part)), vec![refuse(part)]);
     let effects = migrations.handle(Event::Suspected { process: receivers[1], ts: Ts(9) });
     assert_eq!(effects, vec![Effect::Release { keyspace: Ts(7) }]);
     assert_eq!(migrations.oldest_served(), None);
@@ -644,7 +698,7 @@ fn a_sender_keeps_versions_until_its_receivers_are_durable_and_answers_those_who
 #[test]
 fn who_has_received_a_later_part_is_sent_no_earlier_one() {
     let (range, to) = (KeyRange::new(20, 39), ProcessId::storage(9));
-    let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), limits());
+    let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), 0, limits());
     let mut keyspace = |ts| {
         let transfers = vec![Transfer { to, range, senders: vec![S1] }];
         migrations.handle(Event::Keyspace { ts, transfers });

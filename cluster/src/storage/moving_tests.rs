@@ -258,10 +258,10 @@ impl World {
                 Effect::Shard { command, .. } => process.scan.tell(command, &mut shard_effects),
                 Effect::Send(to, wire) => {
                     let line = match &wire {
-                        Wire::AskRows { part, chunks } => {
+                        Wire::AskRows { part, chunks, .. } => {
                             Some(format!("{id} -> {to} asks for chunks {chunks:?} of {}", part.range))
                         }
-                        Wire::Rows { part, chunk } => {
+                        Wire::Rows { part, chunk, .. } => {
                             let last = if chunk.last.is_some() { ", the last" } else { "" };
                             Some(format!("{id} -> {to} chunk {}{last} of {}", chunk.number, part.range))
                         }
@@ -299,7 +299,7 @@ impl World {
                     self.received.insert((id, keyspace), Checkpoint { recovered: *parts, rows });
                     later.push(Event::PartsEnded { keyspace, are_durable: true });
                 }
-                Effect::LoadRows { part, chunks } => {
+                Effect::LoadRows { part, attempt, chunks } => {
                     let Checkpoint { recovered, rows } = &self.received[&(id, part.keyspace)];
                     let rows = rows.iter().filter(|(_, _, range, _)| *range == part.range);
                     let blocks =
@@ -307,7 +307,8 @@ impl World {
                     let all = recovered.chunks(part.range, blocks).map(|Ok(chunk)| chunk);
                     later.extend(
                         all.filter(|chunk| chunks.contains(&chunk.number))
-                            .map(|chunk| Event::Moving(migration::Event::Chunk { from: id, part, chunk })),
+                            .map(|chunk| migration::Event::Chunk { from: id, part, attempt, chunk })
+                            .map(Event::Moving),
                     );
                 }
                 Effect::Join => {
@@ -399,9 +400,18 @@ impl World {
             return;
         }
         let event = match wire {
-            Wire::AskRows { part, chunks } => Event::Moving(migration::Event::Asked { from, part, chunks }),
-            Wire::Rows { part, chunk } => Event::Moving(migration::Event::Chunk { from, part, chunk }),
-            Wire::RowsRefused { part, anew } => Event::Moving(migration::Event::Refused { from, part, anew }),
+            Wire::AskRows { part, attempt, chunks } => {
+                Event::Moving(migration::Event::Asked { from, part, attempt, chunks })
+            }
+            Wire::Rows { part, attempt, chunk } => {
+                Event::Moving(migration::Event::Chunk { from, part, attempt, chunk })
+            }
+            Wire::RowsFollow { part, attempt } => {
+                Event::Moving(migration::Event::Follows { from, part, attempt })
+            }
+            Wire::RowsRefused { part, attempt, anew } => {
+                Event::Moving(migration::Event::Refused { from, part, attempt, anew })
+            }
             Wire::Votes { incarnation, votes } => Event::Votes { from, incarnation, votes },
             Wire::AskVotes(missing) => Event::AskVotes { from, missing },
             Wire::NoVotes { incarnation, missing } => Event::NoVotes { from, incarnation, missing },

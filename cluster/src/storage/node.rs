@@ -1,5 +1,5 @@
 //! What a storage process says to others and tells its threads, as a pure state machine around [`Core`]: the
-//! subscription at a router, confirmations, parts of payloads that are fetched from peers, and what clients are told.
+//! subscription at a router, confirmations, chunks of payloads that are fetched from peers, and what clients are told.
 //!
 //! ```text
 //!   network, threads, timer --Input--> Node --Output--> network, threads
@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use carousel_engine::{Ts, operation::PayloadId, position::KeyRange, statistics::TableStatistics};
+use carousel_engine::{Ts, position::KeyRange, statistics::TableStatistics};
 
 use super::{
     basic::BasicRead,
@@ -32,6 +32,7 @@ use crate::{
     config::{Config, Configuration, Membership},
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, MessageId, ProcessId, ProcessKind},
+    payload::ChunkKey,
     routers::Routers,
     storage::migration,
     wire::{Answer, Delivery, Watermarks, Wire},
@@ -103,8 +104,8 @@ pub(crate) struct Node {
     joining: bool,
     /// The stream begins with the present catalog and config.
     begins: bool,
-    /// Parts that are being fetched: for which message, and who has been asked.
-    fetching: BTreeMap<(PayloadId, KeyRange), Fetching>,
+    /// Chunks that are being fetched.
+    fetching: BTreeMap<ChunkKey, Fetching>,
     /// Bytes that the rows take.
     memory: u64,
     now_ms: u64,
@@ -132,14 +133,19 @@ pub(crate) struct Node {
 
 #[derive(Debug)]
 struct Fetching {
-    ts: Ts,
-    /// The chunks of the part that are waited for.
-    wanted: Vec<ChunkWanted>,
-    /// Other holders that have not said that they lack it.
+    wanted: ChunkWanted,
+    /// Other holders that have not said that they lack it; the first has been asked.
     candidates: Vec<ProcessId>,
+    /// When the next one is asked, and how long that one is waited for.
+    again_ms: u64,
+    patience_ms: u64,
     /// What one of them has sent is being stored.
     adopting: bool,
 }
+
+/// How long a holder of a chunk is waited for at first, and at most. Chunks are long, and links may be slow: only whoever is
+/// not there answers never.
+const FETCH_PATIENCE_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 
 impl Node {
     /// A life of a process that begins with what `core` has recovered; `shards` threads work for it. One that
@@ -219,9 +225,10 @@ impl Node {
             Input::Checkpoint(CheckpointOutcome::PartsEnded(keyspace, outcome)) => {
                 self.parts_ended(keyspace, outcome);
             }
-            Input::Checkpoint(CheckpointOutcome::Loaded { part, chunk }) => match chunk {
+            Input::Checkpoint(CheckpointOutcome::Loaded { part, attempt, chunk }) => match chunk {
                 Ok(chunk) => {
-                    self.event(Event::Moving(migration::Event::Chunk { from: self.id, part, chunk }));
+                    let from = self.id;
+                    self.event(Event::Moving(migration::Event::Chunk { from, part, attempt, chunk }));
                 }
                 Err(reason) => self.stopped = Some(reason),
             },
@@ -369,14 +376,17 @@ impl Node {
             Wire::Resend { incarnation, expected } if incarnation == self.incarnation => {
                 self.submitter.resend(expected);
             }
-            Wire::AskRows { part, chunks } => {
-                self.event(Event::Moving(migration::Event::Asked { from, part, chunks }));
+            Wire::AskRows { part, attempt, chunks } => {
+                self.event(Event::Moving(migration::Event::Asked { from, part, attempt, chunks }));
             }
-            Wire::Rows { part, chunk } => {
-                self.event(Event::Moving(migration::Event::Chunk { from, part, chunk }));
+            Wire::Rows { part, attempt, chunk } => {
+                self.event(Event::Moving(migration::Event::Chunk { from, part, attempt, chunk }));
             }
-            Wire::RowsRefused { part, anew } => {
-                self.event(Event::Moving(migration::Event::Refused { from, part, anew }));
+            Wire::RowsFollow { part, attempt } => {
+                self.event(Event::Moving(migration::Event::Follows { from, part, attempt }));
+            }
+            Wire::RowsRefused { part, attempt, anew } => {
+                self.event(Event::Moving(migration::Event::Refused { from, part, attempt, anew }));
             }
             Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
                 self.stopped = Some(log_lost(last, self.core.frontier()));
@@ -450,10 +460,13 @@ impl Node {
             Wire::Lease { asked_ms } if from == self.link.router() => self.event(Event::Leased(asked_ms)),
             Wire::Stage(chunk) => self.tell_payloads(PayloadCommand::Stage(from, chunk)),
             Wire::Abandon(payload) => self.tell_payloads(PayloadCommand::Abandon(payload)),
-            Wire::FetchPart { payload, range } => {
-                self.tell_payloads(PayloadCommand::Fetch { from, payload, range });
+            Wire::FetchChunk { payload, range, chunk } => {
+                self.tell_payloads(PayloadCommand::Fetch { from, chunk: (payload, range, chunk) });
             }
-            Wire::Part { payload, range, chunks } => self.part(from, payload, range, chunks),
+            Wire::StagedRows { payload, range, chunk, rows } => {
+                self.fetched(from, (payload, range, chunk), rows);
+            }
+            Wire::Lost if from.kind == ProcessKind::Storage => self.lose_sent(from),
             // Everything else is for another kind of process or for an earlier life of this one.
             _ => {}
         }
@@ -576,8 +589,8 @@ impl Node {
                     self.tell_checkpoints(CheckpointCommand::Forget { ts, range });
                 }
                 Effect::EndParts(parts) => self.tell_checkpoints(CheckpointCommand::EndParts(parts)),
-                Effect::LoadRows { part, chunks } => {
-                    self.tell_checkpoints(CheckpointCommand::Load { part, chunks });
+                Effect::LoadRows { part, attempt, chunks } => {
+                    self.tell_checkpoints(CheckpointCommand::Load { part, attempt, chunks });
                 }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
                 Effect::Join => self.join(),
@@ -612,56 +625,85 @@ impl Node {
         match event {
             PayloadEvent::Send(to, wire) => self.send(to, wire),
             PayloadEvent::Loaded { ts, chunk, rows } => {
-                self.fetching.retain(|_, fetching| {
-                    fetching.wanted.retain(|wanted| (wanted.ts, wanted.chunk) != (ts, chunk));
-                    !fetching.wanted.is_empty()
-                });
+                self.fetching
+                    .retain(|_, fetching| (fetching.wanted.ts, fetching.wanted.chunk) != (ts, chunk));
                 self.event(Event::Loaded { ts, chunk, rows });
             }
             PayloadEvent::Missing(wanted) => {
-                let part = &wanted.payload.parts[wanted.part];
-                let key = (wanted.payload.id, part.range);
-                let (id, ts) = (self.id, wanted.ts);
+                let payload = wanted.payload.clone();
+                let part = &payload.parts[wanted.part];
+                let key = (payload.id, part.range, wanted.number as u32);
+                let (id, ts, now_ms) = (self.id, wanted.ts, self.now_ms);
                 let fetching = self.fetching.entry(key).or_insert_with(|| {
                     let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
-                    Fetching { ts, wanted: Vec::new(), candidates, adopting: false }
+                    let patience_ms = *FETCH_PATIENCE_MS.start();
+                    Fetching { wanted, candidates, again_ms: 0, patience_ms, adopting: false }
                 });
                 fetching.adopting = false;
-                if fetching.wanted.iter().all(|other| other.chunk != wanted.chunk) {
-                    fetching.wanted.push(wanted);
-                }
-                tracing::warn!(process = %id, %ts, "a staged part is missing or damaged and is fetched from a peer");
-                self.ask_holders(key);
+                fetching.again_ms = now_ms + fetching.patience_ms;
+                tracing::warn!(process = %id, %ts, "a staged chunk is missing or damaged and is fetched from a peer");
+                self.ask_holder(key);
             }
         }
     }
 
-    fn part(&mut self, from: ProcessId, payload: PayloadId, range: KeyRange, chunks: Option<Vec<Bytes>>) {
-        let key = (payload, range);
-        let Some(fetching) = self.fetching.get_mut(&key) else { return };
-        // Whoever lacks it, or turns out to have sent damaged chunks, is not asked again.
+    fn fetched(&mut self, from: ProcessId, key: ChunkKey, rows: Option<Bytes>) {
+        let Some(fetching) = self.fetching.get_mut(&key).filter(|fetching| !fetching.adopting) else {
+            return;
+        };
+        // Whoever lacks it, or turns out to have sent it damaged, is not asked again.
         fetching.candidates.retain(|holder| *holder != from);
-        match chunks {
-            Some(chunks) => {
+        match rows {
+            Some(rows) => {
                 fetching.adopting = true;
-                let command = PayloadCommand::Adopt { wanted: fetching.wanted.clone(), chunks };
+                let command = PayloadCommand::Adopt { wanted: fetching.wanted.clone(), rows };
                 self.tell_payloads(command);
             }
-            None => self.ask_holders(key),
+            None => {
+                fetching.again_ms = self.now_ms + fetching.patience_ms;
+                self.ask_holder(key);
+            }
         }
     }
 
-    /// Asks the next holder of a part.
-    fn ask_holders(&mut self, key: (PayloadId, KeyRange)) {
+    /// Asks the next holder of a chunk.
+    fn ask_holder(&mut self, key: ChunkKey) {
         let Some(fetching) = self.fetching.get(&key) else { return };
+        let (payload, range, chunk) = key;
         match fetching.candidates.first().copied() {
-            Some(holder) => self.send(holder, Wire::FetchPart { payload: key.0, range: key.1 }),
+            Some(holder) => self.send(holder, Wire::FetchChunk { payload, range, chunk }),
             None => {
-                let ts = fetching.ts;
+                let ts = fetching.wanted.ts;
                 let reason = format!("no holder has an undamaged copy of the payload of the INSERT at {ts}");
                 self.stopped = Some(reason);
             }
         }
+    }
+
+    /// Who was asked for a chunk and has not answered may not be there: another one is.
+    fn ask_other_holders(&mut self) {
+        let now_ms = self.now_ms;
+        let mut asked = Vec::new();
+        for (key, fetching) in self.fetching.iter_mut().filter(|(_, fetching)| !fetching.adopting) {
+            if now_ms < fetching.again_ms {
+                continue;
+            }
+            // Who is suspected has given its copy up.
+            fetching.candidates.retain(|holder| !self.core.config().is_suspected(*holder));
+            let asked_last = 1.min(fetching.candidates.len());
+            fetching.candidates.rotate_left(asked_last);
+            fetching.patience_ms = (2 * fetching.patience_ms).min(*FETCH_PATIENCE_MS.end());
+            fetching.again_ms = now_ms + fetching.patience_ms;
+            asked.push(*key);
+        }
+        asked.into_iter().for_each(|key| self.ask_holder(key));
+    }
+
+    /// What was sent to another storage process, or comes from it, may have been lost.
+    fn lose_sent(&mut self, process: ProcessId) {
+        self.event(Event::SentRowsLost(process));
+        let of_process = |fetching: &&mut Fetching| fetching.candidates.first() == Some(&process);
+        self.fetching.values_mut().filter(of_process).for_each(|fetching| fetching.again_ms = 0);
     }
 
     fn checkpoint_ended(&mut self, ts: Ts, outcome: Result<(), String>) {
@@ -687,8 +729,8 @@ impl Node {
     fn unreachable(&mut self, process: ProcessId) {
         match process.kind {
             ProcessKind::Router => self.link.unreachable(process),
-            // Votes are asked for again, parts too. A client that is gone needs nothing.
-            ProcessKind::Storage => {}
+            // Votes are asked for again. A client that is gone needs nothing.
+            ProcessKind::Storage => self.lose_sent(process),
             ProcessKind::Client | ProcessKind::Super => {
                 self.clients.remove(&process);
                 self.knowing.remove(&process);
@@ -707,15 +749,7 @@ impl Node {
         }
         self.confirm();
         self.tell_horizon();
-        let mut asked = Vec::new();
-        for (key, fetching) in self.fetching.iter_mut().filter(|(_, fetching)| !fetching.adopting) {
-            // Who is suspected has given its copy up; who was asked last may not be there.
-            fetching.candidates.retain(|holder| !self.core.config().is_suspected(*holder));
-            let asked_last = 1.min(fetching.candidates.len());
-            fetching.candidates.rotate_left(asked_last);
-            asked.push(*key);
-        }
-        asked.into_iter().for_each(|key| self.ask_holders(key));
+        self.ask_other_holders();
         let delivered = self.core.watermarks(0).delivered;
         self.tell_payloads(PayloadCommand::Expire(delivered));
         let memory = Some(self.memory);

@@ -6,12 +6,11 @@ use bytes::Bytes;
 use carousel_engine::{
     Ts,
     operation::{PayloadId, RowBatch},
-    position::KeyRange,
 };
 
 use crate::{
     message::ProcessId,
-    payload::{Files, PayloadStore},
+    payload::{ChunkKey, Files, PayloadStore},
     storage::core::ChunkWanted,
     wire::{StageChunk, Wire},
 };
@@ -28,10 +27,10 @@ pub(crate) enum PayloadCommand {
     Keep(PayloadId),
     /// Rows for a message that has been delivered.
     Load(ChunkWanted),
-    /// Another storage process lacks a part.
-    Fetch { from: ProcessId, payload: PayloadId, range: KeyRange },
-    /// A part that another storage process has sent, for these chunks of it.
-    Adopt { wanted: Vec<ChunkWanted>, chunks: Vec<Bytes> },
+    /// Another storage process lacks a chunk.
+    Fetch { from: ProcessId, chunk: ChunkKey },
+    /// A chunk that another storage process has sent.
+    Adopt { wanted: ChunkWanted, rows: Bytes },
     /// No replica needs it any more.
     Remove(PayloadId),
     /// Its submitter has given it up.
@@ -47,7 +46,7 @@ pub(crate) enum PayloadEvent {
     Send(ProcessId, Wire),
     /// A chunk.
     Loaded { ts: Ts, chunk: usize, rows: Result<RowBatch, String> },
-    /// A chunk is not here, or damaged: some other holder must send its part.
+    /// A chunk is not here, or damaged: some other holder must send it.
     Missing(ChunkWanted),
 }
 
@@ -119,10 +118,10 @@ pub(crate) fn obey<F: Files>(store: &mut PayloadStore<F>, command: PayloadComman
         PayloadCommand::Stage(from, chunk) => return stage(store, vec![(from, chunk)]),
         PayloadCommand::Keep(payload) => store.mark_ordered(payload),
         PayloadCommand::Load(wanted) => return vec![load(store, wanted)],
-        PayloadCommand::Adopt { wanted, chunks } => return adopt(store, wanted, &chunks),
-        PayloadCommand::Fetch { from, payload, range } => {
-            let chunks = store.part(payload, range);
-            return vec![PayloadEvent::Send(from, Wire::Part { payload, range, chunks })];
+        PayloadCommand::Adopt { wanted, rows } => return vec![adopt(store, wanted, rows)],
+        PayloadCommand::Fetch { from, chunk: (payload, range, chunk) } => {
+            let rows = store.chunk((payload, range, chunk));
+            return vec![PayloadEvent::Send(from, Wire::StagedRows { payload, range, chunk, rows })];
         }
         PayloadCommand::Remove(payload) => store.remove(payload),
         PayloadCommand::Abandon(payload) => store.abandon(payload),
@@ -138,18 +137,13 @@ fn load<F: Files>(store: &PayloadStore<F>, wanted: ChunkWanted) -> PayloadEvent 
     }
 }
 
-fn adopt<F: Files>(
-    store: &mut PayloadStore<F>,
-    wanted: Vec<ChunkWanted>,
-    chunks: &[Bytes],
-) -> Vec<PayloadEvent> {
-    let Some(first) = wanted.first() else { return Vec::new() };
-    match store.adopt(&first.payload, &first.payload.parts[first.part], chunks) {
-        Ok(true) => wanted.into_iter().map(|wanted| load(store, wanted)).collect(),
-        Ok(false) => wanted.into_iter().map(PayloadEvent::Missing).collect(),
+fn adopt<F: Files>(store: &mut PayloadStore<F>, wanted: ChunkWanted, rows: Bytes) -> PayloadEvent {
+    match store.adopt(&wanted.payload, &wanted.payload.parts[wanted.part], wanted.number, rows) {
+        Ok(true) => load(store, wanted),
+        Ok(false) => PayloadEvent::Missing(wanted),
         Err(error) => {
             let rows = Err(error.into_report().message);
-            vec![PayloadEvent::Loaded { ts: first.ts, chunk: first.chunk, rows }]
+            PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows }
         }
     }
 }

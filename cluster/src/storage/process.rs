@@ -510,6 +510,6 @@ mod tests {
         fs::File::create(options.dir.join(OUTDATED)).expect("it is marked");
         let Parts { store, joins, .. } = recover(&options).expect("a directory");
         assert!(joins, "it begins anew");
-        assert!(store.part(payload, range).is_some());
+        assert!(store.chunk((payload, range, 0)).is_some());
     }
 }

@@ -817,16 +817,22 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let wanted = ChunkWanted { ts: Ts(9), payload: Arc::new(staged), chunk: 0, part: 0, number: 0 };
     let asked = |outputs: &[Output]| -> Vec<ProcessId> {
         let fetch = |output: &Output| match output {
-            Output::Send(to, Wire::FetchPart { .. }) => Some(*to),
+            Output::Send(to, Wire::FetchChunk { chunk: 0, .. }) => Some(*to),
             _ => None,
         };
         outputs.iter().filter_map(fetch).collect()
     };
     let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted)), 0);
     assert_eq!(asked(&outputs), [s2]);
+    // It may take a while: the others are not asked for the same at once.
+    assert_eq!(asked(&node.handle(Input::Tick(900), 0)), []);
     assert_eq!(asked(&node.handle(Input::Tick(1_000), 0)), [s3]);
+    assert_eq!(asked(&node.handle(Input::Tick(2_900), 0)), []);
+    node.handle(Input::Unreachable(s3), 0);
+    assert_eq!(asked(&node.handle(Input::Tick(2_950), 0)), [s3]);
     assert_eq!(node.stopped(), None);
-    node.handle(Input::Received { from: s3, wire: Wire::Part { payload, range, chunks: None } }, 0);
+    let wire = Wire::StagedRows { payload, range, chunk: 0, rows: None };
+    node.handle(Input::Received { from: s3, wire }, 0);
     assert!(node.stopped().is_some_and(|reason| reason.contains("undamaged")), "{:?}", node.stopped());
 }
 

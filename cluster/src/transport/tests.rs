@@ -152,15 +152,15 @@ async fn messages_pass_both_ways_in_order() {
 #[tokio::test]
 async fn a_message_larger_than_a_frame_travels_in_pieces() {
     let (mut router, storage) = pair().await;
-    let chunks: Vec<bytes::Bytes> = (0..3_u8).map(|n| vec![n; 2 * frame::CONTENT + 7].into()).collect();
+    let sent = bytes::Bytes::from(vec![7; 5 * frame::CONTENT + 7]);
     let payload = carousel_engine::operation::PayloadId { process: 1, incarnation: 2, sequence: 3 };
     let range = carousel_engine::position::KeyRange::FULL;
     storage.send(R1, control(1)).await;
-    storage.send(R1, Wire::Part { payload, range, chunks: Some(chunks.clone()) }).await;
+    storage.send(R1, Wire::StagedRows { payload, range, chunk: 0, rows: Some(sent.clone()) }).await;
     storage.send(R1, control(2)).await;
     assert!(matches!(router.receive().await, (S1, Wire::RenewPin(Ts(1)))));
     match router.receive().await {
-        (S1, Wire::Part { chunks: Some(found), .. }) => assert_eq!(found, chunks),
+        (S1, Wire::StagedRows { rows: Some(found), .. }) => assert_eq!(found, sent),
         other => panic!("{other:?}"),
     }
     assert!(matches!(router.receive().await, (S1, Wire::RenewPin(Ts(2)))));

@@ -153,27 +153,20 @@ pub(crate) mod bytes {
     }
 }
 
-/// The chunks of a part, each in one piece.
-pub(super) mod chunks {
+/// Bytes that need not be there, in one piece.
+pub(super) mod some_bytes {
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
-    struct Chunk(#[serde(with = "super::bytes")] Bytes);
+    struct Piece(#[serde(with = "super::bytes")] Bytes);
 
-    pub(crate) fn serialize<S: Serializer>(
-        chunks: &Option<Vec<Bytes>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let chunks = chunks.as_ref().map(|chunks| chunks.iter().cloned().map(Chunk).collect::<Vec<_>>());
-        chunks.serialize(serializer)
+    pub(crate) fn serialize<S: Serializer>(bytes: &Option<Bytes>, serializer: S) -> Result<S::Ok, S::Error> {
+        bytes.clone().map(Piece).serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Vec<Bytes>>, D::Error> {
-        let chunks = Option::<Vec<Chunk>>::deserialize(deserializer)?;
-        Ok(chunks.map(|chunks| chunks.into_iter().map(|Chunk(bytes)| bytes).collect()))
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bytes>, D::Error> {
+        Ok(Option::<Piece>::deserialize(deserializer)?.map(|Piece(bytes)| bytes))
     }
 }
 

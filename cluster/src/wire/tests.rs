@@ -82,12 +82,8 @@ fn examples() -> Vec<Wire> {
             checksum: 1,
             latest: Ts(9),
         }),
-        Wire::Part {
-            payload,
-            range: KeyRange::FULL,
-            chunks: Some(vec![Bytes::new(), Bytes::from_static(b"x")]),
-        },
-        Wire::Part { payload, range: KeyRange::FULL, chunks: None },
+        staged_rows(Some(Bytes::from_static(b"x"))),
+        staged_rows(None),
         Wire::Durable { ts: Ts(1), hashes: vec![(TableId(1), KeyRange::FULL, u128::MAX)], reply: true },
         Wire::Lost,
     ]
@@ -100,36 +96,41 @@ fn what_is_sent_is_what_arrives() {
     }
 }
 
+fn staged_rows(rows: Option<Bytes>) -> Wire {
+    let payload = PayloadId { process: 1, incarnation: 2, sequence: 3 };
+    Wire::StagedRows { payload, range: KeyRange::FULL, chunk: 1, rows }
+}
+
 /// Large bytes are not copied, and the parts are what the message is as a whole.
 #[test]
 fn a_message_in_parts_is_the_message() {
-    let payload = PayloadId { process: 1, incarnation: 2, sequence: 3 };
-    let chunks: Vec<Bytes> = [1 << 20, 10, 700_000].map(|bytes| vec![7; bytes].into()).into();
-    let wire = Wire::Part { payload, range: KeyRange::FULL, chunks: Some(chunks.clone()) };
-    let (parts, rest) = form::append_in_parts(&wire, b"before".to_vec()).expect("it can be serialised");
+    let chunks: [Bytes; 3] = [1 << 20, 10, 700_000].map(|bytes| vec![7; bytes].into());
+    let wires = chunks.clone().map(|chunk| staged_rows(Some(chunk)));
+    let (parts, rest) = form::append_in_parts(&wires, b"before".to_vec()).expect("it can be serialised");
     assert_eq!([parts[1].as_ptr(), parts[3].as_ptr()], [chunks[0].as_ptr(), chunks[2].as_ptr()]);
     let mut whole = b"before".to_vec();
-    whole.extend(postcard::to_stdvec(&wire).expect("it can be serialised"));
+    whole.extend(postcard::to_stdvec(&wires).expect("it can be serialised"));
     assert_eq!([parts.concat(), rest].concat(), whole);
 }
 
 /// Neither are they when they arrive; what is small does not keep the message.
 #[test]
 fn large_bytes_of_a_message_are_parts_of_it() {
-    let payload = PayloadId { process: 1, incarnation: 2, sequence: 3 };
-    let chunks: Vec<Bytes> = [1 << 20, 10, 700_000].map(|bytes| vec![7; bytes].into()).into();
-    let sent = Wire::Part { payload, range: KeyRange::FULL, chunks: Some(chunks.clone()) };
+    let chunks: [Bytes; 3] = [1 << 20, 10, 700_000].map(|bytes| vec![7; bytes].into());
+    let sent = chunks.clone().map(|chunk| staged_rows(Some(chunk)));
     let message = Bytes::from(postcard::to_stdvec(&sent).expect("it can be serialised"));
-    let Ok(Wire::Part { chunks: Some(taken), .. }) = form::take_whole(message.clone()) else {
-        panic!("it is not what it was");
-    };
+    let wires: [Wire; 3] = form::take_whole(message.clone()).expect("it is what it was");
+    let taken = wires.map(|wire| match wire {
+        Wire::StagedRows { rows: Some(rows), .. } => rows,
+        other => panic!("{other:?}"),
+    });
     assert_eq!(taken, chunks);
     let is_part = |chunk: &Bytes| message.as_ptr_range().contains(&chunk.as_ptr());
     assert_eq!([is_part(&taken[0]), is_part(&taken[1]), is_part(&taken[2])], [true, false, true]);
 
     let more = Bytes::from([&message[..], &[0]].concat());
-    assert!(form::take_whole::<Wire>(more).is_err());
-    assert!(form::take_whole::<Wire>(message.slice(..message.len() - 1)).is_err());
+    assert!(form::take_whole::<[Wire; 3]>(more).is_err());
+    assert!(form::take_whole::<[Wire; 3]>(message.slice(..message.len() - 1)).is_err());
 }
 
 proptest! {

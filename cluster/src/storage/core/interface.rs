@@ -225,6 +225,8 @@ pub enum Event {
     },
     /// About rows that move, from another storage process.
     Moving(migration::Event),
+    /// Rows that were on their way to another storage process may have been lost.
+    SentRowsLost(ProcessId),
     /// From a client.
     RenewPin(Ts),
     /// From a client.
@@ -341,6 +343,8 @@ pub enum Effect {
     LoadRows {
         /// The part.
         part: PartId,
+        /// See [`migration::Effect::Ask`](crate::storage::migration::Effect::Ask).
+        attempt: u64,
         /// Which chunks; there may be fewer.
         chunks: std::ops::Range<u32>,
     },

@@ -32,8 +32,6 @@ use crate::{
     },
 };
 
-/// Chunks that may wait for the shards to take those before them: the windows of many parts.
-const ARRIVED: usize = 128;
 /// Chunks that each shard and the disk are given before they have taken the first of them.
 const TAKING: usize = 4;
 
@@ -106,7 +104,8 @@ impl Moving {
         let migrations = options.config.migrations().iter();
         let unannounced = migrations.filter(|(_, migration)| migration.copies.iter().any(receives));
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
-        let mut migrations = Migrations::new(id, recovered.ts, unannounced, Limits::default());
+        let mut migrations =
+            Migrations::new(id, recovered.ts, unannounced, first_attempt(options), Limits::default());
         migrations.resume_serving(recovered.served.iter().copied());
         migrations.resume_receiving(recovered.kept.iter().map(|(keyspace, _)| *keyspace));
         Moving {
@@ -157,6 +156,11 @@ impl Moving {
         let migrations = [self.migrations.oldest_served(), self.migrations.oldest_receiving()];
         changing.into_iter().chain(migrations.into_iter().flatten()).min()
     }
+}
+
+/// Attempts at receiving parts are counted in each life, behind those of all before it.
+fn first_attempt(options: &CoreOptions) -> u64 {
+    options.incarnation << 32
 }
 
 impl Core {
@@ -274,7 +278,8 @@ impl Core {
         sessions.into_iter().for_each(|session| self.close_session(session));
         self.drop_incomplete_checkpoints();
         let moving = &mut self.moving;
-        moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), Limits::default());
+        let attempts = moving.migrations.attempts();
+        moving.migrations = Migrations::new(self.options.id, ts, Vec::new(), attempts, Limits::default());
         moving.changing = None;
         moving.catalogs.clear();
         moving.checking.clear();
@@ -465,13 +470,19 @@ impl Core {
         if self.gives_up_its_data() {
             return;
         }
-        if matches!(event, Event::Chunk { .. }) && self.takes_enough() {
-            if self.moving.arrived.len() < ARRIVED {
+        if let Event::Chunk { from, part, attempt, chunk } = &event
+            && self.takes_enough()
+        {
+            // No more than the windows of the parts: nobody sends again what has come.
+            if self.moving.migrations.awaits(*from, *part, *attempt, chunk.number) {
                 self.moving.arrived.push_back(event);
             }
             return;
         }
-        let quiet = matches!(event, Event::Tick(_) | Event::Chunk { .. } | Event::Asked { .. });
+        let quiet = matches!(
+            event,
+            Event::Tick(_) | Event::Chunk { .. } | Event::Follows { .. } | Event::Asked { .. }
+        );
         for effect in self.moving.migrations.handle(event) {
             self.migration_effect(effect);
         }
@@ -482,15 +493,15 @@ impl Core {
 
     fn migration_effect(&mut self, effect: migration::Effect) {
         match effect {
-            migration::Effect::Ask { to, part, chunks } if to == self.options.id => {
-                self.effects.push(Effect::LoadRows { part, chunks });
+            migration::Effect::Ask { to, part, attempt, chunks } if to == self.options.id => {
+                self.effects.push(Effect::LoadRows { part, attempt, chunks });
             }
-            migration::Effect::Ask { to, part, chunks } => {
-                self.effects.push(Effect::Send(to, Wire::AskRows { part, chunks }));
+            migration::Effect::Ask { to, part, attempt, chunks } => {
+                self.effects.push(Effect::Send(to, Wire::AskRows { part, attempt, chunks }));
             }
-            migration::Effect::Serve { to, part, chunks } => self.serve(to, part, chunks),
-            migration::Effect::Refuse { to, part } => {
-                self.effects.push(Effect::Send(to, Wire::RowsRefused { part, anew: false }));
+            migration::Effect::Serve { to, part, attempt, chunks } => self.serve(to, part, attempt, chunks),
+            migration::Effect::Refuse { to, part, attempt } => {
+                self.effects.push(Effect::Send(to, Wire::RowsRefused { part, attempt, anew: false }));
             }
             migration::Effect::Keep { part, chunk } => self.install(part, &chunk),
             migration::Effect::Discard(part) => {
@@ -649,8 +660,8 @@ impl Core {
     pub(super) fn note_what_has_come(&mut self) {
         let Moving { arrived, migrations, .. } = &mut self.moving;
         for event in arrived {
-            if let Event::Chunk { from, part, .. } = event {
-                migrations.hear_from(*from, *part);
+            if let Event::Chunk { from, part, attempt, .. } = event {
+                migrations.hear_from(*from, *part, *attempt);
             }
         }
     }

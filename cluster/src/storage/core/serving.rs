@@ -37,13 +37,24 @@ pub(in crate::storage) struct Session {
     hashes: Vec<(TableId, u128)>,
     /// Votes that have not been sent, when all rows have been read: only then all writes of the part are decided.
     ballots: Option<VecDeque<(Ts, Ballot)>>,
+    /// The receiver's attempt at receiving the part.
+    attempt: u64,
     /// The number of the next chunk, and the last ones before it.
     next: u32,
-    sent: VecDeque<Chunk>,
+    sent: VecDeque<Sent>,
     /// Chunks before this have been asked for.
     wanted: u32,
     /// The last chunk has been sent.
     done: bool,
+}
+
+/// A chunk that has been sent.
+#[derive(Debug)]
+struct Sent {
+    chunk: Chunk,
+    /// It may have been lost on its way. Otherwise it has come or will come, however slow the link is: a second one would make
+    /// it slower.
+    is_lost: bool,
 }
 
 /// The table that is being read.
@@ -64,25 +75,32 @@ type Key = (ProcessId, PartId);
 
 impl Core {
     /// A receiver asks for chunks of a part.
-    pub(super) fn serve(&mut self, to: ProcessId, part: PartId, chunks: Range<u32>) {
+    pub(super) fn serve(&mut self, to: ProcessId, part: PartId, attempt: u64, chunks: Range<u32>) {
         let key = (to, part);
-        let forgotten = self.moving.sessions.get(&key).map(|session| {
-            let first = session.next - session.sent.len() as u32;
-            chunks.start < first
-        });
-        if forgotten != Some(false) {
+        let has_begun = match self.moving.sessions.get(&key) {
+            // It has asked before it began anew.
+            Some(session) if attempt < session.attempt => return,
+            Some(session) => {
+                let first = session.next - session.sent.len() as u32;
+                attempt == session.attempt && chunks.start >= first
+            }
+            None => false,
+        };
+        if !has_begun {
             self.close_session(key);
+            let refused = |anew| Effect::Send(to, Wire::RowsRefused { part, attempt, anew });
             if chunks.start > 0 {
-                return self.effects.push(Effect::Send(to, Wire::RowsRefused { part, anew: true }));
+                return self.effects.push(refused(true));
             }
             let Some(catalog) = self.moving.catalogs.get(&part.keyspace) else {
-                return self.effects.push(Effect::Send(to, Wire::RowsRefused { part, anew: false }));
+                return self.effects.push(refused(false));
             };
             let session = Session {
                 tables: catalog.tables().cloned().collect(),
                 reading: None,
                 hashes: Vec::new(),
                 ballots: None,
+                attempt,
                 next: 0,
                 sent: VecDeque::new(),
                 wanted: 0,
@@ -91,11 +109,22 @@ impl Core {
             self.moving.sessions.insert(key, session);
         }
         let Some(session) = self.moving.sessions.get_mut(&key) else { return };
+        if chunks.start < session.wanted {
+            self.effects.push(Effect::Send(to, Wire::RowsFollow { part, attempt }));
+        }
         session.wanted = session.wanted.max(chunks.end);
-        for chunk in session.sent.iter().filter(|chunk| chunks.contains(&chunk.number)) {
-            self.effects.push(Effect::Send(to, Wire::Rows { part, chunk: chunk.clone() }));
+        let is_wanted = |sent: &&mut Sent| sent.is_lost && chunks.contains(&sent.chunk.number);
+        for sent in session.sent.iter_mut().filter(is_wanted) {
+            sent.is_lost = false;
+            self.effects.push(Effect::Send(to, Wire::Rows { part, attempt, chunk: sent.chunk.clone() }));
         }
         self.produce(key);
+    }
+
+    /// What was on its way to a process may have been lost.
+    pub(super) fn lose_sent_rows(&mut self, to: ProcessId) {
+        let sessions = self.moving.sessions.iter_mut().filter(|((receiver, _), _)| *receiver == to);
+        sessions.flat_map(|(_, session)| &mut session.sent).for_each(|sent| sent.is_lost = true);
     }
 
     /// Sends the chunks of a session that are wanted, as far as their rows have come.
@@ -167,12 +196,13 @@ impl Core {
         let checksum = crc32fast::hash(&rows);
         let chunk = Chunk { number: session.next, table, rows, checksum, last };
         session.next += 1;
-        session.sent.push_back(chunk.clone());
+        let attempt = session.attempt;
+        session.sent.push_back(Sent { chunk: chunk.clone(), is_lost: false });
         if session.sent.len() > KEPT {
             session.sent.pop_front();
         }
         let (to, part) = key;
-        self.effects.push(Effect::Send(to, Wire::Rows { part, chunk }));
+        self.effects.push(Effect::Send(to, Wire::Rows { part, attempt, chunk }));
     }
 
     /// Takes the effect of a session's read; gives back any other.
@@ -185,7 +215,9 @@ impl Core {
         };
         let ts = *ts;
         let Some(key) = self.moving.reads.get(&ts).copied() else { return Some(effect) };
-        let reading = self.moving.sessions.get_mut(&key).and_then(|session| session.reading.as_mut())?;
+        let session = self.moving.sessions.get_mut(&key)?;
+        let attempt = session.attempt;
+        let reading = session.reading.as_mut()?;
         match effect {
             ShardEffect::Block { block, .. } => reading.ready.push_back((shard, block)),
             ShardEffect::ContentHash { hash, .. } => reading.hash = reading.hash.wrapping_add(hash),
@@ -194,7 +226,7 @@ impl Core {
                     // The receiver asks another holder.
                     tracing::warn!(range = %key.1.range, %error, "rows cannot be read for their receiver");
                     self.close_session(key);
-                    let refused = Wire::RowsRefused { part: key.1, anew: false };
+                    let refused = Wire::RowsRefused { part: key.1, attempt, anew: false };
                     self.effects.push(Effect::Send(key.0, refused));
                     return None;
                 }
