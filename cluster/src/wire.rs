@@ -308,6 +308,8 @@ pub enum Wire {
         checkpointing: bool,
         /// Parts that are being received because of keyspace messages, with how much has come of each.
         receiving: Vec<(PartId, Arrived)>,
+        /// It has not executed what was delivered a while ago: whoever reads had better ask others.
+        lags: bool,
     },
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),

@@ -509,7 +509,7 @@ impl Core {
         }
     }
 
-    /// Spreads reads over the replicas, and away from processes that are known to be absent.
+    /// Spreads reads over the replicas, and away from processes that are known to be absent or to lag.
     fn choose_replicas(&mut self, message: &mut Message) {
         let Body::Data(data) = &message.body else { return };
         if data.operation.is_write() {
@@ -517,14 +517,16 @@ impl Core {
         }
         self.reads = self.reads.wrapping_add(1);
         let first = self.reads;
-        let attempts = if self.absent.is_empty() { 1 } else { 4 * self.config.replication().max(1) };
+        let avoided = |process: &ProcessId| {
+            self.absent.contains(process) || self.heard.get(process).is_some_and(|heard| heard.lags)
+        };
+        let avoids = !self.absent.is_empty() || self.heard.values().any(|heard| heard.lags);
+        let attempts = if avoids { 4 * self.config.replication().max(1) } else { 1 };
         for attempt in 0..attempts {
             if let Body::Data(data) = &mut message.body {
                 data.replica_offset = first.wrapping_add(attempt);
             }
-            if attempts == 1
-                || self.config.destset(message).iter().all(|(process, _)| !self.absent.contains(process))
-            {
+            if attempts == 1 || !self.config.destset(message).iter().any(|(process, _)| avoided(process)) {
                 return;
             }
         }
@@ -649,7 +651,7 @@ impl Core {
             }
             // What is no read need not have been answered in vain, nor only by this one: who may have executed it will be asked.
             Wire::Lost => self.ask_again(from),
-            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving } => {
+            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
                     self.heartbeats.insert(from, Heartbeat { incarnation, beats, logged, checkpointing });
@@ -662,7 +664,8 @@ impl Core {
                         self.unannounced.insert(from);
                     }
                 }
-                Arc::make_mut(&mut self.heard).insert(from, Heard { incarnation, used, limit, receiving });
+                let heard = Heard { incarnation, used, limit, receiving, lags };
+                Arc::make_mut(&mut self.heard).insert(from, heard);
                 self.effects.push(Effect::ViewChanged);
             }
             Wire::Statistics(tables) => {

@@ -133,6 +133,8 @@ pub struct Heard {
     pub limit: Option<u64>,
     /// Parts that it is receiving because of keyspace messages, with how much has come of each.
     pub receiving: Vec<(PartId, Arrived)>,
+    /// It has not executed what was delivered a while ago: reads avoid it.
+    pub lags: bool,
 }
 
 /// What the client process tells its handles.

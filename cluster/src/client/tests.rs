@@ -1,6 +1,6 @@
 //! The client process against routers and storage processes that say what the test wants.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use arrow::{
     array::{ArrayRef, Int64Array},
@@ -468,6 +468,7 @@ fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
         incarnation,
         used: 0,
         limit: None,
+        lags: false,
         logged: 0,
         checkpointing: false,
         receiving: Vec::new(),
@@ -484,6 +485,38 @@ fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
 }
 
 #[test]
+fn reads_avoid_who_lags_while_somebody_does_not() {
+    let mut scene = Scene::with(Config::evenly(2, 2).expect("a ring"));
+    scene.state(0, true);
+    let storage = [1, 2].map(ProcessId::storage);
+    let says = |scene: &mut Scene, process, lags| {
+        let (logged, checkpointing, receiving) = (0, false, Vec::new());
+        let memory =
+            Wire::Memory { incarnation: 1, used: 0, limit: None, logged, checkpointing, receiving, lags };
+        scene.receive(process, memory);
+    };
+    let asked = |scene: &mut Scene| -> BTreeSet<ProcessId> {
+        for _ in 0..8 {
+            scene.submit(testing::read(C1, 1, 0, 0).body);
+        }
+        let routes = scene.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Send(R1, Wire::Route(messages)) => Some(messages),
+            _ => None,
+        });
+        let config = scene.config.clone();
+        let asked = routes.flatten().flat_map(|message| config.destset(&message));
+        asked.map(|(process, _)| process).collect()
+    };
+    assert_eq!(asked(&mut scene), storage.into());
+    says(&mut scene, storage[0], true);
+    assert_eq!(asked(&mut scene), [storage[1]].into());
+    says(&mut scene, storage[1], true);
+    assert!(!asked(&mut scene).is_empty());
+    says(&mut scene, storage[0], false);
+    assert_eq!(asked(&mut scene), [storage[0]].into());
+}
+
+#[test]
 fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
     let s1 = ProcessId::storage(1);
     let mut scene = Scene::subscribed(0);
@@ -491,8 +524,10 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
     assert_eq!(scene.reads().len(), 1);
     // The life that was to answer has ended; the next one says that it lives before it has subscribed.
     let (logged, checkpointing, receiving) = (0, false, Vec::new());
-    scene
-        .receive(s1, Wire::Memory { incarnation: 2, used: 0, limit: None, logged, checkpointing, receiving });
+    scene.receive(
+        s1,
+        Wire::Memory { incarnation: 2, used: 0, limit: None, logged, checkpointing, receiving, lags: false },
+    );
     assert_eq!(scene.reads(), [], "it may be the life that was to answer");
     scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
     assert_eq!(scene.reads().len(), 1);

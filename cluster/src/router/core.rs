@@ -752,8 +752,8 @@ impl Core {
         if !(config.contains(from) || is_fenced && from.kind.joins_by_subscribing()) {
             tracing::warn!(router = %self.id, %from, "a process that is not part of the system subscribes");
             if from.kind == ProcessKind::Storage {
-                // What it has is of no use then; it joins without.
-                let purged = self.mseq.ts();
+                // What it has is of no use then, how far it may be; it joins without.
+                let purged = Ts(self.mseq.ts().0 + 1);
                 self.send(from, Wire::SubscribeRefused { incarnation, purged });
             }
             return;

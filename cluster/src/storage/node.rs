@@ -11,7 +11,7 @@
 //! The shell (`super::process`) and the simulator ([`crate::sim`]) drive it; neither has any logic of its own.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -76,6 +76,9 @@ pub(crate) enum Output {
     VoteLost(Ts, KeyRange),
 }
 
+/// A process lags when it has not executed what it received so long ago. Reads avoid it then, as they would wait so long there.
+const LAG_MS: u64 = 1_000;
+
 /// Rows that writes will return count in pieces of so many bytes: a few are not worth a report to every client.
 const RETURNED_PIECE: u64 = 1 << 16;
 
@@ -111,8 +114,10 @@ pub(crate) struct Node {
     now_ms: u64,
     horizon: Ts,
     confirmed: Watermarks,
-    /// Clients with the memory they have been told of.
-    clients: BTreeMap<ProcessId, Option<u64>>,
+    /// Clients with what they have been told of: the memory, and whether this process lags.
+    clients: BTreeMap<ProcessId, Option<(u64, bool)>>,
+    /// Until when what has been received up to where is to be executed, as far as it has not been.
+    due: VecDeque<(u64, Ts)>,
     /// What is known of the tables, and who has been told.
     statistics: Vec<TableStatistics>,
     knowing: BTreeSet<ProcessId>,
@@ -179,6 +184,7 @@ impl Node {
             horizon: Ts::ZERO,
             confirmed: Watermarks::default(),
             clients: BTreeMap::new(),
+            due: VecDeque::new(),
             statistics: Vec::new(),
             knowing: BTreeSet::new(),
             announced: false,
@@ -492,6 +498,9 @@ impl Node {
     fn refused(&mut self, router: ProcessId, purged: Ts) {
         if self.joining || self.begins {
             // It answers what was asked before: who begins anew needs nothing of the log.
+        } else if self.announced && !self.core.config().contains(self.id) {
+            self.stopped =
+                Some(format!("{} has been removed; started again, it joins without data", self.id));
         } else if purged <= self.core.frontier() {
             // It answers a subscription that has been overtaken by what another router delivered.
             self.link.ask_again(router);
@@ -535,6 +544,8 @@ impl Node {
         }
         let is_first = !std::mem::replace(&mut self.announced, true);
         if is_first {
+            // What had been ordered before is behind already.
+            self.due.push_back((self.now_ms, present.0));
             // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
             // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
             for (client, passed) in clients {
@@ -752,15 +763,33 @@ impl Node {
         self.ask_other_holders();
         let delivered = self.core.watermarks(0).delivered;
         self.tell_payloads(PayloadCommand::Expire(delivered));
-        let memory = Some(self.memory);
+        self.look_behind();
+        let now = Some((self.memory, self.lags()));
         let mut behind: BTreeSet<ProcessId> =
-            self.clients.iter().filter(|(_, told)| **told != memory).map(|(client, _)| *client).collect();
+            self.clients.iter().filter(|(_, told)| **told != now).map(|(client, _)| *client).collect();
         // Whoever keeps a read waiting is asked whether it is there at all.
         behind.extend(self.core.stalled_clients());
         for client in behind {
             self.tell_memory(client);
         }
         self.tell_statistics();
+    }
+
+    /// Notes what has been received until now, and forgets what of it has been executed.
+    fn look_behind(&mut self) {
+        let executed = self.core.watermarks(0).executed;
+        while self.due.front().is_some_and(|(_, ts)| *ts <= executed) {
+            self.due.pop_front();
+        }
+        let frontier = self.core.frontier();
+        if frontier > executed && self.due.back().is_none_or(|(_, ts)| *ts < frontier) {
+            self.due.push_back((self.now_ms + LAG_MS, frontier));
+        }
+    }
+
+    /// Whether what was received a while ago has not been executed.
+    fn lags(&self) -> bool {
+        self.due.front().is_some_and(|(due_ms, _)| *due_ms <= self.now_ms)
     }
 
     fn tell_statistics(&mut self) {
@@ -776,8 +805,8 @@ impl Node {
     }
 
     fn tell_memory(&mut self, client: ProcessId) {
-        let used = self.memory;
-        self.clients.insert(client, Some(used));
+        let (used, lags) = (self.memory, self.lags());
+        self.clients.insert(client, Some((used, lags)));
         let memory = Wire::Memory {
             incarnation: self.incarnation,
             used,
@@ -785,6 +814,7 @@ impl Node {
             logged: self.core.logged(),
             checkpointing: self.core.is_checkpointing(),
             receiving: self.core.receiving().collect(),
+            lags,
         };
         self.send(client, memory);
     }

@@ -716,6 +716,62 @@ fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
 }
 
 #[test]
+fn a_process_says_when_it_has_not_executed_what_it_received_a_while_ago() {
+    let (router, client) = (ProcessId::router(1), ProcessId::client(1));
+    let mut node = node();
+    let tick = |node: &mut Node, now_ms: u64| -> Option<bool> {
+        let lags = |output: &Output| match output {
+            Output::Send(to, Wire::Memory { lags, .. }) if *to == client => Some(*lags),
+            _ => None,
+        };
+        node.clock(now_ms);
+        node.handle(Input::Tick(now_ms), 0).iter().find_map(lags)
+    };
+    node.handle(Input::Received { from: client, wire: Wire::Hello }, 0);
+    let config = node.config().clone();
+    // The m-seq ends further on.
+    let present = Some((Ts(10), config.clone()));
+    let (incarnation, clients, catalog, leadership) = (1, Arc::default(), None, 1);
+    let state = Wire::State { incarnation, ts: Ts(9), config, clients, catalog, present, leadership };
+    node.handle(Input::Received { from: router, wire: state }, 0);
+    assert_eq!(tick(&mut node, 0), Some(true), "a restarted process is behind at once");
+    let deliver = |node: &mut Node, after: u64| {
+        let wire =
+            Wire::Deliver { incarnation, after: Ts(after), deliveries: vec![], frontier: Ts(after + 1) };
+        node.handle(Input::Received { from: router, wire }, 0);
+    };
+    deliver(&mut node, 9);
+    assert_eq!(tick(&mut node, 100), Some(false));
+    deliver(&mut node, 10);
+    assert_eq!(tick(&mut node, 900), None);
+    let message = Arc::new(testing::truncate_table(client, 1, 2));
+    let delivery = Delivery { ts: Ts(12), message, ranges: [KeyRange::FULL].into(), config_version: 0 };
+    let wire = Wire::Deliver { incarnation, after: Ts(11), deliveries: vec![delivery], frontier: Ts(12) };
+    node.handle(Input::Received { from: router, wire }, 0);
+    assert_eq!(tick(&mut node, 1_000), None);
+    deliver(&mut node, 12);
+    assert_eq!(tick(&mut node, 1_900), None);
+    assert_eq!(tick(&mut node, 2_000), Some(true));
+}
+
+#[test]
+fn who_has_been_removed_stops() {
+    let mut node = node_of(ProcessId::storage(2), Config::evenly(2, 2).expect("a ring"));
+    let router = ProcessId::router(1);
+    let refused = || {
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(11) };
+        Input::Received { from: router, wire }
+    };
+    let (incarnation, clients, catalog, leadership) = (1, Arc::default(), None, 1);
+    let config = Config::evenly(1, 1).expect("a ring").into();
+    let state = Wire::State { incarnation, ts: Ts(9), config, clients, catalog, present: None, leadership };
+    node.handle(Input::Received { from: router, wire: state }, 0);
+    node.handle(refused(), 0);
+    assert!(node.stopped().is_some_and(|reason| reason.contains("removed")), "{:?}", node.stopped());
+    assert!(!node.is_outdated(), "it does not join again by itself");
+}
+
+#[test]
 fn who_is_asked_for_answers_tells_which_will_not_come() {
     let mut node = node();
     let (client, router) = (ProcessId::client(1), ProcessId::router(1));
