@@ -103,6 +103,7 @@ pub(super) struct Segments {
 
 struct Parsed {
     index: u64,
+    synced: u64,
     length: usize,
 }
 
@@ -114,7 +115,7 @@ fn parse(bytes: &[u8]) -> Option<Parsed> {
     if payload > MAX_PAYLOAD || bytes.len() < length || crc32fast::hash(&bytes[8..length]) != word(4)? {
         return None;
     }
-    Some(Parsed { index: long(8)?, length })
+    Some(Parsed { index: long(8)?, synced: long(16)?, length })
 }
 
 impl Segments {
@@ -337,10 +338,12 @@ fn open_segment(first: u64, path: &Path, last: bool) -> Result<Segment, WalError
     let bytes = fs::read(path)?;
     let mut offsets = Vec::new();
     let mut at = 0;
+    let mut synced = 0;
     while at < bytes.len() {
         match parse(&bytes[at..]) {
             Some(frame) if frame.index == first + offsets.len() as u64 => {
                 offsets.push(at as u64);
+                synced = frame.synced;
                 at += frame.length;
             }
             _ => break,
@@ -356,7 +359,13 @@ fn open_segment(first: u64, path: &Path, last: bool) -> Result<Segment, WalError
         file.set_len(at as u64)?;
         reserved = at;
     }
-    // What was found may have been written by a process that was killed before it could sync.
+    // What was found may have been written by a process that was killed before it could sync, or whose sync failed. Then
+    // the cache has what the disk has not and takes it for written: another sync would succeed and do nothing. So what no
+    // frame proves to be on disk is written again. Of the other segments all is: they were synced before the next one began.
+    if last {
+        let from = usize::try_from(synced).map_or(at, |synced| synced.min(at));
+        file.write_all_at(&bytes[from..at], from as u64)?;
+    }
     file.sync_all()?;
     let (length, reserved) = (at as u64, reserved as u64);
     Ok(Segment { first, path: path.into(), file: Arc::new(file), offsets, length, synced: length, reserved })
@@ -533,6 +542,42 @@ mod tests {
             let log = Segments::open(directory.path(), Limits::default()).expect("recovers");
             assert_eq!(log.range(), Some(1..6));
         }
+    }
+
+    /// A sync that failed cannot be had here; but when a file was written to, its time tells.
+    #[test]
+    fn what_no_frame_proves_to_be_synced_is_written_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let limits = Limits { segment_bytes: 500, log_bytes: None };
+        let mut log = Segments::open(directory.path(), limits.clone()).expect("opens");
+        for index in 1..=20 {
+            log.append(&[(index, Bytes::from(vec![index as u8; 40]))]).expect("appends");
+            log.sync().expect("syncs");
+        }
+        log.append(&[(21, Bytes::from_static(b"not synced"))]).expect("appends");
+        let before = contents(&log);
+        drop(log);
+        let paths: Vec<PathBuf> = fs::read_dir(directory.path())
+            .expect("reads")
+            .map(|entry| entry.expect("reads").path())
+            .collect();
+        let last = paths.iter().max().expect("a segment");
+        let read = |path| (fs::read(path).expect("reads"), fs::metadata(path).expect("there").modified());
+        let mut bytes = Vec::new();
+        for path in &paths {
+            let file = OpenOptions::new().write(true).open(path).expect("opens");
+            file.set_modified(std::time::UNIX_EPOCH).expect("sets the time");
+            bytes.push(read(path).0);
+        }
+        let log = Segments::open(directory.path(), limits).expect("opens");
+        assert_eq!(contents(&log), before);
+        for (path, bytes) in paths.iter().zip(bytes) {
+            let (now, modified) = read(path);
+            assert_eq!(now, bytes);
+            let is_written = modified.expect("has a time") > std::time::UNIX_EPOCH;
+            assert_eq!(is_written, path == last, "{}", path.display());
+        }
+        assert!(paths.len() > 2);
     }
 
     #[test]
