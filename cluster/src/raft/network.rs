@@ -15,7 +15,7 @@ use openraft::{
     OptionalSend, RaftNetworkFactory, RaftNetworkV2,
     base::{BoxFuture, BoxStream},
     errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable},
-    network::RPCOption,
+    network::{RPCOption, stream_append_sequential},
     raft::{
         AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
         TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
@@ -44,11 +44,13 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Elections and answers are not held up by entries.
+    /// Elections, heartbeats and answers are not held up by entries. All requests of a call take the same lane, so that
+    /// none overtakes another.
     pub(crate) fn lane(&self) -> Lane {
         match &*self.what {
             What::Append(_) | What::EndOfAppends | What::Install(..) => Lane::Data,
-            What::Vote(_)
+            What::Heartbeat(_)
+            | What::Vote(_)
             | What::PreVote(_)
             | What::Voted(_)
             | What::Appended(_)
@@ -75,12 +77,14 @@ enum What {
     HandedOver(Answer<TransferLeaderResponse<TypeConfig>>),
     /// No append of the call follows.
     EndOfAppends,
+    /// An append without entries, the only one of its call.
+    Heartbeat(Request),
 }
 
 type Request = AppendEntriesRequest<TypeConfig>;
 
-/// Streams of appends from routers elsewhere: one for each call, whatever other calls come in between. A leader's
-/// heartbeats are calls of their own beside the one that replicates its log, whose requests must stay in order.
+/// Streams of appends from routers elsewhere: one for each call, whatever other calls come in between. A new call may begin
+/// before the end of the last one is known, and the requests of each must stay in order.
 #[derive(Default)]
 struct Streams(Mutex<HashMap<(ProcessId, ProcessId, u64), mpsc::Sender<Request>>>);
 
@@ -131,6 +135,15 @@ impl Default for Calls {
         // An answer to a call of an earlier life must not be taken for one to a call of this.
         let next = AtomicU64::new(rand::random());
         Calls { next, waiting: Mutex::default(), appends: Streams::default() }
+    }
+}
+
+impl Calls {
+    /// An answer has come. Whoever asked may have given up.
+    fn answered(&self, call: u64, answer: What) {
+        if let Some((_, answers)) = self.waiting.lock().get(&call) {
+            let _ = answers.send(answer);
+        }
     }
 }
 
@@ -199,6 +212,14 @@ impl Registry {
                 let _ = requests.send(request).await;
             }
             What::EndOfAppends => self.calls.appends.end(from, to, call),
+            // It says nothing of entries that this router has not confirmed, so it may overtake those on their way.
+            What::Heartbeat(request) => {
+                let last = request.prev_log_id;
+                reply.spawn(async move {
+                    let answer = raft.append_entries(request).await;
+                    What::Appended(text(answer.map(|answer| answer.into_stream_result(last, last))))
+                });
+            }
             What::Vote(request) => reply.spawn(async move { What::Voted(text(raft.vote(request).await)) }),
             What::PreVote(request) => {
                 reply.spawn(async move { What::Voted(text(raft.pre_vote(request).await)) });
@@ -210,12 +231,7 @@ impl Registry {
             What::HandOver(request) => {
                 reply.spawn(async move { What::HandedOver(text(raft.handle_transfer_leader(request).await)) })
             }
-            answer => {
-                if let Some((_, answers)) = self.calls.waiting.lock().get(&call) {
-                    // Whoever asked may have given up.
-                    let _ = answers.send(answer);
-                }
-            }
+            answer => self.calls.answered(call, answer),
         }
         Ok(())
     }
@@ -319,7 +335,11 @@ impl RaftNetworkFactory<TypeConfig> for Factory {
     type Network = Connection;
 
     async fn new_client(&mut self, target: u64, _node: &Node) -> Connection {
-        Connection { id: self.id, network: self.network.clone(), target }
+        Connection { id: self.id, network: self.network.clone(), target, heartbeats: false }
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &Node) -> Connection {
+        Connection { heartbeats: true, ..self.new_client(target, node).await }
     }
 }
 
@@ -328,6 +348,8 @@ pub(super) struct Connection {
     id: ProcessId,
     network: Network,
     target: u64,
+    /// Only for heartbeats, each a call of its own.
+    heartbeats: bool,
 }
 
 /// The other router did not answer, or answered that it is stopping.
@@ -449,8 +471,8 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         match self.here() {
             Some(raft) => answer(&option, async { raft.append_entries(rpc).await.map_err(failed) }).await,
             None => {
-                let asked = answer(&option, self.ask(What::Append(rpc))).await?;
-                match asked {
+                let what = if rpc.entries.is_empty() { What::Heartbeat(rpc) } else { What::Append(rpc) };
+                match answer(&option, self.ask(what)).await? {
                     What::Appended(result) => result.map(AppendEntriesResponse::from).map_err(failed),
                     other => Err(unexpected(&other)),
                 }
@@ -461,11 +483,14 @@ impl RaftNetworkV2<TypeConfig> for Connection {
     fn stream_append<'s, S>(
         &'s mut self,
         input: S,
-        _option: RPCOption,
+        option: RPCOption,
     ) -> BoxFuture<'s, Result<BoxStream<'s, Appended>, RPCError<TypeConfig>>>
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
+        if self.heartbeats {
+            return stream_append_sequential(self, input, option);
+        }
         Box::pin(async move {
             let answers: BoxStream<'s, _> = match self.here() {
                 Some(raft) => Box::pin(raft.stream_append(input).map(|answer| answer.map_err(failed))),
@@ -545,41 +570,114 @@ impl RaftNetworkV2<TypeConfig> for Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use futures::FutureExt;
+    use openraft::EntryPayload;
 
-    /// A heartbeat between two requests of a stream must not begin another stream for the second, which could overtake the
-    /// first: the follower would refuse what follows an entry that it has already.
+    use super::*;
+    use crate::{
+        network::{Envelope, Route},
+        raft::{Entry, LeaderId, LogId},
+    };
+
+    const LEADER: ProcessId = ProcessId::router(1);
+    const FOLLOWER: ProcessId = ProcessId::router(2);
+
+    fn connection(network: &Network, heartbeats: bool) -> Connection {
+        Connection { id: LEADER, network: network.clone(), target: 2, heartbeats }
+    }
+
+    fn log_id(index: u64) -> LogId {
+        LogId { leader_id: LeaderId { term: 1, node_id: 1 }, index }
+    }
+
+    /// An append behind an index.
+    fn request(prev: u64, entries: u64) -> Request {
+        let entry = |index| Entry { log_id: log_id(index), payload: EntryPayload::Blank };
+        AppendEntriesRequest {
+            vote: Vote::new(1, 1),
+            prev_log_id: Some(log_id(prev)),
+            entries: (prev + 1..=prev + entries).map(entry).collect(),
+            leader_commit: None,
+        }
+    }
+
+    /// A way to the follower, whose lanes somebody else empties.
+    fn route(network: &Network) -> (Route, mpsc::Receiver<Envelope>, mpsc::Receiver<Envelope>) {
+        let mut route = network.open_route(LEADER, FOLLOWER);
+        let lanes = (route.take(Lane::Control), route.take(Lane::Data));
+        (route, lanes.0.expect("not taken"), lanes.1.expect("not taken"))
+    }
+
+    /// What has been sent on a lane.
+    fn packets(lane: &mut mpsc::Receiver<Envelope>) -> Vec<Packet> {
+        let packet = |(_, wire)| match wire {
+            Wire::Consensus(packet) => packet,
+            other => panic!("{other:?}"),
+        };
+        std::iter::from_fn(|| lane.try_recv().ok()).map(packet).collect()
+    }
+
+    /// The second request of a stream must not begin another stream because a call has come in between: it could overtake the
+    /// first, and the follower would refuse what follows an entry that it does not have.
     #[test]
-    fn a_stream_of_appends_goes_on_beside_heartbeats() {
-        let (leader, follower) = (ProcessId::router(1), ProcessId::router(2));
+    fn a_stream_of_appends_goes_on_beside_other_calls() {
         let streams = Streams::default();
-        let (_, stream) = streams.of(leader, follower, 1);
+        let (_, stream) = streams.of(LEADER, FOLLOWER, 1);
         let mut stream = stream.expect("a new call");
-        assert!(streams.of(leader, follower, 2).1.is_some(), "a heartbeat");
-        let (requests, again) = streams.of(leader, follower, 1);
+        assert!(streams.of(LEADER, FOLLOWER, 2).1.is_some(), "another call");
+        let (requests, again) = streams.of(LEADER, FOLLOWER, 1);
         assert!(again.is_none(), "the same stream");
         drop(requests);
-        streams.end(leader, follower, 2);
-        streams.lost(follower);
+        streams.end(LEADER, FOLLOWER, 2);
+        streams.lost(FOLLOWER);
         assert!(matches!(stream.try_recv(), Err(mpsc::error::TryRecvError::Empty)));
-        streams.lost(leader);
+        streams.lost(LEADER);
         assert!(matches!(stream.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
-        streams.of(leader, follower, 3);
-        streams.end(leader, follower, 3);
+        streams.of(LEADER, FOLLOWER, 3);
+        streams.end(LEADER, FOLLOWER, 3);
         assert!(streams.0.lock().is_empty());
     }
 
     #[tokio::test]
     async fn nothing_follows_the_news_that_a_router_is_not_there() {
-        let connection = Connection { id: ProcessId::router(1), network: Network::new(), target: 2 };
-        let request = AppendEntriesRequest {
-            vote: Vote::new(1, 1),
-            prev_log_id: None,
-            entries: Vec::new(),
-            leader_commit: None,
-        };
-        let requests = futures::stream::iter([request.clone(), request]);
+        let connection = connection(&Network::new(), false);
+        let requests = futures::stream::iter([request(0, 0), request(0, 0)]);
         let answers: Vec<Appended> = append_elsewhere(connection.call(true), requests).collect().await;
         assert!(matches!(answers[..], [Err(RPCError::Unreachable(_))]), "{answers:?}");
+    }
+
+    /// The log goes the data lane, the news of a commit in between and the end of the call too, so that they stay behind it.
+    #[tokio::test]
+    async fn heartbeats_do_not_queue_behind_entries() {
+        let network = Network::new();
+        let (_route, mut control, mut data) = route(&network);
+        let mut replicates = connection(&network, false);
+        let requests = futures::stream::iter((0..1_000).map(|index| request(index / 2, index % 2)));
+        let option = RPCOption::new(std::time::Duration::from_secs(1));
+        let appended = replicates.stream_append(requests, option.clone()).await;
+        let mut appended = appended.expect("a stream");
+        assert!(appended.next().now_or_never().is_none(), "nobody answers");
+
+        let mut beats = connection(&network, true);
+        let heartbeat = Box::pin(futures::stream::once(async { request(500, 0) }));
+        let answers = beats.stream_append(heartbeat, option).await;
+        let mut answers = answers.expect("a stream");
+        assert!(answers.next().now_or_never().is_none(), "nobody answers");
+        let beat = match &packets(&mut control)[..] {
+            [beat @ Packet { what, .. }] if matches!(**what, What::Heartbeat(_)) => beat.clone(),
+            other => panic!("{other:?}"),
+        };
+        network.routers.calls.answered(beat.call, What::Appended(Ok(Ok(Some(log_id(500))))));
+        assert!(matches!(answers.next().await, Some(Ok(Ok(Some(id)))) if id == log_id(500)));
+        assert!(answers.next().await.is_none());
+
+        let sent = packets(&mut data);
+        assert!(!sent.is_empty() && sent.iter().all(|packet| matches!(*packet.what, What::Append(_))));
+        drop((appended, answers));
+        tokio::task::yield_now().await;
+        assert!(
+            matches!(&packets(&mut data)[..], [Packet { what, .. }] if matches!(**what, What::EndOfAppends))
+        );
+        assert!(packets(&mut control).is_empty(), "the heartbeat has no end");
     }
 }
