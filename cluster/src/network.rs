@@ -146,6 +146,13 @@ impl Mailbox {
             Lane::Data => &self.data,
         }
     }
+
+    fn try_send(&self, from: ProcessId, to: ProcessId, wire: Wire) -> Result<(), TrySendError> {
+        self.lane(wire.lane()).try_send((from, wire)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full((_, wire)) => TrySendError::Full(to, Box::new(wire)),
+            mpsc::error::TrySendError::Closed(_) => TrySendError::Unreachable(Unreachable(to)),
+        })
+    }
 }
 
 #[derive(Default)]
@@ -338,8 +345,22 @@ impl Network {
         to: ProcessId,
         wire: Wire,
     ) -> Result<(), Unreachable> {
-        let mailbox = self.registry.read().remote.get(&(from, to)).cloned().ok_or(Unreachable(to))?;
+        let mailbox = self.elsewhere(from, to)?;
         mailbox.lane(wire.lane()).send((from, wire)).await.map_err(|_| Unreachable(to))
+    }
+
+    /// Like [`Network::send_elsewhere`], if there is room.
+    pub(crate) fn try_send_elsewhere(
+        &self,
+        from: ProcessId,
+        to: ProcessId,
+        wire: Wire,
+    ) -> Result<(), TrySendError> {
+        self.elsewhere(from, to)?.try_send(from, to, wire)
+    }
+
+    fn elsewhere(&self, from: ProcessId, to: ProcessId) -> Result<Mailbox, Unreachable> {
+        self.registry.read().remote.get(&(from, to)).cloned().ok_or(Unreachable(to))
     }
 }
 
@@ -391,11 +412,7 @@ impl Sender {
 
     /// Sends if there is room.
     pub fn try_send(&self, to: ProcessId, wire: Wire) -> Result<(), TrySendError> {
-        let mailbox = self.network.mailbox(self.id, self.life, to)?;
-        mailbox.lane(wire.lane()).try_send((self.id, wire)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full((_, wire)) => TrySendError::Full(to, Box::new(wire)),
-            mpsc::error::TrySendError::Closed(_) => TrySendError::Unreachable(Unreachable(to)),
-        })
+        self.network.mailbox(self.id, self.life, to)?.try_send(self.id, to, wire)
     }
 }
 

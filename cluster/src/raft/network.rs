@@ -5,8 +5,9 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -23,17 +24,25 @@ use openraft::{
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
 
 use super::{Node, RouterRaft, Snapshot, SnapshotMeta, TypeConfig, Vote};
 use crate::{
     message::{ProcessId, ProcessKind},
-    network::{Lane, Network},
+    network::{Lane, Network, TrySendError},
     wire::Wire,
 };
 
 /// Appends that wait for a router; beyond it their connection waits.
 const APPENDS: usize = 16;
+/// A follower that owes answers and has confirmed nothing for this long is given up until openraft asks it again; meanwhile
+/// the log can be cut. Heartbeats count, and those of earlier calls: they are confirmed when all that the follower has
+/// taken is on its disk, also while an entry is still on its way there. So a disk that hangs is noticed, and a slow link is
+/// not taken for one, however long it takes to send an entry.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// A call, or the answer to one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -128,22 +137,60 @@ struct Calls {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, (ProcessId, mpsc::UnboundedSender<What>)>>,
     appends: Streams,
+    /// When routers elsewhere have last answered an append, of whatever call.
+    confirmed: Mutex<HashMap<ProcessId, Instant>>,
+    /// Calls that appended, are over and could not tell so for want of room. The next one tells it before it appends, so
+    /// they are no more than there were at once.
+    over: Mutex<HashMap<(ProcessId, ProcessId), Vec<u64>>>,
 }
 
 impl Default for Calls {
     fn default() -> Self {
         // An answer to a call of an earlier life must not be taken for one to a call of this.
         let next = AtomicU64::new(rand::random());
-        Calls { next, waiting: Mutex::default(), appends: Streams::default() }
+        Calls {
+            next,
+            waiting: Mutex::default(),
+            appends: Streams::default(),
+            confirmed: Mutex::default(),
+            over: Mutex::default(),
+        }
     }
 }
 
 impl Calls {
     /// An answer has come. Whoever asked may have given up.
-    fn answered(&self, call: u64, answer: What) {
+    fn answered(&self, from: ProcessId, call: u64, answer: What) {
+        if let What::Appended(_) = answer {
+            self.confirmed.lock().insert(from, Instant::now());
+        }
         if let Some((_, answers)) = self.waiting.lock().get(&call) {
             let _ = answers.send(answer);
         }
+    }
+
+    /// Waits until a router owes answers and has confirmed nothing for [`SILENCE`] of a call that has begun at `begun`.
+    async fn silence(&self, of: ProcessId, begun: Instant, owes: impl Fn() -> bool) {
+        let confirmed = || self.confirmed.lock().get(&of).copied().unwrap_or(begun);
+        let mut since = begun;
+        loop {
+            since = since.max(confirmed());
+            sleep_until(since + SILENCE).await;
+            if confirmed() <= since {
+                if owes() {
+                    return;
+                }
+                since = Instant::now();
+            }
+        }
+    }
+
+    /// The calls to a router that cannot be reached any more, and those that came from there, have ended.
+    fn lost(&self, router: ProcessId) {
+        self.waiting.lock().retain(|_, (to, _)| *to != router);
+        self.over.lock().retain(|(_, to), _| *to != router);
+        self.confirmed.lock().remove(&router);
+        self.appends.lost(router);
     }
 }
 
@@ -183,8 +230,7 @@ impl Registry {
 
     /// A router elsewhere cannot be reached any more: what it was asked will not be answered.
     pub(crate) fn lost(&self, router: ProcessId) {
-        self.calls.waiting.lock().retain(|_, (to, _)| *to != router);
-        self.calls.appends.lost(router);
+        self.calls.lost(router);
     }
 
     /// A packet has come from a router elsewhere. Waits for room for appends; safe to cancel.
@@ -215,9 +261,12 @@ impl Registry {
             // It says nothing of entries that this router has not confirmed, so it may overtake those on their way.
             What::Heartbeat(request) => {
                 let last = request.prev_log_id;
-                reply.spawn(async move {
-                    let answer = raft.append_entries(request).await;
-                    What::Appended(text(answer.map(|answer| answer.into_stream_result(last, last))))
+                tokio::spawn(async move {
+                    // After that long the other side has no use for it.
+                    if let Ok(answer) = timeout(SILENCE, raft.append_entries(request)).await {
+                        let answer = answer.map(|answer| answer.into_stream_result(last, last));
+                        reply.send(What::Appended(text(answer))).await;
+                    }
                 });
             }
             What::Vote(request) => reply.spawn(async move { What::Voted(text(raft.vote(request).await)) }),
@@ -231,7 +280,7 @@ impl Registry {
             What::HandOver(request) => {
                 reply.spawn(async move { What::HandedOver(text(raft.handle_transfer_leader(request).await)) })
             }
-            answer => self.calls.answered(call, answer),
+            answer => self.calls.answered(from, call, answer),
         }
         Ok(())
     }
@@ -274,48 +323,91 @@ impl Reply {
     }
 }
 
-/// A call that waits for answers until it is dropped.
-struct Call {
+/// How a call sends.
+#[derive(Clone)]
+struct Way {
     number: u64,
-    calls: Arc<Calls>,
     network: Network,
     from: ProcessId,
     to: ProcessId,
+    /// Appends that it was given: so many answers are due.
+    appends: Arc<AtomicU64>,
+    /// It has begun to send them: the other side keeps a stream for them.
+    streams: Arc<AtomicBool>,
+}
+
+impl Way {
+    fn packet(call: u64, what: What) -> Wire {
+        Wire::Consensus(Packet { call, what: Box::new(what) })
+    }
+
+    fn calls(&self) -> &Calls {
+        &self.network.routers.calls
+    }
+
+    fn appends(&self) -> u64 {
+        self.appends.load(Ordering::Relaxed)
+    }
+
+    async fn send(&self, what: What) -> Result<(), RPCError<TypeConfig>> {
+        if let What::Append(_) = what {
+            self.appends.fetch_add(1, Ordering::Relaxed);
+            if !self.streams.load(Ordering::Relaxed) {
+                self.tell_what_is_over().await?;
+                self.streams.store(true, Ordering::Relaxed);
+            }
+        }
+        self.send_for(self.number, what).await
+    }
+
+    async fn send_for(&self, call: u64, what: What) -> Result<(), RPCError<TypeConfig>> {
+        let sent = self.network.send_elsewhere(self.from, self.to, Way::packet(call, what)).await;
+        sent.map_err(unreachable)
+    }
+
+    async fn tell_what_is_over(&self) -> Result<(), RPCError<TypeConfig>> {
+        let ends = (self.from, self.to);
+        let next = || self.calls().over.lock().get(&ends).and_then(|over| over.last().copied());
+        while let Some(over) = next() {
+            self.send_for(over, What::EndOfAppends).await?;
+            if let Some(numbers) = self.calls().over.lock().get_mut(&ends) {
+                numbers.retain(|number| *number != over);
+            }
+        }
+        Ok(())
+    }
+
+    /// The call is over. Nobody waits until the other side can be told so.
+    fn end(&self) {
+        if !self.streams.load(Ordering::Relaxed) {
+            return;
+        }
+        let (from, to) = (self.from, self.to);
+        let end = Way::packet(self.number, What::EndOfAppends);
+        // Who cannot be reached forgets the stream by itself.
+        if let Err(TrySendError::Full(..)) = self.network.try_send_elsewhere(from, to, end) {
+            self.calls().over.lock().entry((from, to)).or_default().push(self.number);
+        }
+    }
+}
+
+/// A call that waits for answers until it is dropped.
+struct Call {
+    way: Way,
+    begun: Instant,
     answers: mpsc::UnboundedReceiver<What>,
-    /// It appends: the other side keeps a stream for it.
-    appends: bool,
 }
 
 impl Call {
-    async fn send(&self, what: What) -> Result<(), crate::network::Unreachable> {
-        send(&self.network, self.from, self.to, self.number, what).await
-    }
-
     async fn answer(&mut self) -> Result<What, RPCError<TypeConfig>> {
         self.answers.recv().await.ok_or_else(|| failed("the connection was lost"))
     }
 }
 
-async fn send(
-    network: &Network,
-    from: ProcessId,
-    to: ProcessId,
-    call: u64,
-    what: What,
-) -> Result<(), crate::network::Unreachable> {
-    network.send_elsewhere(from, to, Wire::Consensus(Packet { call, what: Box::new(what) })).await
-}
-
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.waiting.lock().remove(&self.number);
-        if let (true, Ok(runtime)) = (self.appends, tokio::runtime::Handle::try_current()) {
-            let (network, from, to, number) = (self.network.clone(), self.from, self.to, self.number);
-            runtime.spawn(async move {
-                // Who cannot be reached forgets the stream by itself.
-                let _ = send(&network, from, to, number, What::EndOfAppends).await;
-            });
-        }
+        self.way.calls().waiting.lock().remove(&self.way.number);
+        self.way.end();
     }
 }
 
@@ -371,19 +463,22 @@ impl Connection {
         self.network.routers.get(self.target)
     }
 
-    /// Begins a call to a router elsewhere, which may append.
-    fn call(&self, appends: bool) -> Call {
-        let calls = self.network.routers.calls.clone();
+    /// Begins a call to a router elsewhere.
+    fn call(&self) -> Call {
+        let calls = &self.network.routers.calls;
         let number = calls.next.fetch_add(1, Ordering::Relaxed);
         let to = ProcessId::router(u32::try_from(self.target).unwrap_or(u32::MAX));
         let (sender, answers) = mpsc::unbounded_channel();
         calls.waiting.lock().insert(number, (to, sender));
-        Call { number, calls, network: self.network.clone(), from: self.id, to, answers, appends }
+        let network = self.network.clone();
+        let (appends, streams) = (Arc::default(), Arc::default());
+        let way = Way { number, network, from: self.id, to, appends, streams };
+        Call { way, begun: Instant::now(), answers }
     }
 
     async fn ask(&self, what: What) -> Result<What, RPCError<TypeConfig>> {
-        let mut call = self.call(matches!(what, What::Append(_)));
-        call.send(what).await.map_err(unreachable)?;
+        let mut call = self.call();
+        call.way.send(what).await?;
         call.answer().await
     }
 
@@ -400,7 +495,7 @@ async fn answer<T>(
     option: &RPCOption,
     call: impl Future<Output = Result<T, RPCError<TypeConfig>>>,
 ) -> Result<T, RPCError<TypeConfig>> {
-    match tokio::time::timeout(option.hard_ttl(), call).await {
+    match timeout(option.hard_ttl(), call).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(failed(elapsed)),
     }
@@ -413,49 +508,46 @@ fn append_elsewhere<S>(call: Call, mut input: S) -> impl Stream<Item = Appended>
 where
     S: Stream<Item = Request> + OptionalSend + Unpin + 'static,
 {
-    let (network, from, to, number) = (call.network.clone(), call.from, call.to, call.number);
-    let asked = Arc::new(AtomicU64::new(0));
-    let counted = asked.clone();
+    let way = call.way.clone();
     let sending = Box::pin(async move {
         while let Some(request) = input.next().await {
-            counted.fetch_add(1, Ordering::Relaxed);
-            send(&network, from, to, number, What::Append(request)).await.map_err(unreachable)?;
+            way.send(What::Append(request)).await?;
         }
         Ok(())
     });
-    futures::stream::unfold(Some((call, Some(sending), 0)), move |state| {
-        let asked = asked.clone();
-        async move {
-            // Nothing follows an error.
-            let (mut call, mut sending, answered) = state?;
-            loop {
-                if sending.is_none() && answered == asked.load(Ordering::Relaxed) {
-                    return None;
-                }
-                let sent = async {
-                    match &mut sending {
-                        Some(sending) => sending.await,
-                        None => std::future::pending().await,
-                    }
-                };
-                let result = tokio::select! {
-                    biased;
-                    answer = call.answer() => match answer {
-                        Ok(What::Appended(result)) => result.map_err(failed),
-                        Ok(other) => Err(unexpected(&other)),
-                        Err(error) => Err(error),
-                    },
-                    outcome = sent => match outcome {
-                        Ok(()) => {
-                            sending = None;
-                            continue;
-                        }
-                        Err(error) => Err(error),
-                    },
-                };
-                let rest = result.is_ok().then_some((call, sending, answered + 1));
-                return Some((result, rest));
+    futures::stream::unfold(Some((call, Some(sending), 0)), |state| async {
+        // Nothing follows an error.
+        let (mut call, mut sending, answered) = state?;
+        let way = call.way.clone();
+        loop {
+            if sending.is_none() && answered == way.appends() {
+                return None;
             }
+            let sent = async {
+                match &mut sending {
+                    Some(sending) => sending.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let silence = way.calls().silence(way.to, call.begun, || answered < way.appends());
+            let result = tokio::select! {
+                biased;
+                answer = call.answer() => match answer {
+                    Ok(What::Appended(result)) => result.map_err(failed),
+                    Ok(other) => Err(unexpected(&other)),
+                    Err(error) => Err(error),
+                },
+                outcome = sent => match outcome {
+                    Ok(()) => {
+                        sending = None;
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+                () = silence => Err(unreachable("it does not answer")),
+            };
+            let rest = result.is_ok().then_some((call, sending, answered + 1));
+            return Some((result, rest));
         }
     })
 }
@@ -494,7 +586,7 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         Box::pin(async move {
             let answers: BoxStream<'s, _> = match self.here() {
                 Some(raft) => Box::pin(raft.stream_append(input).map(|answer| answer.map_err(failed))),
-                None => Box::pin(append_elsewhere(self.call(true), input)),
+                None => Box::pin(append_elsewhere(self.call(), input)),
             };
             Ok(answers)
         })
@@ -570,6 +662,8 @@ impl RaftNetworkV2<TypeConfig> for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use futures::FutureExt;
     use openraft::EntryPayload;
 
@@ -642,7 +736,7 @@ mod tests {
     async fn nothing_follows_the_news_that_a_router_is_not_there() {
         let connection = connection(&Network::new(), false);
         let requests = futures::stream::iter([request(0, 0), request(0, 0)]);
-        let answers: Vec<Appended> = append_elsewhere(connection.call(true), requests).collect().await;
+        let answers: Vec<Appended> = append_elsewhere(connection.call(), requests).collect().await;
         assert!(matches!(answers[..], [Err(RPCError::Unreachable(_))]), "{answers:?}");
     }
 
@@ -653,7 +747,7 @@ mod tests {
         let (_route, mut control, mut data) = route(&network);
         let mut replicates = connection(&network, false);
         let requests = futures::stream::iter((0..1_000).map(|index| request(index / 2, index % 2)));
-        let option = RPCOption::new(std::time::Duration::from_secs(1));
+        let option = RPCOption::new(Duration::from_secs(1));
         let appended = replicates.stream_append(requests, option.clone()).await;
         let mut appended = appended.expect("a stream");
         assert!(appended.next().now_or_never().is_none(), "nobody answers");
@@ -667,17 +761,78 @@ mod tests {
             [beat @ Packet { what, .. }] if matches!(**what, What::Heartbeat(_)) => beat.clone(),
             other => panic!("{other:?}"),
         };
-        network.routers.calls.answered(beat.call, What::Appended(Ok(Ok(Some(log_id(500))))));
+        network.routers.calls.answered(FOLLOWER, beat.call, What::Appended(Ok(Ok(Some(log_id(500))))));
         assert!(matches!(answers.next().await, Some(Ok(Ok(Some(id)))) if id == log_id(500)));
         assert!(answers.next().await.is_none());
 
         let sent = packets(&mut data);
         assert!(!sent.is_empty() && sent.iter().all(|packet| matches!(*packet.what, What::Append(_))));
         drop((appended, answers));
-        tokio::task::yield_now().await;
         assert!(
             matches!(&packets(&mut data)[..], [Packet { what, .. }] if matches!(**what, What::EndOfAppends))
         );
         assert!(packets(&mut control).is_empty(), "the heartbeat has no end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_that_confirms_nothing_is_given_up() {
+        let network = Network::new();
+        let (_route, _control, mut data) = route(&network);
+        let (ask, requests) = mpsc::unbounded_channel();
+        let requests = Box::pin(futures::stream::unfold(requests, |mut requests| async {
+            requests.recv().await.map(|request| (request, requests))
+        }));
+        let mut answers = Box::pin(append_elsewhere(connection(&network, false).call(), requests));
+        let calls = &network.routers.calls;
+        let confirm = |call| calls.answered(FOLLOWER, call, What::Appended(Ok(Ok(None))));
+        let nearly = SILENCE - Duration::from_millis(1);
+        assert!(timeout(3 * SILENCE, answers.next()).await.is_err(), "it owes nothing");
+
+        ask.send(request(0, 1)).expect("it is sent");
+        assert!(answers.next().now_or_never().is_none());
+        let call = match &packets(&mut data)[..] {
+            [Packet { call, .. }] => *call,
+            other => panic!("{other:?}"),
+        };
+        for _ in 0..5 {
+            // A heartbeat, or an append of an earlier call.
+            confirm(call.wrapping_sub(1));
+            assert!(timeout(nearly, answers.next()).await.is_err(), "it takes its time");
+        }
+        confirm(call);
+        assert!(matches!(answers.next().await, Some(Ok(Ok(None)))));
+        ask.send(request(1, 1)).expect("it is sent");
+        let asked = Instant::now();
+        assert!(matches!(answers.next().await, Some(Err(RPCError::Unreachable(_)))));
+        assert!(asked.elapsed() >= nearly && asked.elapsed() <= SILENCE + Duration::from_millis(1));
+        assert!(answers.next().await.is_none());
+    }
+
+    /// A follower whose data lane is full is asked in vain for as long as that lasts, and given up each time.
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_end_while_a_lane_is_full_leave_little_behind() {
+        let network = Network::new();
+        let (_route, _control, mut data) = route(&network);
+        let many = || futures::stream::iter((0..1_000).map(|index| request(index, 1)));
+        let mut begun = BTreeSet::new();
+        for _ in 0..100 {
+            let answers = append_elsewhere(connection(&network, false).call(), many());
+            let answers: Vec<Appended> = answers.collect().await;
+            assert!(matches!(answers[..], [Err(RPCError::Unreachable(_))]), "{answers:?}");
+        }
+        let calls = &network.routers.calls;
+        assert_eq!(calls.over.lock().values().map(Vec::len).collect::<Vec<_>>(), [1]);
+        assert!(calls.waiting.lock().is_empty());
+        begun.extend(packets(&mut data).iter().map(|packet| packet.call));
+
+        let mut answers = Box::pin(append_elsewhere(connection(&network, false).call(), many()));
+        assert!(answers.next().now_or_never().is_none(), "nobody answers");
+        let sent = packets(&mut data);
+        assert!(matches!(*sent[0].what, What::EndOfAppends) && begun == [sent[0].call].into());
+        assert!(sent[1..].iter().all(|packet| matches!(*packet.what, What::Append(_))));
+        assert!(calls.over.lock().values().all(Vec::is_empty));
+        assert!(!begun.contains(&sent[1].call));
+        network.routers.lost(FOLLOWER);
+        assert!(calls.over.lock().is_empty());
     }
 }
