@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
+#[cfg(test)]
+use crate::wal::simulated;
 use crate::{
     wal::{Durability, Wal, WalError},
     wire::form,
@@ -28,6 +30,9 @@ use crate::{
 const CACHE_BYTES: usize = 32 << 20;
 /// Encoded bytes that are read from disk at a time.
 const CHUNK_BYTES: u64 = 4 << 20;
+/// While more encoded bytes than this wait for the disk, the log has no room: some seconds of a disk that is slow, and as much
+/// as the router takes of what is to be proposed.
+pub(super) const PENDING_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Metadata {
@@ -73,25 +78,33 @@ impl State {
     }
 }
 
+/// How the disk keeps up.
+#[derive(Clone, Copy, Default)]
+struct Disk {
+    /// Encoded bytes of entries that it was given and has not taken yet.
+    pending_bytes: usize,
+    fails: bool,
+}
+
 /// See the module's head. Clones share the log.
 #[derive(Clone)]
 pub(crate) struct LogStore {
     state: Arc<Mutex<State>>,
     wal: Option<Arc<Wal>>,
-    /// Says that entries have come to disk or gone, and whether the disk fails.
-    fails: watch::Sender<bool>,
+    /// Changes when entries have come to disk or gone.
+    disk: watch::Sender<Disk>,
 }
 
 impl LogStore {
     /// Opens or creates the log.
     pub(super) async fn open(durability: Durability) -> Result<Self, ConsensusError> {
         let Durability::Disk { directory, limits } = durability else {
-            return Ok(LogStore { state: Arc::default(), wal: None, fails: watch::Sender::new(false) });
+            return Ok(LogStore { state: Arc::default(), wal: None, disk: watch::Sender::default() });
         };
         #[cfg(not(test))]
         let open = Wal::open;
         #[cfg(test)]
-        let open = if turmoil::in_simulation() { Wal::open_simulated } else { Wal::open };
+        let open = if simulated::is_used() { Wal::open_simulated } else { Wal::open };
         let opened = tokio::task::spawn_blocking(move || open(&directory, limits)).await;
         let (wal, recovered) = opened.map_err(|_| WalError::Closed("shutting down".into()))??;
         let metadata = match recovered.metadata {
@@ -119,23 +132,30 @@ impl LogStore {
             None => {}
         }
         let (state, wal) = (Arc::new(Mutex::new(state)), Some(Arc::new(wal)));
-        Ok(LogStore { state, wal, fails: watch::Sender::new(false) })
+        Ok(LogStore { state, wal, disk: watch::Sender::default() })
     }
 
     /// Waits until an entry is on disk, or is not in the log any more.
     async fn on_disk(&self, index: u64) -> io::Result<()> {
-        let mut changes = self.fails.subscribe();
+        let mut disk = self.disk.subscribe();
         let is_pending = || {
             let state = self.state.lock();
             index >= state.flushed && state.last.is_some_and(|last| last.index >= index)
         };
         while self.wal.is_some() && is_pending() {
-            if *changes.borrow_and_update() {
+            if disk.borrow_and_update().fails {
                 return Err(io::Error::other("the log cannot be written"));
             }
-            changes.changed().await.map_err(io::Error::other)?;
+            disk.changed().await.map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    /// Waits until not much waits for the disk, or it fails.
+    pub(super) async fn room(&self) {
+        let mut disk = self.disk.subscribe();
+        // There is always somebody who says how it keeps up: this.
+        let _ = disk.wait_for(|disk| disk.fails || disk.pending_bytes <= PENDING_BYTES).await;
     }
 
     /// Entries from the beginning of a range, as far as they exist: about `bytes` of them if they are on disk.
@@ -192,10 +212,22 @@ impl LogStore {
 
     /// See [`Wal::abandon`].
     pub(super) fn abandon(&self) {
-        self.fails.send_replace(true);
+        self.disk.send_modify(|disk| disk.fails = true);
         if let Some(wal) = &self.wal {
             wal.abandon();
         }
+    }
+
+    /// See [`Wal::hang`].
+    #[cfg(test)]
+    pub(super) fn hang(&self, hangs: bool) {
+        self.wal.as_ref().expect("there is a disk").hang(hangs);
+    }
+
+    /// Encoded bytes that wait for the disk.
+    #[cfg(test)]
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.disk.borrow().pending_bytes
     }
 
     /// Waits until the directory is free again.
@@ -320,14 +352,19 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             self.state.lock().push(entry, encoded.len());
         }
         let end = records.last().map_or(0, |(index, _)| index + 1);
-        let (state, fails) = (self.state.clone(), self.fails.clone());
+        let bytes: usize = records.iter().map(|(_, record)| record.len()).sum();
+        self.disk.send_modify(|disk| disk.pending_bytes += bytes);
+        let (state, disk) = (self.state.clone(), self.disk.clone());
         wal.append(records, move |result| {
             if result.is_ok() {
                 let mut state = state.lock();
                 state.flushed = state.flushed.max(end);
                 state.evict();
             }
-            fails.send_replace(result.is_err());
+            disk.send_modify(|disk| {
+                disk.pending_bytes -= bytes;
+                disk.fails |= result.is_err();
+            });
             callback.io_completed(result.map_err(io::Error::from));
         });
         Ok(())
@@ -348,7 +385,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
         state.flushed = state.flushed.min(from);
         state.last = last_log_id;
-        self.fails.send_modify(|_| ());
+        self.disk.send_modify(|_| ());
         Ok(())
     }
 

@@ -26,7 +26,10 @@ use openraft::{
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, ForwardReason, RaftError},
 };
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 
 use crate::{
     config::Config as RingConfig,
@@ -232,13 +235,16 @@ impl Consensus {
         &self.first
     }
 
-    /// Proposes a batch and waits until this router has learned it.
+    /// Proposes a batch and waits until this router has learned it, and before that until its log has room.
     pub(crate) fn propose(
         &self,
         batch: Batch,
     ) -> impl Future<Output = Result<(), ProposeError>> + Send + use<> {
-        let raft = self.raft.clone();
-        async move { propose(&raft, batch).await }
+        let (raft, log) = (self.raft.clone(), self.log.clone());
+        async move {
+            wait_for_room(&raft, &log).await?;
+            propose(&raft, batch).await
+        }
     }
 
     /// When a quorum is known to have followed this router for the last time in a term, if it still leads in that: until then
@@ -303,11 +309,40 @@ impl Consensus {
 /// A leader whose quorum has not answered for a while, or that hands over, takes nothing; a batch is offered again after
 /// this time, as long as it leads.
 const OFFERED_AGAIN: Duration = Duration::from_millis(50);
+/// A leader whose disk does not keep up for this long lets another router lead.
+const KEEPS_UP: Duration = Duration::from_secs(5);
 
 /// Whether it is the only one that votes, as far as its log tells.
 async fn is_alone(raft: &RouterRaft, id: u64) -> bool {
     let alone = raft.with_raft_state(move |state| state.membership_state.effective().voter_ids().eq([id]));
     alone.await.unwrap_or(false)
+}
+
+/// Waits until the log has room. What the others have on disk is agreed on, whether this router's disk has taken it or not:
+/// without this, it would wait for the disk in memory, more and more. As the others' disks do keep up, one of them leads
+/// better, and if the disk hangs, nothing would be ordered any more.
+async fn wait_for_room(raft: &RouterRaft, log: &LogStore) -> Result<(), ProposeError> {
+    if timeout(KEEPS_UP, log.room()).await.is_ok() {
+        return Ok(());
+    }
+    tracing::warn!("the disk of the lead router's log does not keep up");
+    if hand_over(raft).await {
+        return Err(ProposeError::NotLeader);
+    }
+    log.room().await;
+    Ok(())
+}
+
+/// Asks the voter that has most of the log to lead. From then on this router proposes nothing and sends no heartbeats, so
+/// that another one leads soon even if that one cannot. False if there is none.
+async fn hand_over(raft: &RouterRaft) -> bool {
+    let metrics = raft.metrics().borrow_watched().clone();
+    let others = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id);
+    let matched = |voter: &u64| metrics.replication.as_ref().and_then(|matched| matched.get(voter)?.as_ref());
+    match others.max_by_key(matched) {
+        Some(to) => raft.trigger().transfer_leader(to).await.is_ok(),
+        None => false,
+    }
 }
 
 async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
@@ -444,5 +479,92 @@ impl MSeqReader {
             }
         }
         Ok(learned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{
+        message::Body,
+        router::{mseq::Command, testing::write},
+        wal::simulated::Used,
+    };
+
+    const BATCH: usize = 4 << 20;
+
+    fn batch(sequence: u64) -> Batch {
+        let mut message = write(ProcessId::client(1), 1, sequence, carousel_engine::position::KeyRange::FULL);
+        if let Body::Data(data) = &mut message.body {
+            let carried = postcard::to_stdvec(&(true, vec![0_u8; BATCH])).expect("bytes");
+            data.operation = postcard::from_bytes(&carried).expect("an operation that nobody opens");
+        }
+        Batch(vec![Command::Message(Arc::new(message))])
+    }
+
+    /// Who a router says leads: itself, or another.
+    type Leads = watch::Receiver<Option<ProcessId>>;
+
+    /// A router whose events are heard.
+    async fn start(id: ProcessId, directory: &std::path::Path, network: &Network) -> (Consensus, Leads) {
+        let members = (1..=3).map(ProcessId::router).collect();
+        let directory = directory.join(id.to_string());
+        let durability = Durability::Disk { directory, limits: Default::default() };
+        let (config, timing) = (RingConfig::evenly(1, 1).expect("a ring"), Timing::default());
+        let (events, mut heard) = mpsc::channel(16);
+        let router = Consensus::start(id, &members, config, durability, &timing, network, events);
+        let router = router.await.expect("starts");
+        let (leads, leader) = watch::channel(None);
+        tokio::spawn(async move {
+            while let Some(event) = heard.recv().await {
+                match event {
+                    Event::Leader(_) => drop(leads.send_replace(Some(id))),
+                    Event::Follower(leader) => drop(leads.send_replace(leader)),
+                    Event::Failed(reason) => panic!("{reason}"),
+                    Event::Learned { .. } | Event::Installed(_) => {}
+                }
+            }
+        });
+        (router, leader)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_whose_disk_hangs_takes_little_more_and_hands_over() {
+        let _simulated = Used::new();
+        let directory = tempfile::tempdir().expect("a directory");
+        let network = Network::new();
+        let mut routers = Vec::new();
+        for id in (1..=3).map(ProcessId::router) {
+            routers.push(start(id, directory.path(), &network).await);
+        }
+        // Each hears of the leader; that one begins to lead when it has learned what was before.
+        let mut hears = routers[0].1.clone();
+        let first = hears.wait_for(Option::is_some).await.expect("it runs").expect("a leader");
+        let leader = routers.swap_remove((first.number - 1) as usize);
+        let (leader, mut hears) = leader;
+        hears.wait_for(|leads| *leads == Some(first)).await.expect("it runs");
+
+        leader.log.hang(true);
+        let mut taken = 0;
+        let refused = loop {
+            match leader.propose(batch(taken)).await {
+                Ok(()) => taken += 1,
+                Err(error) => break error,
+            }
+            assert!(leader.log.pending_bytes() < log_store::PENDING_BYTES + 2 * BATCH);
+        };
+        assert!(matches!(refused, ProposeError::NotLeader), "{refused}");
+        assert!(leader.log.pending_bytes() > log_store::PENDING_BYTES, "it took what there was room for");
+        let is_another = |leads: &Option<ProcessId>| leads.is_some_and(|leads| leads != first);
+        let (other, hears_other) = &mut routers[0];
+        let second = hears_other.wait_for(is_another).await.expect("it runs").expect("a leader");
+        leader.log.hang(false);
+        hears.wait_for(|leads| *leads == Some(second)).await.expect("it runs");
+        leader.log.room().await;
+        assert!(leader.log.pending_bytes() <= log_store::PENDING_BYTES);
+        let other = if second.number == number(other.id) { &*other } else { &routers[1].0 };
+        other.propose(batch(taken)).await.expect("it leads, and its disk keeps up");
     }
 }

@@ -104,10 +104,13 @@ enum Job {
 /// A router's log.
 pub(crate) struct Wal {
     segments: Arc<RwLock<Segments>>,
-    // Unbounded, but bounded by what Raft keeps in flight.
+    // Unbounded, but what comes is bounded: a leader waits before it proposes more (`raft::Consensus::propose`), and does not
+    // have more on the way to a follower than that has room for (`raft::network`).
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     abandoned: Arc<AtomicBool>,
+    #[cfg(test)]
+    hangs: Arc<AtomicBool>,
 }
 
 /// What was found when a log was opened.
@@ -161,10 +164,26 @@ impl Wal {
         let segments = Arc::new(RwLock::new(segments));
         let (jobs, queue) = mpsc::channel();
         let abandoned = Arc::new(AtomicBool::new(false));
-        let writer =
-            Writer { segments: segments.clone(), metadata_path, abandoned: abandoned.clone(), failed: None };
+        #[cfg(test)]
+        let hangs: Arc<AtomicBool> = Arc::default();
+        let writer = Writer {
+            segments: segments.clone(),
+            metadata_path,
+            abandoned: abandoned.clone(),
+            failed: None,
+            #[cfg(test)]
+            hangs: hangs.clone(),
+        };
         let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(start(writer, queue, lock)?));
-        Ok((Wal { segments, jobs, thread, abandoned }, recovered))
+        let wal = Wal {
+            segments,
+            jobs,
+            thread,
+            abandoned,
+            #[cfg(test)]
+            hangs,
+        };
+        Ok((wal, recovered))
     }
 
     fn submit(&self, job: Job) {
@@ -226,6 +245,12 @@ impl Wal {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
+    /// Nothing that a simulated log is asked to write is written until it hangs no more.
+    #[cfg(test)]
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.hangs.store(hangs, Ordering::SeqCst);
+    }
+
     /// Waits until the log's thread has ended and the directory is free again. Blocking.
     pub(crate) fn close(&self) {
         self.jobs.lock().take();
@@ -256,6 +281,8 @@ struct Writer {
     metadata_path: PathBuf,
     abandoned: Arc<AtomicBool>,
     failed: Option<Arc<str>>,
+    #[cfg(test)]
+    hangs: Arc<AtomicBool>,
 }
 
 impl Writer {
