@@ -409,6 +409,13 @@ impl Role {
                 "--number {number}: {id} is not in the cluster's description{hint}"
             )));
         }
+        if let Some(address) = &address
+            && resolve_bind(address)?.ip().is_unspecified()
+        {
+            return Err(Failure::setup(format!(
+                "--bind {address}: others cannot reach {id} there; say by which of this machine's addresses they can"
+            )));
+        }
         let listen = layers.bind.or(own_address).map(|address| resolve_bind(&address)).transpose()?;
         if layers.threads == Some(0) {
             return Err(Failure::setup("--threads must be at least 1"));
@@ -536,7 +543,10 @@ async fn wait_to_be_added(
         let own = match (number, bind) {
             (Some(number), _) => routers.entry(number),
             (None, Some(bind)) => routers.entries().iter().find(|entry| entry.address == bind),
-            (None, None) => return Ok((description, 1)),
+            (None, None) => {
+                let reason = "which router is this? Say --number, or --bind HOST:PORT, where others reach it";
+                return Err(Failure::setup(reason));
+            }
         };
         if let Some(number) = own.map(|entry| entry.number) {
             return Ok((description, number));

@@ -97,6 +97,7 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
             text(process),
             text(state),
             Value::Bool(config.is_busy(process)),
+            heard.map_or(Value::Null, |heard| Value::Bool(heard.lags)),
             known(heard.map(|heard| heard.incarnation)),
             known(heard.map(|heard| heard.used)),
             known(heard.and_then(|heard| heard.limit)),

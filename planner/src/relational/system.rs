@@ -72,6 +72,7 @@ impl SystemView {
                 ("storage", Type::Text),
                 ("state", Type::Text),
                 ("busy", Type::Bool),
+                ("lags", Type::Bool),
                 ("incarnation", Type::Int8),
                 ("memory_bytes", Type::Int8),
                 ("memory_limit_bytes", Type::Int8),
