@@ -197,7 +197,9 @@ impl Core {
         let chunk = Chunk { number: session.next, table, rows, checksum, last };
         session.next += 1;
         let attempt = session.attempt;
-        session.sent.push_back(Sent { chunk: chunk.clone(), is_lost: false });
+        // What comes behind a lost one is not taken.
+        let is_lost = session.sent.back().is_some_and(|last| last.is_lost);
+        session.sent.push_back(Sent { chunk: chunk.clone(), is_lost });
         if session.sent.len() > KEPT {
             session.sent.pop_front();
         }
