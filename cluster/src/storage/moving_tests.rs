@@ -265,6 +265,9 @@ impl World {
                             let last = if chunk.last.is_some() { ", the last" } else { "" };
                             Some(format!("{id} -> {to} chunk {}{last} of {}", chunk.number, part.range))
                         }
+                        Wire::RowsFollow { part, .. } => {
+                            Some(format!("{id} -> {to} says that rows of {} follow", part.range))
+                        }
                         Wire::RowsRefused { part, .. } => {
                             Some(format!("{id} -> {to} refuses {}", part.range))
                         }
@@ -487,6 +490,50 @@ fn an_expansion_moves_rows_while_messages_go_on() {
     world.check_rows(400);
     world.compare_replicas();
     insta::assert_snapshot!(world.trace);
+}
+
+/// Links may be slow: what is on its way would be held up by a second one.
+#[test]
+fn rows_are_sent_again_only_when_they_may_have_been_lost() {
+    let mut world = World::with_rows(2, 1);
+    world.join(3);
+    world.settle();
+    let receiver = ProcessId::storage(3);
+    world.cut = Some(receiver);
+    let identifier = world.middle(1);
+    world.change(Change::Expand { process: receiver, identifier });
+    world.settle();
+    let sender = world.mseq.config().migrations().values().flat_map(|migration| &migration.transfers);
+    let sender = sender.map(|transfer| transfer.senders[0]).next().expect("rows move");
+    let (part, _) = world.processes[&receiver].core.receiving().next().expect("they have not come");
+    // What is sent when it asks.
+    let asked = |world: &mut World, attempt, chunks| -> Vec<&str> {
+        world.trace.clear();
+        let asked = migration::Event::Asked { from: receiver, part, attempt, chunks };
+        world.handle(sender, Event::Moving(asked));
+        world.settle();
+        let sent = |line: &str| match line {
+            _ if line.contains("follow") => Some("follows"),
+            _ if line.contains("refuses") => Some("refused"),
+            _ if line.contains("last of") => Some("last"),
+            _ => line.contains("chunk").then_some("chunk"),
+        };
+        let from_sender = format!("{sender} ->");
+        world.trace.lines().filter(|line| line.starts_with(&from_sender)).filter_map(sent).collect()
+    };
+    let begun = 1 << 33;
+    let all = asked(&mut world, begun, 0..4);
+    assert!(all.len() > 1 && all.last() == Some(&"last"), "{all:?}");
+    assert_eq!(asked(&mut world, begun, 0..4), ["follows"]);
+    world.handle(sender, Event::SentRowsLost(ProcessId::storage(2)));
+    assert_eq!(asked(&mut world, begun, 0..4), ["follows"]);
+    world.handle(sender, Event::SentRowsLost(receiver));
+    assert_eq!(asked(&mut world, begun, 1..5), [&["follows"], &all[1..]].concat());
+    assert_eq!(asked(&mut world, begun, 0..4), [&["follows"], &all[..1]].concat());
+    // An earlier question comes late, and what is asked anew is all that there is.
+    assert!(asked(&mut world, begun - 1, 0..4).is_empty());
+    assert_eq!(asked(&mut world, begun + 1, 0..4), all);
+    assert_eq!(asked(&mut world, begun + 2, 2..6), ["refused"]);
 }
 
 /// Who has received begins with the checkpoint it had, comes to the keyspace message and has the rest on its own disk, though
