@@ -38,6 +38,18 @@ pub(crate) enum Domain {
     },
 }
 
+impl Domain {
+    /// Logical size in bytes.
+    fn size(&self) -> usize {
+        match self {
+            Domain::Linear { .. } => 16,
+            Domain::Ints(values) => values.len() * 8,
+            Domain::Wides(values) => values.len() * 16,
+            Domain::Bytes { offsets, bytes } => offsets.size() + bytes.len(),
+        }
+    }
+}
+
 /// Cells for which memory is fetched ahead of the one that is read.
 const AHEAD: usize = 8;
 
@@ -431,82 +443,117 @@ impl EncodedColumn {
         self.nulls.as_ref().map(|nulls| nulls.gather(picked)).filter(|nulls| nulls.count() > 0)
     }
 
-    /// Some of its rows as a column of their own that travels: its dictionary has only what they need, or is this column's. What
-    /// only speeds it up is left out.
-    pub(super) fn part(&self, picked: &Picked) -> EncodedColumn {
+    /// Some of its rows as a column of their own that travels: it has only values that they need, or the dictionary of this column.
+    /// What only speeds it up is left out.
+    pub(super) fn part(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
+        /// Bytes of a filter for each row up to which it travels along. It may say yes to what only other rows have; and rows
+        /// that are so few of a segment are added to others where they arrive.
+        const FILTER_BYTES: usize = 8;
+        let rows = picked.rows.len();
         let nulls = self.nulls_of(picked);
-        let (codes, domain, sorted) = self.needed(picked);
+        let (codes, domain, sorted, extra) = self.needed(ty, picked, nulls.as_ref());
+        // Where no row has a value, there is none that a NULL's code could stand for.
+        let all_null = self.all_null || rows > 0 && sorted + extra.len as u64 == 0;
         EncodedColumn {
             codes,
             domain,
             sorted,
-            extra: self.extra.clone(),
+            extra,
             max_code: 0,
-            made_of: picked.rows.len(),
+            made_of: rows,
             frequency: Frequency::default(),
-            // It may say yes to what only other rows have.
-            filter: self.filter.clone(),
+            filter: self.filter.clone().filter(|filter| filter.size() <= rows * FILTER_BYTES),
             table: None,
             by_code: ByCode::default(),
-            nulls,
-            all_null: self.all_null,
+            nulls: nulls.filter(|_| !all_null),
+            all_null,
         }
     }
 
     /// Some of its rows as a column of their own, which has nothing in common with this one.
-    pub(super) fn extract(&self, picked: &Picked) -> EncodedColumn {
-        let mut part = self.part(picked);
+    pub(super) fn extract(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
+        let mut part = self.part(ty, picked);
         if Arc::ptr_eq(&part.domain, &self.domain) {
             part.domain = Arc::new(Domain::clone(&self.domain));
         }
-        part.filter = part.filter.as_deref().cloned().map(Arc::new);
+        part.filter = self.filter.as_deref().cloned().map(Arc::new);
         part.derive(picked.rows.len());
         part.by_code = self.by_code.anew();
         part
     }
 
-    /// The codes of some rows, and the domain that they need.
-    fn needed(&self, picked: &Picked) -> (Codes, Arc<Domain>, u64) {
-        let rows = picked.rows;
-        let entries = self.sorted as usize;
-        let is_line = matches!(*self.domain, Domain::Linear { .. });
-        if is_line || self.all_null || entries * 4 <= rows.len() || rows.len() == self.made_of {
-            return (self.codes.gather(picked), self.domain.clone(), self.sorted);
+    /// Whether some rows need so much of the domain that to look for the rest of it is not worth while.
+    fn needs_whole_domain(&self, picked: &Picked) -> bool {
+        /// Bytes a row of a domain that is small.
+        const SMALL: usize = 8;
+        let (rows, entries) = (picked.rows, self.sorted as usize);
+        let is_small = || self.domain.size() <= rows.len() * SMALL;
+        matches!(*self.domain, Domain::Linear { .. })
+            || self.all_null
+            || rows.len() == self.made_of && picked.end() == self.made_of
+            // A few of its strings may take most of it.
+            || entries * 4 <= rows.len() && (is_small() || self.bytes_used(rows) * 2 >= self.bytes_held())
+    }
+
+    /// The codes of some rows, which of them are NULL, and what they stand for: the domain that is needed, how many codes it
+    /// has, and the values of those from there on.
+    fn needed(
+        &self,
+        ty: &Type,
+        picked: &Picked,
+        nulls: Option<&Bits>,
+    ) -> (Codes, Arc<Domain>, u64, PlainColumn) {
+        let is_whole = self.needs_whole_domain(picked);
+        if is_whole {
+            let codes = self.codes.gather(picked);
+            if self.extra.len == 0 || codes.largest() < self.sorted {
+                return (codes, self.domain.clone(), self.sorted, PlainColumn::new(ty));
+            }
         }
-        let mut codes = self.codes.widened(rows);
-        let mut place = vec![0u32; entries + 1];
-        // A NULL has the first code, which may so be kept in vain.
-        for code in &codes {
-            place[(*code as usize).min(entries)] = 1;
+        // Codes below this stay; of the others, those that are used follow them without a gap.
+        let first = if is_whole { self.sorted } else { 0 };
+        let end = self.sorted + self.extra.len as u64;
+        let others = (end - first).max(1) as usize;
+        let mut codes = self.codes.widened(picked.rows);
+        let mut used = Bits::zeros(others);
+        // A NULL needs nothing: its code is the first one, whatever that stands for.
+        let is_null = |row: usize| nulls.is_some_and(|nulls| nulls.get(row));
+        for (row, code) in codes.iter().enumerate() {
+            if *code >= first && (*code > 0 || !is_null(row)) {
+                used.set((*code - first) as usize);
+            }
         }
-        let used: Vec<u32> = (0..entries as u32).filter(|code| place[*code as usize] == 1).collect();
-        let mut before = 0;
-        for place in &mut place {
-            (*place, before) = (before, before + *place);
+        let used: Vec<u32> = used.iter().collect();
+        let mut place = vec![0u32; others];
+        used.iter().zip(0..).for_each(|(old, new)| place[*old as usize] = new);
+        for code in codes.iter_mut().filter(|code| **code >= first) {
+            *code = first + u64::from(place[(*code - first) as usize]);
         }
-        let sorted = used.len() as u64;
-        let max = sorted + self.extra.len as u64;
-        for code in &mut codes {
-            *code = match *code < self.sorted {
-                true => u64::from(place[*code as usize]),
-                false => *code - self.sorted + sorted,
-            };
-        }
-        let domain = match &*self.domain {
+        let of_domain = (self.sorted - first) as usize;
+        let (of_domain, extra) = used.split_at(used.partition_point(|old| (*old as usize) < of_domain));
+        let max = (first + used.len() as u64).saturating_sub(1);
+        let domain = if is_whole { self.domain.clone() } else { Arc::new(self.domain_of(of_domain)) };
+        let extra =
+            self.extra.some(extra.iter().map(|old| (first + u64::from(*old) - self.sorted) as usize), ty);
+        (Codes::narrow(&codes, max), domain, first + of_domain.len() as u64, extra)
+    }
+
+    /// A domain of some of its entries.
+    fn domain_of(&self, codes: &[u32]) -> Domain {
+        match &*self.domain {
             Domain::Linear { base, scale } => Domain::Linear { base: *base, scale: *scale },
-            Domain::Ints(values) => Domain::Ints(used.iter().map(|code| values[*code as usize]).collect()),
-            Domain::Wides(values) => Domain::Wides(used.iter().map(|code| values[*code as usize]).collect()),
+            Domain::Ints(values) => Domain::Ints(codes.iter().map(|code| values[*code as usize]).collect()),
+            Domain::Wides(values) => Domain::Wides(codes.iter().map(|code| values[*code as usize]).collect()),
             Domain::Bytes { .. } => {
-                let mut offsets = Offsets::with_capacity(used.len());
+                let mut offsets = Offsets::with_capacity(codes.len());
                 let mut bytes = Vec::new();
-                for code in &used {
+                for code in codes {
                     bytes.extend_from_slice(self.bytes_of(u64::from(*code)));
                     offsets.push(bytes.len());
                 }
                 Domain::Bytes { offsets, bytes }
             }
-        };
-        (Codes::narrow(&codes, max), Arc::new(domain), sorted)
+        }
     }
 
     /// Computes what follows from the codes and what they stand for.
@@ -574,14 +621,8 @@ impl EncodedColumn {
 
     /// Logical size in bytes; of what it has in common with others, its share.
     pub(crate) fn size(&self) -> usize {
-        let domain = match &*self.domain {
-            Domain::Linear { .. } => 16,
-            Domain::Ints(values) => values.len() * 8,
-            Domain::Wides(values) => values.len() * 16,
-            Domain::Bytes { offsets, bytes } => offsets.size() + bytes.len(),
-        };
         self.codes.size()
-            + domain / Arc::strong_count(&self.domain)
+            + self.domain.size() / Arc::strong_count(&self.domain)
             + self.extra.size()
             + self.nulls.as_ref().map_or(0, Bits::size)
             + self.by_code.size()
@@ -594,5 +635,143 @@ impl EncodedColumn {
     /// [`SqlError::batch_full`](crate::SqlError::batch_full) when they are several and too large for one.
     pub(crate) fn entries(&self, ty: &Type, codes: Range<usize>) -> Result<ArrayRef> {
         build(ty, &Entries { column: self, codes: codes.start as u64..codes.end as u64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        array::{arrow_cell_to_value, values_to_array},
+        bits::Ranks,
+        column::{SegmentColumn, Take},
+        numeric::Numeric,
+        value::Value,
+    };
+
+    /// Values far enough from each other that whole numbers make a dictionary where they are few; the longest strings come first.
+    fn value(ty: &Type, number: Option<i64>) -> Value {
+        let Some(number) = number else { return Value::Null };
+        match ty {
+            Type::Int4 => Value::Int4(number as i32),
+            Type::Int8 => Value::Int8(number * number * 1_000_003),
+            Type::Numeric(_) => Value::Numeric(Numeric::new(number * number * 1_000_003, 0)),
+            _ => Value::text(format!("{:02}", 99 - number).repeat(number as usize + 1)),
+        }
+    }
+
+    /// Encoded values, and some that came later, as far as the column has taken them.
+    fn column_of(ty: &Type, first: &[Value], later: &[Value]) -> SegmentColumn {
+        let append = |column: &mut SegmentColumn, values: &[Value]| {
+            let array = values_to_array(values, ty).expect("values of the type");
+            column.delta.append(array.as_ref(), ty, Take::All(values.len()));
+        };
+        let mut column = SegmentColumn::new(ty);
+        append(&mut column, first);
+        column.encode(ty, &(0..first.len() as u32).collect::<Vec<u32>>());
+        append(&mut column, later);
+        column.absorb_known(ty);
+        column
+    }
+
+    /// The cells of an encoded column.
+    fn cells(ty: &Type, column: EncodedColumn, rows: usize) -> Vec<Value> {
+        let column = SegmentColumn::of(column, rows, ty);
+        let array =
+            column.gather(ty, &(0..rows as u32).collect::<Vec<u32>>()).expect("they fit into a batch");
+        (0..rows).map(|row| arrow_cell_to_value(array.as_ref(), row, ty)).collect()
+    }
+
+    /// What has arrived of a column that travels.
+    fn sent(ty: &Type, part: &EncodedColumn, rows: usize) -> EncodedColumn {
+        let bytes = postcard::to_allocvec(part).expect("a column travels");
+        let arrived: EncodedColumn = postcard::from_bytes(&bytes).expect("it is what was sent");
+        arrived.admit(ty, rows).expect("a column of the type")
+    }
+
+    /// The values beyond the domain are those of some rows, each of them once; so are its strings where they are not few.
+    fn assert_needed(part: &EncodedColumn, values: &[Value]) {
+        let is_beyond = |row: &usize| !part.is_null(*row) && part.codes.get(*row) >= part.sorted;
+        let beyond: BTreeSet<u64> =
+            (0..values.len()).filter(is_beyond).map(|row| part.codes.get(row)).collect();
+        assert_eq!(part.extra.len, beyond.len());
+        let length = |value: &&Value| if let Value::Text(text) = value { text.len() } else { 0 };
+        let distinct: BTreeSet<&Value> = values.iter().collect();
+        let needed: usize = distinct.iter().map(length).sum();
+        assert!(part.bytes_held() <= (needed * 2).max(needed + values.len() * 8));
+    }
+
+    proptest! {
+        /// Of rows with few values or many, with NULLs and values that came after the column was encoded; and of a part again.
+        #[test]
+        fn a_part_has_the_values_of_its_rows_and_no_more_than_it_needs(
+            ty in prop::sample::select(vec![
+                Type::Int4, Type::Int8, Type::Text, Type::Numeric(Some((30, 0))), Type::Numeric(Some((18, 0))),
+            ]),
+            first in prop_oneof![
+                prop::collection::vec(prop::option::weighted(0.8, 0..40i64), 1..80),
+                prop::collection::vec(prop::option::weighted(0.8, 0..5i64), 1..80),
+                prop::collection::vec(prop::option::weighted(0.1, 5..40i64), 1..80),
+            ],
+            later in prop::collection::vec(prop::option::weighted(0.8, 0..70i64), 0..40),
+            picks in prop::collection::vec((any::<bool>(), any::<bool>()), 120),
+            dense in any::<bool>(),
+        ) {
+            let of_type = |numbers: &[Option<i64>]| -> Vec<Value> {
+                numbers.iter().map(|number| value(&ty, *number)).collect()
+            };
+            let (first, later) = (of_type(&first), of_type(&later));
+            let column = column_of(&ty, &first, &later);
+            let values = [first, later].concat();
+            let picked = |rows: usize, pick: fn(&(bool, bool)) -> bool| -> Vec<u32> {
+                (0..rows).filter(|row| dense || pick(&picks[*row])).map(|row| row as u32).collect()
+            };
+            let rows = picked(column.base_rows, |pick| pick.0);
+            prop_assume!(!rows.is_empty());
+            let ranks = Ranks::default();
+            let base = column.base.as_ref().expect("it has been encoded");
+            let expected: Vec<Value> = rows.iter().map(|row| values[*row as usize].clone()).collect();
+            let extract = base.extract(&ty, &Picked::new(&rows, &ranks));
+            assert_needed(&extract, &expected);
+            prop_assert_eq!(cells(&ty, extract, rows.len()), expected.clone());
+            let part = base.part(&ty, &Picked::new(&rows, &ranks));
+            assert_needed(&part, &expected);
+            let arrived = sent(&ty, &part, rows.len());
+
+            let again = picked(rows.len(), |pick| pick.1);
+            let ranks = Ranks::default();
+            let part = arrived.part(&ty, &Picked::new(&again, &ranks));
+            prop_assert_eq!(cells(&ty, arrived, rows.len()), expected.clone());
+            if !again.is_empty() {
+                let expected: Vec<Value> = again.iter().map(|row| expected[*row as usize].clone()).collect();
+                assert_needed(&part, &expected);
+                prop_assert_eq!(cells(&ty, sent(&ty, &part, again.len()), again.len()), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn few_rows_of_many_travel_without_the_filter() {
+        let ty = Type::Int4;
+        let values: Vec<Value> = (0..20_000).map(Value::Int4).collect();
+        let column = column_of(&ty, &values, &[]);
+        let base = column.base.as_ref().expect("it has been encoded");
+        for (rows, has_filter) in [(0..20_000, true), (10_000..10_005, false)] {
+            let rows: Vec<u32> = rows.collect();
+            let ranks = Ranks::default();
+            let picked = Picked::new(&rows, &ranks);
+            let arrived = sent(&ty, &base.part(&ty, &picked), rows.len());
+            assert_eq!(arrived.filter.is_some(), has_filter);
+            assert_eq!(cells(&ty, arrived, rows.len()), values[rows[0] as usize..][..rows.len()]);
+        }
+        let bytes = |rows: &[u32]| {
+            let part = base.part(&ty, &Picked::new(rows, &Ranks::default()));
+            postcard::to_allocvec(&part).expect("a column travels").len()
+        };
+        assert!(bytes(&[7]) < 100, "{} bytes", bytes(&[7]));
     }
 }

@@ -281,7 +281,7 @@ impl SegmentColumn {
         if grown_little && is_part {
             self.absorb(ty);
             if let Some(base) = &self.base {
-                return gathered(base.extract(keep));
+                return gathered(base.extract(ty, keep));
             }
         } else if grown_little && self.unused_bytes(rows) * part <= self.size() {
             self.absorb(ty);
@@ -312,12 +312,12 @@ impl SegmentColumn {
 
     /// Some of its rows as a column of their own, all of them encoded.
     pub(crate) fn extract(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
-        self.base_of(picked).map_or_else(|| self.encoded(ty, picked.rows), |base| base.extract(picked))
+        self.base_of(picked).map_or_else(|| self.encoded(ty, picked.rows), |base| base.extract(ty, picked))
     }
 
     /// As [`extract`](SegmentColumn::extract), for a column that travels.
     pub(crate) fn part(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
-        self.base_of(picked).map_or_else(|| self.encoded(ty, picked.rows), |base| base.part(picked))
+        self.base_of(picked).map_or_else(|| self.encoded(ty, picked.rows), |base| base.part(ty, picked))
     }
 
     /// The encoded part, if all of these rows are in it.
