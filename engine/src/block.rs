@@ -13,7 +13,7 @@ use crate::{
     schema::Column,
 };
 
-/// A block takes about so many bytes at most: it is sent, and kept until it has arrived, as a whole.
+/// A block of more than one row takes about so many bytes at most: it is sent, and kept until it has arrived, as a whole.
 pub(crate) const BLOCK_BYTES: usize = 16 << 20;
 
 /// What a block begins with; its columns follow.

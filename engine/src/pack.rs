@@ -17,7 +17,7 @@ use crate::{
     bits::{Picked, Ranks},
     block::{BLOCK_BYTES, Writing},
     buffers::Buffers,
-    column::EncodedColumn,
+    column::{EncodedColumn, SegmentColumn},
     content_hash::Sums,
     error::Result,
     found::FoundRows,
@@ -231,6 +231,44 @@ fn row_bytes(segment: &Segment) -> usize {
     segment.size() / segment.rows.max(1) + 1
 }
 
+/// How many at the end of some rows of a segment fit into a block, up to a limit: about so many where the rows are as large as
+/// each other.
+fn rows_that_fit(segment: &Segment, rows: &[u32], about: usize, limit: usize) -> usize {
+    let besides: usize = segment.columns.iter().map(SegmentColumn::bytes_besides).sum();
+    let besides = besides / segment.rows.max(1) + 1;
+    let held = |columns: &[&SegmentColumn]| columns.iter().map(|column| column.bytes_held()).sum::<usize>();
+    let is_little = |column: &&SegmentColumn| column.bytes_held() * segment.columns.len() <= BLOCK_BYTES / 8;
+    let (little, much): (Vec<_>, Vec<_>) = segment.columns.iter().partition(is_little);
+    let little = held(&little);
+    if about * besides + little + held(&much) <= BLOCK_BYTES {
+        return about;
+    }
+    // A few rows may have most of the strings. To look at rows one by one would take as long as to copy them, whereas each column
+    // tells in one pass what any number of rows need.
+    let bytes_of = |count: usize| {
+        let last = &rows[rows.len() - count..];
+        count * besides + little + much.iter().map(|column| column.bytes_used(last)).sum::<usize>()
+    };
+    let (mut most, mut bytes) = (about, bytes_of(about));
+    if bytes > BLOCK_BYTES {
+        while bytes > BLOCK_BYTES && most > 1 {
+            let in_proportion = most * BLOCK_BYTES / bytes;
+            most = in_proportion.clamp(most / 2, most - most.div_ceil(8));
+            bytes = bytes_of(most);
+        }
+        return most;
+    }
+    let all = rows.len().min(limit);
+    while bytes <= BLOCK_BYTES / 2 && most < all {
+        let more = all.min(most * 2);
+        bytes = bytes_of(more);
+        if bytes <= BLOCK_BYTES {
+            most = more;
+        }
+    }
+    most
+}
+
 impl Table {
     /// How many at the end of a run of rows that were found make the next block: not too many.
     fn rows_of_block(&self, slot: u32, rows: &[u32]) -> usize {
@@ -238,13 +276,14 @@ impl Table {
         // Rows that were added to a segment since it was encoded go by themselves: all others would have to be encoded again
         // for the sake of a few. To encode these takes long, and whoever receives them adds them to others.
         let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
-        let most = (BLOCK_BYTES / row_bytes(segment)).max(1);
-        let (rows, most) = match rows.len() - encoded {
-            0 => (encoded, most),
-            plain => (plain, most.min(self.options.plain_rows.max(1))),
+        let (rows, limit) = match rows.len() - encoded {
+            0 => (rows, usize::MAX),
+            _ => (&rows[encoded..], self.options.plain_rows.max(1)),
         };
         // As large as each other: a small one would not be a segment of its own.
-        rows.div_ceil(rows.div_ceil(most))
+        let even = |most: usize| rows.len().div_ceil(rows.len().div_ceil(most));
+        let on_average = even(limit.min((BLOCK_BYTES / row_bytes(segment)).max(1)));
+        even(rows_that_fit(segment, rows, on_average, limit))
     }
 
     /// Does some of the work on the blocks of a read that has found all of its rows.
@@ -309,7 +348,8 @@ impl Table {
             return Some(Making::Gathering(gathering));
         }
         let rows = rows.len();
-        let room = (rows + rows / 4) * row_bytes(segment) + segment.columns.len() * COLUMN_BYTES;
+        let room = ((rows + rows / 4) * row_bytes(segment)).min(BLOCK_BYTES + BLOCK_BYTES / 4)
+            + segment.columns.len() * COLUMN_BYTES;
         let place = places[segment.range];
         blocks.found.drop_last(rows);
         // What is in a range of which it does not want to know any more is not sent.

@@ -113,18 +113,41 @@ impl SegmentColumn {
         }
     }
 
-    /// Bytes of strings that none of these rows has, which ascend.
-    pub(crate) fn unused_bytes(&self, rows: &[u32]) -> usize {
+    /// Bytes of all cells besides strings, about: their codes, and an entry of a dictionary for each where few have one in common.
+    pub(crate) fn bytes_besides(&self) -> usize {
+        let entry = match self.delta.data() {
+            PlainData::Int(_) => 8,
+            PlainData::Wide(_) => 16,
+            PlainData::Bytes { .. } => 4,
+        };
+        let of_base = |base: &EncodedColumn| {
+            let is_large = base.dictionary_len().is_some_and(|entries| entries * 4 > self.base_rows);
+            let entries = if is_large { self.base_rows * entry } else { 0 };
+            base.codes.size() + base.nulls.as_ref().map_or(0, Bits::size) + entries
+        };
+        self.base.as_ref().map_or(0, of_base) + self.delta.len * entry
+    }
+
+    /// Bytes of its strings.
+    pub(crate) fn bytes_held(&self) -> usize {
+        self.base.as_ref().map_or(0, EncodedColumn::bytes_held) + self.delta.bytes_held()
+    }
+
+    /// Bytes of the strings that these rows have; what is encoded is there once.
+    pub(crate) fn bytes_used(&self, rows: &[u32]) -> usize {
         let PlainData::Bytes { .. } = self.delta.data() else { return 0 };
-        let encoded = rows.partition_point(|row| (*row as usize) < self.base_rows);
-        let (encoded, plain) = rows.split_at(encoded);
-        let mut used: usize = plain.iter().map(|row| self.bytes(*row as usize).len()).sum();
-        let mut held = self.delta.bytes_held();
-        if let Some(base) = &self.base {
-            used += base.bytes_used(encoded);
-            held += base.bytes_held();
+        let of_base = |rows: &[u32]| self.base.as_ref().map_or(0, |base| base.bytes_used(rows));
+        if self.delta.len == 0 {
+            return of_base(rows);
         }
-        held.saturating_sub(used)
+        let (encoded, plain): (Vec<u32>, Vec<u32>) =
+            rows.iter().partition(|row| (**row as usize) < self.base_rows);
+        of_base(&encoded) + plain.iter().map(|row| self.bytes(*row as usize).len()).sum::<usize>()
+    }
+
+    /// Bytes of strings that none of these rows has.
+    pub(crate) fn unused_bytes(&self, rows: &[u32]) -> usize {
+        self.bytes_held().saturating_sub(self.bytes_used(rows))
     }
 
     /// Whether a row may be NULL.

@@ -5,14 +5,20 @@ use arrow::datatypes::Int32Type;
 use carousel_engine::{
     SqlState, Ts, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
+    block::extent,
     expr::{CompareOp, Expr, Function},
-    operation::{Delete, Effect, OperationKind, Read, ReadOutput, SortKey, Top, Update},
+    install::Rows,
+    numeric::Numeric,
+    operation::{
+        Delete, Effect, Insert, InsertRows, OnConflict, OperationKind, Read, ReadOutput, RowBatch, SortKey,
+        Top, Update,
+    },
     shard::Options,
 };
 
 use crate::{
-    oracle::Row,
-    sharing::{Scan, column},
+    oracle::{Row, batch_of},
+    sharing::{Scan, column, compare_equal},
 };
 
 const ROWS: i32 = 2000;
@@ -202,4 +208,137 @@ fn one_value_may_be_too_long() {
         assert_eq!(scan.outcome_of(refused).map_err(|error| error.code), Err(SqlState::LIMIT_EXCEEDED));
     }
     assert_eq!(integers(&scan, after), vec![4; ROWS as usize]);
+}
+
+/// What a block of several rows takes at most, and something for its codes.
+const BLOCK_BYTES: usize = 17 << 20;
+
+/// The sizes of the blocks of a scan's rows, and how many rows each has. Whoever receives the blocks has all rows.
+fn blocks(scan: &mut Scan) -> Vec<(usize, u64)> {
+    let all = || OperationKind::Read(Read { predicate: vec![], output: ReadOutput::ContentHash });
+    let hash_of = |effects: &[Effect], of: Ts| {
+        let hash = |effect: &Effect| match effect {
+            Effect::ContentHash { ts, hash, .. } if *ts == of => Some(*hash),
+            _ => None,
+        };
+        effects.iter().find_map(hash)
+    };
+    let sent = scan.submit_as(all(), |ordered| (ordered.blocks, ordered.bulk) = (true, true));
+    scan.run();
+    let columns = scan.schema.columns.iter().map(|column| (column.name.as_str(), column.ty.clone()));
+    let mut receiver = Scan::of(&columns.collect::<Vec<_>>(), vec![], Options::default());
+    let mut sizes = Vec::new();
+    for effect in &scan.effects {
+        let Effect::Block { range, block, .. } = effect else { continue };
+        sizes.push((block.len(), extent(block).expect("a block").rows));
+        let (table, range, block) = (scan.schema.id, *range, block.clone());
+        receiver.shard.install(Rows { table, range, until: None, begin: Ts(1), block }).expect("rows");
+    }
+    let received = receiver.submit(all());
+    receiver.run();
+    assert_eq!(hash_of(&receiver.effects, received), hash_of(&scan.effects, sent));
+    assert_eq!(sizes.iter().map(|(_, rows)| rows).sum::<u64>(), scan.shard.rows(scan.schema.id) as u64);
+    sizes
+}
+
+fn assert_fit(blocks: &[(usize, u64)], most: usize) {
+    assert!(blocks.iter().all(|(bytes, rows)| *bytes <= BLOCK_BYTES || *rows == 1), "{blocks:?}");
+    assert!(blocks.len() <= most, "{blocks:?}");
+}
+
+/// Wherever they are, and whether the others have many values or few: a dictionary is no larger than the rows of a block need it.
+#[test]
+fn few_long_rows_make_small_blocks() {
+    const LONG: i32 = 24;
+    const ALL: i32 = 6000;
+    let first = |k: i32| k < LONG;
+    let last = |k: i32| k >= ALL - LONG;
+    let anywhere = |k: i32| k % (ALL / LONG) == 100;
+    let places: [(&dyn Fn(i32) -> bool, usize); 3] = [(&first, 14), (&last, 5), (&anywhere, 6)];
+    for ((is_long, most), few) in places.into_iter().flat_map(|place| [(place, false), (place, true)]) {
+        let row = |k: i32| -> Row {
+            let value = Value::text(format!("{:04}", if few { k % 10 } else { k }));
+            let long = || Value::text(format!("{k:04}").repeat(375_000));
+            let (v, w) = match is_long(k) {
+                true if k % 2 == 0 => (long(), long()),
+                true => (long(), Value::Null),
+                false if k % 3 == 0 => (Value::Null, value),
+                false => (value, Value::Null),
+            };
+            vec![Value::Int4(k), v, w]
+        };
+        let columns = [("k", Type::Int4), ("v", Type::Text), ("w", Type::Text)];
+        let mut scan = Scan::of(&columns, (0..ALL).map(row).collect(), Options::default());
+        let deleted = (0..ALL).filter(|k| is_long(*k)).step_by(5).chain([1000, 1001]);
+        for k in deleted {
+            scan.submit(OperationKind::Delete(Delete {
+                predicate: vec![compare_equal(0, k)],
+                returning: None,
+            }));
+        }
+        scan.run();
+        assert_fit(&blocks(&mut scan), most);
+    }
+}
+
+#[test]
+fn long_rows_that_are_not_encoded_make_small_blocks() {
+    const LONG: i32 = 24;
+    let mut scan = scan();
+    let is_long = Expr::Compare {
+        op: CompareOp::Lt,
+        left: Box::new(column(0)),
+        right: Box::new(Expr::literal(Value::Int4(LONG), Type::Int4)),
+    };
+    for (predicate, times) in [(vec![], 2), (vec![is_long], 375_000)] {
+        scan.submit(OperationKind::Update(Update {
+            predicate,
+            assignments: vec![(1, repeat(times))],
+            returning: None,
+        }));
+    }
+    scan.run();
+    assert_fit(&blocks(&mut scan), 6);
+}
+
+/// A segment has been encoded when long values come to it: those that have none of them do without.
+#[test]
+fn values_that_came_later_go_with_the_rows_that_have_them() {
+    const EARLIER: i32 = 3000;
+    const LATER: i32 = 10;
+    let row = |k: i32| -> Row {
+        let numeric = |number: i32| Value::Numeric(Numeric::new(number, 0));
+        let few = Value::text(format!("{}", k % 5));
+        match k < EARLIER {
+            true if k % 7 == 0 => vec![Value::Int4(k), Value::Null, few, Value::Null, numeric(k)],
+            true => {
+                let long = Value::text(format!("{k:04}").repeat(3000));
+                vec![Value::Int4(k), long, few, Value::Int8(k.into()), Value::Null]
+            }
+            false => {
+                let long = |bytes: usize| Value::text(format!("{k:04}").repeat(bytes / 4));
+                vec![Value::Int4(-k), long(1 << 20), long(1 << 20), Value::Int8((-k).into()), numeric(-k)]
+            }
+        }
+    };
+    let columns = [
+        ("k", Type::Int4),
+        ("v", Type::Text),
+        ("w", Type::Text),
+        ("n", Type::Int8),
+        ("x", Type::Numeric(Some((30, 0)))),
+    ];
+    let options = Options { segment_rows: (EARLIER + LATER) as usize, ..Options::default() };
+    let mut scan = Scan::of(&columns, (0..EARLIER).map(row).collect(), options);
+    // The last row finds the segment full, and has it encoded.
+    for later in [EARLIER..EARLIER + LATER, EARLIER + LATER..EARLIER + LATER + 1] {
+        let rows: Vec<Row> = later.map(row).collect();
+        let rows = batch_of(&scan.schema, &rows);
+        let positions = scan.schema.partitioning.positions(&scan.schema.columns, &rows);
+        let ordinals = (0..rows.num_rows() as u64).collect();
+        let rows = InsertRows::Inline(RowBatch { rows, positions, ordinals });
+        scan.submit(OperationKind::Insert(Insert { rows, on_conflict: OnConflict::Fail, returning: None }));
+    }
+    scan.run();
+    assert_fit(&blocks(&mut scan), 6);
 }
