@@ -755,6 +755,24 @@ mod tests {
     }
 
     #[test]
+    fn numbers_may_be_as_far_apart_as_they_can_be() {
+        let ty = Type::Int8;
+        let numbers = |numbers: &[i64]| numbers.iter().map(|number| Value::Int8(*number)).collect::<Vec<_>>();
+        let (first, later) = (numbers(&[i64::MIN, 0, i64::MAX, -1]), numbers(&[7, i64::MIN + 1, i64::MAX]));
+        for first in [&first[..], &first[..3], &first[..2], &first[1..]] {
+            let column = column_of(&ty, first, &later);
+            let values = [first, &later].concat();
+            let found = column.gather(&ty, &(0..values.len() as u32).collect::<Vec<_>>()).expect("a batch");
+            let found = (0..values.len()).map(|row| arrow_cell_to_value(found.as_ref(), row, &ty));
+            assert_eq!(found.collect::<Vec<_>>(), values);
+            let base = column.base.as_ref().expect("it has been encoded");
+            let rows: Vec<u32> = (0..first.len() as u32).collect();
+            let part = base.part(&ty, &Picked::new(&rows, &Ranks::default()));
+            assert_eq!(cells(&ty, sent(&ty, &part, rows.len()), rows.len()), first);
+        }
+    }
+
+    #[test]
     fn few_rows_of_many_travel_without_the_filter() {
         let ty = Type::Int4;
         let values: Vec<Value> = (0..20_000).map(Value::Int4).collect();
