@@ -116,7 +116,7 @@ const PLANTED: [(Bug, u64); 18] = [
     (Bug::CopyOfThePresent, 50),
     (Bug::ReceivedTooEarly, 1000),
     (Bug::LeaderBeforeItsLog, 20),
-    (Bug::LeaderForgotten, 100),
+    (Bug::LeaderForgotten, 1000),
     (Bug::StagedForAnotherConfig, 20),
     (Bug::LostDirectoryTrusted, 100),
 ];
