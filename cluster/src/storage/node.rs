@@ -644,14 +644,13 @@ impl Node {
                 let payload = wanted.payload.clone();
                 let part = &payload.parts[wanted.part];
                 let key = (payload.id, part.range, wanted.number as u32);
-                let (id, ts, now_ms) = (self.id, wanted.ts, self.now_ms);
+                let (id, ts) = (self.id, wanted.ts);
                 let fetching = self.fetching.entry(key).or_insert_with(|| {
                     let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
                     let patience_ms = *FETCH_PATIENCE_MS.start();
                     Fetching { wanted, candidates, again_ms: 0, patience_ms, adopting: false }
                 });
                 fetching.adopting = false;
-                fetching.again_ms = now_ms + fetching.patience_ms;
                 tracing::warn!(process = %id, %ts, "a staged chunk is missing or damaged and is fetched from a peer");
                 self.ask_holder(key);
             }
@@ -670,16 +669,14 @@ impl Node {
                 let command = PayloadCommand::Adopt { wanted: fetching.wanted.clone(), rows };
                 self.tell_payloads(command);
             }
-            None => {
-                fetching.again_ms = self.now_ms + fetching.patience_ms;
-                self.ask_holder(key);
-            }
+            None => self.ask_holder(key),
         }
     }
 
     /// Asks the next holder of a chunk.
     fn ask_holder(&mut self, key: ChunkKey) {
-        let Some(fetching) = self.fetching.get(&key) else { return };
+        let Some(fetching) = self.fetching.get_mut(&key) else { return };
+        fetching.again_ms = self.now_ms + fetching.patience_ms;
         let (payload, range, chunk) = key;
         match fetching.candidates.first().copied() {
             Some(holder) => self.send(holder, Wire::FetchChunk { payload, range, chunk }),
@@ -704,7 +701,6 @@ impl Node {
             let asked_last = 1.min(fetching.candidates.len());
             fetching.candidates.rotate_left(asked_last);
             fetching.patience_ms = (2 * fetching.patience_ms).min(*FETCH_PATIENCE_MS.end());
-            fetching.again_ms = now_ms + fetching.patience_ms;
             asked.push(*key);
         }
         asked.into_iter().for_each(|key| self.ask_holder(key));
