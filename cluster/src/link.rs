@@ -101,6 +101,11 @@ impl RouterLink {
         self.open && from == self.router()
     }
 
+    /// Whether a router may still answer a subscription.
+    pub fn awaits(&self, from: ProcessId) -> bool {
+        !self.open && !self.asking && from == self.router()
+    }
+
     /// The router that leads, as far as is known here. While a subscription is renewed because there is no news, that is
     /// still the one in use.
     pub fn leader(&self) -> Option<ProcessId> {

@@ -496,7 +496,11 @@ impl Node {
 
     /// A router's log no longer has everything up to `purged`.
     fn refused(&mut self, router: ProcessId, purged: Ts) {
-        if self.joining || self.begins {
+        if self.begins && self.link.awaits(router) {
+            // A later life may have a place, and this one never: it must not wait for one.
+            self.outdated = true;
+            self.stopped = Some("it has been suspected or removed since it joined".into());
+        } else if self.joining || self.begins {
             // It answers what was asked before: who begins anew needs nothing of the log.
         } else if self.announced && !self.core.config().contains(self.id) {
             self.stopped =

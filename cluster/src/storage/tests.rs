@@ -928,20 +928,25 @@ fn a_standby_that_is_refused_says_that_it_begins_without_data() {
         }))
     };
     let subscribes = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { .. }));
-    let refused = || {
+    let begins = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { after: None, .. }));
+    let refused = |from| {
         let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(10) };
-        Input::Received { from: router, wire }
+        Input::Received { from, wire }
     };
-    let outputs = node.handle(refused(), 0);
+    let late = |node: &mut Node, from| {
+        let outputs = node.handle(refused(from), 0);
+        assert!(outputs.is_empty() && node.stopped().is_none(), "a refusal that comes late: {outputs:?}");
+    };
+    let outputs = node.handle(refused(router), 0);
     assert!(outputs.iter().any(joins) && !outputs.iter().any(subscribes), "{outputs:?}");
-    let outputs = node.handle(refused(), 0);
-    assert!(outputs.is_empty() && node.stopped().is_none(), "a refusal that comes late: {outputs:?}");
+    late(&mut node, router);
     let wire = Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(11) };
     let outputs = node.handle(Input::Received { from: router, wire }, 0);
-    let begins = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { after: None, .. }));
     assert!(outputs.iter().any(begins), "{outputs:?}");
-    node.handle(refused(), 0);
-    assert_eq!(node.stopped(), None);
+    late(&mut node, ProcessId::router(2));
+    // What has been ordered since it joined may have removed it.
+    node.handle(refused(router), 0);
+    assert!(node.stopped().is_some() && node.is_outdated(), "it joins again by itself");
 }
 
 #[test]
