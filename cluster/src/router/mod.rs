@@ -289,6 +289,12 @@ impl Router {
                     Some(stop) => End::Stopped(stop),
                     None => End::Stopped(Stop::Gracefully(oneshot::channel().0)),
                 },
+                // Time passes, however much is received: suspicions wait for it.
+                _ = ticks.tick() => Input::Tick(ms(Instant::now())),
+                _ = looks.tick() => match &self.disk {
+                    Some(disk) => Input::Room(disk.has_room()),
+                    None => continue,
+                },
                 event = events.recv() => match event {
                     Some(Event::Learned { mseq, learned }) => {
                         self.meter.learned(&mseq, &learned);
@@ -338,11 +344,6 @@ impl Router {
                     },
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,
-                },
-                _ = ticks.tick() => Input::Tick(ms(Instant::now())),
-                _ = looks.tick() => match &self.disk {
-                    Some(disk) => Input::Room(disk.has_room()),
-                    None => continue,
                 },
             };
             #[cfg(test)]

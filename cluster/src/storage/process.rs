@@ -252,6 +252,11 @@ impl Storage {
             let input = tokio::select! {
                 biased;
                 _ = &mut *stopping => break,
+                // Time passes, however much is received.
+                _ = ticks.tick() => match self.scans.iter().any(ScanThread::has_ended) {
+                    true => Input::Stop("a scan thread has ended".into()),
+                    false => Input::Tick(started.elapsed().as_millis() as u64),
+                },
                 received = receive(&mut inputs.endpoint, self.node.is_full()) => match received {
                     Some((_, Wire::Routers(routers))) => {
                         self.network.learn_routers(&routers);
@@ -265,10 +270,6 @@ impl Storage {
                 Some(event) = inputs.payload_events.recv() => Input::Payload(event),
                 Some(outcome) = inputs.outcomes.recv() => Input::Checkpoint(outcome),
                 Some(process) = inputs.unreachable.recv() => Input::Unreachable(process),
-                _ = ticks.tick() => match self.scans.iter().any(ScanThread::has_ended) {
-                    true => Input::Stop("a scan thread has ended".into()),
-                    false => Input::Tick(started.elapsed().as_millis() as u64),
-                },
             };
             if let Input::Received { wire: Wire::Rows { chunk, .. }, .. } = &input {
                 meter.moved(chunk.rows.len());
