@@ -306,9 +306,11 @@ impl Consensus {
     }
 }
 
-/// A leader whose quorum has not answered for a while, or that hands over, takes nothing; a batch is offered again after
-/// this time, as long as it leads.
-const OFFERED_AGAIN: Duration = Duration::from_millis(50);
+/// A leader whose quorum has not answered yet or for a while, or that hands over, takes nothing; a batch is offered again
+/// after this time and then twice as long each time, as long as it leads.
+const OFFERED_AGAIN: Duration = Duration::from_millis(2);
+/// A batch is offered again at least this often, and what lasts so long is worth a line.
+const OFFERED_AT_LEAST: Duration = Duration::from_millis(64);
 /// A leader whose disk does not keep up for this long lets another router lead.
 const KEEPS_UP: Duration = Duration::from_secs(5);
 
@@ -348,6 +350,7 @@ async fn hand_over(raft: &RouterRaft) -> bool {
 async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
     let term = raft.metrics().borrow_watched().current_term;
     let batch = Arc::new(batch);
+    let mut pause = OFFERED_AGAIN;
     loop {
         match raft.client_write(batch.clone()).await {
             Ok(_) => return Ok(()),
@@ -356,8 +359,11 @@ async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward)))
                 if forward.reason != ForwardReason::NotLeader && leads_in(raft, term) =>
             {
-                tracing::warn!(reason = ?forward.reason, "the lead router cannot order at the moment");
-                tokio::time::sleep(OFFERED_AGAIN).await;
+                if pause >= OFFERED_AT_LEAST {
+                    tracing::warn!(reason = ?forward.reason, "the lead router cannot order at the moment");
+                }
+                tokio::time::sleep(pause).await;
+                pause = OFFERED_AT_LEAST.min(2 * pause);
             }
             Err(RaftError::APIError(
                 ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
