@@ -7,7 +7,7 @@ use std::{
 };
 
 use carousel_engine::Ts;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     message::{Message, MessageId, ProcessId},
@@ -20,6 +20,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_millis(300);
 /// How long it waits before that one when the router is not there.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How often a process that follows asks for a lease, at most.
+const ASKS: Duration = Duration::from_millis(10);
 /// A process that confirms says that it is durable up to so many messages before the last.
 const CONFIRMED_BEHIND: u64 = 20;
 
@@ -155,6 +157,7 @@ pub(super) async fn follow_and_confirm(
     let mut received = Received::new();
     let mut last = after;
     let mut subscribed = false;
+    let mut asked: Option<Instant> = None;
     loop {
         if until.borrow_and_update().is_some_and(|until| last >= until) {
             return Ok(received);
@@ -168,9 +171,12 @@ pub(super) async fn follow_and_confirm(
             }
             subscribed = true;
         }
-        let asked_ms = turmoil::sim_elapsed().unwrap_or_default().as_millis() as u64;
-        // There will be another time.
-        let _ = sender.try_send(router.current(), Wire::AskLease { asked_ms });
+        if asked.is_none_or(|asked| asked.elapsed() >= ASKS) {
+            asked = Some(Instant::now());
+            let asked_ms = turmoil::sim_elapsed().unwrap_or_default().as_millis() as u64;
+            // There will be another time.
+            let _ = sender.try_send(router.current(), Wire::AskLease { asked_ms });
+        }
         let wire = tokio::select! {
             wire = tokio::time::timeout(PATIENCE, endpoint.recv()) => wire,
             _ = until.changed() => continue,
