@@ -190,6 +190,8 @@ impl Shard {
         held.sort_unstable();
         let mut received = recut.received.clone();
         received.sort_unstable();
+        // What came for an earlier place does not count.
+        self.received.retain(|(_, range), _| !received.iter().any(|begins| begins.overlaps(range)));
         let kept = without(&held, &received);
         let mut left = Vec::new();
         for (index, piece) in self.pieces.iter_mut().enumerate() {
