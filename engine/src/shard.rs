@@ -309,7 +309,10 @@ impl Shard {
         }
         let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
         let can_recut = self.recut_is_next() && self.is_quiet();
-        let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && self.precut.is_none();
+        // It waits for staged rows that have not come.
+        let precut_waits = self.filling.is_some() && self.precut.as_ref().is_some_and(|precut| precut.is_due);
+        let is_precut = self.precut.is_none() || precut_waits;
+        let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut;
         let is_idle = is_done && !can_fill && !can_recut;
         if is_idle { Progress::Idle } else { Progress::Busy }
     }
