@@ -50,11 +50,14 @@ pub(super) fn encode_ints(
     (Codes::narrow(&codes, max), Domain::Linear { base: low, scale }, max)
 }
 
-/// The sorted distinct values, if codes into them save memory over plain codes up to `max`, or if there is no code behind that
-/// one: where codes end is told by the first that stands for nothing.
+/// Codes that are free behind those of a line: for values beside it, and for the first that stands for nothing.
+pub(super) const CODES_BEHIND: u64 = 1 << 32;
+
+/// The sorted distinct values, if codes into them save memory over plain codes up to `max`, or if there are too few codes behind
+/// that one for what may come later.
 fn small_dictionary(values: impl Iterator<Item = i64>, rows: usize, max: u64) -> Option<Vec<i64>> {
     let saved_per_row = if max > 0xffff_ffff { 6 } else { 2 };
-    let limit = if max == u64::MAX { rows } else { (rows * saved_per_row / 8).min(0x1_0000) };
+    let limit = if max > u64::MAX - CODES_BEHIND { rows } else { (rows * saved_per_row / 8).min(0x1_0000) };
     let mut distinct: HashMap<i64, ()> = HashMap::new();
     for value in values {
         if distinct.insert(value, ()).is_none() && distinct.len() > limit {

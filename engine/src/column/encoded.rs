@@ -9,6 +9,7 @@ use super::{
     ByCode, Codes, Frequency, Offsets, Physical, PlainColumn,
     arrays::{Entries, build},
     code_table::CodeTable,
+    encode::CODES_BEHIND,
     physical,
     plain::{PlainData, are_values},
 };
@@ -315,7 +316,7 @@ impl EncodedColumn {
                     Codes::U8(_) => 0xff,
                     Codes::U16(_) => 0xffff,
                     Codes::U32(_) => 0xffff_ffff,
-                    Codes::U64(_) => u64::MAX - 1,
+                    Codes::U64(_) => u64::MAX - CODES_BEHIND,
                 };
                 // A line has no end of its own: it may go on as long as no other code is in its way.
                 let code =
@@ -759,9 +760,11 @@ mod tests {
         let ty = Type::Int8;
         let numbers = |numbers: &[i64]| numbers.iter().map(|number| Value::Int8(*number)).collect::<Vec<_>>();
         let (first, later) = (numbers(&[i64::MIN, 0, i64::MAX, -1]), numbers(&[7, i64::MIN + 1, i64::MAX]));
-        for first in [&first[..], &first[..3], &first[..2], &first[1..]] {
-            let column = column_of(&ty, first, &later);
-            let values = [first, &later].concat();
+        let (nearly, beside) = (numbers(&[i64::MIN + 1, i64::MAX, -1]), numbers(&[i64::MIN, i64::MIN + 7]));
+        let all = [(&first[..], &later), (&first[..3], &later), (&first[..2], &later), (&first[1..], &later)];
+        for (first, later) in all.into_iter().chain([(&nearly[..], &beside)]) {
+            let column = column_of(&ty, first, later);
+            let values = [first, later].concat();
             let found = column.gather(&ty, &(0..values.len() as u32).collect::<Vec<_>>()).expect("a batch");
             let found = (0..values.len()).map(|row| arrow_cell_to_value(found.as_ref(), row, &ty));
             assert_eq!(found.collect::<Vec<_>>(), values);
