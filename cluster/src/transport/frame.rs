@@ -93,6 +93,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         FrameReader { frames: FramedRead::with_capacity(reader, codec, 64 << 10), number: 0 }
     }
 
+    /// Bytes of the next frame, and of those behind it, that have come.
+    pub(super) fn buffered(&self) -> usize {
+        self.frames.read_buffer().len()
+    }
+
     /// The next frame. Safe to cancel.
     pub(super) async fn next(&mut self) -> Result<Frame, FrameError> {
         let mut bytes = match futures::StreamExt::next(&mut self.frames).await {

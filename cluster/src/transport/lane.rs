@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-use super::frame::{CONTENT, Content, FrameError, FrameReader, FrameWriter, Kind};
+use super::frame::{CONTENT, Content, Frame, FrameError, FrameReader, FrameWriter, Kind};
 use crate::{
     message::ProcessId,
     metering::LaneMeter,
@@ -260,8 +260,7 @@ impl LaneState {
         let mut last_large = Instant::now();
         let mut untold = 0;
         loop {
-            let silent = |_| End::Protocol(format!("nothing was heard for {} s", SILENCE.as_secs()));
-            let frame = timeout(SILENCE, reading.next()).await.map_err(silent)??;
+            let frame = next_frame(reading).await?;
             self.acknowledge(frame.taken)?;
             if frame.kind == Kind::Alive {
                 if pieces.is_empty() && last_large.elapsed() > KEPT_READY {
@@ -332,6 +331,18 @@ impl LaneState {
     }
 }
 
+/// The next frame, which may come slowly: only when nothing at all is heard for a while, the other side is taken to hang.
+async fn next_frame<R: AsyncRead + Unpin>(reading: &mut FrameReader<R>) -> Result<Frame, End> {
+    loop {
+        let before = reading.buffered();
+        match timeout(SILENCE, reading.next()).await {
+            Ok(frame) => return Ok(frame?),
+            Err(_) if reading.buffered() > before => {}
+            Err(_) => return Err(End::Protocol(format!("nothing was heard for {} s", SILENCE.as_secs()))),
+        }
+    }
+}
+
 fn decode(bytes: &[u8]) -> Result<(Wire, &[u8]), End> {
     postcard::take_from_bytes(bytes).map_err(unreadable)
 }
@@ -343,4 +354,36 @@ fn unreadable(error: postcard::Error) -> End {
 /// Until when a session without a connection on one of its lanes is kept.
 pub(super) fn given_up_at() -> Instant {
     Instant::now() + SILENCE
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+
+    /// A frame of a megabyte takes longer than silence may last where many connections share a slow link.
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_that_comes_slowly_is_not_silence() {
+        let mut sent = Vec::new();
+        let content = Content::new(Kind::Piece, 1, 1, vec![7; CONTENT]);
+        let mut writing = FrameWriter::new(&mut sent);
+        writing.write(&content, 0).await.expect("it is written");
+        writing.flush().await.expect("it is written");
+        let (mut slow, there) = duplex(1 << 10);
+        let link = tokio::spawn(async move {
+            for piece in sent.chunks(CONTENT / 16) {
+                slow.write_all(piece).await.expect("somebody reads");
+                tokio::time::sleep(SILENCE / 2).await;
+            }
+            slow
+        });
+        let mut reading = FrameReader::new(there);
+        let frame = next_frame(&mut reading).await.expect("a frame");
+        assert_eq!(frame.content, content.bytes);
+        let begun = Instant::now();
+        let hangs = next_frame(&mut reading).await;
+        assert!(matches!(hangs, Err(End::Protocol(_))) && begun.elapsed() < 2 * SILENCE);
+        drop(link.await);
+    }
 }
