@@ -75,6 +75,8 @@ impl Wire {
             | Wire::AskAnswers(_)
             | Wire::AskLease { .. }
             | Wire::Lease { .. }
+            // Nothing of a session comes before it, and whoever takes no data now may be waiting for what has been lost.
+            | Wire::Lost
             // A process whose data lane is held up by rows that it lacks must be able to get them.
             | Wire::FetchChunk { .. }
             | Wire::StagedRows { .. }
@@ -103,7 +105,6 @@ impl Wire {
             | Wire::Answers(_)
             | Wire::NoAnswers(_)
             | Wire::Restarted { .. }
-            | Wire::Lost
             | Wire::ReadsMissed
             | Wire::Stage(_)
             | Wire::Abandon(_)
