@@ -278,6 +278,7 @@ pub(crate) struct Core {
     by_submission: HashMap<u64, u64>,
     /// Submissions that have ended, by sequence number, until they are ordered.
     ended: HashMap<u64, u64>,
+    /// Processes that could not be reached and have not been heard since.
     absent: BTreeSet<ProcessId>,
     incarnations: HashMap<ProcessId, Incarnation>,
     /// Processes that this client has heard of first by a life's heartbeat: an earlier life may owe it something.
@@ -532,9 +533,23 @@ impl Core {
         }
     }
 
+    /// Whether a storage process tells of a life of which this client has not heard.
+    pub(crate) fn is_new_life(&self, process: ProcessId, wire: &Wire) -> bool {
+        match wire {
+            Wire::Memory { incarnation, .. } | Wire::Restarted { incarnation, .. } => {
+                self.incarnations.get(&process).is_none_or(|known| known < incarnation)
+            }
+            _ => false,
+        }
+    }
+
     fn received(&mut self, from: ProcessId, wire: Wire) {
         let own = self.options.incarnation;
-        self.absent.remove(&from);
+        if self.absent.remove(&from) {
+            // Who begins another life is asked again for that.
+            let is_same = !self.is_new_life(from, &wire);
+            self.ask_absent_again(is_same.then_some(from));
+        }
         match wire {
             Wire::Ordered { .. }
             | Wire::Resend { .. }
@@ -1074,10 +1089,11 @@ impl Core {
         if self.watches() {
             probed.extend(self.config.storage_processes().chain(self.config.standbys()));
         }
-        // Who is absent may be back.
+        // Who is absent may be back, or be gone for good.
+        let config = self.config.clone();
+        self.absent.retain(|process| config.contains(*process));
         probed.extend(&self.absent);
         probed.extend(self.config.storage_processes().filter(|process| !self.heard.contains_key(process)));
-        self.absent.clear();
         self.effects.extend(probed.into_iter().map(|process| Effect::Send(process, Wire::Hello)));
     }
 

@@ -122,6 +122,13 @@ impl Core {
         }
     }
 
+    /// A process that was absent is there again: what `back` has been sent meanwhile it may have answered in vain, and what
+    /// others owe who are absent it may answer.
+    pub(super) fn ask_absent_again(&mut self, back: Option<ProcessId>) {
+        let absent: Vec<ProcessId> = back.into_iter().chain(self.absent.iter().copied()).collect();
+        absent.into_iter().for_each(|process| self.ask_again(process));
+    }
+
     /// Submits reads again that a storage process owes and will not answer any more.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
         let owed: Vec<u64> =
