@@ -272,6 +272,8 @@ pub(crate) struct Core {
     /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
     seen: Ts,
     seen_reads: u32,
+    /// When storage processes have lost reads, and what the newest `Ts` was then.
+    lost_at: Option<(Ts, u64)>,
     /// Where the last message stands of which that is known.
     ordered_to: (u64, Ts),
     /// Sequence numbers of submissions.
@@ -321,6 +323,7 @@ impl Core {
             has_room: true,
             seen: Ts::ZERO,
             seen_reads: 0,
+            lost_at: None,
             ordered_to: (0, Ts::ZERO),
             by_submission: HashMap::new(),
             ended: HashMap::new(),
@@ -638,6 +641,9 @@ impl Core {
                 self.effects.push(Effect::RoutersChanged(request, outcome));
             }
             Wire::ReadsLost(reads) => {
+                if from.kind == ProcessKind::Storage {
+                    self.lost_at_storage();
+                }
                 let own_reads = reads.into_iter().filter(|id| id.incarnation == own && !id.is_ordered());
                 for id in own_reads.collect::<Vec<_>>() {
                     self.lose_read(id.sequence);
@@ -723,6 +729,16 @@ impl Core {
                 self.window.push_back(Arc::new(message));
             }
         }
+    }
+
+    /// Has an empty message ordered: behind it, storage processes can tell operations apart again.
+    fn move_on(&mut self) {
+        self.sequence += 1;
+        let (submitter, incarnation) = (self.options.id, self.options.incarnation);
+        let id = MessageId { submitter, incarnation, sequence: self.sequence };
+        let body = Body::Pin { lease_ms: 0 };
+        let message = Message { id, tables: Default::default(), ranges: Default::default(), body };
+        self.window.push_back(Arc::new(message));
     }
 
     fn delivered(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
