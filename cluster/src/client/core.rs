@@ -718,15 +718,7 @@ impl Core {
         if ts == self.seen && !is_ordered {
             self.seen_reads += 1;
             if self.seen_reads == READS_AT_A_TS {
-                self.sequence += 1;
-                let id = MessageId {
-                    submitter: self.options.id,
-                    incarnation: self.options.incarnation,
-                    sequence: self.sequence,
-                };
-                let body = Body::Pin { lease_ms: 0 };
-                let message = Message { id, tables: Default::default(), ranges: Default::default(), body };
-                self.window.push_back(Arc::new(message));
+                self.move_on();
             }
         }
     }

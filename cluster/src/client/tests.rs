@@ -970,3 +970,90 @@ fn what_is_open_is_told_with_those_it_waits_for() {
     scene.answer(s2, write(1), 1);
     assert_eq!(scene.core.operations().len(), 2);
 }
+
+/// Whoever alone has rows may be down for long. Each time that the read is ordered again it is in the routers' log again, and
+/// whoever else has some of its rows scans them again.
+#[test]
+fn a_read_that_needs_somebody_absent_is_asked_again_when_that_one_is_back() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let memory = |incarnation| {
+        let (limit, receiving) = (None, Vec::new());
+        let (logged, checkpointing, lags) = (0, false, false);
+        Wire::Memory { incarnation, used: 0, limit, receiving, logged, checkpointing, lags }
+    };
+    let mut scene = Scene::subscribed(0);
+    scene.receive(s1, memory(1));
+    scene.receive(s2, memory(1));
+    scene.submit(testing::read(C1, 1, 0, 0).body);
+    assert_eq!(scene.routed(), [1]);
+    scene.core.handle(Event::Unreachable(s2));
+    let effects = scene.core.take_effects();
+    let called_off = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let calls_off = |effect: &Effect| matches!(effect, Effect::Send(to, Wire::Cancel(id)) if *to == s1 && *id == called_off);
+    let routes = |effect: &Effect| matches!(effect, Effect::Send(R1, Wire::Route(_)));
+    assert!(effects.iter().any(calls_off) && effects.iter().any(routes), "{effects:?}");
+    for _ in 0..5 {
+        scene.pass(100);
+        scene.core.handle(Event::Unreachable(s2));
+        let effects = scene.core.take_effects();
+        let looks = |effect: &Effect| matches!(effect, Effect::Send(to, Wire::Hello) if *to == s2);
+        assert!(effects.iter().any(looks) && !effects.iter().any(routes), "{effects:?}");
+    }
+    // It may have answered in vain, or begins another life.
+    for incarnation in [1, 2] {
+        scene.core.handle(Event::Unreachable(s2));
+        scene.core.take_effects();
+        scene.receive(s2, memory(incarnation));
+        assert_eq!(scene.routed().len(), 1);
+    }
+}
+
+/// A storage process tells only so many reads between two messages apart.
+#[test]
+fn lost_reads_move_the_m_seq_on() {
+    let s1 = ProcessId::storage(1);
+    let mut scene = Scene::subscribed(0);
+    for _ in 0..2 {
+        scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    }
+    let lose = |scene: &mut Scene| {
+        scene.pass(100);
+        for (id, _) in scene.reads() {
+            scene.receive(s1, Wire::ReadsLost(vec![id]));
+        }
+        scene.routed().len()
+    };
+    assert_eq!((lose(&mut scene), lose(&mut scene)), (0, 1), "one message is enough");
+}
+
+/// It reads as of a time at which those who hold the range now have not had it.
+#[test]
+fn a_read_that_nobody_owes_an_answer_ends() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let mut scene = Scene::with(Config::evenly(2, 1).expect("a ring"));
+    scene.state(0, true);
+    let mut read = testing::read(C1, 1, 0, 0).body;
+    if let Body::Data(data) = &mut read {
+        data.read_ts = Some(Ts(1));
+    }
+    let submission = scene.submit(read);
+    assert_eq!(scene.routed(), [1]);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    rows(&mut scene, s1, id, 7, 200_000);
+    assert!(matches!(&scene.parts()[..], [(_, Ok(Part::Rows(_)))]), "it is too long to be held back");
+    scene.answer(s1, id, 7);
+    let join = Configuration::Membership(Membership::Join { process: s3, incarnation: 1, address: None });
+    scene.configure(s3, 1, 1, join);
+    let replace = Change::Replace { process: s2, by: s3 };
+    let keyspace = scene.core.view().config.plan(replace).expect("a possible change");
+    scene.configure(ProcessId::client(2), 1, 2, Configuration::Keyspace(keyspace));
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(7) });
+    scene.deliver(2, 8);
+    scene.pass(1_000);
+    let ended = scene.parts();
+    assert!(
+        matches!(&ended[..], [(ended, Err(Failure::Sql(error)))]
+            if *ended == submission && error.code == SqlState::SERIALIZATION_FAILURE),
+        "{ended:?}"
+    );
+}

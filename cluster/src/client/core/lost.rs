@@ -90,6 +90,7 @@ impl Core {
             Some(open) if open.handed_out => self.end_lost(sequence, "a process"),
             Some(_) => {
                 let lost = self.take_open(sequence);
+                lost.iter().for_each(|lost| self.call_off(lost));
                 self.lost_reads.extend(lost);
             }
             // It was answered, cancelled or sent again meanwhile.
@@ -191,6 +192,7 @@ impl Core {
     /// Deals with what has been open for a while. Returns who may still answer something of it; now and then they are also
     /// asked whether they will.
     pub(super) fn ask_overdue(&mut self) -> BTreeSet<ProcessId> {
+        self.end_forlorn();
         let owed = self.owed(|_| true, PROBE_AFTER_MS);
         let mut overdue: BTreeSet<ProcessId> =
             owed.into_iter().flat_map(|(_, processes)| processes).collect();
@@ -211,6 +213,23 @@ impl Core {
             }
         }
         overdue
+    }
+
+    /// Deals with reads that nobody owes an answer, though some ranges have none: whoever holds them where the read has been
+    /// ordered has not had them at the time that it reads.
+    fn end_forlorn(&mut self) {
+        let is_overdue = |open: &Open| open.is_read() && open.submitted_ms + PROBE_AFTER_MS <= self.now_ms;
+        let overdue = self.open.iter().filter(|(_, open)| is_overdue(open));
+        let forlorn = overdue.filter(|(_, open)| open.unanswered_by().is_empty());
+        let mut forlorn: Vec<(u64, bool)> =
+            forlorn.map(|(sequence, open)| (*sequence, open.handed_out)).collect();
+        forlorn.sort_unstable();
+        for (sequence, handed_out) in forlorn {
+            match handed_out {
+                true => self.end_lost(sequence, "the snapshot"),
+                false => self.submit_again(sequence),
+            }
+        }
     }
 
     /// A process has told that there is nothing more to come from it. It need not have executed these messages at all: by what
