@@ -156,7 +156,10 @@ impl Process {
                     let routers = known.borrow_and_update().clone();
                     self.core.handle(Event::Routers(routers));
                 }
-                Some(process) = unreachable.recv() => self.core.handle(Event::Unreachable(process)),
+                Some(process) = unreachable.recv() => {
+                    self.staging.lost(process);
+                    self.core.handle(Event::Unreachable(process));
+                }
                 _ = ticks.tick() => {
                     let now_ms = started.elapsed().as_millis() as u64;
                     self.core.handle(Event::Tick(now_ms));
@@ -181,6 +184,9 @@ impl Process {
     }
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
+        if matches!(wire, Wire::Lost) || self.core.is_new_life(from, &wire) {
+            self.staging.lost(from);
+        }
         match wire {
             Wire::Staged { payload, range, chunk, outcome } => {
                 if let Some((done, outcome)) = self.staging.receipt(from, (payload, range, chunk), outcome) {

@@ -1,6 +1,6 @@
 //! Chunks of payloads on their way to storage processes. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use carousel_engine::{SqlError, operation::PayloadId};
 
@@ -11,15 +11,29 @@ use crate::{
     wire::{StageChunk, Wire},
 };
 
-/// A chunk without a receipt is sent again after this long: its holder may have been restarted.
-const RESEND_AFTER_MS: u64 = 2_000;
+/// How long a receipt is waited for before the chunk is sent again, at first and at most. Chunks are long, and links and
+/// disks may be slow: what is sent again is in the way of what follows, and a holder that may have lost it is known.
+const PATIENCE_MS: std::ops::RangeInclusive<u64> = 10_000..=60_000;
 
 #[derive(Debug)]
 struct OnItsWay<D> {
     chunk: StageChunk,
-    waiting: BTreeSet<ProcessId>,
-    sent_ms: u64,
+    waiting: BTreeMap<ProcessId, Waiting>,
     done: D,
+}
+
+/// For a receipt.
+#[derive(Debug)]
+struct Waiting {
+    again_ms: u64,
+    patience_ms: u64,
+}
+
+impl Waiting {
+    /// What is sent now is waited for so long.
+    fn sent(now_ms: u64, patience_ms: u64) -> Waiting {
+        Waiting { again_ms: now_ms + patience_ms, patience_ms }
+    }
 }
 
 /// The chunks without all their receipts; `D` is whatever waits for them.
@@ -43,14 +57,15 @@ impl<D> Staging<D> {
         config: &Config,
         done: D,
     ) -> Result<Vec<(ProcessId, Wire)>, D> {
-        let waiting: BTreeSet<ProcessId> =
-            holders.into_iter().filter(|holder| is_there(config, *holder)).collect();
+        let there = holders.into_iter().filter(|holder| is_there(config, *holder));
+        let waiting: BTreeMap<ProcessId, Waiting> =
+            there.map(|holder| (holder, Waiting::sent(self.now_ms, *PATIENCE_MS.start()))).collect();
         if waiting.is_empty() {
             return Err(done);
         }
-        let wires = waiting.iter().map(|holder| (*holder, Wire::Stage(chunk.clone()))).collect();
+        let wires = waiting.keys().map(|holder| (*holder, Wire::Stage(chunk.clone()))).collect();
         let key = (chunk.payload, chunk.range, chunk.chunk);
-        self.chunks.insert(key, OnItsWay { chunk, waiting, sent_ms: self.now_ms, done });
+        self.chunks.insert(key, OnItsWay { chunk, waiting, done });
         Ok(wires)
     }
 
@@ -73,7 +88,7 @@ impl<D> Staging<D> {
     /// what waited for nothing else; the INSERT will find another config, too, and be staged again.
     pub(crate) fn reconfigured(&mut self, config: &Config) -> Vec<D> {
         let complete = self.chunks.extract_if(.., |_, chunk| {
-            chunk.waiting.retain(|process| is_there(config, *process));
+            chunk.waiting.retain(|process, _| is_there(config, *process));
             chunk.waiting.is_empty()
         });
         complete.map(|(_, chunk)| chunk.done).collect()
@@ -88,11 +103,21 @@ impl<D> Staging<D> {
     pub(crate) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Wire)> {
         self.now_ms = now_ms;
         let mut wires = Vec::new();
-        for chunk in self.chunks.values_mut().filter(|chunk| chunk.sent_ms + RESEND_AFTER_MS <= now_ms) {
-            chunk.sent_ms = now_ms;
-            wires.extend(chunk.waiting.iter().map(|holder| (*holder, Wire::Stage(chunk.chunk.clone()))));
+        for OnItsWay { chunk, waiting, .. } in self.chunks.values_mut() {
+            for (holder, waiting) in waiting.iter_mut().filter(|(_, waiting)| waiting.again_ms <= now_ms) {
+                let patience_ms = (2 * waiting.patience_ms).min(*PATIENCE_MS.end());
+                *waiting = Waiting::sent(now_ms, patience_ms);
+                wires.push((*holder, Wire::Stage(chunk.clone())));
+            }
         }
         wires
+    }
+
+    /// A process may have lost what it was sent, or its receipts were.
+    pub(crate) fn lost(&mut self, process: ProcessId) {
+        for waiting in self.chunks.values_mut().filter_map(|chunk| chunk.waiting.get_mut(&process)) {
+            *waiting = Waiting { again_ms: self.now_ms, patience_ms: PATIENCE_MS.start() / 2 };
+        }
     }
 }
 
@@ -129,8 +154,17 @@ mod tests {
         let message = configuration(ProcessId::client(1), 1, 1, Configuration::Keyspace(keyspace));
         let config = config.apply(&message, Ts(5)).expect("possible").expect("it changes the config");
         assert!(staging.reconfigured(&config).is_empty());
-        let waiting: Vec<ProcessId> = staging.tick(5_000).into_iter().map(|(to, _)| to).collect();
-        assert_eq!(waiting, [storage[1]]);
+        let mut sent = |now_ms| staging.tick(now_ms).into_iter().map(|(to, _)| to).collect::<Vec<_>>();
+        assert_eq!(sent(PATIENCE_MS.start() - 1), []);
+        let begin = *PATIENCE_MS.start();
+        assert_eq!(sent(begin), [storage[1]]);
+        assert_eq!(sent(3 * begin - 1), [], "it is slow, and gets nothing twice as often");
+        staging.lost(storage[0]);
+        assert!(staging.tick(3 * begin - 1).is_empty(), "it has given its receipt");
+        staging.lost(storage[1]);
+        assert_eq!(staging.tick(3 * begin - 1).len(), 1);
+        assert!(staging.tick(4 * begin - 2).is_empty());
+        assert_eq!(staging.tick(4 * begin - 1).len(), 1);
         let done = staging.receipt(storage[1], (payload, KeyRange::FULL, 0), Ok(()));
         assert!(matches!(done, Some(("done", Ok(())))));
         // Nor with what comes of the payload after that.
