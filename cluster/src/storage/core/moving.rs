@@ -228,6 +228,11 @@ impl Core {
         if running.undecided {
             self.tell_shards(|| ShardCommand::Decide(time, Decision::Abort));
         }
+        if !running.is_write {
+            // Nobody takes what it has sent, so it would wait with the versions that it sees.
+            let shards = running.executing.iter().copied();
+            self.effects.extend(shards.map(|shard| Effect::Cancel { shard, ts: time }));
+        }
         self.returned_bytes -= running.returned_bytes;
         if let Some(id) = running.answer {
             self.by_message.remove(&id);
