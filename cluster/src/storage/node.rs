@@ -123,6 +123,9 @@ pub(crate) struct Node {
     knowing: BTreeSet<ProcessId>,
     /// Clients have been told of this life.
     announced: bool,
+    /// Those of earlier lives, with what they need not wait for any more, and whether they may not have heard: nothing sent to
+    /// one that is there gets lost, but a client comes back only when it has noticed that the earlier life has ended.
+    earlier: BTreeMap<ProcessId, (Option<MessageId>, bool)>,
     failed_checkpoints: u64,
     /// Deliveries have not been taken, because rows are being received.
     skipped: bool,
@@ -188,6 +191,7 @@ impl Node {
             statistics: Vec::new(),
             knowing: BTreeSet::new(),
             announced: false,
+            earlier: BTreeMap::new(),
             failed_checkpoints: 0,
             stopped: None,
             outputs: Vec::new(),
@@ -307,7 +311,19 @@ impl Node {
     }
 
     fn send(&mut self, to: ProcessId, wire: Wire) {
+        if let Wire::Answers(_) | Wire::NoAnswers(_) = wire {
+            self.tell_restarted(to);
+        }
         self.outputs.push(Output::Send(to, wire));
+    }
+
+    /// Tells a client of this life, if it knew an earlier one and may not have heard.
+    fn tell_restarted(&mut self, client: ProcessId) {
+        let Some((passed, is_untold)) = self.earlier.get_mut(&client) else { return };
+        if std::mem::take(is_untold) {
+            let restarted = Wire::Restarted { incarnation: self.incarnation, passed: *passed };
+            self.outputs.push(Output::Send(client, restarted));
+        }
     }
 
     fn subscribe(&mut self) {
@@ -448,9 +464,9 @@ impl Node {
             Wire::Took { id, batches } => self.event(Event::Took { id, batches }),
             Wire::Hello => self.tell_memory(from),
             Wire::AskAnswers(mut messages) => {
-                messages.retain(|(id, by)| id.submitter == from && !self.core.may_answer(*id, *by));
-                if !messages.is_empty() {
-                    let ended = messages.into_iter().map(|(id, _)| id).collect();
+                messages.retain(|(id, _)| id.submitter == from);
+                let ended = self.core.not_answered(messages);
+                if !ended.is_empty() {
                     self.send(from, Wire::NoAnswers(ended));
                 }
             }
@@ -550,12 +566,12 @@ impl Node {
         if is_first {
             // What had been ordered before is behind already.
             self.due.push_back((self.now_ms, present.0));
-            // Whoever waits for an answer of an earlier life must ask again, before this one answers. Once is enough: a client
-            // whose messages have been ordered is among them, and nothing sent to one that is there gets lost.
+            // Whoever waits for an answer of an earlier life must ask again, before this one answers. A client whose messages
+            // have been ordered is among them.
             for (client, passed) in clients {
-                let incarnation = self.incarnation;
                 let passed = if catalog.is_some() { *passed } else { self.core.passed(*client) };
-                self.send(*client, Wire::Restarted { incarnation, passed });
+                self.earlier.insert(*client, (passed, true));
+                self.tell_restarted(*client);
                 self.clients.entry(*client).or_insert(None);
             }
         }
@@ -745,6 +761,9 @@ impl Node {
             ProcessKind::Client | ProcessKind::Super => {
                 self.clients.remove(&process);
                 self.knowing.remove(&process);
+                if let Some((_, is_untold)) = self.earlier.get_mut(&process) {
+                    *is_untold = true;
+                }
                 self.event(Event::ClientGone(process));
             }
         }

@@ -802,6 +802,35 @@ fn who_is_asked_for_answers_tells_which_will_not_come() {
     );
 }
 
+/// It has not connected to this life before its first answer is due.
+#[test]
+fn a_client_that_comes_back_late_hears_of_the_new_life_before_any_answer() {
+    let mut node = node();
+    let (client, stranger, router) = (ProcessId::client(1), ProcessId::client(2), ProcessId::router(1));
+    let config = Arc::new(Config::evenly(1, 1).expect("a ring"));
+    let (clients, present) = ([(client, None)].into(), Some((Ts(9), config.clone())));
+    let (incarnation, ts, catalog, leadership) = (1, Ts(9), None, 1);
+    let state = Wire::State { incarnation, ts, config, clients, catalog, present, leadership };
+    let restarted = |outputs: &[Output]| {
+        let told =
+            |output: &Output| matches!(output, Output::Send(to, Wire::Restarted { .. }) if *to == client);
+        outputs.iter().position(told)
+    };
+    assert!(restarted(&node.handle(Input::Received { from: router, wire: state }, 0)).is_some());
+    let ask = |node: &mut Node, from| {
+        let id = MessageId { submitter: from, incarnation: 1, sequence: 1 };
+        node.handle(Input::Received { from, wire: Wire::AskAnswers(vec![(id, Ts(9))]) }, 0)
+    };
+    assert_eq!(restarted(&ask(&mut node, client)), None, "once is enough");
+    node.handle(Input::Unreachable(client), 0);
+    let outputs = ask(&mut node, client);
+    let answers = outputs.iter().position(|output| matches!(output, Output::Send(_, Wire::NoAnswers(_))));
+    assert!(restarted(&outputs).is_some_and(|told| Some(told) < answers), "{outputs:?}");
+    node.handle(Input::Unreachable(stranger), 0);
+    let outputs = ask(&mut node, stranger);
+    assert!(matches!(&outputs[..], [Output::Send(_, Wire::NoAnswers(_))]), "{outputs:?}");
+}
+
 /// What is ordered then may concern an earlier life, which was given a place.
 #[test]
 fn who_has_to_join_hears_nothing_until_it_begins_anew() {
