@@ -295,11 +295,19 @@ impl Core {
         self.passed.get(&submitter).copied()
     }
 
-    /// Whether what was ordered at or before a `Ts`, and is no read, may still be answered here, and has not been in full.
-    pub(crate) fn may_answer(&self, id: MessageId, by: Ts) -> bool {
-        self.frontier < by
-            || self.by_message.contains_key(&id)
-            || self.pending.iter().any(|delivery| delivery.message.id == id)
+    /// Of messages that are no reads, with the `Ts` at or before which each was ordered, those that will not be answered here,
+    /// or have been in full.
+    pub(crate) fn not_answered(&self, asked: Vec<(MessageId, Ts)>) -> Vec<MessageId> {
+        let may_be_pending =
+            |(id, by): &(MessageId, Ts)| self.frontier >= *by && !self.by_message.contains_key(id);
+        let mut ended: BTreeSet<MessageId> =
+            asked.into_iter().filter(may_be_pending).map(|(id, _)| id).collect();
+        if !ended.is_empty() {
+            for delivery in self.pending.iter() {
+                ended.remove(&delivery.message.id);
+            }
+        }
+        ended.into_iter().collect()
     }
 
     /// Deliveries that wait for their turn.

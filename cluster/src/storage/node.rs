@@ -436,8 +436,14 @@ impl Node {
                 }
                 self.event(Event::Delivered { deliveries, frontier });
             }
-            // Of an earlier subscription. What was ordered will come again; snapshot reads will not.
-            Wire::Deliver { deliveries, .. } => self.lose_reads(&deliveries),
+            // Of an earlier subscription, or behind what was not taken. What was ordered will come again; snapshot reads will
+            // not.
+            Wire::Deliver { deliveries, .. } => {
+                if self.skipped {
+                    self.link.heard(from);
+                }
+                self.lose_reads(&deliveries);
+            }
             Wire::NotLeader { leader } => {
                 self.link.not_leader(from, leader);
                 self.submitter.resend_later();
