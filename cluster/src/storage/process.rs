@@ -276,11 +276,16 @@ impl Storage {
             }
             let memory = self.scans.iter().map(ScanThread::memory).sum();
             self.node.clock(started.elapsed().as_millis() as u64);
-            if let Input::Tick(_) = input {
+            let is_tick = matches!(input, Input::Tick(_));
+            if is_tick {
                 self.node.count(self.statistics());
             }
             let outputs = self.node.handle(input, memory);
             self.execute(outputs);
+            if is_tick {
+                // It takes long when very much waits, and must not be all that is done then.
+                ticks.reset();
+            }
             if !Arc::ptr_eq(&config, self.node.config()) {
                 config = self.node.config().clone();
                 self.network.learn(&config);
