@@ -41,6 +41,7 @@ mod checkpoints;
 mod interface;
 mod late;
 mod moving;
+mod pending;
 mod precut;
 mod readers;
 mod serving;
@@ -52,6 +53,7 @@ use self::{
     checkpoints::{Keeping, OnTheirWay, Writing},
     late::{Late, in_time, late},
     moving::Moving,
+    pending::Pending,
     precut::Precut,
     supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
     votes::Nowhere,
@@ -119,7 +121,7 @@ pub struct Core {
     submitted: Ts,
     catalog: Arc<Catalog>,
     /// Deliveries that have not been given to the shards.
-    pending: VecDeque<Delivery>,
+    pending: Pending,
     /// Everything up to here has been received.
     frontier: Ts,
     /// Everything up to here has been given to the shards.
@@ -234,7 +236,7 @@ impl Core {
             held,
             submitted: local(recovered.ts),
             catalog: recovered.catalog,
-            pending: VecDeque::new(),
+            pending: Pending::default(),
             frontier: recovered.ts,
             delivered: recovered.ts,
             durable: recovered.ts,
@@ -313,6 +315,11 @@ impl Core {
     /// Deliveries that wait for their turn.
     pub fn pending(&self) -> usize {
         self.pending.len()
+    }
+
+    /// About how many bytes their messages have.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending.bytes()
     }
 
     /// Approximate bytes of the messages that were given to the shards since the last checkpoint message.
@@ -705,7 +712,7 @@ impl Core {
                 ..OrderedOperation::new(time, operation.clone(), ranges)
             };
             match waits {
-                true => self.late.push(operation),
+                true => self.late.push(operation, delivery.message.weight()),
                 false => self.submit_at_its_time(operation),
             }
         }

@@ -43,6 +43,8 @@ const PENDING: usize = 4096;
 /// The same while rows are received that all of them wait for. What comes then is not taken, and asked for again later,
 /// for the rows come the same way.
 const PENDING_WHILE_RECEIVING: usize = 1 << 16;
+/// Or when their messages have about so many bytes.
+const BYTES_WHILE_RECEIVING: usize = 256 << 20;
 
 /// What happens to the process.
 #[derive(Debug)]
@@ -430,7 +432,9 @@ impl Node {
                     && after <= self.core.frontier() =>
             {
                 self.link.heard(from);
-                if self.core.is_receiving() && self.core.pending() > PENDING_WHILE_RECEIVING {
+                let is_much = self.core.pending() > PENDING_WHILE_RECEIVING
+                    || self.core.pending_bytes() > BYTES_WHILE_RECEIVING;
+                if self.core.is_receiving() && is_much {
                     self.skipped = true;
                     return self.lose_reads(&deliveries);
                 }

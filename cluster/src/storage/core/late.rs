@@ -21,8 +21,9 @@ use carousel_engine::{Few, Ts, operation::OrderedOperation, position::KeyRange};
 use super::{Core, global, local, supplies::staged_insert};
 use crate::{config::Configuration, message::Body, wire::Delivery};
 
-/// Operations that may wait.
+/// Operations that may wait, and about how many bytes their messages may have.
 const WAITING: usize = 1 << 14;
+const WAITING_BYTES: usize = 256 << 20;
 /// The bit that tells the time of what has waited from that of what has not.
 const LATE: u64 = 1 << 16;
 /// The bit of times after those of what has waited and belongs to the same message.
@@ -45,6 +46,8 @@ pub(super) struct Late {
     ranges: Vec<KeyRange>,
     /// In the order of their times.
     waiting: VecDeque<OrderedOperation>,
+    /// Of the messages of all that have waited since there was none.
+    bytes: usize,
     /// Those that wait, and those that have waited and have not ended.
     open: usize,
 }
@@ -76,8 +79,9 @@ impl Late {
         ranges.iter().copied().partition(|range| !self.is_late(range))
     }
 
-    /// An operation waits for its ranges.
-    pub(super) fn push(&mut self, operation: OrderedOperation) {
+    /// An operation waits for its ranges; its message has about so many bytes.
+    pub(super) fn push(&mut self, operation: OrderedOperation, bytes: usize) {
+        self.bytes += bytes;
         self.waiting.push_back(OrderedOperation { late: true, ..operation });
         self.open += 1;
     }
@@ -109,7 +113,7 @@ impl Late {
             Body::Configuration(Configuration::Keyspace(_)) | Body::Ddl(_) => false,
             Body::Configuration(_) => true,
         };
-        may && self.waiting.len() < WAITING
+        may && self.waiting.len() < WAITING && self.bytes < WAITING_BYTES
     }
 }
 
@@ -140,6 +144,7 @@ impl Core {
         }
         if self.late.waiting.is_empty() {
             self.late.ranges.clear();
+            self.late.bytes = 0;
             self.late_is_submitted();
         }
     }

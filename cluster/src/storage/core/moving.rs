@@ -182,7 +182,7 @@ impl Core {
         catalog: Arc<Catalog>,
         present: (Ts, Arc<Config>),
     ) {
-        for delivery in std::mem::take(&mut self.pending) {
+        for delivery in self.pending.take() {
             // What is ordered comes again, if it concerns this process.
             if !delivery.message.id.is_ordered() {
                 self.lose(delivery.message.id);
