@@ -34,20 +34,27 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    async fn store(&self, snapshot: Snapshot) -> io::Result<()> {
-        if let Some(path) = self.path.clone() {
-            let content = postcard::to_stdvec(&(&snapshot.meta, &snapshot.snapshot[..]));
-            let content = content.map_err(io::Error::other)?;
-            let closed = self.closed.clone();
-            let write = move || match &*closed.lock() {
-                false => replace_file(&path, &content),
-                true => Err(io::Error::other("shutting down")),
-            };
-            let written = tokio::task::spawn_blocking(write).await;
-            written.unwrap_or_else(|_| Err(io::Error::other("shutting down")))?;
-        }
-        *self.current.lock() = Some(snapshot);
-        Ok(())
+    /// False when there is a later one: the leader's may come while one is made here.
+    async fn store(&self, snapshot: Snapshot) -> io::Result<bool> {
+        let Stored { path, current, closed } = self.clone();
+        let store = move || {
+            let closed = closed.lock();
+            let is_late = |now: &Snapshot| now.meta.last_log_id > snapshot.meta.last_log_id;
+            if current.lock().as_ref().is_some_and(is_late) {
+                return Ok(false);
+            }
+            if let Some(path) = path {
+                if *closed {
+                    return Err(io::Error::other("shutting down"));
+                }
+                let content = postcard::to_stdvec(&(&snapshot.meta, &snapshot.snapshot[..]));
+                replace_file(&path, &content.map_err(io::Error::other)?)?;
+            }
+            *current.lock() = Some(snapshot);
+            Ok(true)
+        };
+        let stored = tokio::task::spawn_blocking(store).await;
+        stored.unwrap_or_else(|_| Err(io::Error::other("shutting down")))
     }
 
     /// Waits until nothing is being written, and lets nothing be written later: the directory may have another life's
@@ -179,8 +186,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let meta = SnapshotMeta { last_log_id: mark.log_id, last_membership: mark.membership.clone() };
         let state = postcard::to_stdvec(&mark.mseq).map_err(io::Error::other)?;
         let snapshot = Snapshot { meta, snapshot: state.into() };
-        self.stored.store(snapshot.clone()).await?;
-        self.marks.snapshot_made(&mark);
+        if self.stored.store(snapshot.clone()).await? {
+            self.marks.snapshot_made(&mark);
+        }
         Ok(snapshot)
     }
 }
