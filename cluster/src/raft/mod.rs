@@ -467,7 +467,13 @@ impl MSeqReader {
         Ok(Cursor { next, mseq })
     }
 
-    /// Reads on from the cursor: about `bytes` of the log, no further than what was learned. Empty at its end.
+    /// Whether everything that was learned has been read.
+    pub(crate) fn is_at_end(&self, cursor: &Cursor) -> bool {
+        cursor.next >= self.marks.applied()
+    }
+
+    /// Reads on from the cursor: about `bytes` of the log, no further than what was learned. Empty at its end,
+    /// and where nothing is learned.
     pub(crate) async fn read(&self, cursor: &mut Cursor, bytes: u64) -> Result<Vec<Learned>, ReadError> {
         let mut learned = Vec::new();
         let end = self.marks.applied();

@@ -119,7 +119,8 @@ async fn collect(
     // What does not concern the subscriber is passed over without a message for each chunk.
     while bytes < READ_BYTES as usize {
         let learned = reader.read(&mut at, READ_BYTES).await?;
-        if learned.is_empty() {
+        // Leaders write what nobody learns anything from, too.
+        if learned.is_empty() && reader.is_at_end(&at) {
             break;
         }
         for learned in learned {
