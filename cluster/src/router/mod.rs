@@ -256,7 +256,13 @@ impl Router {
         let state = state_sender;
         let router =
             Router { core, endpoint, sender, consensus, streams, reports, state, registrar, meter, disk };
-        tokio::spawn(router.run(network.clone(), events, reported, stops));
+        let panicked = router.state.clone();
+        let running = tokio::spawn(router.run(network.clone(), events, reported, stops));
+        tokio::spawn(async move {
+            if running.await.is_err() {
+                panicked.send_replace(State::Failed("it has panicked".into()));
+            }
+        });
         Ok(RouterHandle { id, stop, state: watched })
     }
 
