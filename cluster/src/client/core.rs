@@ -50,6 +50,9 @@ const RESEND_AFTER_MS: u64 = 2_000;
 /// so many operations between two messages apart.
 const READS_AT_A_TS: u32 = 4096;
 
+/// Bytes of groups that a read may give: they are merged only when all are here.
+const GROUPS_BUFFER: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
+
 /// What the client process is.
 #[derive(Clone, Debug)]
 pub(crate) struct CoreOptions {
@@ -185,6 +188,8 @@ struct Open {
     /// Groups of ranges that have been answered for, kept until all have come.
     groups: Vec<Group>,
     has_groups: bool,
+    /// What all that have come take.
+    group_bytes: usize,
     /// Rows of a read, kept until all have come or there are too many.
     held: Held,
     /// Rows have been handed out: the read cannot be repeated.
@@ -215,6 +220,7 @@ impl Open {
             grouped: BTreeMap::new(),
             groups: Vec::new(),
             has_groups: false,
+            group_bytes: 0,
             held: Held::default(),
             handed_out: false,
         }
@@ -932,6 +938,10 @@ impl Core {
             AnswerPart::Rows { batch, .. } => self.take_rows(id.sequence, from, batch),
             AnswerPart::Groups(groups) => {
                 open.has_groups = true;
+                open.group_bytes += groups.iter().map(Group::heap_size).sum::<usize>();
+                if open.group_bytes > GROUPS_BUFFER {
+                    return self.end(id.sequence, Err(Failure::Sql(too_many_groups())));
+                }
                 open.grouped.entry(from).or_default().extend(groups);
             }
             AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
@@ -1149,6 +1159,12 @@ fn changes(body: &Body) -> bool {
 pub(super) fn no_room() -> SqlError {
     SqlError::new(SqlState::DISK_FULL, "the disks of the routers' logs are nearly full")
         .with_hint("Make room there, or add routers with more and remove these. Reads go on.")
+}
+
+fn too_many_groups() -> SqlError {
+    SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+        .with_detail(format!("The groups of the result take more than {GROUPS_BUFFER} bytes."))
+        .with_hint("Group by less, or restrict the rows.")
 }
 
 fn nobody() -> SqlError {

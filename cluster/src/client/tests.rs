@@ -1008,6 +1008,33 @@ fn a_read_that_needs_somebody_absent_is_asked_again_when_that_one_is_back() {
     }
 }
 
+#[test]
+fn groups_that_take_too_much_memory_end_their_read() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::subscribed(0);
+    let submission = scene.submit(testing::read(C1, 1, 0, 0).body);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let key = vec![carousel_engine::Value::Text("k".repeat(300_000).into())];
+    let groups = |scene: &mut Scene, from| {
+        let part = AnswerPart::Groups(vec![Group { key: key.clone(), states: Vec::new() }]);
+        scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+    };
+    [s1, s2, s1].into_iter().for_each(|from| groups(&mut scene, from));
+    assert!(scene.parts().is_empty());
+    groups(&mut scene, s2);
+    let effects = scene.core.take_effects();
+    let called_off = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(to, Wire::Cancel(cancelled)) if *cancelled == id => Some(to),
+        _ => None,
+    });
+    assert_eq!(called_off.collect::<Vec<_>>(), [&s1, &s2]);
+    let is_error = |effect: &Effect| {
+        matches!(effect, Effect::Part(ended, Err(Failure::Sql(error)))
+        if *ended == submission && error.code == SqlState::OUT_OF_MEMORY)
+    };
+    assert!(effects.iter().any(is_error), "{effects:?}");
+}
+
 /// A storage process tells only so many reads between two messages apart.
 #[test]
 fn lost_reads_move_the_m_seq_on() {
