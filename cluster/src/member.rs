@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::{
     client::Client,
-    data_dir::{lay_out, next_incarnation},
+    data_dir::{directory_number, lay_out, next_incarnation},
     description::Description,
     embedded::{
         self, Binding, Durability, EmbeddedOptions, StartError, start_client, start_router, start_storage,
@@ -186,7 +186,9 @@ impl Member {
         let name = &options.description.name;
         let lock = lay_out(&options.data_dir, &format!("process {id} of cluster {name:?}, {shape}"), false)?;
         let path = options.data_dir.join(INCARNATION);
-        let incarnation = next_incarnation(&path).map_err(|source| StartError::DataDir { path, source })?;
+        let failed = |source| StartError::DataDir { path: path.clone(), source };
+        let incarnation = next_incarnation(&path).map_err(failed)?;
+        let directory = directory_number(&options.data_dir).map_err(failed)?;
         let network = Network::new();
         let is_kept = options.description.durability == Durability::Disk;
         let known = if is_kept { store::load(&options.data_dir)? } else { None };
@@ -207,6 +209,7 @@ impl Member {
             locals,
             listen: options.listen,
             incarnation,
+            directory,
             heard: (id.kind == ProcessKind::Router).then(|| options.data_dir.join(HEARD)),
             tls: options.tls.clone(),
             unnamed_certificates: options.description.unnamed_certificates,

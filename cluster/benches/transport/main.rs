@@ -65,6 +65,7 @@ impl Process {
             members,
             locals: [self.endpoint.id()].into(),
             incarnation: 1,
+            directory: 1,
             heard: None,
             tls: None,
             unnamed_certificates: false,

@@ -270,6 +270,7 @@ impl Shared {
             locals: [id].into(),
             listen: self.routers.contains(&id).then_some(([0, 0, 0, 0], PORT).into()),
             incarnation,
+            directory: 1,
             heard: None,
             tls: None,
             unnamed_certificates: true,

@@ -15,7 +15,7 @@ use super::{
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
-    lives::forgetful,
+    lives::{Start, forgetful},
     socket::{TcpListener, TcpStream},
 };
 use crate::{
@@ -122,8 +122,8 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
     let (reply, outcome) = match decode(&frame) {
         Ok(Greeting::Describe) => (Reply::Description(shared.describe()), Ok(())),
         Ok(Greeting::Routers { cluster, shape, router }) => {
-            let forgetful = |(router, start)| forgetful(router, start, shared.lives.lock().of(router));
-            match (stranger(shared, &cluster, &shape), router.and_then(forgetful)) {
+            let forgotten = router.and_then(|(router, start)| forgotten(shared, router, start));
+            match (stranger(shared, &cluster, &shape), forgotten) {
                 (Some(reason), _) => (Reply::Refused(reason.clone()), Err(reason)),
                 (None, Some(reason)) => (Reply::Forgetful(reason.clone()), Err(reason)),
                 (None, None) => {
@@ -134,9 +134,9 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
         // A router that this process will hear of.
         Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady, Ok(())),
         Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
-            Some(reason) => {
+            Some((reply, reason)) => {
                 let line = format!("{} at {address} wants to talk to {}: {reason}", hello.from, hello.to);
-                (Reply::Refused(reason), Err(line))
+                (reply, Err(line))
             }
             None => {
                 let accepted = Accepted { reading, writing, taken: hello.taken };
@@ -183,18 +183,32 @@ fn is_news(shared: &Shared, hello: &Hello) -> bool {
         && !routers.is_removed(hello.from)
 }
 
-/// Why this process does not talk to that one at all, which has shown these certificates.
-fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<String> {
-    let Hello { cluster, shape, from, start, to, heard, .. } = hello;
+/// Why a router must not be taken for the one that it was.
+fn forgotten(shared: &Shared, router: ProcessId, start: Start) -> Option<String> {
+    forgetful(router, start, shared.lives.lock().of(router))
+}
+
+/// What this process answers when it does not talk to that one at all, which has shown these certificates, and why.
+fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<(Reply, String)> {
+    if let Some(reason) = outsider(shared, hello, shown) {
+        return Some((Reply::Refused(reason.clone()), reason));
+    }
+    if let Some(reason) = forgotten(shared, hello.from, hello.start) {
+        return Some((Reply::Forgetful(reason.clone()), reason));
+    }
+    let reason = forgetful(hello.to, shared.start, hello.heard)?;
+    shared.lives.lock().refuse(&reason);
+    Some((Reply::Refused(reason.clone()), reason))
+}
+
+/// Why whoever says that, and has shown these certificates, has no business here.
+fn outsider(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<String> {
+    let Hello { cluster, shape, from, to, .. } = hello;
     if let Some(reason) = stranger(shared, cluster, shape) {
         return Some(reason);
     }
     if !shared.locals.contains(to) {
         return Some(format!("this is not {to}"));
-    }
-    let forgotten = forgetful(*from, *start, shared.lives.lock().of(*from));
-    if let Some(reason) = forgotten.or_else(|| forgetful(*to, shared.start, *heard)) {
-        return Some(reason);
     }
     let routers = shared.network.known_routers().borrow().clone();
     if routers.is_removed(*from) {

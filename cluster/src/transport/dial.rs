@@ -148,7 +148,10 @@ pub(super) async fn ask_routers(shared: &Shared, address: &str) -> Result<Router
     match greet(shared, address, &greeting).await? {
         (_, _, Reply::Routers(routers)) => Ok(routers),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
-        (_, _, Reply::Forgetful(reason)) => Err(DialError::Forgetful(reason)),
+        (_, _, Reply::Forgetful(reason)) => {
+            shared.lives.lock().refuse(&reason);
+            Err(DialError::Forgetful(reason))
+        }
         _ => Err(DialError::Failed("an answer to another question".into())),
     }
 }
@@ -239,7 +242,9 @@ impl Dialler {
             }
             Reply::Unknown => Err(DialError::Unknown),
             Reply::NotReady => Err(DialError::NotReady),
-            Reply::Refused(reason) | Reply::Forgetful(reason) => {
+            Reply::Refused(reason) => Err(DialError::Refused(format!("refused: {reason}"))),
+            Reply::Forgetful(reason) => {
+                shared.lives.lock().refuse(&reason);
                 Err(DialError::Refused(format!("refused: {reason}")))
             }
             Reply::Description(_) | Reply::Routers(_) => {

@@ -92,6 +92,9 @@ impl Shared {
 
     /// Asks everybody at once. An error says why this router must not go on.
     pub(super) async fn ask_all(self: &Arc<Self>) -> Result<(), String> {
+        if let Some(reason) = self.lives.lock().forgetful() {
+            return Err(reason.to_owned());
+        }
         let routers = self.network.known_routers().borrow().clone();
         let mut asking = JoinSet::new();
         for (process, address) in self.addresses(&routers) {

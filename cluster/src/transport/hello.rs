@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 15;
+pub const PROTOCOL: u16 = 16;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.
@@ -72,7 +72,7 @@ pub(super) enum Reply {
     NotReady,
     /// No, and why.
     Refused(String),
-    /// The router that speaks has lost its data directory, and must not go on.
+    /// The router that speaks has lost its data directory or has an old copy of it, and must not go on.
     Forgetful(String),
     /// The cluster's description.
     Description(String),

@@ -1,10 +1,16 @@
 //! Which start of every other router a router has heard of last.
 //!
 //! A router that has lost its data directory has forgotten what it acknowledged and whom it voted for. If the others took
-//! it for the one that it was, it could make up a quorum with those that never had an entry that was acknowledged. It
-//! counts its starts anew, too, and that is how it is known: by the others, who write down what they have heard.
+//! it for the one that it was, it could make up a quorum with those that never had an entry that was acknowledged. So
+//! would one with an old copy of its directory. The others, who write down what they have heard, know the first by the
+//! number of its directory, which is another one however often it has been started since, and the second by the number of
+//! its start, which is none that comes next. As that one counts on, it writes down itself that it must not go on.
 
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,39 +24,42 @@ use crate::{
 pub(super) struct Start {
     /// Counted in its data directory.
     pub(super) incarnation: Incarnation,
+    /// Drawn for that directory; 0 where it is not known.
+    pub(super) directory: u64,
     /// Unlike that of any other.
     pub(super) life: u64,
 }
 
-/// The newest starts of routers elsewhere.
+/// What a router has heard, of others and of itself.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// Where they are written down; nowhere in a process that is no router, which does not remember any.
+    /// Where it is written down; nowhere in a process that is no router, which does not remember anything.
     path: Option<PathBuf>,
-    newest: BTreeMap<u32, Start>,
+    heard: Heard,
 }
 
-impl Lives {
-    /// What earlier starts of this process have heard.
-    pub(super) fn load(path: Option<PathBuf>) -> io::Result<Lives> {
-        let content = path.as_deref().map(read_file).transpose()?.flatten();
-        let newest = content.map(|content| postcard::from_bytes(&content)).transpose();
-        let newest = newest.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        Ok(Lives { path, newest: newest.unwrap_or_default() })
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Heard {
+    /// The newest starts of routers elsewhere.
+    newest: BTreeMap<u32, Start>,
+    /// Why this router must not go on.
+    forgetful: Option<String>,
+}
+
+impl Heard {
+    /// Earlier releases wrote down incarnations and lives only. Until such a router is heard again its directory is not known.
+    fn decode(content: &[u8]) -> postcard::Result<Heard> {
+        // What they wrote is too short to be taken for the present form.
+        postcard::from_bytes(content).or_else(|_| {
+            let earlier: BTreeMap<u32, (Incarnation, u64)> = postcard::from_bytes(content)?;
+            let start = |(incarnation, life)| Start { incarnation, directory: 0, life };
+            let newest = earlier.into_iter().map(|(router, heard)| (router, start(heard))).collect();
+            Ok(Heard { newest, forgetful: None })
+        })
     }
 
-    /// The newest start of a router, if one is remembered.
-    pub(super) fn of(&self, process: ProcessId) -> Option<Start> {
-        self.newest.get(&process.number).copied().filter(|_| process.kind == ProcessKind::Router)
-    }
-
-    /// A process has begun a session with this one. Durable before that is used.
-    pub(super) fn hear(&mut self, process: ProcessId, start: Start) {
-        let Some(path) = self.path.as_ref().filter(|_| process.kind == ProcessKind::Router) else { return };
-        if self.newest.insert(process.number, start) == Some(start) {
-            return;
-        }
-        let content = postcard::to_stdvec(&self.newest).map_err(io::Error::other);
+    fn write(&self, path: &Path) {
+        let content = postcard::to_stdvec(self).map_err(io::Error::other);
         if let Err(error) = content.and_then(|content| replace_file(path, &content)) {
             // It is remembered as long as this process lives.
             tracing::warn!(%error, "cannot write down which starts of routers have been heard of");
@@ -58,13 +67,57 @@ impl Lives {
     }
 }
 
-/// Why a router is not the one that was heard of, if it has lost its data directory since.
+impl Lives {
+    /// What earlier starts of this process have heard.
+    pub(super) fn load(path: Option<PathBuf>) -> io::Result<Lives> {
+        let content = path.as_deref().map(read_file).transpose()?.flatten();
+        let heard = content.map(|content| Heard::decode(&content)).transpose();
+        let heard = heard.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Lives { path, heard: heard.unwrap_or_default() })
+    }
+
+    /// The newest start of a router, if one is remembered.
+    pub(super) fn of(&self, process: ProcessId) -> Option<Start> {
+        self.heard.newest.get(&process.number).copied().filter(|_| process.kind == ProcessKind::Router)
+    }
+
+    /// A process has begun a session with this one. Durable before that is used.
+    pub(super) fn hear(&mut self, process: ProcessId, start: Start) {
+        let Some(path) = self.path.as_ref().filter(|_| process.kind == ProcessKind::Router) else { return };
+        if self.heard.newest.insert(process.number, start) != Some(start) {
+            self.heard.write(path);
+        }
+    }
+
+    /// Why this router must not go on, also when it is started again.
+    pub(super) fn forgetful(&self) -> Option<&str> {
+        self.heard.forgetful.as_deref()
+    }
+
+    /// Another process says that this router must not go on, and why.
+    pub(super) fn refuse(&mut self, reason: &str) {
+        let Some(path) = self.path.as_ref().filter(|_| self.heard.forgetful.is_none()) else { return };
+        self.heard.forgetful = Some(reason.to_owned());
+        self.heard.write(path);
+    }
+}
+
+/// Why a router is not the one that was heard of, if it has lost its data directory since, or has an old copy of it.
 pub(super) fn forgetful(router: ProcessId, start: Start, heard: Option<Start>) -> Option<String> {
-    let heard = heard.filter(|heard| heard.life != start.life && heard.incarnation >= start.incarnation)?;
+    let heard = heard.filter(|heard| heard.life != start.life)?;
+    let which = if heard.directory != 0 && heard.directory != start.directory {
+        "another data directory than before".to_owned()
+    } else if heard.incarnation >= start.incarnation {
+        format!(
+            "a data directory without its last starts (this is number {}, but number {} has been heard of)",
+            start.incarnation, heard.incarnation
+        )
+    } else {
+        return None;
+    };
     Some(format!(
-        "{router} counts its starts anew (this is number {}, but number {} has been heard of): it has lost its data \
-         directory, and what it acknowledged with it. Remove it (ALTER CLUSTER REMOVE ROUTER {router}) and add another",
-        start.incarnation, heard.incarnation
+        "{router} has {which}: what it acknowledged is not there. If the right one cannot be put back, remove the router \
+         (ALTER CLUSTER REMOVE ROUTER {router}) and add another"
     ))
 }
 
@@ -78,7 +131,7 @@ mod tests {
     fn a_router_that_counts_its_starts_anew_is_forgetful() {
         let directory = tempfile::tempdir().unwrap();
         let path = Some(directory.path().join("heard"));
-        let start = |incarnation, life| Start { incarnation, life };
+        let start = |incarnation, life| Start { incarnation, directory: 7, life };
         let mut lives = Lives::load(path.clone()).unwrap();
         assert_eq!(lives.of(R2), None);
         for incarnation in 1..=3 {
@@ -87,17 +140,57 @@ mod tests {
         }
         lives.hear(ProcessId::storage(2), start(9, 9));
         let lives = Lives::load(path).unwrap();
-        // The same life may begin further sessions; an older or equal number of another one is a lost directory.
+        // The same life may begin further sessions; an older or equal number of another one is that of an old copy.
         assert_eq!(forgetful(R2, start(3, 13), lives.of(R2)), None);
         for incarnation in [1, 3] {
-            let reason =
-                forgetful(R2, start(incarnation, 99), lives.of(R2)).expect("it has lost its directory");
+            let reason = forgetful(R2, start(incarnation, 99), lives.of(R2)).expect("it has begun before");
             assert!(reason.contains("number 3 has been heard of"), "{reason}");
         }
         assert_eq!(forgetful(R2, start(4, 99), lives.of(R2)), None);
+        // In a directory of its own it stays another one, however often it is started.
+        for incarnation in 1..9 {
+            let start = Start { incarnation, directory: 8, life: 100 + incarnation };
+            let reason = forgetful(R2, start, lives.of(R2)).expect("it has lost its directory");
+            assert!(reason.contains("r2 has another data directory"), "{reason}");
+        }
         // Who is no router remembers none.
         let mut other = Lives::load(None).unwrap();
         other.hear(R2, start(3, 13));
         assert_eq!(other.of(R2), None);
+    }
+
+    #[test]
+    fn a_router_that_was_refused_stays_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Some(directory.path().join("heard"));
+        let mut lives = Lives::load(path.clone()).unwrap();
+        let start = Start { incarnation: 1, directory: 7, life: 11 };
+        lives.hear(R2, start);
+        lives.refuse("an old copy");
+        let mut lives = Lives::load(path.clone()).unwrap();
+        assert_eq!((lives.forgetful(), lives.of(R2)), (Some("an old copy"), Some(start)));
+        lives.hear(R2, Start { incarnation: 2, ..start });
+        assert_eq!(Lives::load(path).unwrap().forgetful(), Some("an old copy"));
+    }
+
+    #[test]
+    fn what_earlier_releases_have_heard_is_remembered_without_directories() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("heard");
+        for routers in 0..5_u32 {
+            let earlier: BTreeMap<u32, (Incarnation, u64)> =
+                (1..=routers).map(|router| (router, (3, u64::MAX / u64::from(router)))).collect();
+            replace_file(&path, &postcard::to_stdvec(&earlier).unwrap()).unwrap();
+            let mut lives = Lives::load(Some(path.clone())).unwrap();
+            assert_eq!((lives.heard.newest.len(), lives.forgetful()), (routers as usize, None));
+            if routers >= 2 {
+                let start = |incarnation, directory| Start { incarnation, directory, life: 99 };
+                assert!(forgetful(R2, start(3, 7), lives.of(R2)).is_some());
+                assert_eq!(forgetful(R2, start(4, 7), lives.of(R2)), None);
+                lives.hear(R2, start(4, 7));
+                let next = Start { life: 100, ..start(5, 8) };
+                assert!(forgetful(R2, next, lives.of(R2)).is_some());
+            }
+        }
     }
 }

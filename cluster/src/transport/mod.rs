@@ -16,8 +16,9 @@
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
 //! protocol, has no certificate of the cluster's authority, is an older life of a connected process or a router that has
-//! lost its data directory (`lives`) is refused, with a line in both logs. Frames (`frame`) are bounded, summed and counted: a damaged or replayed one ends its
-//! connection and nothing else. All memory is bounded: by the mailboxes, and by a window for each lane.
+//! lost its data directory (`lives`) is refused, with a line in both logs. Frames (`frame`) are bounded, summed and counted:
+//! a damaged or replayed one ends its connection and nothing else. All memory is bounded: by the mailboxes, and by a window
+//! for each lane.
 
 mod accept;
 mod bulk;
@@ -79,7 +80,10 @@ pub struct TransportOptions {
     pub listen: Option<SocketAddr>,
     /// This start of the operating system process, counted in its data directory.
     pub incarnation: Incarnation,
-    /// Where a router writes down which starts of other routers it has heard of; other processes need not.
+    /// Drawn for that directory.
+    pub directory: u64,
+    /// Where a router writes down which starts of other routers it has heard of, and that it must not go on itself; other
+    /// processes need not.
     pub heard: Option<PathBuf>,
     /// Mutual TLS, if it is wanted.
     pub tls: Option<TlsFiles>,
@@ -190,6 +194,7 @@ impl Transport {
             locals,
             listen,
             incarnation,
+            directory,
             heard,
             tls,
             unnamed_certificates,
@@ -215,7 +220,7 @@ impl Transport {
             description,
             members,
             locals,
-            start: Start { incarnation, life: rand::random() },
+            start: Start { incarnation, directory, life: rand::random() },
             lives: Mutex::new(lives),
             tls,
             unnamed_certificates,
@@ -240,7 +245,7 @@ impl Transport {
     /// second at most.
     ///
     /// # Errors
-    /// Why this router must not go on: it has lost its data directory.
+    /// Why this router must not go on: it has lost its data directory, or has an old copy of it.
     pub(crate) async fn ask_for_routers(&self) -> Result<(), String> {
         self.shared.ask_all().await
     }
@@ -262,7 +267,7 @@ impl Transport {
             description: String::new(),
             members: BTreeMap::new(),
             locals: BTreeSet::new(),
-            start: Start { incarnation: 0, life: 0 },
+            start: Start { incarnation: 0, directory: 0, life: 0 },
             lives: Mutex::default(),
             tls: tls.map(Tls::load).transpose()?,
             unnamed_certificates: true,

@@ -34,6 +34,7 @@ fn options(local: ProcessId, router: &str) -> TransportOptions {
         locals: [local].into(),
         listen: (local == R1).then(|| "127.0.0.1:0".parse().expect("an address")),
         incarnation: 5,
+        directory: 1,
         heard: None,
         tls: None,
         unnamed_certificates: false,
@@ -237,6 +238,26 @@ async fn an_older_or_second_life_of_a_connected_process_is_refused() {
     older.incarnation = 4;
     let older = Side::start(C7, older).await;
     exchange(&older, R1, &mut router, C7, 0, 1).await;
+}
+
+#[tokio::test]
+async fn a_router_that_dials_or_is_dialled_hears_that_it_has_lost_its_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let r2 = ProcessId::router(2);
+    for (forgetful, other) in [(R1, r2), (r2, R1)] {
+        let side = |id: ProcessId| {
+            let mut options = options(id, "127.0.0.1:1");
+            options.heard = Some(directory.path().join(format!("{id}, but not {forgetful}")));
+            Side::start(id, options)
+        };
+        let sides = BTreeMap::from([(R1, side(R1).await), (r2, side(r2).await)]);
+        let lives = |id: &ProcessId| sides[id].transport.shared.lives.lock();
+        lives(&other).hear(forgetful, Start { incarnation: 1, directory: 99, life: 1 });
+        let dialled = sides[&R1].dial(&sides[&r2], sides[&R1].address(), r2).await;
+        let refused = dialled.expect_err("it is refused");
+        assert!(refused.contains(&format!("{forgetful} has another data directory")), "{refused}");
+        assert!(lives(&forgetful).forgetful().is_some() && lives(&other).forgetful().is_none());
+    }
 }
 
 #[tokio::test]
