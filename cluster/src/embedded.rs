@@ -592,9 +592,8 @@ pub(crate) async fn start_router(
         },
         Durability::Memory => wal::Durability::Memory,
     };
-    // A router that has lost its disk must not begin the log anew: the others have gone on without it.
-    let has_changed =
-        options.durability == Durability::Disk && network.known_routers().borrow().version() > 1;
+    // What the first routers began has gone on: who has no log gets that of the others.
+    let has_changed = network.known_routers().borrow().version() > 1;
     let options = router::Options {
         reserve_bytes: options.log_reserve,
         added: !members.contains(&id) || has_changed,

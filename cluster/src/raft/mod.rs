@@ -167,7 +167,7 @@ pub(crate) struct Consensus {
 
 impl Consensus {
     /// Starts or restarts. `members` is the first membership; a router that has a log goes on from there, and one that is
-    /// not among them is added by others.
+    /// not among them begins none, but gets that of the others.
     pub(crate) async fn start(
         id: ProcessId,
         members: &BTreeSet<ProcessId>,

@@ -65,7 +65,7 @@ pub struct Options {
     pub members: BTreeSet<ProcessId>,
     /// Where they listen, as far as that matters.
     pub addresses: BTreeMap<ProcessId, String>,
-    /// Whether it was added later, and is not among them.
+    /// Whether it does not begin a log with them: it was added later, or they have changed since. It gets the others'.
     pub added: bool,
     /// The first config; a router that has a log goes on with the config found there.
     pub config: Config,
@@ -233,9 +233,10 @@ impl Router {
         if !added && !members.contains(&id) {
             return Err(Error::NotAMember(id));
         }
+        let first = if added { BTreeSet::new() } else { members };
         let (event_sender, events) = mpsc::channel(EVENTS);
         let consensus =
-            Consensus::start(id, &members, config, durability, &timing, network, event_sender).await?;
+            Consensus::start(id, &first, config, durability, &timing, network, event_sender).await?;
         // Only now that the directory is known to be free: joining replaces another life of this router.
         let endpoint = network.join(id);
         let core = Core::new(id, consensus.first().clone(), limits);

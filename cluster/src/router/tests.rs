@@ -275,6 +275,17 @@ async fn routers_without_disks_survive_the_loss_of_one() {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_router_that_is_added_begins_no_log() {
+    let network = Network::new();
+    let single = Options::single(Config::evenly(1, 1).expect("a ring"), Durability::Memory);
+    let router = Router::start(Options { added: true, ..single }, &network).await.expect("starts");
+    let leads = router.wait_for(|state| *state == State::Leading);
+    let led = tokio::time::timeout(Duration::from_secs(10), leads).await;
+    assert!(led.is_err(), "it waits for the others' log, but {led:?}");
+    router.kill().await;
+}
+
 /// The leader may be a router that has been added since the process was here last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_find_the_leader_hears_who_the_routers_are() {
