@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     embedded::StartError,
-    message::Incarnation,
+    message::{Incarnation, ProcessId},
     wal::{replace_text, sync_directory},
 };
 
@@ -107,6 +107,24 @@ pub(crate) fn directory_number(dir: &Path) -> io::Result<u64> {
     Ok(number)
 }
 
+/// Whether a router's log is the one that it has begun, which may be on a volume of its own: the number of its directory is
+/// noted in the data directory. A router that has none yet begins it.
+///
+/// # Errors
+/// When the number cannot be read or written.
+pub(crate) fn has_log(dir: &Path, router: ProcessId, log: &Path) -> io::Result<bool> {
+    let path = dir.join(format!("log-{router}"));
+    if let Some(begun) = read_number(&path)? {
+        return Ok(read_number(&log.join(NUMBER))? == Some(begun));
+    }
+    fs::create_dir_all(log)?;
+    let number = directory_number(log)?;
+    // Whoever finds the note finds the directory.
+    sync_directory(log.parent().unwrap_or(dir))?;
+    write_number(&path, number)?;
+    Ok(true)
+}
+
 /// Counts an incarnation in a file, durably, and returns it.
 ///
 /// # Errors
@@ -123,4 +141,33 @@ pub(crate) fn next_incarnation(path: &Path) -> io::Result<Incarnation> {
 /// When the file cannot be written.
 pub(crate) fn write_number(path: &Path, number: u64) -> io::Result<()> {
     replace_text(path, format!("{number}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_known_by_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, r1) = (dir.path(), ProcessId::router(1));
+        let logs = dir.join("routers");
+        let log = logs.join("r1");
+        // Also one that an earlier release has begun.
+        fs::create_dir_all(&log).unwrap();
+        for _ in 0..2 {
+            assert!(has_log(dir, r1, &log).unwrap());
+        }
+        fs::rename(&logs, dir.join("away")).unwrap();
+        assert!(!has_log(dir, r1, &log).unwrap());
+        assert!(!logs.exists(), "nothing is begun in its place");
+        // What a volume is mounted on, and the log of another router.
+        fs::create_dir_all(&log).unwrap();
+        assert!(!has_log(dir, r1, &log).unwrap());
+        directory_number(&log).unwrap();
+        assert!(!has_log(dir, r1, &log).unwrap());
+        fs::remove_dir_all(&logs).unwrap();
+        fs::rename(dir.join("away"), &logs).unwrap();
+        assert!(has_log(dir, r1, &log).unwrap());
+    }
 }

@@ -23,7 +23,7 @@ use crate::{
     checkpoint::CheckpointError,
     client::{Client, ClientOptions, Failure, Lives},
     config::Config,
-    data_dir::{directory_number, lay_out, next_incarnation},
+    data_dir::{directory_number, has_log, lay_out, next_incarnation},
     founder::{Founder, storage_numbers},
     message::{Body, Incarnation, ProcessId},
     network::Network,
@@ -180,6 +180,18 @@ pub enum StartError {
         /// Why not.
         reason: String,
     },
+    /// A router finds no log, or another one, where it has begun its own: it must not vote with an empty one.
+    #[error(
+        "{id} has lost its log: {path} is not the directory that it has begun, and what it acknowledged is not there. Put \
+         that back; if it is lost, remove the router (ALTER CLUSTER REMOVE ROUTER {id}) and add another. When most routers \
+         have lost theirs, all processes have to begin anew with empty data directories"
+    )]
+    LogLost {
+        /// Which router.
+        id: ProcessId,
+        /// Where its log should be.
+        path: PathBuf,
+    },
     /// Other processes cannot be reached.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -247,9 +259,21 @@ impl Cluster {
         network.learn_routers(&Arc::new(known.unwrap_or_else(|| Routers::first(options.routers))));
         let keeper = is_kept.then(|| store::keep(&options.data_dir, &network));
         let mut routers = BTreeMap::new();
-        for number in router_numbers(&options, &network)? {
-            let router = start_router(&options, &config, &network, number, &BTreeMap::new()).await?;
-            routers.insert(number, router);
+        let numbers = router_numbers(&options, &network)?;
+        let mut lost = None;
+        for number in &numbers {
+            match start_router(&options, &config, &network, *number, &BTreeMap::new()).await {
+                Ok(router) => drop(routers.insert(*number, router)),
+                Err(error @ StartError::LogLost { .. }) => {
+                    tracing::error!("{error}");
+                    lost = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // The others go on while they are a quorum: it can be removed.
+        if let Some(error) = lost.filter(|_| 2 * routers.len() <= numbers.len()) {
+            return Err(error);
         }
         let mut storage = BTreeMap::new();
         for number in storage_numbers(&options)? {
@@ -586,10 +610,14 @@ pub(crate) async fn start_router(
     let id = ProcessId::router(number);
     let members: BTreeSet<ProcessId> = (1..=options.routers).map(ProcessId::router).collect();
     let durability = match options.durability {
-        Durability::Disk => wal::Durability::Disk {
-            directory: options.data_dir.join(ROUTERS).join(id.to_string()),
-            limits: wal::Limits::default(),
-        },
+        Durability::Disk => {
+            let directory = options.data_dir.join(ROUTERS).join(id.to_string());
+            let failed = |source| StartError::DataDir { path: directory.clone(), source };
+            if !has_log(&options.data_dir, id, &directory).map_err(failed)? {
+                return Err(StartError::LogLost { id, path: directory });
+            }
+            wal::Durability::Disk { directory, limits: wal::Limits::default() }
+        }
         Durability::Memory => wal::Durability::Memory,
     };
     // What the first routers began has gone on: who has no log gets that of the others.

@@ -617,11 +617,38 @@ async fn routers_that_have_lost_their_logs_are_an_error() {
         }
         cluster.shutdown().await.expect("a clean end");
         std::fs::remove_dir_all(dir.path().join("routers")).expect("it can be removed");
+        let error = Cluster::start(options.clone()).await.expect_err("no router has its log").to_string();
+        assert!(error.contains("has lost its log"), "{error}");
+        // Also where it is not known that there was one.
+        for router in 1..=routers {
+            std::fs::remove_file(dir.path().join(format!("log-r{router}"))).expect("it can be removed");
+        }
         let cluster = Cluster::start(options).await.expect("the cluster starts");
         let error = cluster.ready().await.expect_err("the rows are newer than the log");
         assert!(error.message.contains("the routers have lost messages"), "{error:?}");
         cluster.shutdown().await.expect("nothing has changed");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_goes_on_without_a_router_that_has_lost_its_log() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = options(dir.path(), 3, 1, 1, 1);
+    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "t").await;
+    assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
+    cluster.shutdown().await.expect("a clean end");
+    let [log, away] = ["routers/r1", "away"].map(|name| dir.path().join(name));
+    std::fs::rename(&log, &away).expect("it can be moved");
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    cluster.ready().await.expect("two are a quorum");
+    let table = Table::find(&cluster.client(), "t");
+    assert_eq!(table.insert(&[(2, 2)]).await, Ok(1));
+    let refused = cluster.restart_router(1).await.expect_err("its log is not there");
+    assert!(matches!(refused, StartError::LogLost { .. }), "{refused}");
+    std::fs::rename(&away, &log).expect("it can be moved");
+    cluster.restart_router(1).await.expect("it has its log again");
+    cluster.shutdown().await.expect("a clean end");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -365,6 +365,36 @@ async fn a_router_with_an_old_copy_of_its_directory_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_has_lost_its_log_alone_is_refused() {
+    let test = async {
+        let mut apart = Apart::start_all(3, 1, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let lost = ProcessId::router(1);
+        apart.kill(lost).await;
+        let [logs, away] = ["r1/routers", "away"].map(|name| apart.directory.path().join(name));
+        std::fs::rename(&logs, &away).expect("it can be moved");
+        for is_mounted_on in [false, true] {
+            if is_mounted_on {
+                std::fs::create_dir_all(logs.join("r1")).expect("it can be created");
+            }
+            let reason = router_refused(&apart, lost).await;
+            assert!(
+                reason.contains("r1 has lost its log") && reason.contains("REMOVE ROUTER r1"),
+                "{reason}"
+            );
+        }
+        assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
+        std::fs::remove_dir_all(&logs).expect("it can be removed");
+        std::fs::rename(&away, &logs).expect("it can be moved");
+        apart.start(lost).await;
+        apart.kill(ProcessId::router(2)).await;
+        assert_eq!(table.insert(&[(2, 2)]).await, Ok(1));
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
     let test = async {
         let mut apart = Apart::start_all(3, 3, 2).await;
