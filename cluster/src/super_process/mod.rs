@@ -112,7 +112,13 @@ fn is_busy(task: &Option<JoinHandle<()>>) -> bool {
 }
 
 async fn suspect(client: Client, silent: Vec<(ProcessId, Incarnation)>) {
-    for (process, incarnation) in silent {
+    let beats = |process| client.view().heartbeats.get(&process).map(|heartbeat| heartbeat.beats);
+    let silent = silent.into_iter().map(|(process, incarnation)| (process, incarnation, beats(process)));
+    for (process, incarnation, heard) in silent.collect::<Vec<_>>() {
+        // Each suspicion takes its time; if it was this side that was cut off, that may be over.
+        if beats(process) != heard {
+            continue;
+        }
         tracing::warn!(%process, incarnation, "no heartbeat: suspected");
         let suspicion = Membership::Suspect { process, incarnation };
         if let Err(error) = client.configure(suspicion).await {
