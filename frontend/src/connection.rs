@@ -56,7 +56,10 @@ impl Interrupter {
     /// A way to interrupt, and to notice it.
     pub fn new() -> (Interrupter, Interrupts) {
         let (sender, receiver) = watch::channel(Signals::default());
-        (Interrupter(sender.clone()), Interrupts { signals: receiver, sender, deadline: None })
+        (
+            Interrupter(sender.clone()),
+            Interrupts { signals: receiver, sender, stoppable: false, deadline: None },
+        )
     }
 
     /// Stops the running statement, if there is one.
@@ -80,6 +83,8 @@ impl Interrupter {
 pub struct Interrupts {
     signals: watch::Receiver<Signals>,
     sender: watch::Sender<Signals>,
+    /// Whether a statement runs that can be stopped.
+    stoppable: bool,
     deadline: Option<Instant>,
 }
 
@@ -91,18 +96,20 @@ impl Interrupts {
             s.cancel = false;
             false
         });
+        self.stoppable = true;
         self.deadline = deadline;
     }
 
-    /// The statement has ended.
+    /// The statement has ended, or has done what cannot be undone: only the end of the session can stop it.
     pub fn end_statement(&mut self) {
+        self.stoppable = false;
         self.deadline = None;
     }
 
     /// Waits until the running statement must stop, and says how.
     pub async fn statement(&mut self) -> Failed {
-        let deadline = self.deadline;
-        let interrupted = self.signals.wait_for(|s| s.cancel || s.gone || s.shutdown);
+        let (stoppable, deadline) = (self.stoppable, self.deadline);
+        let interrupted = self.signals.wait_for(|s| (s.cancel && stoppable) || s.gone || s.shutdown);
         let signals = match deadline {
             None => interrupted.await,
             Some(deadline) => match tokio::time::timeout_at(deadline.into(), interrupted).await {

@@ -383,7 +383,10 @@ impl Above {
             return Ok(Progress { output, done: self.is_full() });
         }
         self.buffered_rows += batch.num_rows();
-        self.sort_memory.grow(SORT_COPIES * batch.get_array_memory_size())?;
+        // An INSERT has taken effect when its rows come: no error may say otherwise.
+        if !self.pipeline.plan.ordinal {
+            self.sort_memory.grow(SORT_COPIES * batch.get_array_memory_size())?;
+        }
         self.buffered.push(batch);
         if let Some(limit) = self.limit
             && self.pipeline.plan.distinct_on.is_empty()

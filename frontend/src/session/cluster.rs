@@ -5,8 +5,7 @@
 use carousel_engine::{SqlError, SqlState};
 use carousel_planner::AlterCluster;
 
-use super::{Result, Session, execute::outcome_unknown, transaction::State};
-use crate::connection::Failed;
+use super::{Result, Session, transaction::State};
 
 impl Session<'_> {
     /// Changes the ring, or the routers.
@@ -42,10 +41,10 @@ impl Session<'_> {
                 AlterCluster::RemoveRouter(router) => client.remove_router(router).await,
             }
         };
-        match self.connection.interrupts.guard(changed).await {
-            // It cannot be taken back.
-            Err(Failed::Statement(stopped)) => Err(outcome_unknown(stopped).into()),
-            outcome => Ok(outcome??),
-        }
+        // It cannot be taken back.
+        self.in_doubt = true;
+        let changed = self.connection.interrupts.guard(changed).await?;
+        self.in_doubt = false;
+        Ok(changed?)
     }
 }

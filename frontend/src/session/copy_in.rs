@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, staged_ranges},
-    message::{Body, ReadIsolation, StagedPayload},
+    message::{Body, StagedPayload},
 };
 use carousel_engine::{
     SqlError, SqlState,
@@ -114,24 +114,16 @@ impl Session<'_> {
         }
         let tables = message.tables.clone();
         loop {
-            let failure = match self.submit(message.clone(), ReadIsolation::Sequential, true).await? {
-                Ok((mut part, mut submission)) => loop {
-                    if let Part::Done { ts, rows } = part {
-                        self.last_ts = Some(ts);
-                        return Ok(rows);
-                    }
-                    match super::execute::next_part(&mut submission, &mut self.connection.interrupts, true)
-                        .await?
-                    {
-                        Ok(next) => part = next,
-                        Err(failure) => break failure,
-                    }
-                },
-                Err(failure) => failure,
-            };
-            match failure {
-                Failure::Sql(error) => return Err(rows.reader.locate(error).into()),
-                Failure::Stale { ts } => {
+            match self.write(message.clone()).await? {
+                Ok(parts) => {
+                    let Some(Part::Done { ts, rows }) = parts.last() else {
+                        return Err(SqlError::internal("an INSERT ended before its end").into());
+                    };
+                    self.last_ts = Some(*ts);
+                    return Ok(*rows);
+                }
+                Err(Failure::Sql(error)) => return Err(rows.reader.locate(error).into()),
+                Err(Failure::Stale { ts }) => {
                     self.follow_catalog(ts).await?;
                     // Rows were made for one version of the table, and staged for one placement.
                     if is_staged || !self.client.catalog().is_current(&tables) {

@@ -17,7 +17,7 @@ use carousel_planner::{
 };
 
 use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
-use crate::connection::{Failed, Interrupts};
+use crate::connection::Interrupts;
 
 /// How often a statement is planned again because the catalog or the placement changed under it.
 const ATTEMPTS: usize = 10;
@@ -81,6 +81,11 @@ impl Cursor {
         }
     }
 
+    /// Whether it has changed rows or the catalog.
+    pub fn is_write(&self) -> bool {
+        self.planned.plan.is_write()
+    }
+
     /// The command tag, once all rows have been taken.
     pub fn tag(&self) -> String {
         self.planned.plan.tag(self.affected.unwrap_or(self.sent))
@@ -89,8 +94,7 @@ impl Cursor {
     /// The next rows, or `None` after the last.
     ///
     /// # Errors
-    /// How the statement failed, or why it must stop. A write that was submitted may take effect all the same when it
-    /// is stopped: its error is 08007.
+    /// How the statement failed, or why it must stop.
     pub async fn next(&mut self, interrupts: &mut Interrupts) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(batch) = self.ready.pop_front() {
@@ -112,29 +116,24 @@ impl Cursor {
             let part = match (self.arrived.take(), &mut self.submission) {
                 (Some(part), _) => part,
                 (None, None) => return Ok(None),
-                (None, Some(submission)) => {
-                    match next_part(submission, interrupts, self.planned.plan.is_write()).await? {
-                        Ok(part) => part,
-                        Err(Failure::Sql(error)) => return Err(error.into()),
-                        Err(Failure::Stale { .. }) => {
-                            return Err(
-                                SqlError::internal("a message was stale after it had answered").into()
-                            );
-                        }
+                (None, Some(submission)) => match next_part(submission, interrupts).await? {
+                    Ok(part) => part,
+                    Err(Failure::Sql(error)) => return Err(error.into()),
+                    Err(Failure::Stale { .. }) => {
+                        return Err(SqlError::internal("a message was stale after it had answered").into());
                     }
-                }
+                },
             };
             self.take(part)?;
         }
     }
 
-    fn take(&mut self, part: Part) -> Result<()> {
-        let writes = self.planned.plan.is_write();
+    fn take(&mut self, part: Part) -> carousel_engine::error::Result<()> {
         match (part, &mut self.above) {
             (Part::Rows(batch), Some(above)) => {
                 let progress = above.rows(batch)?;
                 self.ready.extend(progress.output);
-                if progress.done && !writes {
+                if progress.done {
                     self.finish()?;
                 }
             }
@@ -143,9 +142,7 @@ impl Cursor {
             (Part::Done { ts, rows }, _) => {
                 // What reads under a pin says when it was asked, not what it saw.
                 self.ts = self.ts.or(Some(ts));
-                if writes {
-                    self.affected = Some(rows);
-                }
+                self.affected = self.is_write().then_some(rows);
                 self.finish()?;
             }
             (Part::Ddl { ts, effect }, _) => {
@@ -158,7 +155,7 @@ impl Cursor {
     }
 
     /// Nothing more is needed of the cluster.
-    fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> carousel_engine::error::Result<()> {
         self.submission = None;
         if let Some(mut above) = self.above.take() {
             self.ready.extend(above.finish()?);
@@ -167,24 +164,13 @@ impl Cursor {
     }
 }
 
-/// The next part of an answer, unless the statement must stop.
-pub async fn next_part(
+/// The next part of a read's answer, unless the statement must stop.
+async fn next_part(
     submission: &mut Submission,
     interrupts: &mut Interrupts,
-    writes: bool,
 ) -> Result<Result<Part, Failure>> {
-    match interrupts.guard(submission.next()).await {
-        Ok(Some(part)) => Ok(part),
-        Ok(None) => Err(SqlError::internal("an answer ended before its end").into()),
-        Err(Failed::Statement(error)) if writes => Err(outcome_unknown(error).into()),
-        Err(failed) => Err(failed),
-    }
-}
-
-/// A write that was submitted cannot be taken back: to stop waiting for it is not to stop it.
-pub(super) fn outcome_unknown(stopped: SqlError) -> SqlError {
-    SqlError::new(SqlState::OUTCOME_UNKNOWN, stopped.into_report().message)
-        .with_detail("The statement had been submitted and may take effect.")
+    let part = interrupts.guard(submission.next()).await?;
+    Ok(part.ok_or_else(|| SqlError::internal("an answer ended before its end"))?)
 }
 
 /// Whether all reads of a statement, or of a transaction block, see one state. Basic reads need no place in the order of
@@ -284,26 +270,31 @@ impl Session<'_> {
             }
             Execution::Request(request) => *request,
         };
-        let writes = planned.plan.is_write();
         let mut cursor = Cursor::ready(planned, columns, Vec::new());
         cursor.above = Some(request.above);
         if request.ranges.is_empty() && matches!(request.body, Body::Data(_)) {
-            cursor.affected = writes.then_some(0);
+            cursor.affected = cursor.is_write().then_some(0);
             cursor.finish()?;
             return Ok(Ok(cursor));
         }
         let message =
             Request { tables: request.tables.into(), ranges: request.ranges.into(), body: request.body };
-        let isolation = self.read_isolation(statement);
-        match self.submit(message, isolation, writes).await? {
-            Ok((part, submission)) => {
-                let is_pinned = !writes && sees_one_state(isolation);
-                let snapshot = self.transaction.pin.as_ref().filter(|_| is_pinned).map(Pin::ts);
-                (cursor.ts, self.last_ts) = (snapshot, None);
+        let begun = if cursor.is_write() {
+            self.write(message).await?.and_then(|parts| {
+                self.last_ts = None;
+                Ok(parts.into_iter().try_for_each(|part| cursor.take(part))?)
+            })
+        } else {
+            let isolation = self.read_isolation(statement);
+            self.read(message, isolation).await?.map(|(part, submission)| {
+                let pin = self.transaction.pin.as_ref().filter(|_| sees_one_state(isolation));
+                (cursor.ts, self.last_ts) = (pin.map(Pin::ts), None);
                 cursor.arrived = Some(part);
                 cursor.submission = Some(submission);
-                Ok(Ok(cursor))
-            }
+            })
+        };
+        match begun {
+            Ok(()) => Ok(Ok(cursor)),
             Err(Failure::Sql(error)) => Err(error.into()),
             Err(Failure::Stale { ts }) => Ok(Err(ts)),
         }
@@ -332,29 +323,44 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Submits a message and waits for the first part of its answer.
-    pub(super) async fn submit(
+    /// Submits a read and waits for the first part of its answer.
+    async fn read(
         &mut self,
         mut message: Request,
         isolation: ReadIsolation,
-        writes: bool,
     ) -> Result<Result<(Part, Submission), Failure>> {
-        if let Body::Data(data) = &mut message.body {
-            if data.operation.is_write() {
-                self.stage_if_large(&mut message).await?;
-            } else if self.transaction.state() == State::Open && sees_one_state(isolation) {
-                data.read_ts = Some(self.snapshot().await?);
-            }
+        if let Body::Data(data) = &mut message.body
+            && self.transaction.state() == State::Open
+            && sees_one_state(isolation)
+        {
+            data.read_ts = Some(self.snapshot().await?);
         }
         let interrupts = &mut self.connection.interrupts;
         let mut submission = interrupts.guard(self.client.submit_read(message, isolation)).await??;
-        if writes {
-            self.transaction.has_written = true;
+        let part = next_part(&mut submission, interrupts).await?;
+        Ok(part.map(|part| (part, submission)))
+    }
+
+    /// Submits a write and waits for the whole answer, which its client process holds anyway. Between the two the write is
+    /// in doubt; afterwards it is done, and nothing but the end of the session stops the statement any more.
+    pub(super) async fn write(&mut self, mut message: Request) -> Result<Result<Vec<Part>, Failure>> {
+        self.stage_if_large(&mut message).await?;
+        let interrupts = &mut self.connection.interrupts;
+        let mut submission = interrupts.guard(self.client.submit(message)).await??;
+        self.transaction.has_written = true;
+        self.in_doubt = true;
+        let mut parts = Vec::new();
+        while let Some(part) = interrupts.guard(submission.next()).await? {
+            match part {
+                Ok(part) => parts.push(part),
+                Err(failure) => {
+                    self.in_doubt = false;
+                    return Ok(Err(failure));
+                }
+            }
         }
-        match next_part(&mut submission, interrupts, writes).await? {
-            Ok(part) => Ok(Ok((part, submission))),
-            Err(failure) => Ok(Err(failure)),
-        }
+        interrupts.end_statement();
+        Ok(Ok(parts))
     }
 
     /// How the statement's reads are ordered among the writes: as its hint says, else as the session's setting does.

@@ -287,7 +287,13 @@ impl Session<'_> {
             return Ok(());
         };
         let (mut cursor, mut rest) = match state {
-            PortalState::Suspended(cursor, rest) => (*cursor, rest),
+            PortalState::Suspended(cursor, rest) => {
+                if cursor.is_write() {
+                    self.in_doubt = true;
+                    self.connection.interrupts.end_statement();
+                }
+                (*cursor, rest)
+            }
             PortalState::Finished => {
                 return Err(SqlError::new(
                     SqlState(*b"55000"),
@@ -355,6 +361,7 @@ impl Session<'_> {
             PortalState::Finished
         } else {
             self.connection.output.portal_suspended();
+            self.in_doubt = false;
             PortalState::Suspended(Box::new(cursor), rest)
         };
         self.portals.insert(name.to_owned(), Portal { prepared, parameters, formats, columns, state });

@@ -68,6 +68,8 @@ pub struct Session<'c> {
     database: Arc<str>,
     settings: SessionSettings,
     transaction: Transaction,
+    /// A write was submitted, the cluster has not refused it, and the client has not been told of its end.
+    in_doubt: bool,
     /// What `carousel.last_ts` shows.
     last_ts: Option<Ts>,
     statements: HashMap<String, Arc<Prepared>>,
@@ -102,7 +104,7 @@ impl Session<'_> {
         if self.skipping && !matches!(kind, b'S' | b'X') {
             return Ok(());
         }
-        match self.answer(frame).await {
+        match self.answer(frame).await.map_err(|failed| self.in_view_of_writes(failed)) {
             Ok(()) => {}
             Err(Failed::Statement(error)) => {
                 self.fail(&error);
@@ -149,6 +151,20 @@ impl Session<'_> {
         };
         self.connection.output.ready_for_query(status);
         self.connection.flush().await
+    }
+
+    /// How a piece of work ended, as the client must be told. A write that was submitted cannot be taken back, and only the
+    /// cluster can refuse it: whatever else ends the statement must not make it look undone.
+    fn in_view_of_writes(&mut self, failed: Failed) -> Failed {
+        let outcome_unknown = |error: SqlError| {
+            SqlError::new(SqlState::OUTCOME_UNKNOWN, error.into_report().message)
+                .with_detail("The statement had been submitted and may take effect.")
+        };
+        match (std::mem::take(&mut self.in_doubt), failed) {
+            (false, failed) => failed,
+            (true, Failed::Statement(error)) => Failed::Statement(outcome_unknown(error)),
+            (true, Failed::Session(error)) => Failed::Session(error.map(outcome_unknown)),
+        }
     }
 
     /// A statement failed.
@@ -269,6 +285,7 @@ impl Session<'_> {
 
     /// A statement has been answered whole.
     fn answered(&mut self, tag: String) {
+        self.in_doubt = false;
         self.meter.answered(&tag, self.begun.elapsed());
         self.connection.output.command_complete(tag);
     }

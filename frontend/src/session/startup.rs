@@ -65,6 +65,7 @@ impl<'c> Session<'c> {
             database: database.into(),
             settings,
             transaction: Transaction::new(),
+            in_doubt: false,
             last_ts: None,
             statements: HashMap::new(),
             statements_bytes: 0,

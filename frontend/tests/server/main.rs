@@ -7,3 +7,4 @@ mod relational;
 mod session;
 mod support;
 mod values;
+mod writes;
