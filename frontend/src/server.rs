@@ -14,6 +14,7 @@ use bytes::BytesMut;
 use carousel_cluster::client::Client;
 use carousel_engine::{SqlError, SqlState};
 use parking_lot::Mutex;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -38,6 +39,12 @@ const MAX_PENDING: usize = 256;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long sessions may take to end when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may be silent before its system is asked whether it is still there …
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// … how long it is given to answer …
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// … and how often it is asked before it is given up.
+const KEEPALIVE_PROBES: u32 = 6;
 /// Requests for encryption that a client may make before it starts.
 const MAX_ENCRYPTION_REQUESTS: usize = 3;
 
@@ -294,6 +301,14 @@ async fn serve(
 ) {
     // Only a delay is at stake.
     let _ = socket.set_nodelay(true);
+    // A client that vanishes without a word must not keep its session, and old versions of rows with it.
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    if let Err(error) = SockRef::from(&socket).set_tcp_keepalive(&keepalive) {
+        tracing::warn!(%error, "clients that vanish will not be noticed");
+    }
     let shared = &registration.shared;
     let mut received = BytesMut::new();
     let beginning = tokio::select! {

@@ -27,8 +27,6 @@ enum Kind {
     Integer { min: i64, max: i64, built: i64 },
     /// Milliseconds, with a unit when shown.
     Milliseconds,
-    /// A time-out that is not built: only 0.
-    NoTimeout,
     /// An encoding; only UTF8 is built.
     Encoding,
     /// Output style and order of date fields; only ISO, MDY is built.
@@ -134,14 +132,14 @@ const DEFINITIONS: &[Definition] = &[
     setting(
         "idle_in_transaction_session_timeout",
         "0",
-        Kind::NoTimeout,
+        Kind::Milliseconds,
         false,
         "Sets the maximum allowed idle time between queries, when in a transaction.",
     ),
     setting(
         "idle_session_timeout",
         "0",
-        Kind::NoTimeout,
+        Kind::Milliseconds,
         false,
         "Sets the maximum allowed idle time between queries, when not in a transaction.",
     ),
@@ -446,9 +444,9 @@ impl SessionSettings {
             .collect()
     }
 
-    /// The limit of a statement's duration, if there is one.
-    pub fn statement_timeout(&self) -> Option<std::time::Duration> {
-        match milliseconds(self.get("statement_timeout")) {
+    /// The value of a time-out; `None` when it is off.
+    pub fn timeout(&self, name: &str) -> Option<std::time::Duration> {
+        match milliseconds(self.get(name)) {
             Some(0) | None => None,
             Some(ms) => Some(std::time::Duration::from_millis(ms)),
         }
@@ -516,7 +514,7 @@ fn checked(definition: &Definition, value: &str) -> Result<String> {
             }
             if number < *built { Err(not_built(definition, trimmed)) } else { Ok(number.to_string()) }
         }
-        Kind::Milliseconds | Kind::NoTimeout => {
+        Kind::Milliseconds => {
             let ms = milliseconds(trimmed).ok_or_else(|| {
                 invalid(definition, value).with_hint(
                     "Valid units for this parameter are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\".",
@@ -531,9 +529,6 @@ fn checked(definition: &Definition, value: &str) -> Result<String> {
                         i32::MAX
                     ),
                 ));
-            }
-            if ms > 0 && matches!(definition.kind, Kind::NoTimeout) {
-                return Err(not_built(definition, trimmed));
             }
             Ok(shown_milliseconds(ms))
         }

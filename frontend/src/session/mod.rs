@@ -76,6 +76,8 @@ pub struct Session<'c> {
     /// Bytes of text of the prepared statements.
     statements_bytes: usize,
     portals: HashMap<String, Portal>,
+    /// The client was told last that the next statement may come.
+    idle: bool,
     /// An error in the extended protocol: everything up to the next Sync is left out.
     skipping: bool,
     /// Longest row of COPY data.
@@ -99,7 +101,7 @@ impl Session<'_> {
 
     /// Takes and answers one message. An error ends the session.
     async fn next_message(&mut self) -> Result<()> {
-        let frame = self.connection.next_message().await?;
+        let frame = self.next_frame().await?;
         let kind = frame.kind;
         if self.skipping && !matches!(kind, b'S' | b'X') {
             return Ok(());
@@ -121,6 +123,21 @@ impl Session<'_> {
             self.connection.flush().await?;
         }
         Ok(())
+    }
+
+    /// Waits for a message, of an idle client for as long as the settings allow.
+    async fn next_frame(&mut self) -> Result<Frame> {
+        let (setting, code, what) = match self.transaction.state() {
+            State::Idle => ("idle_session_timeout", *b"57P05", "idle-session"),
+            _ => ("idle_in_transaction_session_timeout", *b"25P03", "idle-in-transaction"),
+        };
+        let next = self.connection.next_message();
+        let idle = std::mem::take(&mut self.idle);
+        let Some(limit) = self.settings.timeout(setting).filter(|_| idle) else { return next.await };
+        tokio::time::timeout(limit, next).await.unwrap_or_else(|_| {
+            let message = format!("terminating connection due to {what} timeout");
+            Err(Failed::Session(Some(SqlError::new(SqlState(code), message))))
+        })
     }
 
     async fn answer(&mut self, frame: Frame) -> Result<()> {
@@ -150,6 +167,7 @@ impl Session<'_> {
             State::Failed => TransactionStatus::Error,
         };
         self.connection.output.ready_for_query(status);
+        self.idle = true;
         self.connection.flush().await
     }
 
@@ -187,7 +205,7 @@ impl Session<'_> {
     /// A statement begins to run: its time-out starts, and earlier requests to cancel are forgotten.
     fn begin_statement(&mut self) {
         self.begun = Instant::now();
-        let deadline = self.settings.statement_timeout().map(|limit| self.begun + limit);
+        let deadline = self.settings.timeout("statement_timeout").map(|limit| self.begun + limit);
         self.connection.interrupts.begin_statement(deadline);
     }
 

@@ -70,6 +70,7 @@ impl<'c> Session<'c> {
             statements: HashMap::new(),
             statements_bytes: 0,
             portals: HashMap::new(),
+            idle: true,
             skipping: false,
             longest_row,
         })

@@ -140,3 +140,42 @@ async fn the_catalog_may_change_under_a_prepared_statement() {
     other.batch_execute("insert into t values (1, 2)").await.unwrap();
     assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_sessions_end_when_they_are_told_to() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("set idle_session_timeout = '1h'").await;
+    assert_eq!(&raw.query("show idle_session_timeout").await[1].body, b"\0\x01\0\0\0\x021h");
+    raw.query("set idle_in_transaction_session_timeout = 50").await;
+    raw.query("begin").await;
+    let error = raw.last_words().await;
+    assert_eq!(error.field(b'S'), "FATAL");
+    assert_eq!(error.field(b'C'), "25P03");
+    assert_eq!(error.field(b'M'), "terminating connection due to idle-in-transaction timeout");
+    let mut raw = server.raw().await;
+    raw.query("set idle_session_timeout = 50").await;
+    let error = raw.last_words().await;
+    assert_eq!(error.field(b'C'), "57P05");
+    assert_eq!(error.field(b'M'), "terminating connection due to idle-session timeout");
+}
+
+/// The system asks whether the client of an idle session is still there.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_vanishes_is_noticed() {
+    let server = Server::start().await;
+    let raw = server.raw().await;
+    // Addresses in hexadecimal, and `02` for the timer of keepalive, with hundredths of a second to go.
+    let (own, others) = (raw.socket.local_addr().unwrap().port(), server.address().port());
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let ends = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().unwrap().ends_with(&format!(":{others:04X}"))
+            && words.next().unwrap().ends_with(&format!(":{own:04X}"))
+    };
+    let timer = connections.lines().skip(1).find(ends).unwrap().split_whitespace().nth(5).unwrap();
+    let (kind, left) = timer.split_once(':').unwrap();
+    assert_eq!(kind, "02", "{timer}");
+    assert!(u32::from_str_radix(left, 16).unwrap() <= 60 * 100, "{timer}");
+}
