@@ -106,9 +106,7 @@ impl Cursor {
             if let Some(running) = &mut self.running {
                 match interrupts.guard(running.next()).await? {
                     Some(Ok(batch)) => self.ready.push_back(batch),
-                    Some(Err(Failure::Sql(error))) => return Err(error.into()),
-                    // Rows of it have been sent.
-                    Some(Err(Failure::Stale { .. })) => return Err(changing().into()),
+                    Some(Err(failure)) => return Err(failed_midway(failure).into()),
                     None => self.running = None,
                 }
                 continue;
@@ -116,13 +114,9 @@ impl Cursor {
             let part = match (self.arrived.take(), &mut self.submission) {
                 (Some(part), _) => part,
                 (None, None) => return Ok(None),
-                (None, Some(submission)) => match next_part(submission, interrupts).await? {
-                    Ok(part) => part,
-                    Err(Failure::Sql(error)) => return Err(error.into()),
-                    Err(Failure::Stale { .. }) => {
-                        return Err(SqlError::internal("a message was stale after it had answered").into());
-                    }
-                },
+                (None, Some(submission)) => {
+                    next_part(submission, interrupts).await?.map_err(failed_midway)?
+                }
             };
             self.take(part)?;
         }
@@ -436,4 +430,24 @@ pub fn changing() -> SqlError {
         "could not serialize access due to concurrent changes of tables or their placement",
     )
     .with_hint("The statement had no effect; send it again.")
+}
+
+/// How a statement has failed of which rows may have been sent, so that it cannot be planned again. Processes that answer a
+/// basic read may execute a change of its table at different times.
+fn failed_midway(failure: Failure) -> SqlError {
+    match failure {
+        Failure::Sql(error) => error,
+        Failure::Stale { .. } => changing(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_dropped_under_a_read_is_no_internal_error() {
+        let error = failed_midway(Failure::Stale { ts: Ts(1) });
+        assert_eq!(error.code, SqlState::SERIALIZATION_FAILURE);
+    }
 }
