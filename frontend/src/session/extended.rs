@@ -10,6 +10,7 @@ use super::{
     Result, Session,
     command::output_columns,
     execute::{Cursor, Outcome},
+    in_failed_transaction,
     transaction::State,
 };
 use crate::{
@@ -59,6 +60,16 @@ enum PortalState {
     /// Some rows were sent; of the batch those from the number on were not.
     Suspended(Box<Cursor>, Option<(RecordBatch, usize)>),
     Finished,
+}
+
+impl Portal {
+    /// Its block has failed: there is nothing more to come of it, but it keeps its name until the block ends.
+    pub(super) fn fail(&mut self) {
+        self.parameters = Vec::new();
+        if !matches!(self.state, PortalState::Bound) {
+            self.state = PortalState::Finished;
+        }
+    }
 }
 
 impl Session<'_> {
@@ -293,6 +304,9 @@ impl Session<'_> {
                     self.connection.interrupts.end_statement();
                 }
                 (*cursor, rest)
+            }
+            PortalState::Finished if self.transaction.state() == State::Failed => {
+                return Err(in_failed_transaction().into());
             }
             PortalState::Finished => {
                 return Err(SqlError::new(

@@ -189,6 +189,11 @@ impl Session<'_> {
     fn fail(&mut self, error: &SqlError) {
         self.connection.output.report(Severity::Error, error);
         self.transaction.fail();
+        match self.transaction.state() {
+            State::Failed => self.portals.values_mut().for_each(Portal::fail),
+            // Nothing uses them before the next Sync, which closes them.
+            _ => self.portals.clear(),
+        }
         self.meter.failed();
     }
 
@@ -368,11 +373,7 @@ impl Session<'_> {
             let leaves = |plan: &Plan| matches!(plan, Plan::Commit { .. } | Plan::Rollback { .. });
             return match planned {
                 Ok(planned) if leaves(&planned.plan) => Ok(planned),
-                _ => Err(SqlError::new(
-                    SqlState::IN_FAILED_TRANSACTION,
-                    "current transaction is aborted, commands ignored until end of transaction block",
-                )
-                .into()),
+                _ => Err(in_failed_transaction().into()),
             };
         }
         if let Some(isolation) = statement.read_isolation() {
@@ -476,4 +477,12 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// 25P02
+fn in_failed_transaction() -> SqlError {
+    SqlError::new(
+        SqlState::IN_FAILED_TRANSACTION,
+        "current transaction is aborted, commands ignored until end of transaction block",
+    )
 }

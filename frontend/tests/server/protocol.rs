@@ -4,7 +4,7 @@ use carousel_frontend::{FrontEnd, Options, StartError};
 use futures::{SinkExt, StreamExt};
 use tokio_postgres::NoTls;
 
-use crate::support::{Raw, Server, code, connect, db_error, kinds, rows, value};
+use crate::support::{PATIENCE, Raw, Server, code, connect, db_error, kinds, make_long_table, rows, value};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_greeted_as_by_postgresql() {
@@ -160,6 +160,40 @@ async fn portals_give_rows_in_pieces() {
     assert_eq!(&answer[1].body, b"SELECT 3\0");
     assert_eq!(answer[3].field(b'C'), "34000");
     assert_eq!(&answer[4].body, b"E");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn portals_of_a_failed_block_give_and_hold_nothing_more() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    make_long_table(&client).await;
+    let mut raw = server.raw().await;
+    raw.query("begin").await;
+    raw.send('P', &parse("s", "select b from t")).await;
+    for portal in ["suspended", "bound"] {
+        raw.send('B', &bind(portal, "s")).await;
+    }
+    raw.send('E', &execute("suspended", 1)).await;
+    raw.send('S', b"").await;
+    assert_eq!(kinds(&raw.until('Z').await), "122DsZ");
+    let open = "select count(*) from carousel.operations";
+    assert_eq!(value(&client, open).await, "1");
+    raw.query("nonsense").await;
+    let given_up = async {
+        while value(&client, open).await != "0" {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, given_up).await.expect("its read is still open");
+    for (portal, code) in [("suspended", "25P02"), ("bound", "25P02"), ("none", "34000")] {
+        raw.send('E', &execute(portal, 1)).await;
+        raw.send('S', b"").await;
+        assert_eq!(raw.until('Z').await[0].field(b'C'), code, "{portal}");
+    }
+    raw.query("rollback").await;
+    raw.send('E', &execute("suspended", 1)).await;
+    raw.send('S', b"").await;
+    assert_eq!(raw.until('Z').await[0].field(b'C'), "34000");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

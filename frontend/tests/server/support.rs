@@ -11,7 +11,7 @@ use tokio::{
 use tokio_postgres::{Client, NoTls, error::DbError};
 
 /// So that a test that waits for what never comes fails.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A cluster in a directory of its own, and its front end.
 pub struct Server {
@@ -89,6 +89,16 @@ pub async fn rows(client: &Client, sql: &str) -> Vec<Vec<Option<String>>> {
 /// The only value of a simple query.
 pub async fn value(client: &Client, sql: &str) -> String {
     rows(client, sql).await[0][0].clone().unwrap()
+}
+
+/// Rows of the table that [`make_long_table`] makes.
+pub const LONG: usize = 20_000;
+
+/// A table `t` of so many rows of a kilobyte: more than there is room for on the way to somebody who does not read.
+pub async fn make_long_table(client: &Client) {
+    client.batch_execute("create table t (a int, b text)").await.unwrap();
+    let rows: Vec<String> = (0..LONG).map(|n| format!("({n}, repeat('x', 1000))")).collect();
+    client.batch_execute(&format!("insert into t values {}", rows.join(","))).await.unwrap();
 }
 
 /// A connection without a driver.
