@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bytes::BytesMut;
 use carousel_engine::{SqlError, SqlState, error::Result};
 use tokio::{
     io::AsyncWriteExt,
@@ -10,6 +11,7 @@ use tokio::{
 };
 
 use crate::protocol::{
+    KEPT_BUFFER_BYTES,
     backend::Output,
     frames::{Frame, Incoming},
 };
@@ -218,6 +220,9 @@ impl Connection {
                 }
             }
         }
+        if self.output.bytes.try_reclaim(KEPT_BUFFER_BYTES + 1) {
+            self.output.bytes = BytesMut::new();
+        }
         Ok(())
     }
 
@@ -261,5 +266,32 @@ fn taken(incoming: Option<Incoming>) -> Result<Frame, Failed> {
         Some(Incoming::Frame(frame)) => Ok(frame),
         Some(Incoming::Broken(error)) => Err(Failed::Session(Some(error))),
         None => Err(Failed::GONE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::AsyncReadExt,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_room_of_a_long_row_is_given_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let (_, inbox) = mpsc::unbounded_channel();
+        let (_interrupter, interrupts) = Interrupter::new();
+        let mut connection = Connection::new(socket.into_split().1, inbox, Output::default(), interrupts);
+        for (bytes, kept) in [(1000, true), (4 << 20, false)] {
+            connection.output.bytes.resize(bytes, b'x');
+            let mut received = vec![0; bytes];
+            let (sent, read) = tokio::join!(connection.flush(), client.read_exact(&mut received));
+            assert!(sent.is_ok() && read.is_ok());
+            assert_eq!(connection.output.bytes.try_reclaim(1000), kept, "{bytes} bytes");
+        }
     }
 }

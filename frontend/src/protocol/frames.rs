@@ -13,7 +13,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 
-use super::frontend;
+use super::{KEPT_BUFFER_BYTES, frontend};
 
 /// Bytes of unhandled messages of one connection, a single longer message apart.
 const INBOX_BUDGET_BYTES: usize = 1 << 20;
@@ -63,6 +63,7 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
     inbox: mpsc::UnboundedSender<Incoming>,
 ) -> bool {
     let budget = Arc::new(Semaphore::new(INBOX_BUDGET_BYTES));
+    let mut has_grown = false;
     loop {
         match cut(&mut received, limit) {
             Ok(Some((kind, body))) => {
@@ -73,7 +74,12 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
                 }
             }
             Ok(None) => {
+                // What is left of its room would keep all of it, also what the messages took that were cut off it.
+                if received.is_empty() && std::mem::take(&mut has_grown) {
+                    received = BytesMut::new();
+                }
                 received.reserve(READ_CHUNK_BYTES);
+                has_grown |= received.capacity() > KEPT_BUFFER_BYTES;
                 match socket.read_buf(&mut received).await {
                     Ok(0) | Err(_) => return true,
                     Ok(_) => {}
@@ -113,6 +119,8 @@ fn cut(received: &mut BytesMut, limit: usize) -> Result<Option<(u8, Bytes)>, Sql
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -136,14 +144,32 @@ mod tests {
         }
     }
 
+    fn message(length: usize) -> Vec<u8> {
+        let mut message = vec![b'd'];
+        message.extend((length as u32 + 4).to_be_bytes());
+        message.resize(5 + length, b'x');
+        message
+    }
+
+    #[tokio::test]
+    async fn the_room_of_a_long_message_is_given_back() {
+        let (mut client, mut socket) = tokio::io::duplex(READ_CHUNK_BYTES);
+        let (sender, mut inbox) = mpsc::unbounded_channel();
+        tokio::spawn(async move { read_frames(&mut socket, BytesMut::new(), 64 << 20, sender).await });
+        client.write_all(&message(3 << 20)).await.unwrap();
+        let Some(Incoming::Frame(frame)) = inbox.recv().await else { panic!("a message") };
+        // The reader waits for the next one and keeps nothing of it.
+        let given_back = async {
+            while !frame.body.is_unique() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), given_back).await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_long_message_arrives_while_another_is_held() {
-        let mut sent = Vec::new();
-        for length in [10, INBOX_BUDGET_BYTES * 2] {
-            sent.push(b'd');
-            sent.extend((length as u32 + 4).to_be_bytes());
-            sent.resize(sent.len() + length, b'x');
-        }
+        let sent = [message(10), message(INBOX_BUDGET_BYTES * 2)].concat();
         let (sender, mut inbox) = mpsc::unbounded_channel();
         let reader =
             tokio::spawn(async move { read_frames(&mut &sent[..], BytesMut::new(), 64 << 20, sender).await });

@@ -9,6 +9,10 @@ pub mod rows;
 pub mod startup;
 pub mod types;
 
+/// Bytes of a buffer that a connection keeps while it is idle. A larger one, which a long message or row has needed, is given
+/// back when it is empty.
+pub const KEPT_BUFFER_BYTES: usize = 1 << 20;
+
 /// How a value looks on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
