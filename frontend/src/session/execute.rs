@@ -86,6 +86,11 @@ impl Cursor {
         self.planned.plan.is_write()
     }
 
+    /// How many reads it holds open.
+    pub fn open_reads(&self) -> usize {
+        usize::from(self.submission.is_some()) + self.running.as_ref().map_or(0, |running| running.reads)
+    }
+
     /// The command tag, once all rows have been taken.
     pub fn tag(&self) -> String {
         self.planned.plan.tag(self.affected.unwrap_or(self.sent))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{SqlError, SqlState, Type, Value};
 use carousel_planner::{OutputColumn, Planned, Statement};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Result, Session,
@@ -28,6 +29,9 @@ const STATEMENTS_BYTES: usize = 64 << 20;
 const STATEMENT_OVERHEAD_BYTES: usize = 4 << 10;
 /// Most portals in a session.
 const MAX_PORTALS: usize = 10_000;
+
+/// Most suspended portals in a session that hold reads open.
+const MAX_SUSPENDED: usize = 256;
 
 /// A prepared statement, of the protocol or of PREPARE.
 pub struct Prepared {
@@ -57,8 +61,8 @@ pub struct Portal {
 
 enum PortalState {
     Bound,
-    /// Some rows were sent; of the batch those from the number on were not.
-    Suspended(Box<Cursor>, Option<(RecordBatch, usize)>),
+    /// Some rows were sent; of the batch those from the number on were not. If it holds reads open, it has room for them.
+    Suspended(Box<Cursor>, Option<(RecordBatch, usize)>, Option<OwnedSemaphorePermit>),
     Finished,
 }
 
@@ -298,7 +302,8 @@ impl Session<'_> {
             return Ok(());
         };
         let (mut cursor, mut rest) = match state {
-            PortalState::Suspended(cursor, rest) => {
+            PortalState::Suspended(cursor, rest, room) => {
+                drop(room);
                 if cursor.is_write() {
                     self.in_doubt = true;
                     self.connection.interrupts.end_statement();
@@ -374,12 +379,27 @@ impl Session<'_> {
             self.complete(cursor);
             PortalState::Finished
         } else {
+            let room = self.room_to_suspend(cursor.open_reads())?;
             self.connection.output.portal_suspended();
             self.in_doubt = false;
-            PortalState::Suspended(Box::new(cursor), rest)
+            PortalState::Suspended(Box::new(cursor), rest, room)
         };
         self.portals.insert(name.to_owned(), Portal { prepared, parameters, formats, columns, state });
         Ok(())
+    }
+
+    /// Room for another suspended portal. What its reads hold, of the front end and of the storage processes, is bounded.
+    fn room_to_suspend(&self, reads: usize) -> Result<Option<OwnedSemaphorePermit>> {
+        if reads == 0 {
+            return Ok(None);
+        }
+        let holds = |portal: &&Portal| matches!(portal.state, PortalState::Suspended(_, _, Some(_)));
+        let has_room = self.portals.values().filter(holds).count() < MAX_SUSPENDED;
+        let room = self.relations.suspend(reads).filter(|_| has_room);
+        Ok(Some(room.ok_or_else(|| {
+            SqlError::new(SqlState::LIMIT_EXCEEDED, "too many suspended portals")
+                .with_hint("Read the rows of portals to the end, or close them, before others are suspended.")
+        })?))
     }
 }
 

@@ -22,7 +22,7 @@ use carousel_planner::{
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::{
     runtime::{Builder, Handle},
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::AbortHandle,
 };
 
@@ -31,14 +31,18 @@ use super::{Result, Session, execute::sees_one_state, system, transaction::State
 /// Rows, or how a statement failed.
 type Rows = std::result::Result<RecordBatch, Failure>;
 
+/// Reads of suspended portals of all sessions, at most: half of the operations that a client process may have open, so that
+/// portals that nobody goes on with leave room for statements that run.
+const SUSPENDED_READS: usize = 4096;
 /// Batches that wait to be sent, at most.
 const WAITING_BATCHES: usize = 2;
 
-/// Where the relational statements of all sessions run.
+/// What the statements of all sessions share: where relational ones run, memory, and room for suspended portals.
 #[derive(Debug)]
 pub struct Relations {
     runtime: Runtime,
     threads: Threads,
+    suspended: Arc<Semaphore>,
 }
 
 /// Threads that compute: what they do takes no time from those that answer messages.
@@ -65,12 +69,22 @@ impl Relations {
             .enable_time()
             .build()
             .map_err(|e| SqlError::internal(format!("cannot start threads: {e}")))?;
-        Ok(Relations { runtime: Runtime::new(memory_bytes)?, threads: Threads(Some(threads)) })
+        Ok(Relations {
+            runtime: Runtime::new(memory_bytes)?,
+            threads: Threads(Some(threads)),
+            suspended: Arc::new(Semaphore::new(SUSPENDED_READS)),
+        })
     }
 
     /// The memory that statements of all sessions may take for what they hold.
     pub fn memory(&self) -> &MemoryBudget {
         self.runtime.memory()
+    }
+
+    /// Room for a suspended portal that holds so many reads open, until it is dropped; `None` when there is not enough.
+    pub fn suspend(&self, reads: usize) -> Option<OwnedSemaphorePermit> {
+        let reads = u32::try_from(reads).ok()?;
+        self.suspended.clone().try_acquire_many_owned(reads).ok()
     }
 
     fn handle(&self) -> carousel_engine::error::Result<&Handle> {
@@ -88,6 +102,8 @@ pub struct Running {
     over: Arc<AtomicBool>,
     /// What its reads see, if they are pinned.
     pub(super) ts: Option<Ts>,
+    /// How many reads it may have open.
+    pub(super) reads: usize,
     /// Holds that, unless it is a block's snapshot.
     _pin: Option<Pin>,
 }
@@ -136,7 +152,7 @@ impl Session<'_> {
         let next = |mut rows: RowStream| async move { rows.next().await.map(|batch| (batch, rows)) };
         let rows = stream::unfold(rows, next).boxed();
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
-        Ok(Running { rows: receiver, task, over, ts: read_ts, _pin: pin })
+        Ok(Running { rows: receiver, task, over, ts: read_ts, reads: statement.reads(), _pin: pin })
     }
 }
 
@@ -225,6 +241,15 @@ mod tests {
     use arrow::datatypes::Schema;
 
     use super::*;
+
+    #[test]
+    fn suspended_portals_leave_room_for_others() {
+        let relations = Relations::new(0).expect("threads");
+        let (first, rest) = (relations.suspend(1), relations.suspend(SUSPENDED_READS - 1));
+        assert!(first.is_some() && rest.is_some() && relations.suspend(1).is_none());
+        drop(first);
+        assert!(relations.suspend(2).is_none() && relations.suspend(1).is_some());
+    }
 
     #[tokio::test]
     async fn a_panic_is_not_the_end_of_the_rows() {

@@ -197,6 +197,37 @@ async fn portals_of_a_failed_block_give_and_hold_nothing_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suspended_portals_are_limited() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("create table t (a int)").await;
+    raw.query("insert into t values (1), (2), (3)").await;
+    raw.query("begin").await;
+    raw.send('P', &parse("s", "select a from t")).await;
+    for portal in 0..256 {
+        raw.send('B', &bind(&portal.to_string(), "s")).await;
+        raw.send('E', &execute(&portal.to_string(), 1)).await;
+    }
+    // One that is closed leaves its place to another; one that gives all its rows needs none.
+    raw.send('C', b"P0\0").await;
+    raw.send('B', &bind("one", "s")).await;
+    raw.send('E', &execute("one", 1)).await;
+    raw.send('E', &execute("one", 1)).await;
+    raw.send('B', &bind("", "s")).await;
+    raw.send('E', &execute("", 0)).await;
+    raw.send('S', b"").await;
+    let expected = format!("1{}32DsDs2DDDCZ", "2Ds".repeat(256));
+    assert_eq!(kinds(&raw.until('Z').await), expected);
+    raw.send('B', &bind("more", "s")).await;
+    raw.send('E', &execute("more", 1)).await;
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "2DEZ");
+    assert_eq!(answer[2].field(b'C'), "54000");
+    assert_eq!(answer[2].field(b'M'), "too many suspended portals");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_statements() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
