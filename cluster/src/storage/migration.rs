@@ -257,6 +257,8 @@ struct Incoming {
     /// Rows that have come, and those that the sender has found and will send: of each table and shard of it.
     rows: u64,
     follow: BTreeMap<(TableId, u32), u64>,
+    /// All of them together. The numbers are somebody else's word.
+    follow_in_all: u128,
     state: State,
 }
 
@@ -425,8 +427,7 @@ impl Migrations {
         self.receiving.iter().flat_map(|(keyspace, receiving)| {
             let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
             open.map(|(range, part)| {
-                // The numbers are somebody else's word.
-                let follow = part.follow.values().fold(0, |all: u64, follow| all.saturating_add(*follow));
+                let follow = u64::try_from(part.follow_in_all).unwrap_or(u64::MAX);
                 let arrived = Arrived { chunks: part.next, rows: part.rows, follow };
                 (PartId { keyspace: *keyspace, range: *range }, arrived)
             })
@@ -496,6 +497,7 @@ impl Migrations {
                     progress_ms: self.now_ms,
                     rows: 0,
                     follow: BTreeMap::new(),
+                    follow_in_all: 0,
                     state: State::Receiving,
                 };
                 parts.insert(transfer.range, incoming);
@@ -577,7 +579,9 @@ impl Migrations {
             && let Some(extent) = block::extent(&chunk.rows)
         {
             incoming.rows = incoming.rows.saturating_add(extent.rows);
-            incoming.follow.insert((table, extent.shard), extent.follow);
+            let before = incoming.follow.insert((table, extent.shard), extent.follow).unwrap_or(0);
+            incoming.follow_in_all += u128::from(extent.follow);
+            incoming.follow_in_all -= u128::from(before);
         }
         let chunks = incoming.next;
         let last = chunk.last.clone();
@@ -609,6 +613,7 @@ impl Migrations {
         incoming.progress_ms = now_ms;
         incoming.rows = 0;
         incoming.follow.clear();
+        incoming.follow_in_all = 0;
         if incoming.senders.is_empty() {
             let PartId { keyspace, range } = part;
             let reason = format!(
