@@ -265,8 +265,6 @@ impl Core {
     /// Submits an open read again, under another identity.
     pub(super) fn submit_again(&mut self, sequence: u64) {
         if let Some(read) = self.take_open(sequence) {
-            // Others may have sent as much as they may before some is taken.
-            self.call_off(&read);
             self.resubmit(read);
         }
     }
