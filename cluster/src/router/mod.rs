@@ -275,9 +275,8 @@ impl Router {
         mut stops: mpsc::Receiver<Stop>,
     ) {
         let id = self.sender.id();
-        // A router that leads alone leads again in the same term after a restart, and one that has been cut off may.
+        // A router that leads alone leads again in the same term after a restart.
         let life = RandomState::new().build_hasher().finish();
-        let mut leaderships = 0;
         let started = Instant::now();
         // The term in which the core leads.
         let mut led = None;
@@ -319,8 +318,7 @@ impl Router {
                         led = Some(term);
                         self.meter.leads();
                         self.state.send_replace(State::Leading);
-                        leaderships += 1;
-                        Input::Leader(life.wrapping_add(leaderships))
+                        Input::Leader(life.wrapping_add(term))
                     }
                     Some(Event::Follower(leader)) => {
                         led = None;
