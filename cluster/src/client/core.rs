@@ -278,8 +278,6 @@ pub(crate) struct Core {
     /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
     seen: Ts,
     seen_reads: u32,
-    /// When storage processes have lost reads, and what the newest `Ts` was then.
-    lost_at: Option<(Ts, u64)>,
     /// Where the last message stands of which that is known.
     ordered_to: (u64, Ts),
     /// Sequence numbers of submissions.
@@ -329,7 +327,6 @@ impl Core {
             has_room: true,
             seen: Ts::ZERO,
             seen_reads: 0,
-            lost_at: None,
             ordered_to: (0, Ts::ZERO),
             by_submission: HashMap::new(),
             ended: HashMap::new(),
@@ -647,9 +644,6 @@ impl Core {
                 self.effects.push(Effect::RoutersChanged(request, outcome));
             }
             Wire::ReadsLost(reads) => {
-                if from.kind == ProcessKind::Storage {
-                    self.lost_at_storage();
-                }
                 let own_reads = reads.into_iter().filter(|id| id.incarnation == own && !id.is_ordered());
                 for id in own_reads.collect::<Vec<_>>() {
                     self.lose_read(id.sequence);

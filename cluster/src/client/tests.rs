@@ -1033,24 +1033,6 @@ fn groups_that_take_too_much_memory_end_their_read() {
     assert!(effects.iter().any(is_error), "{effects:?}");
 }
 
-/// A storage process tells only so many reads between two messages apart.
-#[test]
-fn lost_reads_move_the_m_seq_on() {
-    let s1 = ProcessId::storage(1);
-    let mut scene = Scene::subscribed(0);
-    for _ in 0..2 {
-        scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
-    }
-    let lose = |scene: &mut Scene| {
-        scene.pass(100);
-        for (id, _) in scene.reads() {
-            scene.receive(s1, Wire::ReadsLost(vec![id]));
-        }
-        scene.routed().len()
-    };
-    assert_eq!((lose(&mut scene), lose(&mut scene)), (0, 1), "one message is enough");
-}
-
 /// It reads as of a time at which those who hold the range now have not had it.
 #[test]
 fn a_read_that_nobody_owes_an_answer_ends() {

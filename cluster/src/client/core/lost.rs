@@ -98,16 +98,6 @@ impl Core {
         }
     }
 
-    /// A storage process has lost reads. When that lasts, there may be no times left for them between two messages.
-    pub(super) fn lost_at_storage(&mut self) {
-        let (seen, now_ms) = (self.seen, self.now_ms);
-        let lasts = self.lost_at.is_some_and(|(ts, at_ms)| ts == seen && at_ms < now_ms);
-        if lasts && self.window.is_empty() {
-            self.move_on();
-        }
-        self.lost_at = Some((seen, now_ms));
-    }
-
     /// Ends a read of which the user has some rows and will not get the others.
     pub(super) fn end_lost(&mut self, sequence: u64, whom: &str) {
         let error = SqlError::new(
