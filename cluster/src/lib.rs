@@ -20,6 +20,7 @@ mod metering;
 pub mod network;
 mod outbox;
 pub mod parcel;
+mod patience;
 pub mod payload;
 mod planted;
 mod priority;

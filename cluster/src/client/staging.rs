@@ -7,33 +7,20 @@ use carousel_engine::{SqlError, operation::PayloadId};
 use crate::{
     config::Config,
     message::ProcessId,
+    patience::Patience,
     payload::ChunkKey,
     wire::{StageChunk, Wire},
 };
 
-/// How long a receipt is waited for before the chunk is sent again, at first and at most. Chunks are long, and links and
-/// disks may be slow: what is sent again is in the way of what follows, and a holder that may have lost it is known.
+/// How long a receipt is waited for before the chunk is sent again, at first and at most. A holder that may have lost it is
+/// known.
 const PATIENCE_MS: std::ops::RangeInclusive<u64> = 10_000..=60_000;
 
 #[derive(Debug)]
 struct OnItsWay<D> {
     chunk: StageChunk,
-    waiting: BTreeMap<ProcessId, Waiting>,
+    waiting: BTreeMap<ProcessId, Patience>,
     done: D,
-}
-
-/// For a receipt.
-#[derive(Debug)]
-struct Waiting {
-    again_ms: u64,
-    patience_ms: u64,
-}
-
-impl Waiting {
-    /// What is sent now is waited for so long.
-    fn sent(now_ms: u64, patience_ms: u64) -> Waiting {
-        Waiting { again_ms: now_ms + patience_ms, patience_ms }
-    }
 }
 
 /// The chunks without all their receipts; `D` is whatever waits for them.
@@ -58,8 +45,8 @@ impl<D> Staging<D> {
         done: D,
     ) -> Result<Vec<(ProcessId, Wire)>, D> {
         let there = holders.into_iter().filter(|holder| is_there(config, *holder));
-        let waiting: BTreeMap<ProcessId, Waiting> =
-            there.map(|holder| (holder, Waiting::sent(self.now_ms, *PATIENCE_MS.start()))).collect();
+        let waiting: BTreeMap<ProcessId, Patience> =
+            there.map(|holder| (holder, Patience::new(PATIENCE_MS, self.now_ms))).collect();
         if waiting.is_empty() {
             return Err(done);
         }
@@ -104,20 +91,16 @@ impl<D> Staging<D> {
         self.now_ms = now_ms;
         let mut wires = Vec::new();
         for OnItsWay { chunk, waiting, .. } in self.chunks.values_mut() {
-            for (holder, waiting) in waiting.iter_mut().filter(|(_, waiting)| waiting.again_ms <= now_ms) {
-                let patience_ms = (2 * waiting.patience_ms).min(*PATIENCE_MS.end());
-                *waiting = Waiting::sent(now_ms, patience_ms);
-                wires.push((*holder, Wire::Stage(chunk.clone())));
-            }
+            let impatient =
+                waiting.iter_mut().filter_map(|(holder, patience)| patience.ends(now_ms).then_some(holder));
+            wires.extend(impatient.map(|holder| (*holder, Wire::Stage(chunk.clone()))));
         }
         wires
     }
 
     /// A process may have lost what it was sent, or its receipts were.
     pub(crate) fn lost(&mut self, process: ProcessId) {
-        for waiting in self.chunks.values_mut().filter_map(|chunk| chunk.waiting.get_mut(&process)) {
-            *waiting = Waiting { again_ms: self.now_ms, patience_ms: PATIENCE_MS.start() / 2 };
-        }
+        self.chunks.values_mut().filter_map(|chunk| chunk.waiting.get_mut(&process)).for_each(Patience::end);
     }
 }
 

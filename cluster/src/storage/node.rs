@@ -32,6 +32,7 @@ use crate::{
     config::{Config, Configuration, Membership},
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, MessageId, ProcessId, ProcessKind},
+    patience::Patience,
     payload::ChunkKey,
     routers::Routers,
     storage::migration,
@@ -146,15 +147,12 @@ struct Fetching {
     wanted: ChunkWanted,
     /// Other holders that have not said that they lack it; the first has been asked.
     candidates: Vec<ProcessId>,
-    /// When the next one is asked, and how long that one is waited for.
-    again_ms: u64,
-    patience_ms: u64,
+    patience: Patience,
     /// What one of them has sent is being stored.
     adopting: bool,
 }
 
-/// How long a holder of a chunk is waited for at first, and at most. Chunks are long, and links may be slow: only whoever is
-/// not there answers never.
+/// How long a holder of a chunk is waited for at first, and at most.
 const FETCH_PATIENCE_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 
 impl Node {
@@ -674,11 +672,11 @@ impl Node {
                 let payload = wanted.payload.clone();
                 let part = &payload.parts[wanted.part];
                 let key = (payload.id, part.range, wanted.number as u32);
-                let (id, ts) = (self.id, wanted.ts);
+                let (id, ts, now_ms) = (self.id, wanted.ts, self.now_ms);
                 let fetching = self.fetching.entry(key).or_insert_with(|| {
                     let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
-                    let patience_ms = *FETCH_PATIENCE_MS.start();
-                    Fetching { wanted, candidates, again_ms: 0, patience_ms, adopting: false }
+                    let patience = Patience::new(FETCH_PATIENCE_MS, now_ms);
+                    Fetching { wanted, candidates, patience, adopting: false }
                 });
                 fetching.adopting = false;
                 tracing::warn!(process = %id, %ts, "a staged chunk is missing or damaged and is fetched from a peer");
@@ -706,7 +704,7 @@ impl Node {
     /// Asks the next holder of a chunk.
     fn ask_holder(&mut self, key: ChunkKey) {
         let Some(fetching) = self.fetching.get_mut(&key) else { return };
-        fetching.again_ms = self.now_ms + fetching.patience_ms;
+        fetching.patience.renew(self.now_ms);
         let (payload, range, chunk) = key;
         match fetching.candidates.first().copied() {
             Some(holder) => self.send(holder, Wire::FetchChunk { payload, range, chunk }),
@@ -723,14 +721,13 @@ impl Node {
         let now_ms = self.now_ms;
         let mut asked = Vec::new();
         for (key, fetching) in self.fetching.iter_mut().filter(|(_, fetching)| !fetching.adopting) {
-            if now_ms < fetching.again_ms {
+            if !fetching.patience.ends(now_ms) {
                 continue;
             }
             // Who is suspected has given its copy up.
             fetching.candidates.retain(|holder| !self.core.config().is_suspected(*holder));
             let asked_last = 1.min(fetching.candidates.len());
             fetching.candidates.rotate_left(asked_last);
-            fetching.patience_ms = (2 * fetching.patience_ms).min(*FETCH_PATIENCE_MS.end());
             asked.push(*key);
         }
         asked.into_iter().for_each(|key| self.ask_holder(key));
@@ -740,7 +737,7 @@ impl Node {
     fn lose_sent(&mut self, process: ProcessId) {
         self.event(Event::SentRowsLost(process));
         let of_process = |fetching: &&mut Fetching| fetching.candidates.first() == Some(&process);
-        self.fetching.values_mut().filter(of_process).for_each(|fetching| fetching.again_ms = 0);
+        self.fetching.values_mut().filter(of_process).for_each(|fetching| fetching.patience.end());
     }
 
     fn checkpoint_ended(&mut self, ts: Ts, outcome: Result<(), String>) {

@@ -913,8 +913,13 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     assert_eq!(asked(&node.handle(Input::Tick(900), 0)), []);
     assert_eq!(asked(&node.handle(Input::Tick(1_000), 0)), [s3]);
     assert_eq!(asked(&node.handle(Input::Tick(2_900), 0)), []);
-    node.handle(Input::Unreachable(s3), 0);
-    assert_eq!(asked(&node.handle(Input::Tick(2_950), 0)), [s3]);
+    for now_ms in (2_910..3_900).step_by(10) {
+        node.handle(Input::Unreachable(s3), 0);
+        assert_eq!(asked(&node.handle(Input::Tick(now_ms), 0)), [s3]);
+    }
+    // When it is back, it is asked as soon as if it had not been away.
+    assert_eq!(asked(&node.handle(Input::Tick(4_880), 0)), []);
+    assert_eq!(asked(&node.handle(Input::Tick(4_900), 0)), [s3]);
     assert_eq!(node.stopped(), None);
     let wire = Wire::StagedRows { payload, range, chunk: 0, rows: None };
     node.handle(Input::Received { from: s3, wire }, 0);
