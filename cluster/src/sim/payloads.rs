@@ -35,6 +35,13 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryFiles(BTreeMap<ChunkKey, Bytes>);
 
+impl MemoryFiles {
+    /// The parts of payloads that some of the files are of.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (PayloadId, KeyRange)> {
+        self.0.keys().map(|(payload, range, _)| (*payload, *range))
+    }
+}
+
 impl Files for MemoryFiles {
     fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
         let mut payloads: BTreeMap<PayloadId, Vec<Header>> = BTreeMap::new();

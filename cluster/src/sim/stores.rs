@@ -281,10 +281,14 @@ impl World {
         }
     }
 
-    /// The directory of a process that is down is lost.
+    /// The directory of a process that is down is lost, with staged rows that nobody else may have: it can receive again what it
+    /// was receiving, and the log has what has come meanwhile, but not these.
     pub(super) fn lose_disk(&mut self, id: ProcessId) {
         self.forget_lives(id);
-        self.storage_disks.insert(id, StorageDisk { is_another: true, ..StorageDisk::default() });
+        let another = StorageDisk { is_another: true, ..StorageDisk::default() };
+        if let Some(lost) = self.storage_disks.insert(id, another) {
+            self.damaged.extend(lost.payloads.parts());
+        }
     }
 
     /// Whether a process has not joined since it has lost its directory.

@@ -196,7 +196,7 @@ pub(super) struct World {
     last_checkpoint: Option<Ts>,
     /// Draws what is staged, where INSERTs are.
     pub(super) staging: Option<Random>,
-    /// Parts of staged rows of which a file has been damaged somewhere.
+    /// Parts of staged rows of which a file has been damaged or lost somewhere.
     pub(super) damaged: BTreeSet<(PayloadId, KeyRange)>,
     /// Messages are said again, out of turn.
     pub(super) strays: bool,
