@@ -1021,6 +1021,20 @@ impl Core {
         Some(open)
     }
 
+    /// Removes an open message to whose answer nobody listens any more.
+    fn take_back(&mut self, sequence: u64) -> Option<Open> {
+        let open = self.take_open(sequence)?;
+        self.call_off(&open);
+        Some(open)
+    }
+
+    /// Nobody waits for an answer any more. Whoever has sent as much as it may before some is taken would wait for ever, and keep
+    /// the versions that the read sees.
+    fn call_off(&mut self, open: &Open) {
+        let storage = open.unanswered_by().into_iter().filter(|process| process.kind == ProcessKind::Storage);
+        self.effects.extend(storage.map(|process| Effect::Send(process, Wire::Cancel(open.message.id))));
+    }
+
     /// The last part of a submission.
     fn end(&mut self, sequence: u64, part: Result<Part, Failure>) {
         if let Some(open) = self.take_open(sequence) {
@@ -1048,13 +1062,6 @@ impl Core {
         }
     }
 
-    /// Nobody waits for an answer any more. Whoever has sent as much as it may before some is taken would wait for ever, and keep
-    /// the versions that the read sees.
-    fn call_off(&mut self, open: &Open) {
-        let storage = open.unanswered_by().into_iter().filter(|process| process.kind == ProcessKind::Storage);
-        self.effects.extend(storage.map(|process| Effect::Send(process, Wire::Cancel(open.message.id))));
-    }
-
     /// Rows that nobody waits for: more of them would never be asked for.
     fn refuse_rows(&mut self, from: ProcessId, id: MessageId, part: &AnswerPart) {
         if matches!(part, AnswerPart::Rows { .. }) {
@@ -1069,9 +1076,9 @@ impl Core {
             self.lost_reads.swap_remove(lost);
             return self.close(sequence, submission);
         }
-        let Some(open) = self.take_open(sequence) else { return };
-        self.call_off(&open);
-        self.close(sequence, submission);
+        if self.take_back(sequence).is_some() {
+            self.close(sequence, submission);
+        }
     }
 
     fn unreachable(&mut self, process: ProcessId) {

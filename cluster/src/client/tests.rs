@@ -988,8 +988,10 @@ fn a_read_that_needs_somebody_absent_is_asked_again_when_that_one_is_back() {
     assert_eq!(scene.routed(), [1]);
     scene.core.handle(Event::Unreachable(s2));
     let effects = scene.core.take_effects();
+    let called_off = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let calls_off = |effect: &Effect| matches!(effect, Effect::Send(to, Wire::Cancel(id)) if *to == s1 && *id == called_off);
     let routes = |effect: &Effect| matches!(effect, Effect::Send(R1, Wire::Route(_)));
-    assert!(effects.iter().any(routes), "{effects:?}");
+    assert!(effects.iter().any(calls_off) && effects.iter().any(routes), "{effects:?}");
     for _ in 0..5 {
         scene.pass(100);
         scene.core.handle(Event::Unreachable(s2));

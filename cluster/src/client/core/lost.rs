@@ -89,8 +89,7 @@ impl Core {
         match self.open.get(&sequence) {
             Some(open) if open.handed_out => self.end_lost(sequence, "a process"),
             Some(_) => {
-                let lost = self.take_open(sequence);
-                lost.iter().for_each(|lost| self.call_off(lost));
+                let lost = self.take_back(sequence);
                 self.lost_reads.extend(lost);
             }
             // It was answered, cancelled or sent again meanwhile.
@@ -254,7 +253,7 @@ impl Core {
 
     /// Submits an open read again, under another identity.
     pub(super) fn submit_again(&mut self, sequence: u64) {
-        if let Some(read) = self.take_open(sequence) {
+        if let Some(read) = self.take_back(sequence) {
             self.resubmit(read);
         }
     }
