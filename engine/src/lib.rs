@@ -40,6 +40,7 @@ mod predicate_index;
 pub mod preparation;
 mod primary_key;
 mod projection;
+mod queue;
 pub mod recut;
 mod results;
 mod rider;

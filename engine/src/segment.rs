@@ -16,32 +16,13 @@ use crate::{
     position::{KeyRange, Position, hash_position},
     predicate_index::Found,
     primary_key::Address,
+    queue::{Deferred, Lane, Queue},
     schema::{Column, Partitioning, TableSchema},
     versions::Versions,
 };
 
 /// What part of the rows has to have ended so that they are cleared away whatever they take.
 const MANY_ENDED: usize = 16;
-
-/// What an operation still has to do with a row that waits for a decision.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Deferred {
-    /// Look at the row, as the scan would have done.
-    pub(crate) visit: bool,
-    /// Insert these rows of the operation's batch, in this order.
-    pub(crate) inserts: Vec<u32>,
-    /// Whether the operation writes.
-    pub(crate) writes: bool,
-}
-
-/// Operations that wait for one row, by `Ts`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Queue {
-    pub(crate) waiting: BTreeMap<Ts, Deferred>,
-    /// Some of them have rows to insert, or see less than what came before them: what one of them has to wait for says nothing
-    /// about the others.
-    pub(crate) differ: bool,
-}
 
 /// Logical sizes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -319,16 +300,13 @@ impl Segment {
 
     /// Makes an operation, which sees the prefix before `sees`, wait for a row. Returns whether it did not wait for it yet.
     pub(crate) fn defer(&mut self, root: u32, ts: Ts, sees: Ts, writes: bool, insert: Option<u32>) -> bool {
-        let queue = self.queues.entry(root).or_default();
-        queue.differ |= insert.is_some() || sees != ts;
-        let is_new = !queue.waiting.contains_key(&ts);
-        let deferred = queue.waiting.entry(ts).or_default();
-        deferred.writes |= writes;
-        match insert {
-            Some(row) => deferred.inserts.push(row),
-            None => deferred.visit = true,
-        }
-        is_new
+        let lane = match insert {
+            _ if sees != ts => Lane::Older,
+            Some(_) => Lane::Inserts,
+            None => Lane::Visits,
+        };
+        let deferred = Deferred { visit: insert.is_none(), inserts: insert.into_iter().collect(), writes };
+        self.queues.entry(root).or_default().push(lane, ts, deferred)
     }
 
     /// Adds the versions from row `first` on that follow versions which are there.

@@ -46,11 +46,11 @@ use crate::{
     precut::Precut,
     preparation::Work,
     primary_key::Address,
+    queue::{Deferred, Lane},
     recut::Recut,
     rider::Rider,
     riders::{Ride, Riders, bit},
     schema::{TableId, TableSchema},
-    segment::Deferred,
     statistics::TableStatistics,
     table::{RowKeys, Table, Visit, shard_of},
 };
@@ -900,38 +900,32 @@ impl Shard {
         let Some(mut queue) = table.segments[root.slot as usize].queues.remove(&root.row) else {
             return progressed;
         };
-        while let Some((ts, deferred)) = queue.waiting.pop_first() {
+        while let Some((lane, ts, deferred)) = queue.pop() {
             // It may have failed or been aborted meanwhile.
             let Some(mut rider) = self.riders.take(ts) else { continue };
-            if let Some((root, rest)) = self.resume(table, &mut rider, root, deferred, effects) {
-                let queues = &mut table.segments[root.slot as usize].queues;
-                if !queue.differ && !queues.contains_key(&root.row) {
-                    // Those behind it see no less than it does, so they would come to the same row and wait there: to ask each
-                    // of them after each decision would take a time that grows with the square of how many they are.
-                    self.riders.put_back(rider);
-                    queue.waiting.insert(ts, rest);
-                    queues.insert(root.row, queue);
-                    break;
-                }
-                // They are asked one by one: a read of an older prefix need not wait with it, and from the row that is in
-                // doubt now it would not find its version.
-                let there = queues.entry(root.row).or_default();
-                there.differ |= queue.differ;
-                if let Some(there) = there.waiting.get_mut(&ts) {
-                    there.visit |= rest.visit;
-                    there.inserts.extend(rest.inserts);
-                    rider.waiting -= 1;
-                } else {
-                    there.waiting.insert(ts, rest);
-                }
-                self.riders.put_back(rider);
-                continue;
-            }
-            rider.waiting -= 1;
+            let rest = self.resume(table, &mut rider, root, deferred, effects);
             self.riders.put_back(rider);
-            progressed.push(ts);
+            let Some((root, rest)) = rest else {
+                self.has_waited(ts);
+                progressed.push(ts);
+                continue;
+            };
+            let there = table.segments[root.slot as usize].queues.entry(root.row).or_default();
+            if !there.push(lane, ts, rest) {
+                self.has_waited(ts);
+            }
+            if lane != Lane::Older {
+                there.take_over(lane, &mut queue).into_iter().for_each(|ts| self.has_waited(ts));
+            }
         }
         progressed
+    }
+
+    /// An operation waits for a row less.
+    fn has_waited(&mut self, ts: Ts) {
+        if let Some(rider) = self.riders.get_mut(ts) {
+            rider.waiting -= 1;
+        }
     }
 
     fn resume(

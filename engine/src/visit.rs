@@ -430,7 +430,7 @@ impl Table {
         };
         // What a waiting write makes of a row may qualify, even if none of its versions does.
         for (root, queue) in &segment.queues {
-            if queue.waiting.iter().any(|(ts, deferred)| deferred.writes && *ts < rider.ts)
+            if queue.has_write_before(rider.ts)
                 && let Some(root) = segment.waits_for(*root, rider.sees)
             {
                 roots.push(root);

@@ -272,6 +272,58 @@ fn many_undecided_writes_of_the_same_rows_take_effect_one_after_the_other() {
     beside.check();
 }
 
+/// Upserts, updates and deletes of one key, and reads of older prefixes among them: they wait in several lines, and what a decision
+/// costs does not grow with how many there are.
+#[test]
+fn many_undecided_writes_of_one_key_take_effect_one_after_the_other() {
+    const KEY: i32 = 2;
+    let mut beside = Beside::new(PIECE);
+    let scan = &mut beside.scan;
+    // What the key's row has before each of them.
+    let mut states = vec![beside.rows.get(&KEY).copied()];
+    let mut writes = Vec::new();
+    let mut reads = Vec::new();
+    for n in 0..1_500 {
+        let is_committed = n % 7 != 6;
+        let before = states.last().copied().flatten();
+        let (kind, after) = match n % 5 {
+            0 => (update(vec![compare_equal(0, KEY)], n), before.map(|(a, _)| (a, n))),
+            1 if n % 10 == 1 => (
+                OperationKind::Delete(Delete { predicate: vec![compare_equal(0, KEY)], returning: None }),
+                None,
+            ),
+            _ => {
+                let OperationKind::Insert(mut insert) = insert(scan, KEY, n, n) else { panic!("an INSERT") };
+                let assignments = vec![(2, Expr::column(5, Type::Int4))];
+                insert.on_conflict = OnConflict::Update { assignments, predicate: Vec::new() };
+                (OperationKind::Insert(insert), Some((before.map_or(n, |(a, _)| a), n)))
+            }
+        };
+        let ts = scan.submit_as(kind, |ordered| ordered.undecided = true);
+        writes.push((ts, if is_committed { Decision::Commit } else { Decision::Abort }));
+        states.push(if is_committed { after } else { before });
+        if n % 50 == 49 {
+            let (seen, _) = writes[writes.len() - 20];
+            let read_ts = Ts(seen.0 + 1);
+            let read = scan.submit_as(rows(vec![compare_equal(0, KEY)]), |ordered| ordered.read_ts = read_ts);
+            reads.push((read, states[states.len() - 20]));
+        }
+    }
+    scan.run();
+    for (ts, decision) in writes {
+        scan.shard.decide(ts, decision, &mut scan.effects);
+        scan.run();
+    }
+    for (read, expected) in reads {
+        assert_eq!(found(scan, read).get(&KEY).copied(), expected);
+    }
+    match states.last().copied().flatten() {
+        Some(row) => beside.rows.insert(KEY, row),
+        None => beside.rows.remove(&KEY),
+    };
+    beside.check();
+}
+
 /// Writes whose effects may be taken back, and others that wait for them.
 #[test]
 fn undecided_writes_outlive_a_compaction() {

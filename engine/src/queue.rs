@@ -1,0 +1,94 @@
+//! Operations that wait for the decision about one row.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use crate::operation::Ts;
+
+/// What an operation still has to do with a row that waits for a decision.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Deferred {
+    /// Look at the row, as the scan would have done.
+    pub(crate) visit: bool,
+    /// Insert these rows of the operation's batch, in this order.
+    pub(crate) inserts: Vec<u32>,
+    /// Whether the operation writes.
+    pub(crate) writes: bool,
+}
+
+impl Deferred {
+    /// What is to be done with the row that it waits for now, too.
+    fn join(&mut self, other: Deferred) {
+        self.visit |= other.visit;
+        self.writes |= other.writes;
+        self.inserts.extend(other.inserts);
+    }
+}
+
+/// Who wait for a row for the same reason: when one of them has to wait again, all behind it come to the same row and wait there.
+/// To ask each of them after each decision would take a time that grows with the square of how many they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// They look at the row, and see all that was before them.
+    Visits,
+    /// They have rows to insert with its key (which no write changes).
+    Inserts,
+    /// They see an older prefix, and are asked one by one: the row that is in doubt for one of them need not be for another.
+    Older,
+}
+
+const LANES: [Lane; 3] = [Lane::Visits, Lane::Inserts, Lane::Older];
+
+/// Operations that wait for one row, in their lanes by `Ts`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue {
+    lanes: [BTreeMap<Ts, Deferred>; LANES.len()],
+}
+
+impl Queue {
+    /// Makes an operation wait. Returns whether it did not wait here yet.
+    pub(crate) fn push(&mut self, lane: Lane, ts: Ts, deferred: Deferred) -> bool {
+        match self.lanes[lane as usize].entry(ts) {
+            Entry::Vacant(free) => {
+                free.insert(deferred);
+                true
+            }
+            Entry::Occupied(mut waiting) => {
+                waiting.get_mut().join(deferred);
+                false
+            }
+        }
+    }
+
+    /// The next operation, whatever its lane.
+    pub(crate) fn pop(&mut self) -> Option<(Lane, Ts, Deferred)> {
+        let first = |lane: Lane| self.lanes[lane as usize].first_key_value().map(|(ts, _)| (*ts, lane));
+        let (_, lane) = LANES.into_iter().filter_map(first).min_by_key(|(ts, _)| *ts)?;
+        self.lanes[lane as usize].pop_first().map(|(ts, deferred)| (lane, ts, deferred))
+    }
+
+    /// Takes over everybody in a lane of another queue. Returns those that have been waiting here, too.
+    pub(crate) fn take_over(&mut self, lane: Lane, other: &mut Queue) -> Vec<Ts> {
+        let (lane, waiting) = (&mut self.lanes[lane as usize], &mut other.lanes[lane as usize]);
+        if lane.len() < waiting.len() {
+            std::mem::swap(lane, waiting);
+        }
+        let mut both = Vec::new();
+        while let Some((ts, deferred)) = waiting.pop_first() {
+            match lane.entry(ts) {
+                Entry::Vacant(free) => {
+                    free.insert(deferred);
+                }
+                Entry::Occupied(mut here) => {
+                    here.get_mut().join(deferred);
+                    both.push(ts);
+                }
+            }
+        }
+        both
+    }
+
+    /// Whether a write waits that is before this time.
+    pub(crate) fn has_write_before(&self, ts: Ts) -> bool {
+        self.lanes.iter().any(|lane| lane.range(..ts).any(|(_, deferred)| deferred.writes))
+    }
+}
