@@ -28,26 +28,28 @@ impl Deferred {
 /// To ask each of them after each decision would take a time that grows with the square of how many they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// They look at the row, and see all that was before them.
+    /// They look at the row.
     Visits,
     /// They have rows to insert with its key (which no write changes).
     Inserts,
-    /// They see an older prefix, and are asked one by one: the row that is in doubt for one of them need not be for another.
-    Older,
 }
 
-const LANES: [Lane; 3] = [Lane::Visits, Lane::Inserts, Lane::Older];
+const LANES: [Lane; 2] = [Lane::Visits, Lane::Inserts];
 
-/// Operations that wait for one row, in their lanes by `Ts`.
+/// Operations in line: first the prefix that one sees, which is that before itself unless it reads an older one; then its own
+/// `Ts`. Whoever is behind sees no less. (A read may go before a write that it does not see.)
+pub(crate) type Place = (Ts, Ts);
+
+/// Operations that wait for one row, in their lanes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    lanes: [BTreeMap<Ts, Deferred>; LANES.len()],
+    lanes: [BTreeMap<Place, Deferred>; LANES.len()],
 }
 
 impl Queue {
     /// Makes an operation wait. Returns whether it did not wait here yet.
-    pub(crate) fn push(&mut self, lane: Lane, ts: Ts, deferred: Deferred) -> bool {
-        match self.lanes[lane as usize].entry(ts) {
+    pub(crate) fn push(&mut self, lane: Lane, place: Place, deferred: Deferred) -> bool {
+        match self.lanes[lane as usize].entry(place) {
             Entry::Vacant(free) => {
                 free.insert(deferred);
                 true
@@ -60,27 +62,27 @@ impl Queue {
     }
 
     /// The next operation, whatever its lane.
-    pub(crate) fn pop(&mut self) -> Option<(Lane, Ts, Deferred)> {
-        let first = |lane: Lane| self.lanes[lane as usize].first_key_value().map(|(ts, _)| (*ts, lane));
-        let (_, lane) = LANES.into_iter().filter_map(first).min_by_key(|(ts, _)| *ts)?;
-        self.lanes[lane as usize].pop_first().map(|(ts, deferred)| (lane, ts, deferred))
+    pub(crate) fn pop(&mut self) -> Option<(Lane, Place, Deferred)> {
+        let first = |lane: Lane| self.lanes[lane as usize].first_key_value().map(|(place, _)| (*place, lane));
+        let (_, lane) = LANES.into_iter().filter_map(first).min_by_key(|(place, _)| *place)?;
+        self.lanes[lane as usize].pop_first().map(|(place, deferred)| (lane, place, deferred))
     }
 
-    /// Takes over everybody in a lane of another queue. Returns those that have been waiting here, too.
+    /// Takes over everybody in a lane of another queue. Returns the `Ts` of those that have been waiting here, too.
     pub(crate) fn take_over(&mut self, lane: Lane, other: &mut Queue) -> Vec<Ts> {
         let (lane, waiting) = (&mut self.lanes[lane as usize], &mut other.lanes[lane as usize]);
         if lane.len() < waiting.len() {
             std::mem::swap(lane, waiting);
         }
         let mut both = Vec::new();
-        while let Some((ts, deferred)) = waiting.pop_first() {
-            match lane.entry(ts) {
+        while let Some((place, deferred)) = waiting.pop_first() {
+            match lane.entry(place) {
                 Entry::Vacant(free) => {
                     free.insert(deferred);
                 }
                 Entry::Occupied(mut here) => {
                     here.get_mut().join(deferred);
-                    both.push(ts);
+                    both.push(place.1);
                 }
             }
         }
@@ -89,6 +91,6 @@ impl Queue {
 
     /// Whether a write waits that is before this time.
     pub(crate) fn has_write_before(&self, ts: Ts) -> bool {
-        self.lanes.iter().any(|lane| lane.range(..ts).any(|(_, deferred)| deferred.writes))
+        self.lanes.iter().any(|lane| lane.range(..(ts, Ts::ZERO)).any(|(_, deferred)| deferred.writes))
     }
 }

@@ -300,13 +300,9 @@ impl Segment {
 
     /// Makes an operation, which sees the prefix before `sees`, wait for a row. Returns whether it did not wait for it yet.
     pub(crate) fn defer(&mut self, root: u32, ts: Ts, sees: Ts, writes: bool, insert: Option<u32>) -> bool {
-        let lane = match insert {
-            _ if sees != ts => Lane::Older,
-            Some(_) => Lane::Inserts,
-            None => Lane::Visits,
-        };
+        let lane = if insert.is_some() { Lane::Inserts } else { Lane::Visits };
         let deferred = Deferred { visit: insert.is_none(), inserts: insert.into_iter().collect(), writes };
-        self.queues.entry(root).or_default().push(lane, ts, deferred)
+        self.queues.entry(root).or_default().push(lane, (sees, ts), deferred)
     }
 
     /// Adds the versions from row `first` on that follow versions which are there.

@@ -46,7 +46,7 @@ use crate::{
     precut::Precut,
     preparation::Work,
     primary_key::Address,
-    queue::{Deferred, Lane},
+    queue::Deferred,
     recut::Recut,
     rider::Rider,
     riders::{Ride, Riders, bit},
@@ -894,13 +894,14 @@ impl Shard {
         }
     }
 
-    /// Lets the operations that wait for a row go on, in `Ts` order, as far as they can; returns them.
+    /// Lets the operations that wait for a row go on, in the order of what they see, as far as they can; returns them.
     fn drain_row(&mut self, table: &mut Table, root: Address, effects: &mut Vec<Effect>) -> Vec<Ts> {
         let mut progressed = Vec::new();
         let Some(mut queue) = table.segments[root.slot as usize].queues.remove(&root.row) else {
             return progressed;
         };
-        while let Some((lane, ts, deferred)) = queue.pop() {
+        while let Some((lane, place, deferred)) = queue.pop() {
+            let (_, ts) = place;
             // It may have failed or been aborted meanwhile.
             let Some(mut rider) = self.riders.take(ts) else { continue };
             let rest = self.resume(table, &mut rider, root, deferred, effects);
@@ -911,12 +912,10 @@ impl Shard {
                 continue;
             };
             let there = table.segments[root.slot as usize].queues.entry(root.row).or_default();
-            if !there.push(lane, ts, rest) {
+            if !there.push(lane, place, rest) {
                 self.has_waited(ts);
             }
-            if lane != Lane::Older {
-                there.take_over(lane, &mut queue).into_iter().for_each(|ts| self.has_waited(ts));
-            }
+            there.take_over(lane, &mut queue).into_iter().for_each(|ts| self.has_waited(ts));
         }
         progressed
     }
