@@ -215,25 +215,35 @@ impl Member {
             unnamed_certificates: options.description.unnamed_certificates,
         };
         let transport = Transport::start(transport, &network).await?;
-        if id.kind == ProcessKind::Router {
-            // It may have been removed while it was away, and the first routers must not begin anew without the others.
-            transport.ask_for_routers().await.map_err(StartError::Options)?;
-            may_run(id, &network.known_routers().borrow())?;
-            if options.description.durability == Durability::Memory {
-                may_begin(id, &options.data_dir)?;
+        let part = async {
+            if id.kind == ProcessKind::Router {
+                // It may have been removed while it was away, and the first routers must not begin anew without the others.
+                transport.ask_for_routers().await.map_err(StartError::Options)?;
+                may_run(id, &network.known_routers().borrow())?;
+                if options.description.durability == Durability::Memory {
+                    may_begin(id, &options.data_dir)?;
+                }
             }
-        }
-        let part = match id.kind {
-            ProcessKind::Router => Part::Router {
-                router: start_router(&parts, &config, &network, id.number, &members).await?,
-                _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
-            },
-            ProcessKind::Storage => {
-                let address = options.address.clone();
-                Part::Storage(start_storage(&parts, &config, &network, id.number, address).await?)
-            }
-            ProcessKind::Client | ProcessKind::Super => {
-                Part::Client(start_client(&parts, &config, &network, id.number)?)
+            Ok(match id.kind {
+                ProcessKind::Router => Part::Router {
+                    router: start_router(&parts, &config, &network, id.number, &members).await?,
+                    _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
+                },
+                ProcessKind::Storage => {
+                    let address = options.address.clone();
+                    Part::Storage(start_storage(&parts, &config, &network, id.number, address).await?)
+                }
+                ProcessKind::Client | ProcessKind::Super => {
+                    Part::Client(start_client(&parts, &config, &network, id.number)?)
+                }
+            })
+        };
+        let part = match part.await {
+            Ok(part) => part,
+            Err(error) => {
+                // Whoever starts it again finds the port free.
+                transport.close().await;
+                return Err(error);
             }
         };
         tracing::info!(process = %id, cluster = %name, incarnation, "started");
