@@ -445,6 +445,9 @@ impl Table {
         let Some(slot) = self.segments.iter().position(|segment| segment.range == piece) else {
             return false;
         };
+        // Nobody follows these any more, and others' rows may come to where they lead before all are gone.
+        let leading = self.segments.iter_mut().filter(|segment| segment.range == piece);
+        leading.for_each(|segment| segment.previous = HashMap::new());
         let old = std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
         self.forget_size(&old);
         self.measure(slot as u32);
