@@ -65,6 +65,7 @@ type Membership = openraft::Membership<u64, Node>;
 type StoredMembership = openraft::StoredMembership<LeaderId, u64, Node>;
 type SnapshotMeta = openraft::SnapshotMeta<LeaderId, u64, Node>;
 type Snapshot = openraft::Snapshot<LeaderId, u64, Node, bytes::Bytes>;
+type Metrics = openraft::RaftMetrics<TypeConfig>;
 type RouterRaft = Raft<TypeConfig, StateMachine>;
 
 /// What the log says of a router.
@@ -250,16 +251,9 @@ impl Consensus {
     /// When a quorum is known to have followed this router for the last time in a term, if it still leads in that: until then
     /// no later one had begun. It may lead again in another term, before whoever asks has heard what was between.
     pub(crate) fn led_at(&self, term: u64) -> Option<Instant> {
-        let now = Instant::now();
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        if metrics.state != ServerState::Leader || metrics.current_term != term {
-            return None;
-        }
-        match metrics.membership_config.voter_ids().eq([self.id]) {
-            true => Some(now),
-            false => now.checked_sub(metrics.last_quorum_acked?.elapsed()),
-        }
+        if metrics.current_term == term { followed_at(&metrics) } else { None }
     }
 
     /// Lets go of the log up to `ts`, or somewhat less. Happens in the background.
@@ -311,6 +305,9 @@ impl Consensus {
 const OFFERED_AGAIN: Duration = Duration::from_millis(2);
 /// A batch is offered again at least this often, and what lasts so long is worth a line.
 const OFFERED_AT_LEAST: Duration = Duration::from_millis(64);
+/// A leader that no quorum has followed for so long orders nothing. Others elect another long before; and where there are no
+/// others, but much to do, it had better not begin anew each time that it hears late.
+const ISOLATED: Duration = Duration::from_secs(3);
 /// A leader whose disk does not keep up for this long lets another router lead.
 const KEEPS_UP: Duration = Duration::from_secs(5);
 
@@ -379,8 +376,21 @@ fn leads_in(raft: &RouterRaft, term: u64) -> bool {
     now.state == ServerState::Leader && now.current_term == term
 }
 
+/// When a quorum is known to have followed this router for the last time, if it leads.
+fn followed_at(metrics: &Metrics) -> Option<Instant> {
+    if metrics.state != ServerState::Leader {
+        return None;
+    }
+    let now = Instant::now();
+    match metrics.membership_config.voter_ids().eq([metrics.id]) {
+        true => Some(now),
+        false => now.checked_sub(metrics.last_quorum_acked?.elapsed()),
+    }
+}
+
 /// Reports who leads. This router is reported as leader only after a batch of its own term was learned: by then it has
-/// learned everything that was acknowledged under earlier leaders.
+/// learned everything that was acknowledged under earlier leaders. One that no quorum follows any more is reported as none,
+/// until one does again: openraft lets it lead on, but who asks it would wait for what others may order.
 async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>) {
     let mut metrics = raft.metrics();
     let mut reported: Option<Option<u64>> = None;
@@ -388,7 +398,8 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
     loop {
         let (running, leads, term, leader) = {
             let now = metrics.borrow_and_update();
-            let leads = now.state == ServerState::Leader;
+            let is_followed = |at: Instant| at.elapsed() < ISOLATED || planted(Bug::LeaseOfTheDeposed);
+            let leads = followed_at(&now).is_some_and(is_followed);
             (now.running_state.clone(), leads, now.current_term, now.current_leader)
         };
         if let Err(error) = running {
@@ -419,7 +430,11 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
             }
             continue;
         }
-        if metrics.changed().await.is_err() {
+        let changed = match leads {
+            true => timeout(ISOLATED / 4, metrics.changed()).await.unwrap_or(Ok(())),
+            false => metrics.changed().await,
+        };
+        if changed.is_err() {
             let running = metrics.borrow_watched().running_state.clone();
             let reason = running.err().map_or("the consensus has stopped".into(), |error| error.to_string());
             let _ = events.send(Event::Failed(reason)).await;
@@ -578,5 +593,29 @@ mod tests {
         assert!(leader.log.pending_bytes() <= log_store::PENDING_BYTES);
         let other = if second.number == number(other.id) { &*other } else { &routers[1].0 };
         other.propose(batch(taken)).await.expect("it leads, and its disk keeps up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_nobody_follows_is_none_until_somebody_does() {
+        let _simulated = Used::new();
+        let directory = tempfile::tempdir().expect("a directory");
+        let network = Network::new();
+        let mut routers = Vec::new();
+        for id in (1..=3).map(ProcessId::router) {
+            routers.push(start(id, directory.path(), &network).await);
+        }
+        let mut hears = routers[0].1.clone();
+        let first = hears.wait_for(Option::is_some).await.expect("it runs").expect("a leader");
+        let (leader, mut hears) = routers.swap_remove((first.number - 1) as usize);
+        hears.wait_for(|leads| *leads == Some(first)).await.expect("it runs");
+        let others: Vec<ProcessId> =
+            routers.iter().map(|(other, _)| ProcessId::router(number(other.id))).collect();
+        for (other, _) in routers {
+            other.stop(false).await;
+        }
+        hears.wait_for(Option::is_none).await.expect("it runs");
+        let _other = start(others[0], directory.path(), &network).await;
+        hears.wait_for(Option::is_some).await.expect("it runs");
+        drop(leader);
     }
 }

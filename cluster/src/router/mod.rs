@@ -275,8 +275,9 @@ impl Router {
         mut stops: mpsc::Receiver<Stop>,
     ) {
         let id = self.sender.id();
-        // A router that leads alone leads again in the same term after a restart.
+        // A router that leads alone leads again in the same term after a restart, and one that has been cut off may.
         let life = RandomState::new().build_hasher().finish();
+        let mut leaderships = 0;
         let started = Instant::now();
         // The term in which the core leads.
         let mut led = None;
@@ -318,7 +319,8 @@ impl Router {
                         led = Some(term);
                         self.meter.leads();
                         self.state.send_replace(State::Leading);
-                        Input::Leader(life.wrapping_add(term))
+                        leaderships += 1;
+                        Input::Leader(life.wrapping_add(leaderships))
                     }
                     Some(Event::Follower(leader)) => {
                         led = None;

@@ -176,7 +176,9 @@ pub(super) fn leads(router: ProcessId, term: u64) {
             history.fail(format!("{router} leads at {reached}, but messages up to {ordered} were ordered"));
         }
         let at = turmoil::sim_elapsed().unwrap_or_default();
-        history.leaderships.insert(term, Leadership { router, at, ordered: history.ordered });
+        // It may lead again in the same term.
+        let ordered = history.ordered;
+        history.leaderships.entry(term).or_insert(Leadership { router, at, ordered });
     });
 }
 
