@@ -46,9 +46,6 @@ const MESSAGES_TOGETHER: usize = 1024;
 const BYTES_TOGETHER: usize = 16 << 20;
 /// When the oldest message in the window has not been ordered for this long, the window is sent again.
 const RESEND_AFTER_MS: u64 = 2_000;
-/// Snapshot reads that are answered at one `Ts` before the client makes the m-seq go on: a storage process can tell only
-/// so many operations between two messages apart.
-const READS_AT_A_TS: u32 = 4096;
 
 /// Bytes of groups that a read may give: they are merged only when all are here.
 const GROUPS_BUFFER: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
@@ -275,9 +272,8 @@ pub(crate) struct Core {
     reads_at: Option<ProcessId>,
     /// Whether enough routers have room for more of their log.
     has_room: bool,
-    /// The newest `Ts` of an answer, and how many snapshot reads were answered there.
+    /// The newest `Ts` of an answer.
     seen: Ts,
-    seen_reads: u32,
     /// Where the last message stands of which that is known.
     ordered_to: (u64, Ts),
     /// Sequence numbers of submissions.
@@ -326,7 +322,6 @@ impl Core {
             reads_at: None,
             has_room: true,
             seen: Ts::ZERO,
-            seen_reads: 0,
             ordered_to: (0, Ts::ZERO),
             by_submission: HashMap::new(),
             ended: HashMap::new(),
@@ -710,29 +705,6 @@ impl Core {
         self.seen
     }
 
-    /// An answer has shown the state at `ts`. When many reads were answered there, an empty message moves the m-seq on.
-    fn saw(&mut self, ts: Ts, is_ordered: bool) {
-        if ts > self.seen {
-            (self.seen, self.seen_reads) = (ts, 0);
-        }
-        if ts == self.seen && !is_ordered {
-            self.seen_reads += 1;
-            if self.seen_reads == READS_AT_A_TS {
-                self.move_on();
-            }
-        }
-    }
-
-    /// Has an empty message ordered: behind it, storage processes can tell operations apart again.
-    fn move_on(&mut self) {
-        self.sequence += 1;
-        let (submitter, incarnation) = (self.options.id, self.options.incarnation);
-        let id = MessageId { submitter, incarnation, sequence: self.sequence };
-        let body = Body::Pin { lease_ms: 0 };
-        let message = Message { id, tables: Default::default(), ranges: Default::default(), body };
-        self.window.push_back(Arc::new(message));
-    }
-
     fn delivered(&mut self, deliveries: Vec<Delivery>, frontier: Ts) {
         let mut last = Ts::ZERO;
         for delivery in deliveries {
@@ -757,7 +729,7 @@ impl Core {
                 self.ordered(id.sequence, delivery.ts);
                 // The view must show the change before the submitter hears of it, and no later read the state before it.
                 self.frontier = delivery.ts;
-                self.saw(delivery.ts, true);
+                self.seen = self.seen.max(delivery.ts);
                 self.effects.push(Effect::ViewChanged);
                 self.end(id.sequence, part);
             }
@@ -908,7 +880,7 @@ impl Core {
             self.ordered(id.sequence, ts);
         }
         if matches!(part, AnswerPart::Done { .. }) && self.open.contains_key(&id.sequence) {
-            self.saw(ts, id.is_ordered());
+            self.seen = self.seen.max(ts);
         }
         let Some(open) = self.open.get_mut(&id.sequence) else {
             return self.refuse_rows(from, id, &part);

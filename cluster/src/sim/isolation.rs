@@ -132,6 +132,7 @@ impl Scene {
                 config: scene.config.clone(),
                 shards: 1,
                 running: 64,
+                between: 1 << 14,
             };
             let core = StorageCore::new(options, Recovered::default());
             let mut node =

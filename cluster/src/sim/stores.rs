@@ -235,6 +235,7 @@ impl World {
             config: self.config.clone(),
             shards: scans.len(),
             running: 16,
+            between: 8,
         };
         let core = Core::new(core_options, recovered);
         let routers = self.of_kind(ProcessKind::Router);

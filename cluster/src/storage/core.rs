@@ -119,6 +119,8 @@ pub struct Core {
     held: Vec<KeyRange>,
     /// The local time of the last operation.
     submitted: Ts,
+    /// The last message behind which an empty one was asked for.
+    moved_on: Ts,
     catalog: Arc<Catalog>,
     /// Deliveries that have not been given to the shards.
     pending: Pending,
@@ -192,6 +194,8 @@ pub struct Core {
 const LOCAL_BITS: u32 = 18;
 /// Local times between two messages that are kept for the process's own operations.
 const OWN_OPERATIONS: u64 = 1 << 12;
+/// A good value for [`CoreOptions::between`]: while the empty message is on its way, there are times for three times as many.
+pub(crate) const BETWEEN: u64 = 1 << 14;
 
 /// The time of a shard at a message: later than everything between it and the message before.
 ///
@@ -235,6 +239,7 @@ impl Core {
             options,
             held,
             submitted: local(recovered.ts),
+            moved_on: Ts::ZERO,
             catalog: recovered.catalog,
             pending: Pending::default(),
             frontier: recovered.ts,
@@ -544,6 +549,11 @@ impl Core {
     fn take_time(&mut self, time: Ts) {
         assert!(time > self.submitted, "operations are submitted in the order of their time");
         self.submitted = time;
+        let since_message = time.0.saturating_sub(local(self.delivered).0);
+        if since_message >= self.options.between && self.moved_on < self.delivered {
+            self.moved_on = self.delivered;
+            self.effects.push(Effect::MoveOn);
+        }
     }
 
     fn tell_shards(&mut self, command: impl Fn() -> ShardCommand) {
@@ -572,6 +582,8 @@ impl Core {
         match &message.body {
             Body::Data(data) => self.process_data(&delivery, data),
             Body::Ddl(ddl) => self.process_ddl(ts, ddl),
+            // All that it is for is to take a place.
+            Body::Pin { lease_ms: 0 } => {}
             Body::Pin { lease_ms } => {
                 let lease_ms = u64::from(*lease_ms);
                 self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });

@@ -23,7 +23,7 @@ use carousel_engine::{
 };
 
 use super::{
-    core::{Core, CoreOptions, Effect, Event, Recovered, local},
+    core::{BETWEEN, Core, CoreOptions, Effect, Event, Recovered, local},
     migration,
     scan::Scan,
     tests::schema,
@@ -128,6 +128,7 @@ impl World {
             config: self.first.clone(),
             shards: 1,
             running: 16,
+            between: BETWEEN,
         };
         let Checkpoint { mut recovered, rows } = checkpoint;
         let behind = self.received.iter().filter(|((of, ts), _)| *of == id && *ts > recovered.ts);

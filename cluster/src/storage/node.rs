@@ -633,6 +633,7 @@ impl Node {
                 }
                 Effect::Shard { shard, command } => self.outputs.push(Output::Shard(shard, command)),
                 Effect::Join => self.join(),
+                Effect::MoveOn => self.submitter.move_on(),
                 Effect::Received { keyspace } => {
                     self.submitter.submit(Configuration::Received { keyspace, process: self.id });
                 }

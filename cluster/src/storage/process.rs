@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     checkpointer::{self, CheckpointCommand, CheckpointOutcome},
-    core::{Core, CoreOptions, Recovered, local},
+    core::{BETWEEN, Core, CoreOptions, Recovered, local},
     migration::{Arrived, PartId},
     node::{Input, Life, Node, Output},
     payloads::{self, PayloadCommand, PayloadEvent},
@@ -194,6 +194,7 @@ impl Storage {
                 config: options.config.clone(),
                 shards: shards.len(),
                 running: options.running.max(1),
+                between: BETWEEN,
             },
             recovered,
         );

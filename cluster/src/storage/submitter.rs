@@ -1,5 +1,5 @@
-//! The configuration messages that a storage process submits: that it joins, and what it has received. A send window of
-//! its own, as small as can be (Crescando/RB paper, section 5.4, algorithm 1).
+//! What a storage process submits: that it joins, what it has received, and empty messages. A send window of its own,
+//! as small as can be (Crescando/RB paper, section 5.4, algorithm 1).
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -41,12 +41,21 @@ impl Submitter {
     /// Takes a message, unless the same is on its way.
     pub(crate) fn submit(&mut self, configuration: Configuration) {
         let same = |message: &Arc<Message>| matches!(&message.body, Body::Configuration(other) if *other == configuration);
-        if self.window.iter().any(same) {
-            return;
+        if !self.window.iter().any(same) {
+            self.push(Body::Configuration(configuration));
         }
+    }
+
+    /// Has an empty message ordered, if no other is on its way.
+    pub(crate) fn move_on(&mut self) {
+        if !self.window.iter().any(|message| matches!(message.body, Body::Pin { .. })) {
+            self.push(Body::Pin { lease_ms: 0 });
+        }
+    }
+
+    fn push(&mut self, body: Body) {
         self.sequence += 1;
         let id = MessageId { submitter: self.id, incarnation: self.incarnation, sequence: self.sequence };
-        let body = Body::Configuration(configuration);
         self.window.push_back(Arc::new(Message {
             id,
             tables: Default::default(),

@@ -21,7 +21,7 @@ use carousel_engine::{
 use super::{
     basic::BasicRead,
     checkpointer::CheckpointOutcome,
-    core::{ChunkWanted, Core, CoreOptions, Effect, Event, Recovered, global, local},
+    core::{BETWEEN, ChunkWanted, Core, CoreOptions, Effect, Event, Recovered, global, local},
     node::{Input, Life, Node, Output},
     payloads::PayloadEvent,
 };
@@ -95,6 +95,7 @@ impl Scene {
             config: self.config.clone(),
             shards: 1,
             running: 16,
+            between: BETWEEN,
         };
         let core = Core::new(options, recovered);
         self.wires.extend(core.greetings().into_iter().map(|(to, wire)| (id, to, wire)));
@@ -445,6 +446,7 @@ fn replicas_that_differ_at_a_checkpoint_stop() {
         config,
         shards: 1,
         running: 16,
+        between: BETWEEN,
     };
     let hashes = |hash: u128| vec![(TableId(1), range, hash)];
     let recovered = Recovered { ts: Ts(9), hashes: hashes(7), ..Recovered::default() };
@@ -689,7 +691,8 @@ fn node() -> Node {
 
 fn node_of(id: ProcessId, config: Config) -> Node {
     let (config, routers) = (Arc::new(config), vec![ProcessId::router(1), ProcessId::router(2)]);
-    let options = CoreOptions { id, incarnation: 1, address: None, config, shards: 1, running: 16 };
+    let options =
+        CoreOptions { id, incarnation: 1, address: None, config, shards: 1, running: 16, between: BETWEEN };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
     let mut node = Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, routers, core, false);
     node.begin();
@@ -871,8 +874,15 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let (id, s2, s3, router) =
         (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3), ProcessId::router(1));
     let first = Arc::new(Config::evenly(3, 3).expect("a ring"));
-    let options =
-        CoreOptions { id, incarnation: 1, address: None, config: first.clone(), shards: 1, running: 16 };
+    let options = CoreOptions {
+        id,
+        incarnation: 1,
+        address: None,
+        config: first.clone(),
+        shards: 1,
+        running: 16,
+        between: BETWEEN,
+    };
     let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
     let mut node = Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, vec![router], core, false);
     node.begin();
@@ -1149,6 +1159,44 @@ fn staged_rows_that_were_ordered_before_their_table_is_dropped_are_inserted_firs
     assert!(std::mem::take(&mut scene.trace).starts_with("s1 Supply"));
     scene.executed(1, 2, Ok(1));
     scene.check("s1 -> c1 ts=2 done a=1");
+}
+
+/// Between two messages it tells only so many operations apart, and must not wait for others to write something.
+#[test]
+fn many_reads_that_are_not_ordered_move_the_m_seq_on() {
+    let mut scene = Scene::new(2);
+    let c1 = ProcessId::client(1);
+    scene.handle(1, Event::Leased(0));
+    scene.check("");
+    let mut number = 0;
+    for message in 2..=3 {
+        let mut moves = Vec::new();
+        for count in 1..=3 * BETWEEN {
+            number += 1;
+            let id = MessageId::unordered(c1, 1, number);
+            let read = BasicRead {
+                message: Arc::new(Message { id, ..testing::read(c1, 1, 1, 0) }),
+                ranges: [scene.range(1)].into(),
+                config_version: scene.config.version(),
+                seen: Ts(1),
+            };
+            let core = scene.cores.get_mut(&1).expect("it runs");
+            for effect in core.handle(Event::BasicRead { read, now_ms: 0 }) {
+                match effect {
+                    Effect::MoveOn => moves.push(count),
+                    Effect::Submit { operation, .. } => {
+                        let outcomes = Default::default();
+                        let effects = vec![ShardEffect::Executed { ts: operation.ts, outcomes }];
+                        core.handle(Event::Shard { shard: 0, effects });
+                    }
+                    other => panic!("it reads: {other:?}"),
+                }
+            }
+        }
+        assert_eq!(moves, [BETWEEN], "once is enough, and the reads go on");
+        scene.deliver(1, message, Body::Pin { lease_ms: 0 });
+        scene.check("");
+    }
 }
 
 #[test]

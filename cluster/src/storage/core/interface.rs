@@ -44,6 +44,8 @@ pub struct CoreOptions {
     pub shards: usize,
     /// Operations that may run at a time; further ones wait.
     pub running: usize,
+    /// Operations between two messages after which the process has an empty one ordered, see [`Effect::MoveOn`].
+    pub between: u64,
 }
 
 /// What a checkpoint says of the process, apart from its rows.
@@ -362,6 +364,8 @@ pub enum Effect {
         /// What has moved it here.
         keyspace: Ts,
     },
+    /// Have an empty message ordered: before it, there are only so many local times for reads that are not ordered.
+    MoveOn,
     /// All who could know the vote of a range about a write have failed: the write has no effect in the other ranges.
     VoteLost {
         /// The write.
