@@ -67,7 +67,7 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::Config,
-    message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId},
+    message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
     wire::{Answer, AnswerPart, Choice, Delivery, Vote, Watermarks, Wire},
 };
@@ -582,12 +582,16 @@ impl Core {
         match &message.body {
             Body::Data(data) => self.process_data(&delivery, data),
             Body::Ddl(ddl) => self.process_ddl(ts, ddl),
-            // All that it is for is to take a place.
-            Body::Pin { lease_ms: 0 } => {}
             Body::Pin { lease_ms } => {
                 let lease_ms = u64::from(*lease_ms);
-                self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });
-                self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
+                // Without a lease it is empty: all that it does is to take a place.
+                if lease_ms > 0 {
+                    self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });
+                }
+                // Others than clients do not wait for answers.
+                if message.id.submitter.kind == ProcessKind::Client {
+                    self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
+                }
             }
             Body::Checkpoint => {
                 if self.moving.is_waiting() {
