@@ -69,8 +69,8 @@ pub fn report(clients: usize, duration: Duration, rounds: u32) -> Report {
     let rounds_of = format!("{rounds} of {} s for each level, in turn; medians", duration.as_secs());
     report.fact("rounds", rounds_of);
     report.remark(
-        "What is ordered beside sequential reads are super processes' checkpoints, and one empty message after every \
-         4,096 snapshot or basic reads of a client at one place in the order. Every answer was compared with what had \
+        "What is ordered beside sequential reads are super processes' checkpoints, and one empty message after \
+         16,384 snapshot or basic reads at a storage process at one place in the order. Every answer was compared with what had \
          been written. All processes share this machine: where its cores are busy, more storage processes give no more \
          reads a second, and that a read costs as much as before shows that they would on machines of their own.",
     );
