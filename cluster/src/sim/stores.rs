@@ -27,7 +27,7 @@ use arrow::{
 use super::{
     faults::ALL_LIVES,
     payloads::{MemoryFiles, Payloads},
-    replay::Outcome,
+    replay::{Outcome, Replay},
     statement::{Filter, both},
     world::{Item, Phase, World},
 };
@@ -437,10 +437,17 @@ impl World {
                     self.send(id, to, wire);
                 }
                 Output::Shard(shard, command) => {
-                    if let ShardCommand::Decide(time, Decision::Commit) = command {
-                        let ts = global(time);
-                        self.committed.entry(ts).or_default().insert(id);
-                        self.check_commit(ts)?;
+                    match &command {
+                        ShardCommand::Decide(time, Decision::Commit) => {
+                            let ts = global(*time);
+                            self.committed.entry(ts).or_default().insert(id);
+                            self.check_commit(ts)?;
+                        }
+                        ShardCommand::Decide(time, Decision::Abort) => {
+                            self.aborted.insert(global(*time));
+                            self.follow_aborts()?;
+                        }
+                        _ => {}
                     }
                     if let Some(host) = self.storage.get_mut(&id) {
                         host.scans[shard].commands.push_back(command);
@@ -452,9 +459,25 @@ impl World {
                     self.note([8, ts.0], || format!("{id}: the vote of {range} about {ts} is lost"));
                     self.replay.abort(ts, &self.statements)?;
                     self.check_commit(ts)?;
+                    self.follow_aborts()?;
                 }
                 Output::Checkpoint(command) => self.write_checkpoint(id, command),
             }
+        }
+        Ok(())
+    }
+
+    /// Whoever has failed may have voted against a write because of an earlier one that has no effect, as another vote about that
+    /// is lost. What it voted counts.
+    fn follow_aborts(&mut self) -> Result<(), String> {
+        let voted_down = |replay: &Replay, ts: Ts| {
+            replay.has_lost_vote_before(ts)
+                && matches!(replay.outcome(ts), Some(Outcome::Written(..)))
+                && replay.message(ts).is_some_and(|message| replay.was_dead(&message.ranges))
+        };
+        while let Some(ts) = self.aborted.iter().find(|ts| voted_down(&self.replay, **ts)).copied() {
+            self.replay.abort(ts, &self.statements)?;
+            self.check_commit(ts)?;
         }
         Ok(())
     }

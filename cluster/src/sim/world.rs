@@ -175,6 +175,8 @@ pub(super) struct World {
     pub(super) statements: Vec<Statement>,
     /// Undecided writes that storage processes have committed in their present lives.
     pub(super) committed: BTreeMap<Ts, BTreeSet<ProcessId>>,
+    /// Those that some storage process has aborted.
+    pub(super) aborted: BTreeSet<Ts>,
     pub(super) replay: Replay,
     /// How far the m-seq had grown with the entries of each term of the consensus.
     pub(super) agreed: BTreeMap<u64, Ts>,
@@ -237,6 +239,7 @@ impl World {
             clients: BTreeMap::new(),
             statements: Vec::new(),
             committed: BTreeMap::new(),
+            aborted: BTreeSet::new(),
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
             late_reads: HashSet::new(),
