@@ -853,6 +853,8 @@ impl Core {
         let Some(running) = self.running.remove(&time) else { return };
         self.returned_bytes -= running.returned_bytes;
         self.writes.remove(&time);
+        // One that others have aborted may not have had all its rows.
+        self.supplying.remove(&time);
         self.late.end(time);
         self.forget_nowhere(ts);
         let is_lost = decision.is_some() && self.ballots.get(ts).is_some_and(Ballot::is_lost);

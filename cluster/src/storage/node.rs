@@ -669,6 +669,8 @@ impl Node {
                     .retain(|_, fetching| (fetching.wanted.ts, fetching.wanted.chunk) != (ts, chunk));
                 self.event(Event::Loaded { ts, chunk, rows });
             }
+            // Its INSERT may have ended, and all may have forgotten it.
+            PayloadEvent::Missing(wanted) if !self.core.supplies(wanted.ts) => {}
             PayloadEvent::Missing(wanted) => {
                 let payload = wanted.payload.clone();
                 let part = &payload.parts[wanted.part];
@@ -687,6 +689,7 @@ impl Node {
     }
 
     fn fetched(&mut self, from: ProcessId, key: ChunkKey, rows: Option<Bytes>) {
+        self.fetching.retain(|_, fetching| self.core.supplies(fetching.wanted.ts));
         let Some(fetching) = self.fetching.get_mut(&key).filter(|fetching| !fetching.adopting) else {
             return;
         };
@@ -720,6 +723,7 @@ impl Node {
     /// Who was asked for a chunk and has not answered may not be there: another one is.
     fn ask_other_holders(&mut self) {
         let now_ms = self.now_ms;
+        self.fetching.retain(|_, fetching| self.core.supplies(fetching.wanted.ts));
         let mut asked = Vec::new();
         for (key, fetching) in self.fetching.iter_mut().filter(|(_, fetching)| !fetching.adopting) {
             if !fetching.patience.ends(now_ms) {

@@ -909,7 +909,28 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let (range, holders) = (KeyRange::FULL, vec![id, s2, s3]);
     let parts = vec![StagedPart { range, holders, checksums: vec![0] }];
     let staged = StagedPayload { id: payload, config_version: 0, latest: Ts(100), parts };
-    let wanted = ChunkWanted { ts: Ts(9), payload: Arc::new(staged), chunk: 0, part: 0, number: 0 };
+    let insert = Insert { rows: InsertRows::Staged(payload), on_conflict: OnConflict::Fail, returning: None };
+    let kind = OperationKind::Insert(insert);
+    let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+    let data = Data {
+        operation: operation.into(),
+        read_ts: None,
+        replica_offset: 0,
+        fallible: false,
+        staged: Some(Box::new(staged.clone())),
+    };
+    let message = Message {
+        id: MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 11 },
+        tables: Default::default(),
+        ranges: [KeyRange::FULL].into(),
+        body: Body::Data(data),
+    };
+    let ranges = Config::evenly(3, 3).expect("a ring").held(id).into();
+    let delivery = Delivery { ts: Ts(11), message: Arc::new(message), ranges, config_version: 0 };
+    let wire = Wire::Deliver { incarnation, after: Ts(10), deliveries: vec![delivery], frontier: Ts(11) };
+    node.handle(Input::Received { from: router, wire }, 0);
+    let wanted =
+        |ts| ChunkWanted { ts: Ts(ts), payload: Arc::new(staged.clone()), chunk: 0, part: 0, number: 0 };
     let asked = |outputs: &[Output]| -> Vec<ProcessId> {
         let fetch = |output: &Output| match output {
             Output::Send(to, Wire::FetchChunk { chunk: 0, .. }) => Some(*to),
@@ -917,7 +938,10 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
         };
         outputs.iter().filter_map(fetch).collect()
     };
-    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted)), 0);
+    // An INSERT that has ended needs none.
+    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted(9))), 0);
+    assert_eq!(asked(&outputs), []);
+    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted(11))), 0);
     assert_eq!(asked(&outputs), [s2]);
     // It may take a while: the others are not asked for the same at once.
     assert_eq!(asked(&node.handle(Input::Tick(900), 0)), []);

@@ -53,6 +53,11 @@ impl Core {
         }
     }
 
+    /// Whether an INSERT still needs rows.
+    pub(crate) fn supplies(&self, ts: Ts) -> bool {
+        self.supplying.contains_key(&local(ts))
+    }
+
     /// A shard does not need a chunk any more.
     pub(super) fn took(&mut self, shard: usize, time: Ts) {
         let Some(supplying) = self.supplying.get_mut(&time) else { return };
