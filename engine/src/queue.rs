@@ -70,23 +70,14 @@ impl Queue {
 
     /// Takes over everybody in a lane of another queue. Returns the `Ts` of those that have been waiting here, too.
     pub(crate) fn take_over(&mut self, lane: Lane, other: &mut Queue) -> Vec<Ts> {
-        let (lane, waiting) = (&mut self.lanes[lane as usize], &mut other.lanes[lane as usize]);
-        if lane.len() < waiting.len() {
-            std::mem::swap(lane, waiting);
+        let (here, there) = (&mut self.lanes[lane as usize], &mut other.lanes[lane as usize]);
+        if here.len() < there.len() {
+            std::mem::swap(here, there);
         }
-        let mut both = Vec::new();
-        while let Some((place, deferred)) = waiting.pop_first() {
-            match lane.entry(place) {
-                Entry::Vacant(free) => {
-                    free.insert(deferred);
-                }
-                Entry::Occupied(mut here) => {
-                    here.get_mut().join(deferred);
-                    both.push(place.1);
-                }
-            }
-        }
-        both
+        let waiting = std::mem::take(there).into_iter();
+        waiting
+            .filter_map(|(place, deferred)| (!self.push(lane, place, deferred)).then_some(place.1))
+            .collect()
     }
 
     /// Whether a write waits that is before this time.
