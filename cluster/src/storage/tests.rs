@@ -230,21 +230,11 @@ impl Scene {
     /// An INSERT of staged rows into the first table that was created.
     fn staged_insert(&mut self, number: u32, ts: u64) {
         let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
-        let insert = Insert { rows: InsertRows::Staged(id), on_conflict: OnConflict::Fail, returning: None };
-        let kind = OperationKind::Insert(insert);
-        let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
         let holders = vec![ProcessId::storage(number)];
         let part = StagedPart { range: self.range(number), holders, checksums: vec![0] };
         let config_version = self.config.version();
         let staged = StagedPayload { id, config_version, latest: Ts(100), parts: vec![part] };
-        let data = Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            fallible: true,
-            staged: Some(Box::new(staged)),
-        };
-        self.deliver_naming(number, ts, vec![(TableId(1), Ts(1))], Body::Data(data));
+        self.deliver_naming(number, ts, vec![(TableId(1), Ts(1))], staged_insert(staged, true));
     }
 
     /// The only chunk of the payload of the INSERT at `ts` has been read: one row.
@@ -868,6 +858,20 @@ fn who_has_to_join_hears_nothing_until_it_begins_anew() {
     assert_eq!(node.frontier(), Ts(13));
 }
 
+/// An INSERT of staged rows into the first table that was created.
+fn staged_insert(staged: StagedPayload, fallible: bool) -> Body {
+    let rows = InsertRows::Staged(staged.id);
+    let kind = OperationKind::Insert(Insert { rows, on_conflict: OnConflict::Fail, returning: None });
+    let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+    Body::Data(Data {
+        operation: operation.into(),
+        read_ts: None,
+        replica_offset: 0,
+        fallible,
+        staged: Some(Box::new(staged)),
+    })
+}
+
 /// Who is suspected has given up what it had, so that nobody is left.
 #[test]
 fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
@@ -909,21 +913,11 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let (range, holders) = (KeyRange::FULL, vec![id, s2, s3]);
     let parts = vec![StagedPart { range, holders, checksums: vec![0] }];
     let staged = StagedPayload { id: payload, config_version: 0, latest: Ts(100), parts };
-    let insert = Insert { rows: InsertRows::Staged(payload), on_conflict: OnConflict::Fail, returning: None };
-    let kind = OperationKind::Insert(insert);
-    let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-    let data = Data {
-        operation: operation.into(),
-        read_ts: None,
-        replica_offset: 0,
-        fallible: false,
-        staged: Some(Box::new(staged.clone())),
-    };
     let message = Message {
         id: MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 11 },
         tables: Default::default(),
         ranges: [KeyRange::FULL].into(),
-        body: Body::Data(data),
+        body: staged_insert(staged.clone(), false),
     };
     let ranges = Config::evenly(3, 3).expect("a ring").held(id).into();
     let delivery = Delivery { ts: Ts(11), message: Arc::new(message), ranges, config_version: 0 };
