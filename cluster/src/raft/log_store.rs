@@ -6,6 +6,7 @@ use std::{
     io,
     ops::{Bound, Range, RangeBounds},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use openraft::{
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
 #[cfg(test)]
@@ -83,7 +84,21 @@ impl State {
 struct Disk {
     /// Encoded bytes of entries that it was given and has not taken yet.
     pending_bytes: usize,
+    /// While there are any, since when it has taken none.
+    stands_still: Option<Instant>,
     fails: bool,
+}
+
+impl Disk {
+    fn gave(&mut self, bytes: usize) {
+        self.pending_bytes += bytes;
+        self.stands_still.get_or_insert_with(Instant::now);
+    }
+
+    fn took(&mut self, bytes: usize) {
+        self.pending_bytes -= bytes;
+        self.stands_still = (self.pending_bytes > 0).then(Instant::now);
+    }
 }
 
 /// See the module's head. Clones share the log.
@@ -156,6 +171,11 @@ impl LogStore {
         let mut disk = self.disk.subscribe();
         // There is always somebody who says how it keeps up: this.
         let _ = disk.wait_for(|disk| disk.fails || disk.pending_bytes <= PENDING_BYTES).await;
+    }
+
+    /// For how long the disk has taken nothing, although entries wait for it.
+    pub(super) fn stands_still(&self) -> Duration {
+        self.disk.borrow().stands_still.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Entries from the beginning of a range, as far as they exist: about `bytes` of them if they are on disk.
@@ -353,7 +373,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
         let end = records.last().map_or(0, |(index, _)| index + 1);
         let bytes: usize = records.iter().map(|(_, record)| record.len()).sum();
-        self.disk.send_modify(|disk| disk.pending_bytes += bytes);
+        self.disk.send_modify(|disk| disk.gave(bytes));
         let (state, disk) = (self.state.clone(), self.disk.clone());
         wal.append(records, move |result| {
             if result.is_ok() {
@@ -362,7 +382,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 state.evict();
             }
             disk.send_modify(|disk| {
-                disk.pending_bytes -= bytes;
+                disk.took(bytes);
                 disk.fails |= result.is_err();
             });
             callback.io_completed(result.map_err(io::Error::from));

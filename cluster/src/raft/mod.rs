@@ -227,7 +227,7 @@ impl Consensus {
             }
             Err(error) => return Err(ConsensusError::Raft(error.to_string())),
         }
-        let watcher = tokio::spawn(watch_leadership(id, raft.clone(), events));
+        let watcher = tokio::spawn(watch_leadership(id, raft.clone(), log.clone(), events));
         Ok(Consensus { id, life, raft, log, stored, marks, first, registry, watcher })
     }
 
@@ -390,13 +390,16 @@ fn followed_at(metrics: &Metrics) -> Option<Instant> {
 
 /// Reports who leads. This router is reported as leader only after a batch of its own term was learned: by then it has
 /// learned everything that was acknowledged under earlier leaders. One that no quorum follows any more is reported as none,
-/// until one does again: openraft lets it lead on, but who asks it would wait for what others may order.
-async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>) {
+/// until one does again: openraft lets it lead on, but who asks it would wait for what others may order. So is one whose disk
+/// hangs, and another is asked to lead: what others have on disk is agreed on, but this one cuts no log and casts no vote.
+async fn watch_leadership(id: u64, raft: RouterRaft, log: LogStore, events: mpsc::Sender<Event>) {
     let mut metrics = raft.metrics();
     let mut reported: Option<Option<u64>> = None;
     let mut led = None;
+    // The term in which it has handed over: whoever is asked again and again is kept from being elected.
+    let mut handed_over = None;
     loop {
-        let (running, leads, term, leader) = {
+        let (running, mut leads, term, leader) = {
             let now = metrics.borrow_and_update();
             let is_followed = |at: Instant| at.elapsed() < ISOLATED || planted(Bug::LeaseOfTheDeposed);
             let leads = followed_at(&now).is_some_and(is_followed);
@@ -406,6 +409,11 @@ async fn watch_leadership(id: u64, raft: RouterRaft, events: mpsc::Sender<Event>
             let _ = events.send(Event::Failed(error.to_string())).await;
             return;
         }
+        if leads && handed_over != Some(term) && log.stands_still() > KEEPS_UP && hand_over(&raft).await {
+            tracing::warn!("the disk of the lead router's log hangs");
+            handed_over = Some(term);
+        }
+        leads &= handed_over != Some(term);
         if !leads || led.is_some_and(|led| led != term) {
             let leader = leader.filter(|leader| *leader != id);
             if reported != Some(leader) {
@@ -557,21 +565,29 @@ mod tests {
         (router, leader)
     }
 
+    /// Three routers: who leads, that one, and the others.
+    async fn start_three(
+        directory: &std::path::Path,
+        network: &Network,
+    ) -> (ProcessId, (Consensus, Leads), Vec<(Consensus, Leads)>) {
+        let mut routers = Vec::new();
+        for id in (1..=3).map(ProcessId::router) {
+            routers.push(start(id, directory, network).await);
+        }
+        // Each hears of the leader; that one begins to lead when it has learned what was before.
+        let mut hears = routers[0].1.clone();
+        let first = hears.wait_for(Option::is_some).await.expect("it runs").expect("a leader");
+        let mut leader = routers.swap_remove((first.number - 1) as usize);
+        leader.1.wait_for(|leads| *leads == Some(first)).await.expect("it runs");
+        (first, leader, routers)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_leader_whose_disk_hangs_takes_little_more_and_hands_over() {
         let _simulated = Used::new();
         let directory = tempfile::tempdir().expect("a directory");
         let network = Network::new();
-        let mut routers = Vec::new();
-        for id in (1..=3).map(ProcessId::router) {
-            routers.push(start(id, directory.path(), &network).await);
-        }
-        // Each hears of the leader; that one begins to lead when it has learned what was before.
-        let mut hears = routers[0].1.clone();
-        let first = hears.wait_for(Option::is_some).await.expect("it runs").expect("a leader");
-        let leader = routers.swap_remove((first.number - 1) as usize);
-        let (leader, mut hears) = leader;
-        hears.wait_for(|leads| *leads == Some(first)).await.expect("it runs");
+        let (first, (leader, mut hears), mut routers) = start_three(directory.path(), &network).await;
 
         leader.log.hang(true);
         let mut taken = 0;
@@ -596,18 +612,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_leader_whose_disk_hangs_hands_over_also_when_there_is_little_to_do() {
+        let _simulated = Used::new();
+        let directory = tempfile::tempdir().expect("a directory");
+        let network = Network::new();
+        let (first, (leader, mut hears), mut routers) = start_three(directory.path(), &network).await;
+
+        leader.log.hang(true);
+        leader.propose(batch(0)).await.expect("the others have it on disk");
+        hears.wait_for(|leads| *leads != Some(first)).await.expect("it runs");
+        let is_another = |leads: &Option<ProcessId>| leads.is_some_and(|leads| leads != first);
+        let second = routers[0].1.wait_for(is_another).await.expect("it runs").expect("a leader");
+        let other = routers.iter().find(|(other, _)| number(other.id) == second.number);
+        other.expect("it is one of them").0.propose(batch(1)).await.expect("it leads, and its disk keeps up");
+        leader.log.hang(false);
+        hears.wait_for(|leads| *leads == Some(second)).await.expect("it runs");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_leader_that_nobody_follows_is_none_until_somebody_does() {
         let _simulated = Used::new();
         let directory = tempfile::tempdir().expect("a directory");
         let network = Network::new();
-        let mut routers = Vec::new();
-        for id in (1..=3).map(ProcessId::router) {
-            routers.push(start(id, directory.path(), &network).await);
-        }
-        let mut hears = routers[0].1.clone();
-        let first = hears.wait_for(Option::is_some).await.expect("it runs").expect("a leader");
-        let (leader, mut hears) = routers.swap_remove((first.number - 1) as usize);
-        hears.wait_for(|leads| *leads == Some(first)).await.expect("it runs");
+        let (_, (leader, mut hears), routers) = start_three(directory.path(), &network).await;
         let others: Vec<ProcessId> =
             routers.iter().map(|(other, _)| ProcessId::router(number(other.id))).collect();
         for (other, _) in routers {
