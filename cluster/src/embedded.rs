@@ -93,6 +93,8 @@ pub struct EmbeddedOptions {
     pub durability: Durability,
     /// Bytes that are to be free on the disk of a router's log. With less on too many of them, writes are refused.
     pub log_reserve: u64,
+    /// How often the lead router shows the others that it lives, see [`Timing`](router::Timing).
+    pub heartbeat: Duration,
     /// A checkpoint is made when this many bytes have been written since the last one …
     pub checkpoint_bytes: u64,
     /// … or, if there was any write, when this long has passed.
@@ -116,6 +118,7 @@ impl EmbeddedOptions {
             memory_limit: None,
             durability: Durability::Disk,
             log_reserve: router::RESERVE_BYTES,
+            heartbeat: router::DEFAULT_HEARTBEAT,
             checkpoint_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(300),
             suspect_after: None,
@@ -624,6 +627,7 @@ pub(crate) async fn start_router(
     let has_changed = network.known_routers().borrow().version() > 1;
     let options = router::Options {
         reserve_bytes: options.log_reserve,
+        timing: router::Timing::with_heartbeat(options.heartbeat),
         added: !members.contains(&id) || has_changed,
         addresses: addresses.clone(),
         ..router::Options::member(id, members, config.clone(), durability)

@@ -25,7 +25,7 @@ use crate::{
     },
     message::{ProcessId, ProcessKind},
     network::Network,
-    router::{RESERVE_BYTES, RouterHandle, State},
+    router::{DEFAULT_HEARTBEAT, RESERVE_BYTES, RouterHandle, State},
     routers::{
         Routers, removed,
         store::{self, Keeper},
@@ -64,6 +64,9 @@ pub struct MemberOptions {
     pub memory_limit: Option<u64>,
     /// Bytes that are to be free on the disk of a router's log. With less on too many of them, writes are refused.
     pub log_reserve: u64,
+    /// How often the lead router shows the others that it lives: longer than a round trip between two of them, and the same for
+    /// all.
+    pub heartbeat: Duration,
     /// A storage process that is silent for this long is suspected; never, when `None`.
     pub suspect_after: Option<Duration>,
     /// A suspected storage process for which there is no standby leaves the ring after this long; never, when `None`.
@@ -84,6 +87,7 @@ impl MemberOptions {
             binding: Binding::Nowhere,
             memory_limit: None,
             log_reserve: RESERVE_BYTES,
+            heartbeat: DEFAULT_HEARTBEAT,
             suspect_after: None,
             contract_after: None,
         }
@@ -103,6 +107,7 @@ impl MemberOptions {
             // There it is the limit of all storage processes together.
             memory_limit: self.memory_limit.map(|limit| limit.saturating_mul(u64::from(storage))),
             log_reserve: self.log_reserve,
+            heartbeat: self.heartbeat,
             suspect_after: self.suspect_after,
             contract_after: self.contract_after,
             ..EmbeddedOptions::new(&self.data_dir)

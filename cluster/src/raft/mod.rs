@@ -16,6 +16,7 @@ mod state_machine;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     sync::Arc,
     time::Duration,
 };
@@ -146,9 +147,25 @@ pub struct Timing {
     pub election_ms: std::ops::Range<u64>,
 }
 
+/// How often a leader shows that it lives, unless it is told otherwise.
+pub const DEFAULT_HEARTBEAT: Duration = Duration::from_millis(50);
+
+impl Timing {
+    /// How often a leader may show that it lives. With less, it would not know often enough that it is followed to grant
+    /// leases (`router::leases`).
+    pub const HEARTBEATS: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(150);
+
+    /// With a heartbeat so often. Only one that is answered before the next tells the leader that it is followed: what is
+    /// shorter than a round trip between two routers leaves them without a leader.
+    pub fn with_heartbeat(heartbeat: Duration) -> Timing {
+        let heartbeat_ms = heartbeat.as_millis() as u64;
+        Timing { heartbeat_ms, election_ms: 3 * heartbeat_ms..6 * heartbeat_ms }
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
-        Timing { heartbeat_ms: 50, election_ms: 150..300 }
+        Timing::with_heartbeat(DEFAULT_HEARTBEAT)
     }
 }
 
@@ -403,6 +420,12 @@ async fn watch_leadership(id: u64, raft: RouterRaft, log: LogStore, events: mpsc
             let now = metrics.borrow_and_update();
             let is_followed = |at: Instant| at.elapsed() < ISOLATED || planted(Bug::LeaseOfTheDeposed);
             let leads = followed_at(&now).is_some_and(is_followed);
+            if !leads && led == Some(now.current_term) && now.state == ServerState::Leader {
+                tracing::warn!(
+                    "the lead router has no answer to its heartbeats from a quorum within {} ms each (--heartbeat-ms)",
+                    raft.config().heartbeat_interval
+                );
+            }
             (now.running_state.clone(), leads, now.current_term, now.current_leader)
         };
         if let Err(error) = running {

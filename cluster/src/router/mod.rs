@@ -39,7 +39,7 @@ use self::{
     room::Disk,
     stream::{StreamHandle, StreamReport},
 };
-pub use crate::raft::{ConsensusError, Timing};
+pub use crate::raft::{ConsensusError, DEFAULT_HEARTBEAT, Timing};
 use crate::{
     config::Config,
     message::ProcessId,

@@ -28,7 +28,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     future::pending,
-    ops::Range,
+    ops::{Range, RangeInclusive},
     rc::Rc,
     sync::Mutex,
 };
@@ -64,6 +64,8 @@ const GRANTED: Duration = Duration::from_millis(500);
 const LATENCY: Duration = Duration::from_millis(20);
 /// … and on a slow one.
 const SLOW: Duration = Duration::from_millis(400);
+/// … and between processes that are far from one another.
+const FAR: Duration = Duration::from_millis(60);
 /// How long it may take without faults until everything is as it should be: some times as long as the transport waits
 /// before it gives up a session.
 const HEALED: Duration = Duration::from_secs(15);
@@ -240,6 +242,7 @@ struct Shared {
     directory: tempfile::TempDir,
     routers: BTreeSet<ProcessId>,
     config: Config,
+    timing: Timing,
     /// Whether storage processes confirm, so that the log is cut.
     confirm: bool,
     starts: RefCell<BTreeMap<ProcessId, Incarnation>>,
@@ -292,6 +295,7 @@ async fn router(id: ProcessId, shared: Rc<Shared>) -> turmoil::Result {
         Durability::Disk { directory, limits: wal::Limits { segment_bytes: 10_000, ..Default::default() } };
     let options = Options {
         limits: Limits { deliver_messages: 7, window_bytes: 40_000, ..Limits::default() },
+        timing: shared.timing.clone(),
         ..Options::member(id, shared.routers.clone(), shared.config.clone(), durability)
     };
     let router = Router::start(options, &network).await?;
@@ -395,6 +399,11 @@ struct Driver {
 
 impl Driver {
     fn new(seed: u64) -> Driver {
+        Driver::with(seed, TICK_OF_SIMULATION..=LATENCY, Timing::default())
+    }
+
+    /// With links on which a message takes so long.
+    fn with(seed: u64, latency: RangeInclusive<Duration>, timing: Timing) -> Driver {
         HISTORY.set(Some(History::default()));
         wal::simulated::seed(seed);
         let mut sim = turmoil::Builder::new()
@@ -402,8 +411,8 @@ impl Driver {
             .tick_duration(TICK_OF_SIMULATION)
             .enable_random_order()
             .simulation_duration(Duration::from_secs(3_600))
-            .min_message_latency(TICK_OF_SIMULATION)
-            .max_message_latency(LATENCY)
+            .min_message_latency(*latency.start())
+            .max_message_latency(*latency.end())
             // Connections that were begun while their host was away arrive all at once.
             .tcp_capacity(1_024)
             .build();
@@ -416,6 +425,7 @@ impl Driver {
             directory: directory.expect("a directory"),
             routers: (1..=ROUTERS).map(ProcessId::router).collect(),
             config: Config::evenly(STORAGE, 2).expect("a valid ring"),
+            timing,
             confirm: random.one_in(2),
             starts: RefCell::default(),
             handles: RefCell::default(),
@@ -664,6 +674,25 @@ fn seeds() {
     let Report { partitions, one_way, held, lossy, slow, .. } = report;
     assert!([partitions, one_way, held, lossy, slow].iter().all(|times| *times >= least(5)), "{report:?}");
     assert!(messages >= least(3_000) && snapshots >= least(1), "{report:?}");
+}
+
+/// Whether there is a leader when for ten seconds messages have taken as long as between continents. Nobody submits any:
+/// appends, too, show that a leader is followed.
+fn far_routers_have_a_leader(heartbeat_ms: u64) -> bool {
+    let timing = Timing::with_heartbeat(Duration::from_millis(heartbeat_ms));
+    let mut driver = Driver::with(0, FAR..=FAR, timing);
+    driver.shared.enough.set(true);
+    while driver.sim.elapsed() < Duration::from_secs(10) {
+        driver.step().expect("nothing is wrong");
+    }
+    HISTORY.set(None);
+    driver.shared.handles.borrow().values().any(|router| router.state() == State::Leading)
+}
+
+#[test]
+fn far_routers_have_a_leader_when_its_heartbeats_take_as_long() {
+    let default_ms = Timing::default().heartbeat_ms;
+    assert_eq!((far_routers_have_a_leader(default_ms), far_routers_have_a_leader(150)), (false, true));
 }
 
 /// What a planted bug shows, within so many seeds.

@@ -13,6 +13,7 @@ use carousel_cluster::{
     embedded::{Binding, Durability as ClusterDurability},
     member::MemberOptions,
     message::{ProcessId, ProcessKind},
+    router::{DEFAULT_HEARTBEAT, Timing},
     routers::removed,
     super_process::LEAST_PATIENCE,
     transport::{TlsFiles, Transport, TransportError},
@@ -193,6 +194,13 @@ pub struct RouterArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_reserve: Option<MemorySize>,
 
+    /// The lead router shows the others every so many milliseconds that it lives, and they elect another one when they have not
+    /// heard from it for three to six times as long. It must be longer than a round trip between two routers. The same for
+    /// all routers [default: 50]
+    #[arg(long, value_name = "MS", env = "CAROUSEL_HEARTBEAT_MS", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<u64>,
+
     /// Suspect a storage process that is silent for so many milliseconds: others answer for it, and a standby takes its
     /// place; 0 for never. The same for all routers [default: 10000]
     #[arg(long, value_name = "MS", env = "CAROUSEL_SUSPECT_AFTER_MS", hide_env_values = true)]
@@ -268,6 +276,7 @@ struct Layers {
     log_format: Option<LogFormat>,
     bind: Option<String>,
     log_reserve: Option<MemorySize>,
+    heartbeat_ms: Option<u64>,
     suspect_after_ms: Option<u64>,
     contract_after_ms: Option<u64>,
     threads: Option<u32>,
@@ -420,6 +429,15 @@ impl Role {
         if layers.threads == Some(0) {
             return Err(Failure::setup("--threads must be at least 1"));
         }
+        let heartbeat = layers.heartbeat_ms.map_or(DEFAULT_HEARTBEAT, Duration::from_millis);
+        if !Timing::HEARTBEATS.contains(&heartbeat) {
+            let (least, most) = (Timing::HEARTBEATS.start(), Timing::HEARTBEATS.end());
+            return Err(Failure::setup(format!(
+                "--heartbeat-ms must be from {} to {}",
+                least.as_millis(),
+                most.as_millis()
+            )));
+        }
         let suspect_after = unless_never(layers.suspect_after_ms, DEFAULT_SUSPECT_AFTER);
         if suspect_after.is_some_and(|patience| patience < LEAST_PATIENCE) {
             return Err(Failure::setup(format!(
@@ -445,6 +463,7 @@ impl Role {
             binding: layers.first_core.map_or(Binding::Nowhere, |core| Binding::From(core as usize)),
             memory_limit,
             log_reserve: log_reserve(layers.log_reserve)?,
+            heartbeat,
             suspect_after,
             contract_after: unless_never(layers.contract_after_ms, DEFAULT_CONTRACT_AFTER),
             ..MemberOptions::new(description, id, data_dir)
