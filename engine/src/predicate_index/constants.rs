@@ -148,7 +148,12 @@ fn equal_zone(ty: &Type, constant: &Value) -> Option<(i128, i128)> {
             let below = v.with_scale_round(i64::from(*scale), RoundingMode::Floor);
             let exact = below == *v;
             let below = unscaled(&below, i64::from(*scale))?;
-            if exact { (below, below) } else { (below + 1, below) }
+            // NaN is stored as the greatest number: it is above constants that are greater than any value can be.
+            let most = match physical(ty) {
+                Physical::Int => i128::from(i64::MAX) - 1,
+                Physical::Wide | Physical::Bytes => i128::MAX,
+            };
+            if exact && below <= most { (below, below) } else { (below.min(most) + 1, below.min(most)) }
         }
         _ => return None,
     })
@@ -200,4 +205,39 @@ fn bytes_comparison(ty: &Type, op: CompareOp, constant: &Value) -> Option<Test> 
         CompareOp::Gt => vec![(after, None)],
         CompareOp::Ge => vec![(bytes, None)],
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decimal_that_is_no_number_is_above_every_constant() {
+        let ty = Type::Numeric(Some((18, 17)));
+        let stored = |number: &Numeric| number.to_i128_at_scale(17).map_or(i64::MAX, |v| v as i64);
+        let number = |text: &str| Numeric::parse(text).expect("a number");
+        for constant in ["-100", "-9.5", "0", "9.99999999999999999", "93", "100", "1e40"].map(number) {
+            for value in ["NaN", "9.99999999999999999", "0", "-9.5"].map(number) {
+                for op in
+                    [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge]
+                {
+                    let order = value.cmp(&constant);
+                    let wanted = match op {
+                        CompareOp::Eq => order.is_eq(),
+                        CompareOp::Ne => order.is_ne(),
+                        CompareOp::Lt => order.is_lt(),
+                        CompareOp::Le => order.is_le(),
+                        CompareOp::Gt => order.is_gt(),
+                        CompareOp::Ge => order.is_ge(),
+                    };
+                    // What the order of what is stored does not tell is evaluated.
+                    let Some(test) = comparison(&ty, op, &Value::Numeric(constant.clone())) else { continue };
+                    let Test::Ints(intervals) = test else { panic!("{test:?}") };
+                    let value_of = stored(&value);
+                    let found = intervals.iter().any(|(low, high)| (*low..=*high).contains(&value_of));
+                    assert_eq!(found, wanted, "{value} {op:?} {constant}");
+                }
+            }
+        }
+    }
 }

@@ -89,6 +89,7 @@ impl Random {
             Type::Float8 => {
                 Value::Float8(*self.pick(&[0.0, -0.0, 1.5, -1.5, f64::NAN, f64::INFINITY, 1e300, 0.1]))
             }
+            Type::Numeric(_) if self.one_in(12) => Value::Numeric(Numeric::NaN),
             Type::Numeric(Some((30, _))) => Value::Numeric(Numeric::new(i128::from(n) * 10i128.pow(25), 3)),
             Type::Numeric(Some((_, scale))) => Value::Numeric(Numeric::new(n * 50, u32::from(*scale))),
             Type::Numeric(None) => Value::Numeric(Numeric::new(n * 100, self.below(4) as u32)),

@@ -7,6 +7,7 @@ use std::{
 
 use carousel_engine::{
     Shard, TableId, Ts,
+    aggregate::Group,
     operation::{Decision, Effect, Operation, OperationKind, OrderedOperation, Read, ReadOutput},
     position::KeyRange,
     shard::{Options, Progress},
@@ -83,7 +84,12 @@ impl Store {
                 }
                 (ts, vec![format!("{outcomes:?}")])
             }
-            Effect::Groups { ts, groups } => (ts, groups.iter().map(|group| format!("{group:?}")).collect()),
+            Effect::Groups { ts, groups } => {
+                // Sums that are equal may have come about in other ways.
+                let values =
+                    |group: &Group| group.states.iter().map(|state| state.finish()).collect::<Vec<_>>();
+                (ts, groups.iter().map(|group| format!("{:?} {:?}", group.key, values(group))).collect())
+            }
             Effect::ContentHash { ts, range, hash } => (ts, vec![format!("{range} {hash}")]),
             Effect::Rows { ts, range, batch } => {
                 let row = |row| format!("{range} {:?}", batch.slice(row, 1).columns());
