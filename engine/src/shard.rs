@@ -307,7 +307,9 @@ impl Shard {
         if !self.worked_off.is_empty() && self.take_time() {
             self.work_some_off(effects);
         }
-        let can_fill = self.filling.is_some_and(|ts| self.supplies.contains_key(&ts));
+        // One that has failed meanwhile is supplied no more, and others wait for its place.
+        let can_fill = |ts: Ts| self.supplies.contains_key(&ts) || self.riders.get(ts).is_none();
+        let can_fill = self.filling.is_some_and(can_fill);
         let can_recut = self.recut_is_next() && self.is_quiet();
         // It waits for staged rows that have not come.
         let precut_waits = self.filling.is_some() && self.precut.as_ref().is_some_and(|precut| precut.is_due);

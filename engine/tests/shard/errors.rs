@@ -6,7 +6,8 @@ use carousel_engine::{
     Shard, SqlError, TableId, TableSchema, Ts, Type, Value,
     expr::{EvalContext, Expr},
     operation::{
-        Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, RowBatch, Update,
+        Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, PayloadId,
+        RowBatch, Update,
     },
     position::KeyRange,
     schema::{Column, Partitioning},
@@ -55,13 +56,43 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, rows: &[Row], on_conflict: OnConflict) -> Result<u64, SqlError> {
+    fn batch(&self, rows: &[Row]) -> RowBatch {
         let rows = batch_of(&self.schema, rows);
         let positions = self.schema.partitioning.positions(&self.schema.columns, &rows);
         let ordinals = (0..rows.num_rows() as u64).collect();
-        let rows = InsertRows::Inline(RowBatch { rows, positions, ordinals });
+        RowBatch { rows, positions, ordinals }
+    }
+
+    fn insert(&mut self, rows: &[Row], on_conflict: OnConflict) -> Result<u64, SqlError> {
+        let rows = InsertRows::Inline(self.batch(rows));
         self.execute(OperationKind::Insert(Insert { rows, on_conflict, returning: None }))
     }
+}
+
+/// Its other rows never come, as nobody needs them.
+#[test]
+fn what_follows_staged_rows_that_fail_goes_on() {
+    let mut table = Table::new();
+    table.insert(&[row(1, "x", 1)], OnConflict::Fail).expect("the first");
+    let submit = |table: &mut Table, ts: Ts, kind: OperationKind| {
+        let operation = Operation { table: table.schema.id, context: EvalContext::default(), kind };
+        table.shard.submit(OrderedOperation::new(ts, Arc::new(operation), vec![KeyRange::FULL]));
+    };
+    let rows = InsertRows::Staged(PayloadId { process: 1, incarnation: 1, sequence: 1 });
+    let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
+    submit(&mut table, Ts(5), OperationKind::Insert(insert));
+    submit(&mut table, Ts(6), OperationKind::Truncate);
+    let mut effects = Vec::new();
+    while table.shard.step(&mut effects) == Progress::Busy {}
+    assert!(effects.is_empty(), "{effects:?}");
+    let rows = Arc::new(table.batch(&[row(1, "x", 2)]));
+    table.shard.supply(Ts(5), rows, false, &mut effects);
+    while table.shard.step(&mut effects) == Progress::Busy {}
+    let executed = effects.iter().filter_map(|effect| match effect {
+        Effect::Executed { ts, .. } => Some(*ts),
+        _ => None,
+    });
+    assert_eq!(executed.collect::<Vec<_>>(), [Ts(5), Ts(6)]);
 }
 
 fn row(a: i32, b: &str, c: i32) -> Row {
