@@ -80,6 +80,8 @@ pub(crate) struct Table {
 
 /// Keys that are gone through in the time that a key is read, hashed and found.
 const KEYS_A_SEARCH: usize = 32;
+/// Rows of a segment that are numbered in the time that a key is gone through.
+const ROWS_A_KEY: usize = 8;
 
 /// What became of an operation's look at one row.
 pub(crate) enum Visit {
@@ -634,7 +636,8 @@ impl Table {
 
     /// Lets the key index point to the new versions of rows, from row `first` on.
     fn supersede_keys(&mut self, slot: u32, rows: &[u32], first: u32) {
-        if self.keys.len() <= rows.len() * KEYS_A_SEARCH {
+        // To note a row that has no new version costs little, but there may be many.
+        if self.keys.len() + first as usize / ROWS_A_KEY <= rows.len() * KEYS_A_SEARCH {
             let mut renumbered: Vec<u32> = (0..first).collect();
             rows.iter().zip(first..).for_each(|(old, new)| renumbered[*old as usize] = new);
             return self.keys.renumber(slot, |row| renumbered[row as usize]);
