@@ -290,6 +290,17 @@ fn lower_position(value: &Value, splits: &[Value]) -> Position {
     }
 }
 
+/// Positions up to which the rows with values of at most `value` come. Behind blanks there may be control characters instead
+/// of some of them.
+fn upper_position(value: &Value, splits: &[Value]) -> Position {
+    match value {
+        Value::Text(text) if text.ends_with(' ') => {
+            range_position(&Value::text(format!("{}!", text.trim_end_matches(' '))), splits)
+        }
+        other => range_position(other, splits),
+    }
+}
+
 /// The key ranges in which rows can be for which the predicate is true: sorted and disjoint, empty when it is
 /// contradictory, the whole ring when it does not fix the partitioning key.
 pub fn ranges_of_predicate(partitioning: &Partitioning, predicate: &[Expr]) -> Vec<KeyRange> {
@@ -325,7 +336,9 @@ pub fn ranges_of_predicate(partitioning: &Partitioning, predicate: &[Expr]) -> V
                 let Some((op, constant)) = comparison_with_constant(*column, conjunct) else { continue };
                 match (op, constant) {
                     (_, Value::Null) => return Vec::new(),
-                    (CompareOp::Lt | CompareOp::Le, value) => last = last.min(range_position(value, splits)),
+                    (CompareOp::Lt | CompareOp::Le, value) => {
+                        last = last.min(upper_position(value, splits));
+                    }
                     (CompareOp::Gt | CompareOp::Ge, value) => {
                         first = first.max(lower_position(value, splits))
                     }
@@ -467,17 +480,27 @@ mod tests {
         assert_eq!(ranges_of_predicate(&by, &[never]), vec![]);
     }
 
-    /// What ignoring blanks does to the order of strings must not hide rows from a lower bound.
+    /// What ignoring blanks does to the order of strings must not hide rows from a bound.
     #[test]
-    fn a_lower_bound_covers_every_greater_string() {
-        let by = Partitioning::Range { column: 0, splits: vec![Value::text("a"), Value::text("a\u{2}")] };
-        let strings = ["", " ", "a", "a ", "a  b", "a\u{1}", "a\u{1} ", "a\u{2}", "a!", "b", "\u{1}"];
-        for bound in strings {
-            let predicate = [compare_with(CompareOp::Ge, 0, Value::text(bound), Type::Text)];
-            let ranges = ranges_of_predicate(&by, &predicate);
-            for text in strings.iter().filter(|text| **text >= bound) {
-                let position = by.position(&[Value::text(*text)]);
-                assert!(ranges.iter().any(|range| range.contains(position)), "{text:?} >= {bound:?}");
+    fn a_bound_covers_every_string_beyond_it() {
+        let strings =
+            ["", " ", "a", "a ", "a  b", "a \u{1}", "a\u{1}", "a\u{1} ", "a\u{2}", "a!", "b", "\u{1}"];
+        for splits in [vec![], vec!["a", "a\u{2}"], vec!["\u{1}"], vec!["a "]] {
+            let by = Partitioning::Range {
+                column: 0,
+                splits: splits.iter().map(|text| Value::text(*text)).collect(),
+            };
+            for (op, bound) in
+                [CompareOp::Ge, CompareOp::Le].into_iter().flat_map(|op| strings.map(|to| (op, to)))
+            {
+                let predicate = [compare_with(op, 0, Value::text(bound), Type::Text)];
+                let ranges = ranges_of_predicate(&by, &predicate);
+                let qualifies =
+                    |text: &&str| if op == CompareOp::Ge { **text >= *bound } else { **text <= *bound };
+                for text in strings.iter().filter(|text| qualifies(text)) {
+                    let position = by.position(&[Value::text(*text)]);
+                    assert!(ranges.iter().any(|range| range.contains(position)), "{text:?} {op:?} {bound:?}");
+                }
             }
         }
     }
