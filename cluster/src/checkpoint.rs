@@ -43,6 +43,8 @@ const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const RECEIVED: &str = "received-";
 const UNFINISHED: &str = ".part";
+/// What takes its place is not there yet, or it is to be removed.
+const REPLACED: &str = ".old";
 
 /// What is wrong with a checkpoint on disk.
 #[derive(Debug, thiserror::Error)]
@@ -198,9 +200,11 @@ impl Writer {
     pub fn finish(self, checkpoint: Recovered) -> io::Result<()> {
         let (root, ts) = (self.root.clone(), checkpoint.ts);
         self.complete(PREFIX, checkpoint)?;
-        let older = complete(&root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
-        let received = complete(&root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
-        older.chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
+        // It is durable, whatever becomes of them: what is still there goes with the next one.
+        if let Err(error) = remove_older(&root, ts) {
+            tracing::warn!(path = %root.display(), %error, "an older checkpoint cannot be removed");
+        }
+        Ok(())
     }
 
     /// As [`finish`](Writer::finish), of what a keyspace message moves here: it removes nothing.
@@ -232,13 +236,28 @@ impl Writer {
         file.write_all(&content)?;
         file.sync_all()?;
         sync_directory(&self.dir)?;
-        let complete = self.root.join(format!("{prefix}{}", ts.0));
-        if complete.exists() {
-            // The same checkpoint was written before: a replay has come to it again.
-            fs::remove_dir_all(&complete)?;
+        let name = format!("{prefix}{}", ts.0);
+        let (complete, replaced) = (self.root.join(&name), self.root.join(name + REPLACED));
+        // The same checkpoint may have been written before: a replay has come to it again. Others count on it, so it goes
+        // only when this one is in its place.
+        let replaces = complete.exists();
+        if replaces {
+            if replaced.exists() {
+                fs::remove_dir_all(&replaced)?;
+            }
+            fs::rename(&complete, &replaced)?;
         }
-        fs::rename(&self.dir, &complete)?;
-        sync_directory(&self.root)
+        if let Err(error) = fs::rename(&self.dir, &complete) {
+            if replaces {
+                fs::rename(&replaced, &complete)?;
+            }
+            return Err(error);
+        }
+        sync_directory(&self.root)?;
+        if replaces && let Err(error) = fs::remove_dir_all(&replaced) {
+            tracing::warn!(path = %replaced.display(), %error, "a replaced checkpoint cannot be removed");
+        }
+        Ok(())
     }
 }
 
@@ -254,6 +273,35 @@ fn file_name((table, until, range): Rows) -> String {
         None => format!("table-{}-{:016x}.rows", table.0, range.first),
         Some(until) => format!("table-{}-{:016x}-until-{until}.rows", table.0, range.first),
     }
+}
+
+fn remove_older(root: &Path, ts: Ts) -> io::Result<()> {
+    let older = complete(root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
+    let received = complete(root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
+    older.chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
+}
+
+/// Ends what a process that was killed had begun: what was not finished goes, and what was to be replaced and has not been is
+/// in its place again.
+fn settle(root: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) || name.starts_with(RECEIVED))
+        else {
+            continue;
+        };
+        match name.strip_suffix(REPLACED).map(|name| root.join(name)) {
+            Some(complete) if !complete.exists() => {
+                fs::rename(path, complete)?;
+                sync_directory(root)?;
+            }
+            Some(_) => fs::remove_dir_all(path)?,
+            None if name.ends_with(UNFINISHED) => fs::remove_dir_all(path)?,
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 fn complete(root: &Path, prefix: &str) -> io::Result<Vec<(Ts, PathBuf)>> {
@@ -288,13 +336,7 @@ impl Checkpoint {
     /// # Errors
     /// When it cannot be read or its manifest is damaged.
     pub fn newest(root: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
-        for entry in fs::read_dir(root).map_err(unreadable(root))? {
-            let entry = entry.map_err(unreadable(root))?;
-            let name = entry.file_name();
-            if name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
-                fs::remove_dir_all(entry.path()).map_err(unreadable(&entry.path()))?;
-            }
-        }
+        settle(root).map_err(unreadable(root))?;
         let newest = complete(root, PREFIX).map_err(unreadable(root))?.pop();
         newest.map(|(ts, dir)| Checkpoint::open(ts, dir)).transpose()
     }
@@ -350,6 +392,7 @@ impl Checkpoint {
     /// # Errors
     /// When they cannot be removed.
     pub fn remove_all(root: &Path) -> io::Result<()> {
+        settle(root)?;
         let received = complete(root, RECEIVED)?;
         complete(root, PREFIX)?.into_iter().chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
     }
@@ -519,6 +562,39 @@ mod tests {
             drop(unfinished);
             assert_eq!(names(), [format!("checkpoint-{ts}")]);
         }
+    }
+
+    #[test]
+    fn what_is_replaced_is_there_until_the_other_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let write = |block: &[u8]| {
+            let mut writer = Writer::begin(dir.path(), Ts(7)).expect("it can be written");
+            writer.rows(TableId(1), None, KeyRange::FULL, block).expect("room");
+            writer.finish(recovered(7)).expect("it can be written");
+        };
+        // The rows; the votes come behind them.
+        let read = || -> Option<u8> {
+            let newest = Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
+            let chunks: Result<Vec<Chunk>, _> = newest.chunks(KeyRange::FULL).collect();
+            let chunks = chunks.expect("what was written");
+            chunks.first().and_then(|chunk| chunk.rows.first().copied())
+        };
+        write(b"a");
+        write(b"b");
+        assert_eq!(read(), Some(b'b'));
+        // A process is killed when it has put the old one aside …
+        let [complete, replaced] = ["checkpoint-7", "checkpoint-7.old"].map(|name| dir.path().join(name));
+        fs::rename(&complete, &replaced).expect("it is there");
+        fs::create_dir(dir.path().join("checkpoint-7.part")).expect("it can be made");
+        assert_eq!(read(), Some(b'b'));
+        assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 1);
+        // … or before it has removed that.
+        fs::create_dir(&replaced).expect("it can be made");
+        assert_eq!(read(), Some(b'b'));
+        assert!(!replaced.exists());
+        fs::rename(&complete, &replaced).expect("it is there");
+        Checkpoint::remove_all(dir.path()).expect("it can be removed");
+        assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 
     /// It is there beside an older checkpoint, comes as another process would send it, and goes with a newer one.
