@@ -20,7 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use carousel_engine::{TableId, Ts, position::KeyRange};
+use carousel_engine::{TableId, Ts, operation::PayloadId, position::KeyRange};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
 /// Format of the manifest and of the files it names.
-const FORMAT: u32 = 10;
+const FORMAT: u32 = 11;
 const MANIFEST: &str = "MANIFEST";
 const PREFIX: &str = "checkpoint-";
 const RECEIVED: &str = "received-";
@@ -73,6 +73,7 @@ struct Manifest {
     config: Config,
     catalog: Arc<Catalog>,
     ballots: Vec<(Ts, Ballot)>,
+    payloads: Vec<(Ts, PayloadId, Vec<ProcessId>)>,
     passed: Vec<MessageId>,
     held: Vec<KeyRange>,
     served: Vec<(ProcessId, PartId)>,
@@ -216,8 +217,19 @@ impl Writer {
     }
 
     fn complete(mut self, prefix: &str, checkpoint: Recovered) -> io::Result<()> {
-        let Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs, kept: _ } =
-            checkpoint;
+        let Recovered {
+            ts,
+            catalog,
+            ballots,
+            payloads,
+            passed,
+            hashes,
+            config,
+            held,
+            served,
+            catalogs,
+            kept: _,
+        } = checkpoint;
         let config = config.map(Arc::unwrap_or_clone).ok_or_else(|| io::Error::other("no config"))?;
         self.close()?;
         let mut files = Vec::new();
@@ -226,8 +238,19 @@ impl Writer {
             Direct::open(&self.dir.join(&name), end)?.finish()?;
             files.push(FileEntry { name, table, range, until, bytes, checksum: checksum.finalize() });
         }
-        let manifest =
-            Manifest { ts, config, catalog, ballots, passed, held, served, catalogs, hashes, files };
+        let manifest = Manifest {
+            ts,
+            config,
+            catalog,
+            ballots,
+            payloads,
+            passed,
+            held,
+            served,
+            catalogs,
+            hashes,
+            files,
+        };
         let content = postcard::to_stdvec(&manifest).map_err(io::Error::other)?;
         let mut file = File::create(self.dir.join(MANIFEST))?;
         file.write_all(MAGIC)?;
@@ -378,12 +401,34 @@ impl Checkpoint {
         if manifest.ts != ts {
             return Err(damaged(format!("it is the manifest of checkpoint {}", manifest.ts)));
         }
-        let Manifest { ts, config, catalog, ballots, passed, held, served, catalogs, hashes, files } =
-            manifest;
+        let Manifest {
+            ts,
+            config,
+            catalog,
+            ballots,
+            payloads,
+            passed,
+            held,
+            served,
+            catalogs,
+            hashes,
+            files,
+        } = manifest;
         let config = Some(Arc::new(config));
         let kept = Vec::new();
-        let recovered =
-            Recovered { ts, catalog, ballots, passed, hashes, config, held, served, catalogs, kept };
+        let recovered = Recovered {
+            ts,
+            catalog,
+            ballots,
+            payloads,
+            passed,
+            hashes,
+            config,
+            held,
+            served,
+            catalogs,
+            kept,
+        };
         Ok(Checkpoint { dir, recovered, files })
     }
 

@@ -232,6 +232,8 @@ impl Core {
         let mut ballots = Ballots::restore(recovered.ballots);
         let mut kept = recovered.kept.into_iter().map(|(_, votes)| votes);
         let differ = kept.try_for_each(|votes| ballots.receive(options.id, votes)).err();
+        let kept_payloads: Vec<Effect> =
+            recovered.payloads.iter().map(|(_, id, _)| Effect::Keep(*id)).collect();
         Core {
             hashes: if held.is_empty() { Vec::new() } else { recovered.hashes },
             moving,
@@ -270,14 +272,14 @@ impl Core {
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
             asked_durable_ms: 0,
-            payloads: BTreeMap::new(),
+            payloads: recovered.payloads.into_iter().map(|(ts, id, holders)| (ts, (id, holders))).collect(),
             logged: 0,
             catching_up: true,
             recovered: recovered.ts,
             questions: Vec::new(),
             basic: BasicReads::default(),
             now_ms: 0,
-            effects: differ.map(Effect::Stop).into_iter().collect(),
+            effects: kept_payloads.into_iter().chain(differ.map(Effect::Stop)).collect(),
         }
     }
 

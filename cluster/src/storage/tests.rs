@@ -1148,6 +1148,44 @@ fn staged_rows_for_a_table_that_was_dropped_or_made_again_have_no_effect() {
     }
 }
 
+/// What the checkpoint has of them is not delivered again.
+#[test]
+fn staged_rows_are_forgotten_after_a_restart_too() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::new(2);
+    let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+    let part = StagedPart { range: scene.range(1), holders: vec![s1, s2], checksums: vec![0] };
+    let config_version = scene.config.version();
+    let staged = StagedPayload { id, config_version, latest: Ts(100), parts: vec![part] };
+    // Its table was dropped.
+    scene.deliver(1, 2, drop_table());
+    scene.deliver_naming(1, 3, vec![(TableId(1), Ts(1))], staged_insert(staged, true));
+    let message = Message {
+        id: MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 4 },
+        tables: Default::default(),
+        ranges: Default::default(),
+        body: Body::Checkpoint,
+    };
+    let delivery = Delivery {
+        ts: Ts(4),
+        message: Arc::new(message),
+        ranges: vec![scene.range(1)].into(),
+        config_version,
+    };
+    let event = Event::Delivered { deliveries: vec![delivery], frontier: Ts(4) };
+    let effects = scene.cores.get_mut(&1).expect("it runs").handle(event);
+    let ended = effects.into_iter().find_map(|effect| match effect {
+        Effect::EndCheckpoint(checkpoint) => Some(*checkpoint),
+        _ => None,
+    });
+    scene.start(1, ended.expect("there is nothing to read"));
+    scene.trace.clear();
+    scene.handle(1, Event::Tick(0));
+    scene.check("s1 Keep(PayloadId { process: 1, incarnation: 1, sequence: 1 })");
+    scene.handle(1, Event::PeerDurable { from: s2, ts: Ts(4), hashes: Vec::new(), reply: false });
+    scene.check("s1 Forget(PayloadId { process: 1, incarnation: 1, sequence: 1 })");
+}
+
 /// Of those who hold them some may have left the ring by then: they would never say that they do not need them.
 #[test]
 fn staged_rows_that_were_ordered_too_late_are_forgotten_at_once() {

@@ -150,6 +150,7 @@ impl Core {
             ts,
             catalog: self.catalog.clone(),
             ballots: Vec::new(),
+            payloads: Vec::new(),
             passed: self.passed.values().copied().collect(),
             hashes: Vec::new(),
             config: Some(self.options.config.clone()),
@@ -187,6 +188,9 @@ impl Core {
         }
         let Some(mut writing) = self.requested.pop_front() else { return };
         writing.checkpoint.ballots = self.ballots.up_to(writing.checkpoint.ts);
+        let payloads = self.payloads.range(..=writing.checkpoint.ts);
+        writing.checkpoint.payloads =
+            payloads.map(|(ts, (id, holders))| (*ts, *id, holders.clone())).collect();
         let checkpoint = &writing.checkpoint;
         // Nothing is read for it where it holds nothing: it may have a keyspace message's turn at this very moment.
         let empty = writing.read.is_empty() && checkpoint.served.is_empty();

@@ -57,6 +57,8 @@ pub struct Recovered {
     pub catalog: Arc<Catalog>,
     /// Votes that others may still ask for.
     pub ballots: Vec<(Ts, Ballot)>,
+    /// Staged rows that others may still ask for: the messages that insert them, and who was to have them.
+    pub payloads: Vec<(Ts, PayloadId, Vec<ProcessId>)>,
     /// The last message of each submitter that has been executed.
     pub passed: Vec<MessageId>,
     /// Content hashes at that `Ts`.
