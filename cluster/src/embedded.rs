@@ -361,8 +361,10 @@ impl Cluster {
                 let process = ProcessId::storage(number);
                 let stopped = progress.wait_for(|progress| progress.stopped.is_some()).await;
                 let reason = stopped.ok().and_then(|progress| progress.stopped.clone());
-                // One that is suspected has to stop; the others go on without it.
-                if let Some(reason) = reason.filter(|_| !self.client.config().is_suspected(process)) {
+                // One that is suspected or has been removed has to stop; the others go on without it.
+                let config = self.client.config();
+                let is_missed = config.contains(process) && !config.is_suspected(process);
+                if let Some(reason) = reason.filter(|_| is_missed) {
                     return format!("storage process {process} has stopped: {reason}");
                 }
                 std::future::pending().await
@@ -556,6 +558,7 @@ impl Cluster {
             // One that is killed meanwhile is not waited for.
             if let Ok(reached) = progress.wait_for(|p| p.stopped.is_some() || done(number, p)).await
                 && let Some(reason) = &reached.stopped
+                && self.client.config().contains(ProcessId::storage(number))
             {
                 let message = format!("storage process {} has stopped: {reason}", ProcessId::storage(number));
                 return Err(SqlError::new(SqlState::UNAVAILABLE, message));

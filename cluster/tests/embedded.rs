@@ -606,6 +606,27 @@ async fn a_silent_storage_process_is_suspected_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_goes_on_without_a_process_that_was_removed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 1, 1, 1)).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let client = cluster.client();
+    let table = Table::create(&client, "t").await;
+    assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
+    let (s2, _) = client.expand(None, None).await.expect("a new process gets a place");
+    client.settled().await.expect("rows move");
+    client.contract(s2).await.expect("it leaves the ring");
+    client.settled().await.expect("rows move back");
+    client.remove(s2).await.expect("it is a standby");
+    // It stops, which is no failure.
+    let fails = tokio::time::timeout(Duration::from_secs(2), cluster.failure()).await;
+    assert!(fails.is_err(), "{fails:?}");
+    assert_eq!(table.insert(&[(2, 2)]).await, Ok(1));
+    assert_eq!(table.read().await.len(), 2);
+    cluster.shutdown().await.expect("a clean end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn routers_that_have_lost_their_logs_are_an_error() {
     for routers in [1, 3] {
         let dir = tempfile::tempdir().expect("a temporary directory");

@@ -49,6 +49,7 @@ mod supplies;
 mod votes;
 
 pub use self::interface::{ChunkWanted, ContentHash, CoreOptions, Effect, Event, Recovered};
+pub(crate) use self::moving::removed;
 use self::{
     checkpoints::{Keeping, OnTheirWay, Writing},
     late::{Late, in_time, late},

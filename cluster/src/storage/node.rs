@@ -21,7 +21,7 @@ use carousel_engine::{Ts, position::KeyRange, statistics::TableStatistics};
 use super::{
     basic::BasicRead,
     checkpointer::{CheckpointCommand, CheckpointOutcome},
-    core::{ChunkWanted, Core, Effect, Event},
+    core::{ChunkWanted, Core, Effect, Event, removed},
     payloads::{PayloadCommand, PayloadEvent},
     process::Progress,
     scan::{ShardCommand, ShardEffects},
@@ -527,8 +527,7 @@ impl Node {
         } else if self.joining || self.begins {
             // It answers what was asked before: who begins anew needs nothing of the log.
         } else if self.announced && !self.core.config().contains(self.id) {
-            self.stopped =
-                Some(format!("{} has been removed; started again, it joins without data", self.id));
+            self.stopped = Some(removed(self.id));
         } else if purged <= self.core.frontier() {
             // It answers a subscription that has been overtaken by what another router delivered.
             self.link.ask_again(router);

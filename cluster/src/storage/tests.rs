@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     catalog::Catalog,
-    config::{Config, Configuration, Membership},
+    config::{Change, Config, Configuration, Membership},
     message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId, StagedPart, StagedPayload},
     router::{LEASE_MS, testing},
     wire::{AnswerPart, Choice, Delivery, MissingVotes, Vote, Wire},
@@ -1058,6 +1058,39 @@ fn a_suspected_process_stops() {
     let config = Arc::new(config);
     scene.handle(1, Event::Config { config: config.clone(), present: (Ts(1), config) });
     scene.check(r#"s1 Stop("it is suspected of having failed")"#);
+}
+
+/// It does not come back by itself, as it would if that earlier life were suspected now.
+#[test]
+fn a_removed_process_stops_although_an_earlier_life_was_suspected() {
+    let mut scene = Scene::new(2);
+    let s2 = ProcessId::storage(2);
+    let mut config = Config::evenly(2, 2).expect("a ring");
+    let apply = |config: &mut Config, ts, body| {
+        let Body::Configuration(configuration) = body else { panic!("{body:?}") };
+        let message = testing::configuration(ProcessId::client(1), 1, ts, configuration);
+        *config = config.apply(&message, Ts(ts)).expect("possible").expect("it changes the config");
+    };
+    apply(&mut config, 2, suspect(s2));
+    let contract = config.plan(Change::Contract { process: s2 }).expect("possible");
+    apply(&mut config, 3, Body::Configuration(Configuration::Keyspace(contract)));
+    let join = Membership::Join { process: s2, incarnation: 10, address: None };
+    apply(&mut config, 4, Body::Configuration(Configuration::Membership(join)));
+    let config = Arc::new(config);
+    let options = CoreOptions {
+        id: s2,
+        incarnation: 10,
+        address: None,
+        config: config.clone(),
+        shards: 1,
+        running: 16,
+        between: BETWEEN,
+    };
+    let recovered = Recovered { ts: Ts(4), config: Some(config), ..Recovered::default() };
+    scene.cores.insert(2, Core::new(options, recovered));
+    scene.trace.clear();
+    scene.deliver(2, 5, Body::Configuration(Configuration::Membership(Membership::Part { process: s2 })));
+    scene.check(r#"s2 Stop("s2 has been removed; started again, it joins without data")"#);
 }
 
 fn create() -> Body {

@@ -163,6 +163,11 @@ fn first_attempt(options: &CoreOptions) -> u64 {
     options.incarnation << 32
 }
 
+/// Why a process that was removed from the system has stopped.
+pub(crate) fn removed(process: ProcessId) -> String {
+    format!("{process} has been removed; started again, it joins without data")
+}
+
 impl Core {
     /// Parts that have not been received: their keyspace message, range, and how much has come of them.
     pub fn receiving(&self) -> impl Iterator<Item = (PartId, Arrived)> {
@@ -318,11 +323,16 @@ impl Core {
                 self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
             }
         }
-        if delivery.ts > self.moving.present.0 {
+        if delivery.ts <= self.moving.present.0 {
+            if self.is_cut_off() {
+                // Another life may have come back since, and this one has not what that one has begun with.
+                self.find_place();
+            }
+        } else if *configuration == Configuration::Membership(Membership::Part { process: self.options.id }) {
+            // To come back after an earlier life was suspected is another matter.
+            self.effects.push(Effect::Stop(removed(self.options.id)));
+        } else {
             self.find_itself(&self.moving.heard.clone());
-        } else if self.is_cut_off() {
-            // Another life may have come back since, and this one has not what that one has begun with.
-            self.find_place();
         }
     }
 
