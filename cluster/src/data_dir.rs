@@ -9,7 +9,7 @@ use std::{
 use crate::{
     embedded::StartError,
     message::{Incarnation, ProcessId},
-    wal::{replace_text, sync_directory},
+    wal::{make_directory, replace_text, sync_directory},
 };
 
 /// Format of the data directory.
@@ -27,7 +27,7 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
         let path = path.to_path_buf();
         move |source: io::Error| StartError::DataDir { path, source }
     };
-    fs::create_dir_all(dir).map_err(unusable(dir))?;
+    make_directory(dir).map_err(unusable(dir))?;
     let path = dir.join(LOCK);
     let lock = File::create(&path).map_err(unusable(&path))?;
     lock.try_lock().map_err(|error| match error {
@@ -117,10 +117,9 @@ pub(crate) fn has_log(dir: &Path, router: ProcessId, log: &Path) -> io::Result<b
     if let Some(begun) = read_number(&path)? {
         return Ok(read_number(&log.join(NUMBER))? == Some(begun));
     }
-    fs::create_dir_all(log)?;
-    let number = directory_number(log)?;
     // Whoever finds the note finds the directory.
-    sync_directory(log.parent().unwrap_or(dir))?;
+    make_directory(log)?;
+    let number = directory_number(log)?;
     write_number(&path, number)?;
     Ok(true)
 }

@@ -21,7 +21,7 @@ use carousel_engine::{
 
 use crate::{
     message::{StagedPart, StagedPayload},
-    wal::sync_directory,
+    wal::{make_directory, sync_directory},
     wire::StageChunk,
 };
 
@@ -86,7 +86,7 @@ impl PayloadStore {
     /// When the directory cannot be created or read.
     pub fn open(dir: impl Into<PathBuf>) -> io::Result<PayloadStore> {
         let dir = dir.into();
-        fs::create_dir_all(&dir)?;
+        make_directory(&dir)?;
         PayloadStore::over(Directory { dir })
     }
 }

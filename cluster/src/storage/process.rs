@@ -36,6 +36,7 @@ use crate::{
     network::{Endpoint, Network},
     outbox::Outbox,
     payload::PayloadStore,
+    wal::make_directory,
     wire::{Watermarks, Wire},
 };
 
@@ -421,10 +422,10 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
         let path = path.to_path_buf();
         move |source| StorageError::Io { path, source }
     };
-    fs::create_dir_all(dir).map_err(io(dir))?;
+    make_directory(dir).map_err(io(dir))?;
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
-    let incarnation = next_incarnation(&path).map_err(io(&path))?;
+    let incarnation = next_incarnation(&path).map_err(io(dir))?;
     let outdated = dir.join(OUTDATED);
     let is_outdated = outdated.exists();
     if is_outdated {

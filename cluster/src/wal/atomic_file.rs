@@ -37,6 +37,15 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
+/// Creates a directory and those above it, durably, as far as they are not there.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
+    fs::create_dir_all(path)?;
+    let above =
+        |made: &Path| made.parent().filter(|above| !above.as_os_str().is_empty()).map(Path::to_path_buf);
+    missing.into_iter().try_for_each(|made| sync_directory(&above(made).unwrap_or_else(|| ".".into())))
+}
+
 /// Makes the creation, renaming and removal of files in a directory durable.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()

@@ -27,7 +27,9 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-pub(crate) use atomic_file::{read as read_file, replace as replace_file, replace_text, sync_directory};
+pub(crate) use atomic_file::{
+    make_directory, read as read_file, replace as replace_file, replace_text, sync_directory,
+};
 pub use segments::Limits;
 use segments::Segments;
 
@@ -149,7 +151,7 @@ impl Wal {
         limits: Limits,
         start: impl FnOnce(Writer, mpsc::Receiver<Job>, File) -> io::Result<Option<JoinHandle<()>>>,
     ) -> Result<(Wal, Recovered), WalError> {
-        fs::create_dir_all(directory)?;
+        make_directory(directory)?;
         let lock = File::create(directory.join("lock"))?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::Error(error) => error,

@@ -282,15 +282,12 @@ impl Segments {
     /// Removes the segments whose records all have index `to` or less. When no record is left, the log can begin
     /// again anywhere.
     pub(super) fn purge(&mut self, to: u64) -> Result<(), WalError> {
-        let mut removed = false;
         while let Some(segment) = self.segments.front()
             && segment.end() <= to + 1
         {
             fs::remove_file(&segment.path)?;
             self.segments.pop_front();
-            removed = true;
-        }
-        if removed {
+            // Each before the next, so that no power loss leaves a gap.
             sync_directory(&self.directory)?;
         }
         Ok(())
