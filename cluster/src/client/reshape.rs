@@ -47,7 +47,14 @@ impl Client {
         self.reshape_by(|_| Ok(change)).await
     }
 
-    async fn reshape_by(&self, change: impl Fn(&Config) -> Result<Change, SqlError>) -> Result<Ts, SqlError> {
+    /// As [`Client::reshape`]; what change it is depends on the config.
+    ///
+    /// # Errors
+    /// As [`Client::reshape`], and when there is no change any more.
+    pub(crate) async fn reshape_by(
+        &self,
+        change: impl Fn(&Config) -> Result<Change, SqlError>,
+    ) -> Result<Ts, SqlError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -88,11 +95,12 @@ impl Client {
         process: Option<ProcessId>,
         identifier: Option<Position>,
     ) -> Result<(ProcessId, Ts), SqlError> {
-        let process = self.standby(process).await?;
-        let change = |config: &Config| {
-            let identifier = identifier.unwrap_or_else(|| config.widest_gap());
-            Ok(Change::Expand { process, identifier })
+        let expand = |config: &Config, process| Change::Expand {
+            process,
+            identifier: identifier.unwrap_or_else(|| config.widest_gap()),
         };
+        let process = self.standby(process, expand).await?;
+        let change = |config: &Config| Ok(expand(config, process));
         Ok((process, self.reshape_by(change).await?))
     }
 
@@ -105,7 +113,7 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(ProcessId, Ts), SqlError> {
-        let by = self.standby(by).await?;
+        let by = self.standby(by, |_, by| Change::Replace { process, by }).await?;
         Ok((by, self.reshape(Change::Replace { process, by }).await?))
     }
 
@@ -158,8 +166,20 @@ impl Client {
         self.shared.network.founder().is_some()
     }
 
-    async fn standby(&self, wanted: Option<ProcessId>) -> Result<ProcessId, SqlError> {
-        if let Some(standby) = wanted.or_else(|| self.config().standbys().next()) {
+    /// The standby that is wanted; or else the lowest one that the change is possible with, or the lowest one, with which it tells
+    /// why it is not; or a new one. A later life of one on the ring that is suspected only fits there.
+    async fn standby(
+        &self,
+        wanted: Option<ProcessId>,
+        change: impl Fn(&Config, ProcessId) -> Change,
+    ) -> Result<ProcessId, SqlError> {
+        if let Some(standby) = wanted {
+            return Ok(standby);
+        }
+        let config = self.config();
+        let fits = |standby: &ProcessId| config.plan(change(&config, *standby)).is_ok();
+        let other = || config.standbys().find(|standby| !config.is_active(*standby));
+        if let Some(standby) = config.standbys().find(fits).or_else(other) {
             return Ok(standby);
         }
         let none = || {

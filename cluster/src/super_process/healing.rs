@@ -22,6 +22,11 @@ impl Healer {
         Healer { contract_after_ms, since_ms: BTreeMap::new() }
     }
 
+    /// Forgets since when processes are suspected: somebody else heals now.
+    pub fn reset(&mut self) {
+        self.since_ms.clear();
+    }
+
     /// The change to make now, if there is one. One change at a time: what is being copied is waited for, for a
     /// second change may need it.
     pub fn look(

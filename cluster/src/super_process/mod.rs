@@ -21,6 +21,7 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
+use carousel_engine::{SqlError, SqlState};
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub(crate) use self::watch::{Busy, Step, Watch};
@@ -32,9 +33,10 @@ pub use self::{
 };
 use crate::{
     client::{Client, ClientOptions},
-    config::{Change, Membership},
+    config::{Change, Config, Membership},
     message::{Body, Incarnation, ProcessId},
     network::Network,
+    router::Followed,
 };
 
 /// How often it looks around.
@@ -128,7 +130,16 @@ async fn suspect(client: Client, silent: Vec<(ProcessId, Incarnation)>) {
 }
 
 async fn heal(client: Client, change: Change) {
-    match client.reshape(change).await {
+    let (Change::Replace { process, .. }
+    | Change::Contract { process }
+    | Change::Expand { process, .. }
+    | Change::Rebalance { process, .. }) = change;
+    // A change of the ring in the meantime may have been its return.
+    let still = |config: &Config| match config.is_suspected(process) {
+        true => Ok(change),
+        false => Err(SqlError::new(SqlState(*b"55000"), format!("{process} is not suspected any more"))),
+    };
+    match client.reshape_by(still).await {
         Ok(ts) => tracing::info!(%change, %ts, "the ring heals"),
         Err(error) => tracing::warn!(%change, %error, "the ring cannot be healed so"),
     }

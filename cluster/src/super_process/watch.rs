@@ -67,6 +67,7 @@ impl Watch {
             view.leader.is_some() && self.options.beside.is_none_or(|router| view.leader == Some(router));
         if !acts {
             self.detector.reset();
+            self.healer.reset();
             return steps;
         }
         let silent = self.detector.look(now_ms, &view.config, &view.heartbeats);
