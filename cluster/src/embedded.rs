@@ -701,7 +701,7 @@ pub(crate) fn start_super_process(
     config: &Config,
     network: &Network,
     number: u32,
-    beside: Option<ProcessId>,
+    router: Option<&RouterHandle>,
 ) -> Result<SuperProcess, StartError> {
     let (incarnation, lives) = count_start(&options.data_dir, SUPERS, 1)?;
     let client = ClientOptions {
@@ -714,7 +714,7 @@ pub(crate) fn start_super_process(
     let ms = |duration: Duration| duration.as_millis() as u64;
     let silent_ms = ms(options.suspect_after.unwrap_or(DEFAULT_PATIENCE));
     let watch = WatchOptions {
-        beside,
+        beside: router.map(RouterHandle::id),
         patience: Patience { silent_ms, starting_ms: 10 * silent_ms },
         heals: options.suspect_after.is_some(),
         contract_after_ms: options.contract_after.map(ms),
@@ -723,7 +723,8 @@ pub(crate) fn start_super_process(
             interval_ms: ms(options.checkpoint_interval),
         },
     };
-    Ok(SuperProcess::start(SuperOptions { client, watch }, network))
+    let router = router.map(RouterHandle::followed);
+    Ok(SuperProcess::start(SuperOptions { client, router, watch }, network))
 }
 
 /// What a data directory was created for.

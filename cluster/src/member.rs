@@ -230,10 +230,12 @@ impl Member {
                 }
             }
             Ok(match id.kind {
-                ProcessKind::Router => Part::Router {
-                    router: start_router(&parts, &config, &network, id.number, &members).await?,
-                    _super_process: start_super_process(&parts, &config, &network, id.number, Some(id))?,
-                },
+                ProcessKind::Router => {
+                    let router = start_router(&parts, &config, &network, id.number, &members).await?;
+                    let beside = Some(&router);
+                    let _super_process = start_super_process(&parts, &config, &network, id.number, beside)?;
+                    Part::Router { router, _super_process }
+                }
                 ProcessKind::Storage => {
                     let address = options.address.clone();
                     Part::Storage(start_storage(&parts, &config, &network, id.number, address).await?)

@@ -273,6 +273,12 @@ impl Consensus {
         if metrics.current_term == term { followed_at(&metrics) } else { None }
     }
 
+    /// Tells when a quorum is known to have followed this router for the last time, if it leads.
+    pub(crate) fn followed(&self) -> impl Fn() -> Option<Instant> + Send + Sync + use<> {
+        let metrics = self.raft.metrics();
+        move || followed_at(&metrics.borrow_watched())
+    }
+
     /// Lets go of the log up to `ts`, or somewhat less. Happens in the background.
     pub(crate) fn truncate(&self, ts: Ts) {
         if !self.marks.plan_snapshot(ts) {
@@ -663,9 +669,12 @@ mod tests {
         for (other, _) in routers {
             other.stop(false).await;
         }
+        let followed = leader.followed();
         hears.wait_for(Option::is_none).await.expect("it runs");
+        assert!(followed().is_some_and(|at| at.elapsed() >= ISOLATED));
         let _other = start(others[0], directory.path(), &network).await;
         hears.wait_for(Option::is_some).await.expect("it runs");
+        assert!(followed().is_none_or(|at| at.elapsed() < ISOLATED));
         drop(leader);
     }
 }

@@ -22,7 +22,7 @@ pub const LEASE_MS: u64 = 500;
 /// pace meanwhile, in milliseconds.
 const MARGIN_MS: u64 = 500;
 /// A leader that no quorum is known to have followed for so long grants no lease: there may be another one.
-const DEPOSED_MS: u64 = 400;
+pub(super) const DEPOSED_MS: u64 = 400;
 
 /// What one leader knows of leases.
 #[derive(Debug, Default)]

@@ -148,6 +148,24 @@ pub struct RouterHandle {
     id: ProcessId,
     stop: mpsc::Sender<Stop>,
     state: watch::Receiver<State>,
+    followed: Followed,
+}
+
+/// Knows whether a router is followed.
+#[derive(Clone)]
+pub struct Followed(Arc<dyn Fn() -> Option<Instant> + Send + Sync>);
+
+impl Followed {
+    /// Whether the router leads, as far as it knows, and a quorum has followed it a moment ago: nobody else leads.
+    pub fn is_followed(&self) -> bool {
+        (self.0)().is_some_and(|at| at.elapsed() < Duration::from_millis(leases::DEPOSED_MS))
+    }
+}
+
+impl std::fmt::Debug for Followed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Followed").field(&self.is_followed()).finish()
+    }
 }
 
 impl RouterHandle {
@@ -159,6 +177,11 @@ impl RouterHandle {
     /// What it is doing.
     pub fn state(&self) -> State {
         self.state.borrow().clone()
+    }
+
+    /// Who knows whether it is followed.
+    pub fn followed(&self) -> Followed {
+        self.followed.clone()
     }
 
     /// Waits until it does something that `wanted` accepts, or has ended.
@@ -253,6 +276,7 @@ impl Router {
                 tracing::debug!(%error, "not sent");
             }
         };
+        let followed = Followed(Arc::new(consensus.followed()));
         let registrar = consensus.registrar(addresses, answer);
         let state = state_sender;
         let router =
@@ -264,7 +288,7 @@ impl Router {
                 panicked.send_replace(State::Failed("it has panicked".into()));
             }
         });
-        Ok(RouterHandle { id, stop, state: watched })
+        Ok(RouterHandle { id, stop, state: watched, followed })
     }
 
     async fn run(

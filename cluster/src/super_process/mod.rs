@@ -50,6 +50,9 @@ pub const LEAST_PATIENCE: Duration = TICK.saturating_mul(5);
 pub struct SuperOptions {
     /// Its mouth and ears; the identity is of kind super.
     pub client: ClientOptions,
+    /// The router it runs beside, if it acts only while that one leads: who is not followed cannot tell others' silence from its
+    /// own.
+    pub router: Option<Followed>,
     /// What it watches for.
     pub watch: WatchOptions,
 }
@@ -70,7 +73,8 @@ impl SuperProcess {
     /// Starts a super process.
     pub fn start(options: SuperOptions, network: &Network) -> SuperProcess {
         let client = Client::start(options.client.clone(), network);
-        let shell = Shell { client, watch: Watch::new(options.watch), change: None, checkpoint: None };
+        let SuperOptions { router, watch, .. } = options;
+        let shell = Shell { client, router, watch: Watch::new(watch), change: None, checkpoint: None };
         SuperProcess { task: tokio::spawn(shell.run()).abort_handle() }
     }
 }
@@ -78,6 +82,7 @@ impl SuperProcess {
 /// The shell around a [`Watch`].
 struct Shell {
     client: Client,
+    router: Option<Followed>,
     watch: Watch,
     /// What is being submitted.
     change: Option<JoinHandle<()>>,
@@ -96,7 +101,11 @@ impl Shell {
     }
 
     fn look(&mut self, now_ms: u64) {
-        let view = self.client.view().clone();
+        let mut view = self.client.view().clone();
+        // What is submitted is ordered some day, even if it was this side that was cut off and the silence is long over.
+        if self.router.as_ref().is_some_and(|router| !router.is_followed()) {
+            view.leader = None;
+        }
         let busy = Busy { change: is_busy(&self.change), checkpoint: is_busy(&self.checkpoint) };
         for step in self.watch.look(now_ms, &view, busy) {
             let client = self.client.clone();
