@@ -60,6 +60,7 @@ async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Fa
     if let Some(bytes) = settings.memory_reserve {
         take_memory(bytes).await?;
     }
+    open_files::allow_most();
     let member = Member::start(settings.member.clone()).await.map_err(Failure::setup)?;
     remember(&settings.member)?;
     let (Some(listen), Some(client)) = (settings.listen, member.client()) else { return Ok((member, None)) };
