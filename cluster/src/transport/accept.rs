@@ -19,7 +19,7 @@ use super::{
     socket::{TcpListener, TcpStream},
 };
 use crate::{
-    message::{Incarnation, ProcessId, ProcessKind},
+    message::{ProcessId, ProcessKind},
     network::{Envelope, Lane},
     routers::removed,
     wire::Wire,
@@ -42,8 +42,8 @@ struct Accepted {
 pub(super) struct Sessions {
     /// By the process here and the one elsewhere.
     open: HashMap<(ProcessId, ProcessId), Session>,
-    /// The newest incarnation of each process elsewhere, and its life.
-    lives: HashMap<ProcessId, (Incarnation, u64)>,
+    /// The newest start of each process elsewhere.
+    lives: HashMap<ProcessId, Start>,
     /// The life of the process elsewhere in the last session of each pair.
     last: HashMap<(ProcessId, ProcessId), u64>,
 }
@@ -62,10 +62,10 @@ impl Sessions {
     }
 
     fn known(&self, process: ProcessId) -> Option<Known> {
-        let (incarnation, life) = *self.lives.get(&process)?;
+        let start = *self.lives.get(&process)?;
         let connected =
-            self.open.iter().any(|((_, remote), session)| *remote == process && session.life == life);
-        Some(Known { incarnation, life, connected })
+            self.open.iter().any(|((_, remote), session)| *remote == process && session.life == start.life);
+        Some(Known { start, connected })
     }
 }
 
@@ -249,7 +249,7 @@ fn join_session(shared: &Arc<Shared>, hello: &Hello, accepted: Accepted) -> Resu
             return Err((Reply::Unknown, accepted));
         }
         let again = sessions.last.insert(key, hello.start.life) == Some(hello.start.life);
-        sessions.lives.insert(hello.from, (hello.start.incarnation, hello.start.life));
+        sessions.lives.insert(hello.from, hello.start);
         shared.lives.lock().hear(hello.from, hello.start);
         let (control, control_in) = mpsc::channel(1);
         let (data, data_in) = mpsc::channel(1);

@@ -7,7 +7,7 @@ use super::{
     lives::Start,
 };
 use crate::{
-    message::{Incarnation, ProcessId, ProcessKind},
+    message::{ProcessId, ProcessKind},
     network::Lane,
     routers::Routers,
 };
@@ -129,8 +129,7 @@ pub(super) fn dials(from: ProcessId, to: ProcessId) -> bool {
 /// An identity as it is known from connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    pub(super) incarnation: Incarnation,
-    pub(super) life: u64,
+    pub(super) start: Start,
     /// It has a session now.
     pub(super) connected: bool,
 }
@@ -138,8 +137,14 @@ pub(super) struct Known {
 /// Why a process must not speak in its name, beside what is `known` of that name.
 pub(super) fn impostor(hello: &Hello, known: Option<Known>) -> Option<String> {
     // Who has lost its directory, when no other is there, hears so from the lead router.
-    let known = known.filter(|known| known.connected && known.life != hello.start.life)?;
+    let known = known.filter(|known| known.connected && known.start.life != hello.start.life)?.start;
     let (from, incarnation) = (hello.from, hello.start.incarnation);
+    if hello.start.directory != known.directory && known.directory != 0 {
+        // However often it has been started: its starts are counted in another place.
+        return Some(format!(
+            "another process is connected as {from}, with another data directory: its number is used twice"
+        ));
+    }
     match incarnation.cmp(&known.incarnation) {
         std::cmp::Ordering::Less => Some(format!(
             "{from} has incarnation {incarnation}, but a newer one, {}, is connected",

@@ -224,6 +224,10 @@ async fn an_older_or_second_life_of_a_connected_process_is_refused() {
     let second = router.refusal(S1, |_| ()).await;
     assert!(second.contains("same incarnation 5"), "{second}");
     exchange(&storage, R1, &mut router, S1, 1, 1).await;
+    // Also one that counts its starts elsewhere, however often it has been started.
+    let elsewhere = router.refusal(S1, |options| (options.incarnation, options.directory) = (9, 2)).await;
+    assert!(elsewhere.contains("with another data directory"), "{elsewhere}");
+    exchange(&storage, R1, &mut router, S1, 2, 1).await;
     // A newer one takes its place.
     let mut newer = options(S1, &router.address());
     newer.incarnation = 6;
