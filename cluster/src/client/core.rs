@@ -1084,7 +1084,9 @@ impl Core {
         let config = self.config.clone();
         self.absent.retain(|process| config.contains(*process));
         probed.extend(&self.absent);
-        probed.extend(self.config.storage_processes().filter(|process| !self.heard.contains_key(process)));
+        // Users look at standbys, too, to which nothing else is sent.
+        let known = self.config.storage_processes().chain(self.config.standbys());
+        probed.extend(known.filter(|process| !self.heard.contains_key(process)));
         self.effects.extend(probed.into_iter().map(|process| Effect::Send(process, Wire::Hello)));
     }
 
