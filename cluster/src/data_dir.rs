@@ -85,7 +85,10 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
 fn read_number(path: &Path) -> io::Result<Option<u64>> {
     match fs::read_to_string(path) {
         Ok(text) => {
-            let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, format!("damaged: {error}"));
+            let damaged = |error| {
+                let name = path.file_name().unwrap_or_default().display();
+                io::Error::new(io::ErrorKind::InvalidData, format!("its file {name} is damaged: {error}"))
+            };
             text.trim().parse().map(Some).map_err(damaged)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

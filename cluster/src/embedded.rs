@@ -690,7 +690,7 @@ pub(crate) fn start_client(
 /// Counts a start of a client process in a file of a directory.
 fn count_start(dir: &Path, file: &str, apart: u64) -> Result<(u64, Lives), StartError> {
     let path = dir.join(file);
-    let failed = |source| StartError::DataDir { path: path.clone(), source };
+    let failed = |source| StartError::DataDir { path: dir.to_path_buf(), source };
     let start = next_incarnation(&path).map_err(failed)?;
     let directory = directory_number(dir).map_err(failed)?;
     Ok((start, Lives { directory, starts: path, apart }))

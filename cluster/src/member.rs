@@ -190,9 +190,8 @@ impl Member {
         let shape = embedded::shape(&parts);
         let name = &options.description.name;
         let lock = lay_out(&options.data_dir, &format!("process {id} of cluster {name:?}, {shape}"), false)?;
-        let path = options.data_dir.join(INCARNATION);
-        let failed = |source| StartError::DataDir { path: path.clone(), source };
-        let incarnation = next_incarnation(&path).map_err(failed)?;
+        let failed = |source| StartError::DataDir { path: options.data_dir.clone(), source };
+        let incarnation = next_incarnation(&options.data_dir.join(INCARNATION)).map_err(failed)?;
         let directory = directory_number(&options.data_dir).map_err(failed)?;
         let network = Network::new();
         let is_kept = options.description.durability == Durability::Disk;

@@ -100,7 +100,7 @@ impl ScanThread {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             priority::lower(priority::SCAN);
             if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {
-                tracing::info!("a scan thread cannot be bound to core {}", core.id);
+                tracing::warn!("a scan thread cannot be bound to core {}", core.id);
             }
             let channels = ToTask { index, commands: received, results };
             let mut scan = Scan { unpacker: Some(unpacker), ..Scan::new(shard) };
