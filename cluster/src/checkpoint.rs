@@ -8,6 +8,8 @@
 //! `checkpoint-<ts>`: so one that bears its final name is complete. The manifest is `CRSLCKPT`, the format version, the
 //! CRC-32 of the rest, and the rest in postcard; it has the CRC-32 of every other file.
 //!
+//! Where one of that `Ts` is there already, it is put aside as `checkpoint-<ts>.old` until the other is in its place.
+//!
 //! What a keyspace message moves to the process is written in the same way, but called `received-<ts>` at last, and is there
 //! until there is a checkpoint of that `Ts` or behind it.
 

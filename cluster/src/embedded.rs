@@ -17,7 +17,7 @@ use carousel_engine::{SqlError, SqlState};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::{sync::watch, task::AbortHandle};
+use tokio::{sync::watch, task::AbortHandle, time::timeout};
 
 use crate::{
     checkpoint::CheckpointError,
@@ -59,6 +59,9 @@ pub enum Durability {
     /// end.
     Memory,
 }
+
+/// When a storage process has stopped, how long the client may take to hear why it had to.
+const HEARS: Duration = Duration::from_secs(1);
 
 /// Which cores scan threads are bound to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -361,10 +364,12 @@ impl Cluster {
                 let process = ProcessId::storage(number);
                 let stopped = progress.wait_for(|progress| progress.stopped.is_some()).await;
                 let reason = stopped.ok().and_then(|progress| progress.stopped.clone());
-                // One that is suspected or has been removed has to stop; the others go on without it.
-                let config = self.client.config();
-                let is_missed = config.contains(process) && !config.is_suspected(process);
-                if let Some(reason) = reason.filter(|_| is_missed) {
+                // One that is suspected or has been removed has to stop, perhaps before the client hears of it; the others go
+                // on without it.
+                let may_stop = |config: &Config| !config.contains(process) || config.is_suspected(process);
+                if let Some(reason) = reason
+                    && !matches!(timeout(HEARS, self.client.config_when(may_stop)).await, Ok(Ok(_)))
+                {
                     return format!("storage process {process} has stopped: {reason}");
                 }
                 std::future::pending().await
