@@ -111,8 +111,10 @@ pub(crate) struct Ride {
     slots: u32,
     /// Segments not yet passed.
     pub(crate) left: u32,
-    /// Whether it has found more than it may send, and waits.
+    /// Whether it has found more than it may send, or many rows in doubt, and waits.
     pub(crate) paused: bool,
+    /// Whether it waits for decisions about rows of the segment that it comes to next.
+    pub(crate) in_doubt: bool,
     pub(crate) is_write: bool,
     /// Whether its tests are in the order of their selectivity.
     pub(crate) ordered: bool,
@@ -149,6 +151,7 @@ impl Ride {
             slots,
             left: slots,
             paused: false,
+            in_doubt: false,
             is_write: rider.is_write,
             ordered: false,
             ranges: (0..rider.place_of_range.len()).filter(acts).fold(0, |bits, range| bits | bit(range)),
@@ -157,6 +160,12 @@ impl Ride {
             tests,
             class,
         }
+    }
+
+    /// Lets it wait at the segment that it has just come to until somebody decides about rows there.
+    pub(crate) fn wait_here(&mut self) {
+        self.left += 1;
+        (self.paused, self.in_doubt) = (true, true);
     }
 
     /// Whether the segment is the one that it looks at next. After a pause it may have to wait for it.

@@ -77,6 +77,8 @@ pub struct Options {
     pub block_cells: usize,
     /// Keys that are hashed at a time, of received rows or where key ranges are to be cut, or entered into the index.
     pub keys_together: usize,
+    /// A read waits one by one for so many rows of a segment that are in doubt; where there are more, it waits at the segment.
+    pub rows_in_doubt: usize,
     /// Rows that are not encoded which make a block, or are added to a segment out of one, at a time, between two visits.
     pub plain_rows: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
@@ -111,6 +113,7 @@ impl Default for Options {
             compact_cells: 1 << 17,
             block_cells: 1 << 20,
             keys_together: 1 << 15,
+            rows_in_doubt: 64,
             plain_rows: 1 << 13,
             batch_rows: 512,
             memory_bytes: None,
@@ -299,7 +302,8 @@ impl Shard {
         if let Some(id) = self.rotation.pop_front() {
             self.visit_next(id, effects);
             self.visited += 1;
-            if self.tables.get(&id).is_some_and(|table| !table.riding.is_empty()) {
+            let rides = self.tables.get(&id).is_some_and(|table| !table.riding.is_empty());
+            if rides && !self.rotation.contains(&id) {
                 self.rotation.push_back(id);
             }
             self.drain(effects);
@@ -720,7 +724,8 @@ impl Shard {
             let visited = !visitors.is_empty() && table.segments[slot].rows > 0;
             if visited {
                 self.visits += 1;
-                let pauses = table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, effects);
+                let pauses =
+                    table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, may_pause, effects);
                 if pauses && may_pause {
                     table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
                 }
@@ -849,9 +854,11 @@ impl Shard {
     }
 
     fn settle(&mut self, rider: &mut Rider, commit: bool) {
-        if let Some(table) = self.tables.get_mut(&rider.table) {
-            let waited_for = table.settle(rider, commit);
-            self.decided.extend(waited_for.into_iter().map(|address| (rider.table, address)));
+        let Some(table) = self.tables.get_mut(&rider.table) else { return };
+        let waited_for = table.settle(rider, commit);
+        self.decided.extend(waited_for.into_iter().map(|address| (rider.table, address)));
+        if table.resume_in_doubt() && !self.rotation.contains(&rider.table) {
+            self.rotation.push_back(rider.table);
         }
     }
 

@@ -278,8 +278,16 @@ impl Table {
 
     /// Lets a read go on that has paused.
     pub(crate) fn resume(&mut self, mut ride: Ride) {
-        ride.paused = false;
+        (ride.paused, ride.in_doubt) = (false, false);
         self.join(ride);
+    }
+
+    /// Lets the reads go on that wait for decisions: something has been decided. Returns whether there were any.
+    pub(crate) fn resume_in_doubt(&mut self) -> bool {
+        let waiting: Vec<Ride> = self.paused.extract_if(.., |ride| ride.in_doubt).collect();
+        let are_some = !waiting.is_empty();
+        waiting.into_iter().for_each(|ride| self.resume(ride));
+        are_some
     }
 
     pub(crate) fn resume_all(&mut self) {

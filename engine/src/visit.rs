@@ -40,6 +40,7 @@ impl Table {
         rides: &mut [Ride],
         visitors: &[u32],
         riders: &mut Riders,
+        may_pause: bool,
         effects: &mut Vec<Effect>,
     ) -> bool {
         let segment = &mut self.segments[slot as usize];
@@ -99,6 +100,12 @@ impl Table {
                 found => found,
             };
             let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range)) else { continue };
+            if may_pause && found.as_ref().is_ok_and(|found| self.waits_here(slot, rider, found)) {
+                found.into_iter().for_each(|found| self.prober.recycle(found));
+                ride.wait_here();
+                pauses = true;
+                continue;
+            }
             let rows = self.segments[slot as usize].rows;
             let before = together.and_then(|together| self.begin_partial(slot, together, rider));
             match found.and_then(|found| self.choose(slot, rider, found)) {
@@ -313,6 +320,24 @@ impl Table {
             }
         }
         Ok(found)
+    }
+
+    /// Whether a read had better wait until it is decided about a segment than for each row that is in doubt. (A write has to
+    /// wait in the line of each row, so that others that come to it later see what it makes of it.)
+    fn waits_here(&self, slot: u32, rider: &Rider, found: &Found) -> bool {
+        let segment = &self.segments[slot as usize];
+        if rider.is_write || segment.undecided.is_empty() {
+            return false;
+        }
+        let in_doubt = |row: &u32| segment.waits_for(*row, rider.sees).is_some();
+        let most = self.options.rows_in_doubt;
+        let are_many = match found {
+            Found::Rows(rows) => rows.iter().copied().filter(in_doubt).nth(most).is_some(),
+            Found::Mask(mask) => mask.iter().filter(in_doubt).nth(most).is_some(),
+        };
+        let waiting =
+            || segment.queues.iter().filter(|(row, queue)| queue.has_write_before(rider.ts) && in_doubt(row));
+        are_many || waiting().nth(most).is_some()
     }
 
     /// Those of the rows that meet a rider's tests on which it acts. Makes it wait for rows in doubt.

@@ -118,6 +118,7 @@ fn run(seed: u64) -> usize {
     let options = Options {
         segment_rows: 2 + random.below(60),
         batch_rows: 1 + random.below(20),
+        rows_in_doubt: random.below(6),
         ..Options::default()
     };
     let mut generator = Generator { random, schema: &schema, next_row_id: 0 };

@@ -324,6 +324,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         block_cells: 1 << random.below(16),
         keys_together: 1 << random.below(10),
         plain_rows: 1 << random.below(8),
+        rows_in_doubt: random.below(4) * random.below(8),
         memory_bytes: None,
     };
     let mut shards: Vec<Shard> =
