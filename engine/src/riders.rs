@@ -113,8 +113,10 @@ pub(crate) struct Ride {
     pub(crate) left: u32,
     /// Whether it has found more than it may send, or many rows in doubt, and waits.
     pub(crate) paused: bool,
-    /// Whether it waits for decisions about rows of the segment that it comes to next.
+    /// Whether it waits for decisions about rows of the segment that it comes to next, or for a write before it that does.
     pub(crate) in_doubt: bool,
+    /// Whether it has waited, so that the segment which is visited next need not be the one that it comes to next.
+    pub(crate) lags: bool,
     pub(crate) is_write: bool,
     /// Whether its tests are in the order of their selectivity.
     pub(crate) ordered: bool,
@@ -152,6 +154,7 @@ impl Ride {
             left: slots,
             paused: false,
             in_doubt: false,
+            lags: false,
             is_write: rider.is_write,
             ordered: false,
             ranges: (0..rider.place_of_range.len()).filter(acts).fold(0, |bits, range| bits | bit(range)),
@@ -162,10 +165,21 @@ impl Ride {
         }
     }
 
-    /// Lets it wait at the segment that it has just come to until somebody decides about rows there.
+    /// Takes its turn at the segment that it comes to next.
+    pub(crate) fn step(&mut self) {
+        self.left -= 1;
+        self.lags = false;
+    }
+
+    /// Lets it wait at the segment at which it has just taken its turn until somebody decides about rows there.
     pub(crate) fn wait_here(&mut self) {
         self.left += 1;
-        (self.paused, self.in_doubt) = (true, true);
+        self.pause_in_doubt();
+    }
+
+    /// Lets it wait before the segment that it comes to next.
+    pub(crate) fn pause_in_doubt(&mut self) {
+        (self.paused, self.in_doubt, self.lags) = (true, true, true);
     }
 
     /// Whether the segment is the one that it looks at next. After a pause it may have to wait for it.

@@ -77,7 +77,8 @@ pub struct Options {
     pub block_cells: usize,
     /// Keys that are hashed at a time, of received rows or where key ranges are to be cut, or entered into the index.
     pub keys_together: usize,
-    /// A read waits one by one for so many rows of a segment that are in doubt; where there are more, it waits at the segment.
+    /// An operation waits one by one for so many rows of a segment that are in doubt; where there are more, it waits at the
+    /// segment, and so does, behind a write, whoever comes there later.
     pub rows_in_doubt: usize,
     /// Rows that are not encoded which make a block, or are added to a segment out of one, at a time, between two visits.
     pub plain_rows: usize,
@@ -707,28 +708,44 @@ impl Shard {
         let mut rides = std::mem::take(&mut table.riding);
         let mut arrived = Vec::new();
         let mut visitors = Vec::with_capacity(rides.len());
+        let some_lag = table.paused.iter().chain(&rides).any(|ride| ride.is_write && ride.lags);
         for _ in 0..table.segments.len() {
             let slot = table.cursor % table.segments.len();
             table.cursor = (slot + 1) % table.segments.len();
             self.revolutions += u64::from(table.cursor == 0);
             let range = bit(table.segments[slot].range);
             visitors.clear();
+            let lagging = some_lag.then(|| first_lagging(&table.paused, &rides, slot as u32, range)).flatten();
+            let mut pauses = false;
             for (index, ride) in rides.iter_mut().enumerate() {
-                if ride.is_next(slot as u32) {
-                    ride.left -= 1;
-                    if ride.ranges & range != 0 {
-                        visitors.push(index as u32);
+                if !ride.is_next(slot as u32) {
+                    continue;
+                }
+                let acts = ride.ranges & range != 0;
+                match lagging {
+                    Some(first) if acts && first.ts < ride.ts => {
+                        ride.lags = true;
+                        if first.is_paused && may_pause {
+                            ride.pause_in_doubt();
+                            pauses = true;
+                        }
+                    }
+                    _ => {
+                        ride.step();
+                        if acts {
+                            visitors.push(index as u32);
+                        }
                     }
                 }
             }
             let visited = !visitors.is_empty() && table.segments[slot].rows > 0;
             if visited {
                 self.visits += 1;
-                let pauses =
+                pauses |=
                     table.visit(slot as u32, &mut rides, &visitors, &mut self.riders, may_pause, effects);
-                if pauses && may_pause {
-                    table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
-                }
+            }
+            if pauses && may_pause {
+                table.paused.extend(rides.extract_if(.., |ride| ride.paused && ride.left > 0));
             }
             let done: Vec<Ride> = rides.extract_if(.., |ride| ride.left == 0).collect();
             for (at, ride) in done.iter().enumerate() {
@@ -765,18 +782,18 @@ impl Shard {
         before: Ts,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        if table.riding.is_empty() {
+        if table.writes_riding == 0 {
             return false;
         }
         let range = table.segments[address.slot as usize].range;
-        let pending: Vec<Ts> = table
-            .riding
-            .iter()
-            .take_while(|ride| ride.ts < before)
+        let riding = table.riding.iter().take_while(|ride| ride.ts < before);
+        let mut pending: Vec<Ts> = riding
+            .chain(table.paused.iter().filter(|ride| ride.ts < before))
             .filter(|ride| ride.is_write && ride.has_ahead(address.slot) && ride.ranges & bit(range) != 0)
             .map(|ride| ride.ts)
             .filter(|ts| self.riders.get(*ts).is_some_and(|rider| rider.acts_on(range)))
             .collect();
+        pending.sort_unstable();
         let are_some = !pending.is_empty();
         for ts in pending {
             let Some(mut rider) = self.riders.take(ts) else { continue };
@@ -958,6 +975,23 @@ impl Shard {
         }
         None
     }
+}
+
+/// A write that has yet to come to a segment where others are whose turn it is.
+#[derive(Clone, Copy)]
+struct Lagging {
+    ts: Ts,
+    is_paused: bool,
+}
+
+/// The first of the writes that have waited and come later to a segment, of a piece with this bit, than those whose turn it is:
+/// whoever is behind it has to wait.
+fn first_lagging(paused: &[Ride], riding: &[Ride], slot: u32, range: u64) -> Option<Lagging> {
+    let lags = |ride: &Ride| ride.is_write && ride.lags && ride.ranges & range != 0 && ride.has_ahead(slot);
+    let paused = paused.iter().filter(|ride| lags(ride));
+    let riding = riding.iter().filter(|ride| lags(ride) && !ride.is_next(slot));
+    let paused = paused.map(|ride| Lagging { ts: ride.ts, is_paused: true });
+    paused.chain(riding.map(|ride| Lagging { ts: ride.ts, is_paused: false })).min_by_key(|first| first.ts)
 }
 
 /// The last effects of a read before its `Executed`.

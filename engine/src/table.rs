@@ -44,8 +44,11 @@ pub(crate) struct Table {
     pub(crate) keys: KeyIndex,
     /// Operations on their revolution, by `Ts`.
     pub(crate) riding: Vec<Ride>,
-    /// Reads that have found more than they may send, off the scan until they may.
+    /// Those that are off the scan: reads that have found more than they may send, until they may, and whoever waits at a
+    /// segment until somebody decides about rows there.
     pub(crate) paused: Vec<Ride>,
+    /// How many of both are writes.
+    pub(crate) writes_riding: usize,
     /// The tests of both.
     pub(crate) tests: SharedTests,
     pub(crate) prober: Prober,
@@ -99,6 +102,7 @@ impl Table {
             keys: KeyIndex::default(),
             riding: Vec::new(),
             paused: Vec::new(),
+            writes_riding: 0,
             tests: SharedTests::default(),
             prober: Prober::default(),
             classes: Classes::default(),
@@ -252,6 +256,7 @@ impl Table {
         let tests: Box<[TestId]> =
             rider.prepared.tests.iter().map(|test| self.tests.join(test, context)).collect();
         let class = self.classes.join(rider, &tests);
+        self.writes_riding += usize::from(rider.is_write);
         self.join(Ride::new(rider, tests, class, (self.cursor % slots) as u32, slots as u32));
     }
 
@@ -270,19 +275,19 @@ impl Table {
         &mut self.riding[index]
     }
 
-    /// Takes a read from those that have paused.
+    /// Takes an operation from those that have paused.
     pub(crate) fn take_paused(&mut self, ts: Ts) -> Option<Ride> {
         let index = self.paused.iter().position(|ride| ride.ts == ts)?;
         Some(self.paused.swap_remove(index))
     }
 
-    /// Lets a read go on that has paused.
+    /// Lets an operation go on that has paused.
     pub(crate) fn resume(&mut self, mut ride: Ride) {
         (ride.paused, ride.in_doubt) = (false, false);
         self.join(ride);
     }
 
-    /// Lets the reads go on that wait for decisions: something has been decided. Returns whether there were any.
+    /// Lets those go on that wait for decisions: something has been decided. Returns whether there were any.
     pub(crate) fn resume_in_doubt(&mut self) -> bool {
         let waiting: Vec<Ride> = self.paused.extract_if(.., |ride| ride.in_doubt).collect();
         let are_some = !waiting.is_empty();
@@ -298,6 +303,7 @@ impl Table {
 
     /// Takes the tests and the class of an operation away that does not ride any more.
     pub(crate) fn leave(&mut self, ride: &Ride) {
+        self.writes_riding -= usize::from(ride.is_write);
         ride.tests.iter().for_each(|id| self.tests.leave(*id));
         ride.class.into_iter().for_each(|class| self.classes.leave(class));
     }

@@ -60,6 +60,8 @@ impl Table {
         // The columns that updates have assigned in this visit.
         let mut assigned = 0;
         let mut pauses = false;
+        // Whether a write waits here: so does whoever is behind it.
+        let mut is_closed = false;
         let mut ahead = Vec::new();
         for (at, (index, plan)) in visitors.iter().zip(&plans).enumerate() {
             if at % SIDE_BY_SIDE == 0 {
@@ -68,6 +70,10 @@ impl Table {
                 ahead = self.find_ahead(slot, rides, some, plans, encoded, riders);
             }
             let ride = &mut rides[*index as usize];
+            if is_closed {
+                ride.wait_here();
+                continue;
+            }
             let segment = &self.segments[slot as usize];
             let meets_new =
                 segment.rows > rows_before && (ride.columns & assigned != 0 || ride.tests.is_empty());
@@ -100,12 +106,20 @@ impl Table {
                 found => found,
             };
             let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range)) else { continue };
-            if may_pause && found.as_ref().is_ok_and(|found| self.waits_here(slot, rider, found)) {
-                found.into_iter().for_each(|found| self.prober.recycle(found));
-                ride.wait_here();
-                pauses = true;
-                continue;
-            }
+            let found = match found {
+                Ok(mut found) if !self.segments[slot as usize].undecided.is_empty() => {
+                    let most = if may_pause { self.options.rows_in_doubt } else { usize::MAX };
+                    let Some(in_doubt) = self.take_in_doubt(slot, rider, &mut found, most) else {
+                        self.prober.recycle(found);
+                        ride.wait_here();
+                        (pauses, is_closed) = (true, rider.is_write);
+                        continue;
+                    };
+                    in_doubt.into_iter().for_each(|row| self.defer(rider, Address { slot, row }, None));
+                    Ok(found)
+                }
+                found => found,
+            };
             let rows = self.segments[slot as usize].rows;
             let before = together.and_then(|together| self.begin_partial(slot, together, rider));
             match found.and_then(|found| self.choose(slot, rider, found)) {
@@ -322,30 +336,42 @@ impl Table {
         Ok(found)
     }
 
-    /// Whether a read had better wait until it is decided about a segment than for each row that is in doubt. (A write has to
-    /// wait in the line of each row, so that others that come to it later see what it makes of it.)
-    fn waits_here(&self, slot: u32, rider: &Rider, found: &Found) -> bool {
+    /// The rows whose decisions a rider has to wait for; those in doubt are taken out of what it has found. `None` if there are
+    /// more than `most`: then it had better wait for them together, at the segment.
+    fn take_in_doubt(&self, slot: u32, rider: &Rider, found: &mut Found, most: usize) -> Option<Vec<u32>> {
         let segment = &self.segments[slot as usize];
-        if rider.is_write || segment.undecided.is_empty() {
-            return false;
-        }
-        let in_doubt = |row: &u32| segment.waits_for(*row, rider.sees).is_some();
-        let most = self.options.rows_in_doubt;
-        let are_many = match found {
-            Found::Rows(rows) => rows.iter().copied().filter(in_doubt).nth(most).is_some(),
-            Found::Mask(mask) => mask.iter().filter(in_doubt).nth(most).is_some(),
+        let mut roots = Vec::new();
+        let mut is_in_doubt = |row: u32| {
+            let root = if roots.len() > most { None } else { segment.waits_for(row, rider.sees) };
+            roots.extend(root);
+            root.is_some()
         };
-        let waiting =
-            || segment.queues.iter().filter(|(row, queue)| queue.has_write_before(rider.ts) && in_doubt(row));
-        are_many || waiting().nth(most).is_some()
+        match found {
+            Found::Rows(rows) => rows.retain(|row| !is_in_doubt(*row)),
+            Found::Mask(mask) => {
+                let in_doubt: Vec<u32> = mask.iter().filter(|row| is_in_doubt(*row)).collect();
+                in_doubt.into_iter().for_each(|row| mask.clear(row as usize));
+            }
+        }
+        // What a waiting write makes of a row may qualify, even if none of its versions does.
+        for (row, queue) in &segment.queues {
+            if roots.len() > most {
+                return None;
+            }
+            if queue.has_write_before(rider.ts) {
+                roots.extend(segment.waits_for(*row, rider.sees));
+            }
+        }
+        if roots.len() > most {
+            return None;
+        }
+        roots.sort_unstable();
+        roots.dedup();
+        Some(roots)
     }
 
-    /// Those of the rows that meet a rider's tests on which it acts. Makes it wait for rows in doubt.
-    fn choose(&mut self, slot: u32, rider: &mut Rider, mut found: Found) -> Result<Vec<u32>> {
-        let segment = &self.segments[slot as usize];
-        if !segment.undecided.is_empty() {
-            found = self.wait_for_rows_in_doubt(slot, rider, found);
-        }
+    /// Those of the rows that meet a rider's tests, and are not in doubt, on which it acts.
+    fn choose(&mut self, slot: u32, rider: &mut Rider, found: Found) -> Result<Vec<u32>> {
         let segment = &self.segments[slot as usize];
         let rows = match found {
             Found::Rows(mut rows) => {
@@ -431,42 +457,6 @@ impl Table {
             *count += mask.count() as u64;
         }
         Ok(true)
-    }
-
-    /// Makes a rider wait for those rows that are in doubt; returns the others.
-    fn wait_for_rows_in_doubt(&mut self, slot: u32, rider: &mut Rider, found: Found) -> Found {
-        let segment = &self.segments[slot as usize];
-        let mut roots = Vec::new();
-        let mut is_certain = |row: u32| {
-            let root = segment.waits_for(row, rider.sees);
-            roots.extend(root);
-            root.is_none()
-        };
-        let found = match found {
-            Found::Rows(mut rows) => {
-                rows.retain(|row| is_certain(*row));
-                Found::Rows(rows)
-            }
-            Found::Mask(mut mask) => {
-                let in_doubt: Vec<u32> = mask.iter().filter(|row| !is_certain(*row)).collect();
-                in_doubt.into_iter().for_each(|row| mask.clear(row as usize));
-                Found::Mask(mask)
-            }
-        };
-        // What a waiting write makes of a row may qualify, even if none of its versions does.
-        for (root, queue) in &segment.queues {
-            if queue.has_write_before(rider.ts)
-                && let Some(root) = segment.waits_for(*root, rider.sees)
-            {
-                roots.push(root);
-            }
-        }
-        roots.sort_unstable();
-        roots.dedup();
-        for row in roots {
-            self.defer(rider, Address { slot, row }, None);
-        }
-        found
     }
 
     /// Makes an operation wait for the decision about a row: to look at it, or to insert one of its own.
