@@ -37,8 +37,11 @@ pub struct GroupTable {
     weighed: (usize, usize),
 }
 
+/// Both halves of the product count: the table goes by the low bits, and the cells of whole floats, or of multiples of a large
+/// power of two, differ in their high bits only.
 fn mix(hash: u64, cell: u64) -> u64 {
-    (hash.rotate_left(23) ^ cell).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    let product = u128::from(hash.rotate_left(23) ^ cell) * 0x9e37_79b9_7f4a_7c15;
+    product as u64 ^ (product >> 64) as u64
 }
 
 fn hash_value(value: &Value, ty: &Type) -> u64 {
@@ -405,6 +408,32 @@ impl Fed {
                 Ok(Fed { passing: Some(rows), arguments: arguments(&passing)?, filter: None })
             }
             filter => Ok(Fed { passing: None, arguments: arguments(batch)?, filter }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys that differ in few of their bits begin all over the table.
+    #[test]
+    fn keys_are_spread_over_the_table() {
+        const KEYS: u64 = 4096;
+        let places = |cell: &dyn Fn(u64) -> u64, first: u64| {
+            let hashes = (0..KEYS).map(|key| mix(mix(0, first), cell(key)));
+            let places: std::collections::HashSet<u64> = hashes.map(|hash| hash % KEYS).collect();
+            places.len() as u64
+        };
+        let cells: [&dyn Fn(u64) -> u64; 4] =
+            [&|key| key, &|key| key << 40, &|key| canonical_bits(key as f64), &|key| {
+                canonical_bits(key as f64 / 4.0)
+            }];
+        for (at, cell) in cells.iter().enumerate() {
+            for first in [0, 7, canonical_bits(7.0)] {
+                let places = places(cell, first);
+                assert!(places > KEYS / 4, "{places} places of {KEYS} for cells {at} behind {first}");
+            }
         }
     }
 }
