@@ -82,7 +82,7 @@ impl Interval {
             ((days_exact - f64::from(days)) + (month_remainder_days - f64::from(month_days))) * 86400.0,
         );
         if second_remainder.abs() >= 86400.0 {
-            days += (second_remainder / 86400.0) as i32;
+            days = days.checked_add((second_remainder / 86400.0) as i32).ok_or_else(out_of_range)?;
             second_remainder -= f64::from((second_remainder / 86400.0) as i32) * 86400.0;
         }
         let days = days.checked_add(month_days).ok_or_else(out_of_range)?;
@@ -208,7 +208,7 @@ struct Parts {
     microseconds: i128,
 }
 
-const MAX_FIELD: i128 = 1 << 100;
+const MAX_FIELD: i128 = 1 << 80;
 
 impl Parts {
     fn finish(self) -> Option<Interval> {
