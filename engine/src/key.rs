@@ -66,11 +66,15 @@ fn write_text(out: &mut Vec<u8>, text: &str, trimmed: bool) {
     write_bytes(out, if trimmed { text.trim_end_matches(' ') } else { text }.as_bytes());
 }
 
-fn write_small_numeric(out: &mut Vec<u8>, mut unscaled: i128, mut scale: i64) {
-    if unscaled == DECIMAL_NAN {
-        out.push(NOT_A_NUMBER);
-        return;
+/// A stored decimal, of which one stands for NaN.
+fn write_stored_numeric(out: &mut Vec<u8>, unscaled: i128, scale: i64) {
+    match unscaled {
+        DECIMAL_NAN => out.push(NOT_A_NUMBER),
+        unscaled => write_small_numeric(out, unscaled, scale),
     }
+}
+
+fn write_small_numeric(out: &mut Vec<u8>, mut unscaled: i128, mut scale: i64) {
     if unscaled == 0 {
         scale = 0;
     } else {
@@ -87,8 +91,9 @@ fn write_small_numeric(out: &mut Vec<u8>, mut unscaled: i128, mut scale: i64) {
 fn write_decimal(out: &mut Vec<u8>, number: &BigDecimal) {
     let (unscaled, scale) = number.normalized().into_bigint_and_exponent();
     match i128::try_from(&unscaled) {
-        Ok(small) => write_small_numeric(out, small, scale),
-        Err(_) => {
+        // These digits are the stored decimal that stands for NaN.
+        Ok(small) if small != DECIMAL_NAN => write_small_numeric(out, small, scale),
+        _ => {
             out.push(LARGE_NUMERIC);
             out.extend_from_slice(&scale.to_le_bytes());
             let digits = unscaled.to_signed_bytes_le();
@@ -137,7 +142,7 @@ pub(crate) fn write_cell(out: &mut Vec<u8>, array: &dyn Array, row: usize, ty: &
         Type::Float4 => write_float(out, f64::from(array.as_primitive::<Float32Type>().value(row))),
         Type::Float8 => write_float(out, array.as_primitive::<Float64Type>().value(row)),
         Type::Numeric(Some((precision, scale))) if *precision <= 38 => {
-            write_small_numeric(out, array.as_primitive::<Decimal128Type>().value(row), i64::from(*scale));
+            write_stored_numeric(out, array.as_primitive::<Decimal128Type>().value(row), i64::from(*scale));
         }
         Type::Numeric(_) => write_numeric_text(out, array.as_string::<i32>().value(row)),
         Type::Text | Type::Varchar(_) => {
@@ -198,11 +203,11 @@ pub(crate) fn write_stored(out: &mut Vec<u8>, column: &SegmentColumn, row: usize
     match (physical(ty), ty) {
         (Physical::Int, Type::Float4 | Type::Float8) => write_float(out, int_to_float(column.int(row))),
         (Physical::Int, Type::Numeric(Some((_, scale)))) => {
-            write_small_numeric(out, decimal(Some(column.int(row)), || 0), i64::from(*scale))
+            write_stored_numeric(out, decimal(Some(column.int(row)), || 0), i64::from(*scale))
         }
         (Physical::Int, _) => write_integer(out, column.int(row)),
         (Physical::Wide, Type::Numeric(Some((_, scale)))) => {
-            write_small_numeric(out, decimal(None, || column.wide(row)), i64::from(*scale))
+            write_stored_numeric(out, decimal(None, || column.wide(row)), i64::from(*scale))
         }
         (Physical::Wide, _) => {}
         (Physical::Bytes, Type::Numeric(_)) => {
