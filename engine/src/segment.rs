@@ -243,16 +243,19 @@ impl Segment {
         self.columns.iter().any(|column| column.base_rows != self.encoded)
     }
 
-    /// Encodes every row: a few new ones are added to the others, otherwise all of them are encoded together. Rows keep
-    /// their indices.
+    /// Encodes every row: where a few of a column are plain they are added to the others, otherwise all of them are encoded
+    /// together. Rows keep their indices.
     pub(crate) fn encode(&mut self, columns: &[Column]) {
-        let encoded = self.encoded_rows();
-        let few = (self.rows - encoded) * 4 <= encoded;
-        let all: Vec<u32> = if few { Vec::new() } else { (0..self.rows as u32).collect() };
+        let mut all = Vec::new();
         for (column, definition) in self.columns.iter_mut().zip(columns) {
-            match few {
-                true => column.absorb(&definition.ty),
-                false => column.encode(&definition.ty, &all),
+            let encoded = column.base_rows;
+            if (self.rows - encoded) * 4 <= encoded {
+                column.absorb(&definition.ty);
+            } else {
+                if all.is_empty() {
+                    all = (0..self.rows as u32).collect();
+                }
+                column.encode(&definition.ty, &all);
             }
         }
         self.encoded = self.rows;
@@ -441,6 +444,34 @@ mod tests {
 
     use super::*;
     use crate::{array::values_to_array, numeric::Numeric, schema::TableId, types::Type, value::Value};
+
+    /// What has not been assigned keeps its codes when many rows have new versions.
+    #[test]
+    fn only_what_is_plain_is_encoded() {
+        let column = |name: &str| Column { name: name.into(), ty: Type::Int8, not_null: true, default: None };
+        let columns = vec![column("a"), column("b")];
+        let rows = 1000;
+        let values = |factor: i64| {
+            let values: Vec<Value> = (0..rows).map(|row| Value::Int8(row * factor % 997)).collect();
+            values_to_array(&values, &Type::Int8).expect("values of the type")
+        };
+        let mut segment = Segment::new(0, &columns);
+        segment.append(&columns, &[values(3), values(5)], Take::All(rows as usize), Ts(1));
+        segment.encode(&columns);
+        let domain = |segment: &Segment, column: usize| {
+            std::sync::Arc::as_ptr(&segment.columns[column].base.as_ref().expect("it is encoded").domain)
+        };
+        let (a, b) = (domain(&segment, 0), domain(&segment, 1));
+        let all: Vec<u32> = (0..rows as u32).collect();
+        segment.append_versions(&columns, &all, &[1], &[values(7)], Ts(2));
+        segment.encode(&columns);
+        assert_eq!(segment.encoded_rows(), 2 * rows as usize);
+        assert!(domain(&segment, 0) == a && domain(&segment, 1) != b);
+        let of = |column: usize, row: usize| segment.columns[column].int(row);
+        let same = |row: usize| of(0, row) == of(0, row + rows as usize);
+        assert!((0..rows as usize).all(same));
+        assert_eq!((of(1, 1), of(1, 1 + rows as usize)), (5, 7));
+    }
 
     /// Rows lie where the statement that inserted them said, whatever the types of the columns by which they are placed.
     #[test]

@@ -251,14 +251,17 @@ impl SegmentColumn {
 
     /// As [`absorb`](SegmentColumn::absorb), as far as the domain stays as it is.
     pub(crate) fn absorb_known(&mut self, ty: &Type) {
-        /// Values beyond the domain with which a column is encoded again.
+        /// Values beyond the domain with which a column is encoded again: at least so many, as each test of it is asked about each
+        /// of them, and more in one with so many rows, as to encode it takes longer.
         const EXTRA: usize = 256;
+        const ROWS_OF_EXTRA: usize = 128;
         // A domain of no rows is none.
         let Some(base) = self.base.as_mut().filter(|_| self.base_rows > 0 && self.delta.len > 0) else {
             return;
         };
+        let most = EXTRA.max(self.base_rows / ROWS_OF_EXTRA);
         let mut done = 0;
-        while done < self.delta.len && base.extra.len < EXTRA {
+        while done < self.delta.len && base.extra.len < most {
             let code = match self.delta.is_null(done) {
                 true => None,
                 false if base.all_null => break,
