@@ -1,5 +1,7 @@
 //! What acts when it is admitted: inserts, and operations that name the keys of their rows.
 
+use std::sync::Arc;
+
 use arrow::array::{ArrayRef, UInt32Array};
 
 use crate::{
@@ -18,16 +20,15 @@ fn single_row(arrays: &[ArrayRef], row: u32) -> Vec<ArrayRef> {
     arrays.iter().map(|array| array.slice(row as usize, 1)).collect()
 }
 
-/// One row of a batch, without holding on to the others.
-fn row_of(batch: &RowBatch, row: u32) -> RowBatch {
-    let index = row as usize;
-    let indices = UInt32Array::from(vec![row]);
-    let rows = arrow::compute::take_record_batch(&batch.rows, &indices);
-    RowBatch {
-        rows: rows.unwrap_or_else(|_| batch.rows.slice(index, 1)),
-        positions: vec![batch.positions[index]],
-        ordinals: vec![batch.ordinals[index]],
-    }
+/// Some rows of a batch, without holding on to the others.
+fn rows_of(batch: &RowBatch, rows: &[u32]) -> Result<RowBatch> {
+    let indices = UInt32Array::from(rows.to_vec());
+    let too_large = |error| SqlError::internal(format!("rows that cannot be picked from a batch: {error}"));
+    Ok(RowBatch {
+        rows: arrow::compute::take_record_batch(&batch.rows, &indices).map_err(too_large)?,
+        positions: rows.iter().map(|row| batch.positions[*row as usize]).collect(),
+        ordinals: rows.iter().map(|row| batch.ordinals[*row as usize]).collect(),
+    })
 }
 
 fn take(array: &ArrayRef, rows: &[u32]) -> ArrayRef {
@@ -150,6 +151,7 @@ impl Shard {
         }
         count(rider, range, fresh.len() as u64);
         self.return_rows(rider, range, batch, &fresh, effects)?;
+        let mut waiting = Vec::new();
         for row in known {
             if let Some(found) = table.find(keys.get(row as usize)) {
                 self.fast_forward(table, found, rider.ts, effects);
@@ -157,10 +159,16 @@ impl Shard {
             let waits = self
                 .insert_row(table, rider, insert, batch, row, range, None, effects)
                 .map_err(|error| error.about_row(batch.ordinals[row as usize]))?;
-            if let Some(root) = waits {
-                rider.deferred_rows.push(row_of(batch, row));
-                table.defer(rider, root, Some(rider.deferred_rows.len() as u32 - 1));
-            }
+            waiting.extend(waits.map(|root| (row, root)));
+        }
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<u32> = waiting.iter().map(|(row, _)| *row).collect();
+        let rows = Arc::new(rows_of(batch, &rows)?);
+        for ((_, root), place) in waiting.into_iter().zip(0..) {
+            rider.deferred_rows.push((rows.clone(), place));
+            table.defer(rider, root, Some(rider.deferred_rows.len() as u32 - 1));
         }
         Ok(())
     }
@@ -199,15 +207,15 @@ impl Shard {
     ) -> Option<Address> {
         let operation = rider.operation.clone();
         let OperationKind::Insert(insert) = &operation.kind else { return None };
-        let batch = rider.deferred_rows.get(deferred as usize)?.clone();
+        let (batch, row) = rider.deferred_rows.get(deferred as usize)?.clone();
         let range = table.segments[root.slot as usize].range;
         if !rider.acts_on(range) {
             return None;
         }
-        match self.insert_row(table, rider, insert, &batch, 0, range, Some(root), effects) {
+        match self.insert_row(table, rider, insert, &batch, row, range, Some(root), effects) {
             Ok(waits) => waits,
             Err(error) => {
-                table.fail(rider, range, error.about_row(batch.ordinals[0]));
+                table.fail(rider, range, error.about_row(batch.ordinals[row as usize]));
                 None
             }
         }

@@ -1,6 +1,6 @@
 //! Operations that wait for the decision about one row.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
 use crate::operation::Ts;
 
@@ -10,7 +10,7 @@ pub(crate) struct Deferred {
     /// Look at the row, as the scan would have done.
     pub(crate) visit: bool,
     /// Insert these rows of the operation's batch, in this order.
-    pub(crate) inserts: Vec<u32>,
+    pub(crate) inserts: VecDeque<u32>,
     /// Whether the operation writes.
     pub(crate) writes: bool,
 }

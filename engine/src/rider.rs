@@ -57,8 +57,8 @@ pub(crate) struct Rider {
     pub(crate) is_bulk: bool,
     /// Whether rows to insert are still to be supplied.
     pub(crate) filling: bool,
-    /// Rows to insert that have to wait for others, each a batch of its own.
-    pub(crate) deferred_rows: Vec<RowBatch>,
+    /// Rows to insert that have to wait for others: those of one batch in one of their own, and the place there.
+    pub(crate) deferred_rows: Vec<(Arc<RowBatch>, u32)>,
     /// Rows that it waits for.
     pub(crate) waiting: usize,
     /// What its groups took when they were weighed last.

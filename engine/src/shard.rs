@@ -715,7 +715,8 @@ impl Shard {
             self.revolutions += u64::from(table.cursor == 0);
             let range = bit(table.segments[slot].range);
             visitors.clear();
-            let lagging = some_lag.then(|| first_lagging(&table.paused, &rides, slot as u32, range)).flatten();
+            let lagging =
+                some_lag.then(|| first_lagging(&table.paused, &rides, slot as u32, range)).flatten();
             let mut pauses = false;
             for (index, ride) in rides.iter_mut().enumerate() {
                 if !ride.is_next(slot as u32) {
@@ -967,11 +968,11 @@ impl Shard {
             }
             deferred.visit = false;
         }
-        while let Some(row) = deferred.inserts.first().copied() {
+        while let Some(row) = deferred.inserts.front().copied() {
             if let Some(blocked) = self.insert_deferred(table, rider, row, root, effects) {
                 return Some((blocked, deferred));
             }
-            deferred.inserts.remove(0);
+            deferred.inserts.pop_front();
         }
         None
     }
