@@ -45,6 +45,9 @@ const MOST_GROWTH: usize = 16;
 /// All entries are gone through for rows that move: when so many have that there are no more than this many keys for each.
 const KEYS_OF_MOVED: usize = 8;
 
+/// A part of which less than this part is in use gives memory back, when its entries have followed.
+const SPARSE: usize = 8;
+
 impl Default for KeyIndex {
     fn default() -> Self {
         KeyIndex { parts: [const { HashTable::new() }; PARTS], numbers: Numbers::default() }
@@ -316,6 +319,9 @@ impl KeyIndex {
             }
             left -= until - bucket;
             let next = if until == all { (part + 1, 0) } else { (part, until) };
+            if until == all && entries.len() * SPARSE < entries.capacity() {
+                entries.shrink_to(entries.len() * 2, |entry| spread(entry.hash));
+            }
             numbers.sweep = Some(Sweep { part: next.0, bucket: next.1 });
         }
         true
@@ -326,9 +332,10 @@ impl KeyIndex {
         self.parts.iter().map(HashTable::len).sum()
     }
 
-    /// Logical size in bytes.
+    /// Size in bytes, with what has been taken for keys that are not there yet, or not any more.
     pub(crate) fn size(&self) -> usize {
-        self.len() * (size_of::<Entry>() + 1) + self.numbers.moved() * size_of::<Address>()
+        let parts: usize = self.parts.iter().map(HashTable::allocation_size).sum();
+        parts + self.numbers.moved() * size_of::<Address>()
     }
 }
 
@@ -433,6 +440,26 @@ mod tests {
         index.wait_for();
         begin_move(&mut index, 4);
         assert!(!index.must_follow(), "nobody waits for what had not begun");
+    }
+
+    /// Entries that have gone leave no memory behind when the others follow their rows.
+    #[test]
+    fn few_keys_take_little_when_most_have_gone() {
+        let mut index = KeyIndex::default();
+        (0..KEYS).for_each(|key| index.insert(hash(key), Address { slot: 0, row: key }));
+        let full = index.size();
+        assert!(full >= KEYS as usize * size_of::<Entry>());
+        index.begin_move(
+            0,
+            (0..KEYS).map(|row| if row % 100 == 0 { Address { slot: 0, row } } else { GONE }).collect(),
+        );
+        while !index.follow(100) {}
+        assert!(
+            index.len() == KEYS as usize / 100 && index.size() * SPARSE / 2 < full,
+            "{} of {full}",
+            index.size()
+        );
+        assert!((0..KEYS).step_by(100).all(|key| leads_to(&index, key, Address { slot: 0, row: key })));
     }
 
     #[test]
