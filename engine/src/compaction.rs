@@ -325,16 +325,20 @@ impl Table {
             if !here && !segment.leads_elsewhere {
                 continue;
             }
-            segment.leads_elsewhere = false;
-            for (row, old) in std::mem::take(&mut segment.previous) {
-                let row = if here { now(row) } else { Some(row) };
-                let old_row = if old.slot == slot { now(old.row) } else { Some(old.row) };
-                if let (Some(row), Some(old_row)) = (row, old_row) {
-                    segment.set_previous(index as u32, row, Address { slot: old.slot, row: old_row });
+            let mut leads_elsewhere = false;
+            segment.previous.retain(|_, old| {
+                if old.slot == slot {
+                    let Some(row) = now(old.row) else { return false };
+                    old.row = row;
                 }
-            }
+                leads_elsewhere |= old.slot != index as u32;
+                true
+            });
+            segment.leads_elsewhere = leads_elsewhere;
         }
         let segment = &mut self.segments[slot as usize];
+        let previous = std::mem::take(&mut segment.previous);
+        segment.previous = previous.into_iter().filter_map(|(row, old)| Some((now(row)?, old))).collect();
         let next = std::mem::take(&mut segment.next);
         segment.next = next.into_iter().filter_map(|(row, next)| Some((now(row)?, now(next)?))).collect();
         let queues = std::mem::take(&mut segment.queues);
