@@ -428,6 +428,7 @@ async fn staged_rows_are_inserted_even_when_a_copy_is_damaged() {
         data.staged = Some(Box::new(payload.clone()));
     }
     assert_eq!(table.write(request).await, Ok(1000));
+    stager.submitted();
     let model: BTreeMap<i64, i64> = rows.iter().copied().collect();
     // Whoever answers, the rows are all there.
     for _ in 0..4 {
@@ -694,6 +695,7 @@ async fn staged_rows_belong_to_the_table_they_were_staged_for() {
         if let Body::Data(data) = &mut request.body {
             data.staged = Some(Box::new(payload));
         }
+        stager.submitted();
         request
     };
     let (first, second) = (stage().await, stage().await);

@@ -289,7 +289,9 @@ pub(crate) struct Core {
     passed: HashMap<ProcessId, u64>,
     heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// By table: what the storage process with the most rows of it says.
-    statistics: Arc<BTreeMap<TableId, (ProcessId, TableStatistics)>>,
+    /// What each storage process has told of its tables last, and of each table the most.
+    statistics_of: BTreeMap<ProcessId, Vec<TableStatistics>>,
+    statistics: Arc<BTreeMap<TableId, TableStatistics>>,
     heartbeats: BTreeMap<ProcessId, Heartbeat>,
     reads: u32,
     now_ms: u64,
@@ -330,6 +332,7 @@ impl Core {
             unannounced: BTreeSet::new(),
             passed: HashMap::new(),
             heard: Arc::default(),
+            statistics_of: BTreeMap::new(),
             statistics: Arc::default(),
             heartbeats: BTreeMap::new(),
             reads: 0,
@@ -340,7 +343,10 @@ impl Core {
     }
 
     pub(crate) fn view(&self) -> super::View {
-        let on_ring = || self.config.storage_processes().filter_map(|process| self.heard.get(&process));
+        // What somebody said who is suspected is not so for ever.
+        let live = |process: &ProcessId| !self.config.is_suspected(*process);
+        let live = || self.config.storage_processes().filter(live);
+        let on_ring = || live().filter_map(|process| self.heard.get(&process));
         let used = on_ring().map(|heard| heard.used).max().unwrap_or(0);
         let limit = on_ring().filter_map(|heard| heard.limit).min();
         super::View {
@@ -547,9 +553,10 @@ impl Core {
     fn received(&mut self, from: ProcessId, wire: Wire) {
         let own = self.options.incarnation;
         if self.absent.remove(&from) {
-            // Who begins another life is asked again for that.
-            let is_same = !self.is_new_life(from, &wire);
-            self.ask_absent_again(is_same.then_some(from));
+            // Who is known to begin another life is asked again for that.
+            let knows = self.incarnations.contains_key(&from) || matches!(wire, Wire::Restarted { .. });
+            let begins_anew = knows && self.is_new_life(from, &wire);
+            self.ask_absent_again((!begins_anew).then_some(from));
         }
         match wire {
             Wire::Ordered { .. }
@@ -685,19 +692,25 @@ impl Core {
                 self.effects.push(Effect::ViewChanged);
             }
             Wire::Statistics(tables) => {
-                let known = Arc::make_mut(&mut self.statistics);
-                known.retain(|_, (process, _)| *process != from);
-                for table in tables {
-                    let most = known.entry(table.table).or_insert_with(|| (from, table.clone()));
-                    if most.1.rows < table.rows {
-                        *most = (from, table);
-                    }
-                }
+                self.statistics_of.insert(from, tables);
+                self.sum_statistics();
                 self.effects.push(Effect::ViewChanged);
             }
             // Everything else is for another kind of process or for an earlier life of this one.
             _ => {}
         }
+    }
+
+    /// Of each table, takes what the process with the most of its rows has told.
+    fn sum_statistics(&mut self) {
+        let mut most: BTreeMap<TableId, &TableStatistics> = BTreeMap::new();
+        for table in self.statistics_of.values().flatten() {
+            let known = most.entry(table.table).or_insert(table);
+            if known.rows < table.rows {
+                *known = table;
+            }
+        }
+        self.statistics = Arc::new(most.into_iter().map(|(id, table)| (id, table.clone())).collect());
     }
 
     /// The newest `Ts` whose state an answer has shown.
@@ -780,6 +793,9 @@ impl Core {
             open.fenced.extend(fenced.iter().map(|process| (*process, since)));
         }
         if before.version() != config.version() {
+            let lives = |process: ProcessId| config.contains(process) && !config.is_suspected(process);
+            self.statistics_of.retain(|process, _| lives(*process));
+            self.sum_statistics();
             self.rerouted();
         }
     }
@@ -819,11 +835,9 @@ impl Core {
             } else if !is_write && !open.handed_out {
                 self.submit_again(sequence);
             } else if !is_write {
-                let asked = open.config.destset(&open.message);
-                let owing = asked.iter().find(|(process, ranges)| {
-                    self.config.is_suspected(*process) && !open.answered.covers(ranges)
-                });
-                if let Some((process, _)) = owing {
+                let owing =
+                    open.unanswered_by().into_iter().find(|process| self.config.is_suspected(*process));
+                if let Some(process) = owing {
                     self.end_lost(sequence, &format!("storage process {process}"));
                 }
             }

@@ -146,7 +146,7 @@ pub(crate) struct View {
     pub(crate) frontier: Ts,
     pub(crate) memory: Memory,
     /// By table: what the storage process with the most rows of it says.
-    pub(crate) statistics: Arc<BTreeMap<TableId, (ProcessId, TableStatistics)>>,
+    pub(crate) statistics: Arc<BTreeMap<TableId, TableStatistics>>,
     pub(crate) heard: Arc<BTreeMap<ProcessId, Heard>>,
     /// What a super process has heard of storage processes.
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
@@ -395,12 +395,12 @@ impl Client {
         let Ok(operation) = data.operation.open() else { return 0 };
         let view = self.shared.view.borrow();
         let statistics = view.statistics.get(&operation.table);
-        statistics.map_or(0, |(_, statistics)| statistics.expected_bytes(&operation.kind))
+        statistics.map_or(0, |statistics| statistics.expected_bytes(&operation.kind))
     }
 
     /// What the storage process with the most rows of a table has told of it last; `None` of a table that is empty or new.
     pub fn statistics(&self, table: TableId) -> Option<TableStatistics> {
-        self.shared.view.borrow().statistics.get(&table).map(|(_, statistics)| statistics.clone())
+        self.shared.view.borrow().statistics.get(&table).cloned()
     }
 
     /// What this client has heard of storage processes.

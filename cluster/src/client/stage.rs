@@ -41,7 +41,8 @@ pub(crate) enum StageCommand {
     Abandon { payload: PayloadId, holders: Vec<ProcessId> },
 }
 
-/// Stages the rows of one INSERT. Dropped before [`Stager::finish`] returned, it removes what was staged.
+/// Stages the rows of one INSERT. Dropped before it is told that this has been [`submitted`](Stager::submitted), it removes what
+/// was staged.
 #[derive(Debug)]
 pub struct Stager {
     client: Client,
@@ -52,7 +53,7 @@ pub struct Stager {
     in_flight: VecDeque<oneshot::Receiver<Result<(), SqlError>>>,
     /// The memory that its rows will take.
     admitted: Admitted,
-    finished: bool,
+    submitted: bool,
 }
 
 impl Stager {
@@ -68,7 +69,7 @@ impl Stager {
             parts: BTreeMap::new(),
             in_flight: VecDeque::new(),
             admitted,
-            finished: false,
+            submitted: false,
         }
     }
 
@@ -115,15 +116,15 @@ impl Stager {
     }
 
     /// Waits until every chunk is on the disks of all its holders. The result goes into the INSERT that names this
-    /// payload, whose key ranges are [`staged_ranges`]. If that INSERT turns out to be stale, stage again.
+    /// payload, whose key ranges are [`staged_ranges`]; when that has been submitted, say so ([`Stager::submitted`]). If it
+    /// turns out to be stale, stage again.
     ///
     /// # Errors
     /// As [`Stager::push`].
-    pub async fn finish(mut self) -> Result<StagedPayload, SqlError> {
+    pub async fn finish(&mut self) -> Result<StagedPayload, SqlError> {
         while !self.in_flight.is_empty() {
             self.receipt().await?;
         }
-        self.finished = true;
         let admission = self.client.admission().clone();
         let admitted = std::mem::replace(&mut self.admitted, Admitted::nothing(&admission));
         admission.keep_staged(self.id, admitted);
@@ -131,8 +132,13 @@ impl Stager {
             id: self.id,
             config_version: self.config.version(),
             latest: self.latest,
-            parts: std::mem::take(&mut self.parts).into_values().collect(),
+            parts: self.parts.values().cloned().collect(),
         })
+    }
+
+    /// What was staged belongs to an INSERT that [`Client::submit`] has taken.
+    pub fn submitted(mut self) {
+        self.submitted = true;
     }
 
     async fn receipt(&mut self) -> Result<(), SqlError> {
@@ -145,7 +151,7 @@ impl Stager {
 
 impl Drop for Stager {
     fn drop(&mut self) {
-        if !self.finished {
+        if !self.submitted {
             let holders: BTreeSet<ProcessId> =
                 self.parts.values().flat_map(|part| part.holders.clone()).collect();
             let holders = holders.into_iter().collect();

@@ -7,7 +7,8 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use carousel_engine::{
-    Few, SqlError, SqlState, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    Few, SqlError, SqlState, TableId, Ts, aggregate::Group, operation::PayloadId, position::KeyRange,
+    statistics::TableStatistics,
 };
 
 use super::{
@@ -976,14 +977,9 @@ fn what_is_open_is_told_with_those_it_waits_for() {
 #[test]
 fn a_read_that_needs_somebody_absent_is_asked_again_when_that_one_is_back() {
     let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
-    let memory = |incarnation| {
-        let (limit, receiving) = (None, Vec::new());
-        let (logged, checkpointing, lags) = (0, false, false);
-        Wire::Memory { incarnation, used: 0, limit, receiving, logged, checkpointing, lags }
-    };
     let mut scene = Scene::subscribed(0);
-    scene.receive(s1, memory(1));
-    scene.receive(s2, memory(1));
+    scene.receive(s1, memory(1, 0));
+    scene.receive(s2, memory(1, 0));
     scene.submit(testing::read(C1, 1, 0, 0).body);
     assert_eq!(scene.routed(), [1]);
     scene.core.handle(Event::Unreachable(s2));
@@ -1003,7 +999,7 @@ fn a_read_that_needs_somebody_absent_is_asked_again_when_that_one_is_back() {
     for incarnation in [1, 2] {
         scene.core.handle(Event::Unreachable(s2));
         scene.core.take_effects();
-        scene.receive(s2, memory(incarnation));
+        scene.receive(s2, memory(incarnation, 0));
         assert_eq!(scene.routed().len(), 1);
     }
 }
@@ -1065,4 +1061,69 @@ fn a_read_that_nobody_owes_an_answer_ends() {
             if *ended == submission && error.code == SqlState::SERIALIZATION_FAILURE),
         "{ended:?}"
     );
+}
+
+/// What a process answered before this client and it had ever been connected has gone nowhere, and nothing tells so later.
+#[test]
+fn a_read_is_asked_again_when_somebody_of_whom_nothing_was_heard_is_there() {
+    let s2 = ProcessId::storage(2);
+    let mut scene = Scene::subscribed(0);
+    scene.core.handle(Event::Unreachable(s2));
+    scene.submit(testing::read(C1, 1, 0, 0).body);
+    assert_eq!(scene.routed(), [1]);
+    scene.receive(s2, memory(1, 0));
+    assert_eq!(scene.routed(), [2]);
+}
+
+/// What a process says of its memory in its heartbeats.
+fn memory(incarnation: Incarnation, used: u64) -> Wire {
+    let (limit, receiving) = (Some(1 << 30), Vec::new());
+    let (logged, checkpointing, lags) = (0, false, false);
+    Wire::Memory { incarnation, used, limit, receiving, logged, checkpointing, lags }
+}
+
+#[test]
+fn what_a_process_has_said_before_it_is_suspected_counts_no_more() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::with(Config::evenly(2, 2).expect("a ring"));
+    scene.state(0, true);
+    let rows = |rows| TableStatistics { table: TableId(1), rows, bytes: rows, distinct: Vec::new() };
+    for (process, used) in [(s1, 10), (s2, 20)] {
+        scene.receive(process, memory(1, used));
+        scene.receive(process, Wire::Statistics(vec![rows(used)]));
+    }
+    let told = |scene: &Scene| {
+        let view = scene.core.view();
+        (view.memory.used, view.statistics[&TableId(1)].rows)
+    };
+    assert_eq!(told(&scene), (20, 20));
+    // Who has fewer rows than before no longer hides what another one has.
+    scene.receive(s2, Wire::Statistics(vec![rows(5)]));
+    assert_eq!(told(&scene), (20, 10));
+    scene.receive(s2, Wire::Statistics(vec![rows(20)]));
+    scene.configure(ProcessId::client(2), 1, 1, suspect(s2));
+    assert_eq!(told(&scene), (10, 10));
+}
+
+/// Nobody will hear from it again.
+#[test]
+fn a_write_is_not_awaited_from_who_has_been_removed() {
+    let s2 = ProcessId::storage(2);
+    let mut scene = Scene::with(Config::evenly(2, 1).expect("a ring"));
+    scene.state(0, true);
+    let change = scene.submit(write());
+    scene.receive(R1, Wire::Ordered { incarnation: 1, sequence: 1, ts: Ts(1) });
+    scene.answer(ProcessId::storage(1), MessageId { submitter: C1, incarnation: 1, sequence: 1 }, 1);
+    scene.deliver(0, 1);
+    let other = ProcessId::client(2);
+    let keyspace = scene.core.view().config.plan(Change::Contract { process: s2 }).expect("possible");
+    scene.configure(other, 1, 2, Configuration::Keyspace(keyspace));
+    let s1 = ProcessId::storage(1);
+    scene.configure(s1, 1, 3, Configuration::Received { keyspace: Ts(2), process: s1 });
+    assert!(scene.parts().is_empty(), "{s2} may answer");
+    let part = Membership::Part { process: s2 };
+    scene.configure(other, 2, 4, Configuration::Membership(part));
+    assert!(!scene.core.view().config.contains(s2));
+    scene.pass(1_000);
+    scene.check_unknown(change);
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use carousel_cluster::{
-    client::{Client, Failure, Part, Request, staged_ranges},
+    client::{Client, Failure, Part, Request, Stager, staged_ranges},
     message::{Body, StagedPayload},
 };
 use carousel_engine::{
@@ -108,13 +108,15 @@ impl Session<'_> {
         let mut message =
             Request { tables: request.tables.into(), ranges: request.ranges.into(), body: request.body };
         let is_staged = staging.is_some();
+        let mut stager = None;
         if let Some(staging) = staging {
-            let payload = self.connection.interrupts.guard(staging.finish()).await??;
+            let (payload, staged_by) = self.connection.interrupts.guard(staging.finish()).await??;
             name_payload(&mut message, payload)?;
+            stager = Some(staged_by);
         }
         let tables = message.tables.clone();
         loop {
-            match self.write(message.clone()).await? {
+            match self.write_staged(message.clone(), stager.take()).await? {
                 Ok(parts) => {
                     let Some(Part::Done { ts, rows }) = parts.last() else {
                         return Err(SqlError::internal("an INSERT ended before its end").into());
@@ -182,7 +184,7 @@ enum Staged {
 /// A task that stages batches while the session parses the next ones.
 struct Staging {
     queue: Option<mpsc::Sender<Staged>>,
-    task: JoinHandle<carousel_engine::error::Result<Option<StagedPayload>>>,
+    task: JoinHandle<carousel_engine::error::Result<Option<(StagedPayload, Stager)>>>,
 }
 
 impl Staging {
@@ -193,7 +195,7 @@ impl Staging {
             loop {
                 match batches.recv().await {
                     Some(Staged::Batch(batch)) => stager.push(&batch).await?,
-                    Some(Staged::End) => return stager.finish().await.map(Some),
+                    Some(Staged::End) => return Ok(Some((stager.finish().await?, stager))),
                     None => return Ok(None),
                 }
             }
@@ -216,12 +218,12 @@ impl Staging {
         self.send(Staged::Batch(batch)).await
     }
 
-    async fn finish(mut self) -> carousel_engine::error::Result<StagedPayload> {
+    async fn finish(mut self) -> carousel_engine::error::Result<(StagedPayload, Stager)> {
         self.send(Staged::End).await?;
         self.outcome().await?.ok_or_else(|| SqlError::internal("the staging of a COPY was given up"))
     }
 
-    async fn outcome(&mut self) -> carousel_engine::error::Result<Option<StagedPayload>> {
+    async fn outcome(&mut self) -> carousel_engine::error::Result<Option<(StagedPayload, Stager)>> {
         match (&mut self.task).await {
             Ok(outcome) => outcome,
             Err(error) => Err(SqlError::internal(format!("the staging of a COPY ended: {error}"))),

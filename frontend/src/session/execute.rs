@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::{
-    client::{Client, Failure, Part, Pin, Request, Submission, staged_ranges},
-    message::{Body, ReadIsolation},
+    client::{Client, Failure, Part, Pin, Request, Stager, Submission, staged_ranges},
+    message::{Body, ReadIsolation, StagedPayload},
 };
 use carousel_engine::{
     SqlError, SqlState, Ts, Type, Value,
@@ -343,9 +343,19 @@ impl Session<'_> {
     /// Submits a write and waits for the whole answer, which its client process holds anyway. Between the two the write is
     /// in doubt; afterwards it is done, and nothing but the end of the session stops the statement any more.
     pub(super) async fn write(&mut self, mut message: Request) -> Result<Result<Vec<Part>, Failure>> {
-        self.stage_if_large(&mut message).await?;
+        let stager = self.stage_if_large(&mut message).await?;
+        self.write_staged(message, stager).await
+    }
+
+    /// As [`write`](Session::write), of rows that have been staged if there is a stager.
+    pub(super) async fn write_staged(
+        &mut self,
+        message: Request,
+        stager: Option<Stager>,
+    ) -> Result<Result<Vec<Part>, Failure>> {
         let interrupts = &mut self.connection.interrupts;
         let mut submission = interrupts.guard(self.client.submit(message)).await??;
+        stager.into_iter().for_each(Stager::submitted);
         self.transaction.has_written = true;
         self.in_doubt = true;
         let mut parts = Vec::new();
@@ -391,29 +401,26 @@ impl Session<'_> {
     }
 
     /// Sends the rows of a large INSERT around the m-seq.
-    async fn stage_if_large(&mut self, message: &mut Request) -> Result<()> {
-        let Body::Data(data) = &mut message.body else { return Ok(()) };
-        let OperationKind::Insert(insert) = &data.operation.open()?.kind else { return Ok(()) };
-        let InsertRows::Inline(rows) = &insert.rows else { return Ok(()) };
+    async fn stage_if_large(&mut self, message: &mut Request) -> Result<Option<Stager>> {
+        let Body::Data(data) = &mut message.body else { return Ok(None) };
+        let OperationKind::Insert(insert) = &data.operation.open()?.kind else { return Ok(None) };
+        let InsertRows::Inline(rows) = &insert.rows else { return Ok(None) };
         if rows.rows.get_array_memory_size() <= INLINE_BYTES {
-            return Ok(());
+            return Ok(None);
         }
         let rows = rows.clone();
-        let staged = self.connection.interrupts.guard(stage(&self.client, &rows)).await??;
+        let (staged, stager) = self.connection.interrupts.guard(stage(&self.client, &rows)).await??;
         message.ranges = staged_ranges(&staged);
         let operation = data.operation.open_mut()?;
         if let OperationKind::Insert(insert) = &mut operation.kind {
             insert.rows = InsertRows::Staged(staged.id);
         }
         data.staged = Some(Box::new(staged));
-        Ok(())
+        Ok(Some(stager))
     }
 }
 
-async fn stage(
-    client: &Client,
-    rows: &RowBatch,
-) -> carousel_engine::error::Result<carousel_cluster::message::StagedPayload> {
+async fn stage(client: &Client, rows: &RowBatch) -> carousel_engine::error::Result<(StagedPayload, Stager)> {
     let mut stager = client.stage();
     let count = rows.rows.num_rows();
     for first in (0..count).step_by(STAGED_ROWS) {
@@ -425,7 +432,7 @@ async fn stage(
         };
         stager.push(&chunk).await?;
     }
-    stager.finish().await
+    Ok((stager.finish().await?, stager))
 }
 
 /// 40001: a statement that was overtaken again and again.

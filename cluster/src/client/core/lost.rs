@@ -242,13 +242,16 @@ impl Core {
     }
 
     /// Whether a process that may have executed a message will not answer, or answer more: it has done so, it is suspected, it
-    /// was suspected later and has begun anew since, or it executed the message in an earlier life.
+    /// was suspected later and has begun anew since, it is no member any more, or it executed the message in an earlier life.
     fn is_silent(&self, open: &Open, process: ProcessId) -> bool {
         let passed = self.passed.get(&process).is_some_and(|passed| *passed >= open.message.id.sequence);
         let fenced = open.fenced.get(&process).zip(open.ordered_by).is_some_and(|(since, by)| by < *since);
         // As long as this client does not know the config of then, others may hold what it takes for that process's.
         let knows = open.ordered_by.is_some_and(|by| by <= self.frontier);
-        knows && (passed || open.done.contains(&process)) || fenced || self.config.is_suspected(process)
+        let is_removed = !self.config.contains(process);
+        knows && (passed || open.done.contains(&process) || is_removed)
+            || fenced
+            || self.config.is_suspected(process)
     }
 
     /// Submits an open read again, under another identity.
