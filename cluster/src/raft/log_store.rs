@@ -23,6 +23,7 @@ use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
 #[cfg(test)]
 use crate::wal::simulated;
 use crate::{
+    router::mseq::Command,
     wal::{Durability, Wal, WalError},
     wire::form,
 };
@@ -144,7 +145,8 @@ impl LogStore {
                 state.last = entries.last().map(|entry| entry.log_id);
                 state.flushed = range.end;
             }
-            None => {}
+            // It was killed when it had begun a segment, and then before it had purged that.
+            None => wal.purge(next).await?,
         }
         let (state, wal) = (Arc::new(Mutex::new(state)), Some(Arc::new(wal)));
         Ok(LogStore { state, wal, disk: watch::Sender::default() })
@@ -360,7 +362,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let Some(wal) = &self.wal else {
             let mut state = self.state.lock();
-            entries.into_iter().for_each(|entry| state.push(entry, 0));
+            for entry in entries {
+                // Nothing is evicted; readers take so much at a time.
+                let weight = match &entry.payload {
+                    EntryPayload::Normal(batch) => batch.0.iter().map(Command::weight).sum(),
+                    EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+                };
+                state.push(entry, weight);
+            }
             drop(state);
             callback.io_completed(Ok(()));
             return Ok(());

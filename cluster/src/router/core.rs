@@ -353,10 +353,7 @@ struct Leading {
 
 impl Leading {
     fn enqueue(&mut self, command: Command) {
-        let weight = match &command {
-            Command::Message(message) => message.weight(),
-            _ => 64,
-        };
+        let weight = command.weight();
         self.queue_bytes += weight;
         self.queue.push_back((command, weight));
     }
@@ -920,7 +917,8 @@ impl Core {
         if planted(Bug::ReorderedWindow) && deliveries.len() > 1 {
             deliveries.swap(0, 1);
         }
-        if frontier > stream.sent || !deliveries.is_empty() {
+        // Where the log has nothing for the subscriber, that somebody is there is worth saying.
+        if frontier > stream.sent || !deliveries.is_empty() || wires.is_empty() {
             let (incarnation, after) = (stream.incarnation, stream.sent);
             wires.push(Wire::Deliver { incarnation, after, deliveries, frontier });
         }
@@ -1000,8 +998,9 @@ impl Core {
     /// A life of a process waits for its subscription no longer, if it does: what it subscribed with.
     fn end_joining(&mut self, process: ProcessId, incarnation: Incarnation) -> Option<(u64, Option<Ts>)> {
         let Role::Leading(leading) = &mut self.role else { return None };
-        let (subscribed, directory, after) = leading.joining.remove(&process)?;
-        (subscribed == incarnation).then_some((directory, after))
+        // A later one may have subscribed meanwhile.
+        leading.joining.get(&process).filter(|(subscribed, ..)| *subscribed == incarnation)?;
+        leading.joining.remove(&process).map(|(_, directory, after)| (directory, after))
     }
 
     fn lead(&mut self, leadership: u64) {

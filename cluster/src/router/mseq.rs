@@ -38,6 +38,16 @@ pub enum Command {
     Truncate(Ts),
 }
 
+impl Command {
+    /// Bytes that it takes, roughly.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Command::Message(message) => message.weight(),
+            Command::Join(..) | Command::Leave(..) | Command::Truncate(_) => 64,
+        }
+    }
+}
+
 /// Commands that travel in one Raft entry (group commit).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch(pub Vec<Command>);

@@ -17,6 +17,9 @@ use crate::{
 
 /// Bytes of the log that are read at a time.
 const READ_BYTES: u64 = 1 << 20;
+/// So often they are, at most, before the subscriber hears something: where little of it concerns the subscriber, who would
+/// otherwise take the router for dead.
+const READS: usize = 8;
 
 /// What a stream's task reports.
 pub(super) enum StreamReport {
@@ -55,11 +58,11 @@ impl StreamHandle {
         // Unbounded, but the core gives one job at a time.
         let (jobs, mut queue) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
-            let mut cursor = None;
+            let mut place = None;
             while let Some(job) = queue.recv().await {
                 let outcome = match job {
                     Job::Send(wires) => send(&sender, to, wires).await,
-                    Job::Read(after) => read(&reader, &mut cursor, to, after).await,
+                    Job::Read(after) => read(&reader, &mut place, to, after).await,
                 };
                 report(outcome);
             }
@@ -96,8 +99,11 @@ async fn send(sender: &Sender, to: ProcessId, wires: Vec<Wire>) -> StreamReport 
     StreamReport::Sent
 }
 
-async fn read(reader: &MSeqReader, cursor: &mut Option<Cursor>, to: ProcessId, after: Ts) -> StreamReport {
-    match collect(reader, cursor, to, after).await {
+/// Where in the log a stream goes on that is to be read after a `Ts`: there, or still before it.
+type Place = Option<(Cursor, Ts)>;
+
+async fn read(reader: &MSeqReader, place: &mut Place, to: ProcessId, after: Ts) -> StreamReport {
+    match collect(reader, place, to, after).await {
         Ok((deliveries, through)) => StreamReport::Read { deliveries, through },
         Err(ReadError::Purged(purged)) => StreamReport::Purged(purged),
         Err(ReadError::Log(error)) => StreamReport::Failed(format!("reading the log: {error}")),
@@ -106,18 +112,21 @@ async fn read(reader: &MSeqReader, cursor: &mut Option<Cursor>, to: ProcessId, a
 
 async fn collect(
     reader: &MSeqReader,
-    cursor: &mut Option<Cursor>,
+    place: &mut Place,
     to: ProcessId,
     after: Ts,
 ) -> Result<(Vec<Delivery>, Ts), ReadError> {
-    let mut at = match cursor.take() {
-        Some(at) if at.ts() == after => at,
+    let mut at = match place.take() {
+        Some((at, reached)) if reached == after => at,
         _ => reader.seek(after)?,
     };
     let mut deliveries = Vec::new();
     let mut bytes = 0;
     // What does not concern the subscriber is passed over without a message for each chunk.
-    while bytes < READ_BYTES as usize {
+    for _ in 0..READS {
+        if bytes >= READ_BYTES as usize {
+            break;
+        }
         let learned = reader.read(&mut at, READ_BYTES).await?;
         // Leaders write what nobody learns anything from, too.
         if learned.is_empty() && reader.is_at_end(&at) {
@@ -133,7 +142,71 @@ async fn collect(
             }
         }
     }
-    let through = at.ts();
-    *cursor = Some(at);
+    let through = at.ts().max(after);
+    *place = Some((at, through));
     Ok((deliveries, through))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use carousel_engine::position::KeyRange;
+
+    use super::*;
+    use crate::{
+        config::Config,
+        message::Body,
+        network::Network,
+        raft::{Consensus, Event, Timing},
+        router::{
+            mseq::{Batch, Command},
+            testing::write,
+        },
+        wal::Durability,
+    };
+
+    /// A subscriber that little of the log concerns hears something before all of it has been read.
+    #[tokio::test(start_paused = true)]
+    async fn a_log_without_anything_for_the_subscriber_is_read_a_part_at_a_time() {
+        const MESSAGES: u64 = 30;
+        let (id, writer) = (ProcessId::router(1), ProcessId::client(1));
+        let (events, mut heard) = mpsc::channel(16);
+        let config = Config::evenly(1, 1).expect("a ring");
+        let (members, network, timing) = ([id].into(), Network::new(), Timing::default());
+        let consensus = Consensus::start(id, &members, config, Durability::Memory, &timing, &network, events);
+        let consensus = consensus.await.expect("starts");
+        while !matches!(heard.recv().await, Some(Event::Leader(_))) {}
+        tokio::spawn(async move { while heard.recv().await.is_some() {} });
+        let large = |sequence| {
+            let mut message = write(writer, 1, sequence, KeyRange::FULL);
+            if let Body::Data(data) = &mut message.body {
+                let carried = postcard::to_stdvec(&(true, vec![0_u8; 1 << 20])).expect("bytes");
+                data.operation = postcard::from_bytes(&carried).expect("an operation that nobody opens");
+            }
+            Batch(vec![Command::Message(Arc::new(message))])
+        };
+        consensus.propose(Batch(vec![Command::Join(writer, 1, 1)])).await.expect("it leads");
+        for sequence in 1..=MESSAGES {
+            consensus.propose(large(sequence)).await.expect("it leads");
+        }
+        let (reader, storage, other) = (consensus.reader(), ProcessId::storage(1), ProcessId::client(2));
+        let all = async |to: ProcessId, after: Ts| {
+            let (mut place, mut through, mut reads, mut got) = (None, after, 0, 0);
+            loop {
+                let (deliveries, reached) =
+                    collect(&reader, &mut place, to, through).await.expect("the log is there");
+                assert!(reached >= through);
+                (reads, got, through) = (reads + 1, got + deliveries.len() as u64, reached);
+                if through == Ts(MESSAGES) {
+                    return (reads, got);
+                }
+            }
+        };
+        let (reads, got) = all(other, Ts::ZERO).await;
+        assert!(reads >= MESSAGES as usize / READS && got == 0, "{reads} reads");
+        let (reads, got) = all(storage, Ts::ZERO).await;
+        assert!(reads >= MESSAGES as usize - 2 && got == MESSAGES, "{got} messages in {reads} reads");
+        assert_eq!(all(storage, Ts(MESSAGES - 5)).await.1, 5);
+    }
 }

@@ -487,7 +487,10 @@ impl Node {
                     }
                 }
             }
-            Wire::Lease { asked_ms } if from == self.link.router() => self.event(Event::Leased(asked_ms)),
+            // An earlier life asked by another clock.
+            Wire::Lease { asked_ms } if from == self.link.router() && asked_ms <= self.now_ms => {
+                self.event(Event::Leased(asked_ms));
+            }
             Wire::Stage(chunk) => self.tell_payloads(PayloadCommand::Stage(from, chunk)),
             Wire::Abandon(payload) => self.tell_payloads(PayloadCommand::Abandon(payload)),
             Wire::FetchChunk { payload, range, chunk } => {
