@@ -31,7 +31,7 @@ pub(crate) use atomic_file::{
     make_directory, read as read_file, replace as replace_file, replace_text, sync_directory,
 };
 pub use segments::Limits;
-use segments::Segments;
+use segments::{Purged, Segments};
 
 use crate::planted::{Bug, planted};
 
@@ -173,6 +173,7 @@ impl Wal {
             metadata_path,
             abandoned: abandoned.clone(),
             failed: None,
+            purging: None,
             #[cfg(test)]
             hangs: hangs.clone(),
         };
@@ -223,7 +224,7 @@ impl Wal {
         self.wait(|done| Job::Truncate(from, done)).await
     }
 
-    /// Allows the records with index `to` or less to go.
+    /// Allows the records with index `to` or less to go: now, if no others are left, otherwise a segment at a time.
     pub(crate) async fn purge(&self, to: u64) -> Result<(), WalError> {
         self.wait(|done| Job::Purge(to, done)).await
     }
@@ -283,15 +284,46 @@ struct Writer {
     metadata_path: PathBuf,
     abandoned: Arc<AtomicBool>,
     failed: Option<Arc<str>>,
+    /// Records up to this index may go.
+    purging: Option<u64>,
     #[cfg(test)]
     hangs: Arc<AtomicBool>,
 }
 
 impl Writer {
     fn run(mut self, queue: mpsc::Receiver<Job>) {
-        while let Ok(first) = queue.recv() {
-            self.take(std::iter::once(first).chain(queue.try_iter()));
+        loop {
+            let first = match self.purging {
+                None => queue.recv().map_err(|_| mpsc::TryRecvError::Disconnected),
+                Some(_) => queue.try_recv(),
+            };
+            match first {
+                Ok(first) => self.take(std::iter::once(first).chain(queue.try_iter())),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return,
+            }
+            self.purge_some();
         }
+    }
+
+    /// Removes a segment that may go, if there is one: to remove many takes long, and others wait for this thread.
+    fn purge_some(&mut self) {
+        let Some(to) = self.purging.filter(|_| self.failed.is_none()) else {
+            self.purging = None;
+            return;
+        };
+        // Nor do readers wait for the directory.
+        let purged = self.segments.write().take_purged(to);
+        match purged.map(Purged::remove) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.fail(&error),
+            None => self.purging = None,
+        }
+    }
+
+    fn fail(&mut self, error: &WalError) {
+        tracing::error!(%error, "the router's log cannot be written");
+        self.failed = Some(error.to_string().into());
     }
 
     fn take(&mut self, jobs: impl Iterator<Item = Job>) {
@@ -358,14 +390,20 @@ impl Writer {
         let (result, done) = match job {
             Job::Append(records, done) => (self.append(&[(records, Box::new(|_| ()))]), done),
             Job::Truncate(from, done) => (self.segments.write().truncate(from), done),
-            Job::Purge(to, done) => (self.segments.write().purge(to), done),
+            // What comes next need not follow what is there.
+            Job::Purge(to, done) if self.segments.read().ends_before(to) => {
+                (self.segments.write().purge(to), done)
+            }
+            Job::Purge(to, done) => {
+                self.purging = self.purging.max(Some(to));
+                (Ok(()), done)
+            }
             Job::Metadata(content, done) => {
                 (replace_file(&self.metadata_path, &content).map_err(WalError::from), done)
             }
         };
         if let Err(error) = &result {
-            tracing::error!(%error, "the router's log cannot be written");
-            self.failed = Some(error.to_string().into());
+            self.fail(error);
         }
         done(result);
     }

@@ -70,6 +70,20 @@ impl Place {
     }
 }
 
+/// A segment that is not part of the log any more.
+pub(super) struct Purged {
+    path: Arc<Path>,
+    directory: PathBuf,
+}
+
+impl Purged {
+    pub(super) fn remove(self) -> Result<(), WalError> {
+        fs::remove_file(&self.path)?;
+        sync_directory(&self.directory)?;
+        Ok(())
+    }
+}
+
 struct Segment {
     first: u64,
     path: Arc<Path>,
@@ -282,15 +296,22 @@ impl Segments {
     /// Removes the segments whose records all have index `to` or less. When no record is left, the log can begin
     /// again anywhere.
     pub(super) fn purge(&mut self, to: u64) -> Result<(), WalError> {
-        while let Some(segment) = self.segments.front()
-            && segment.end() <= to + 1
-        {
-            fs::remove_file(&segment.path)?;
-            self.segments.pop_front();
-            // Each before the next, so that no power loss leaves a gap.
-            sync_directory(&self.directory)?;
+        while let Some(segment) = self.take_purged(to) {
+            segment.remove()?;
         }
         Ok(())
+    }
+
+    /// The first segment, if all of its records may go. It is to be removed before the next one is, so that no power loss leaves
+    /// a gap.
+    pub(super) fn take_purged(&mut self, to: u64) -> Option<Purged> {
+        let segment = self.segments.pop_front_if(|segment| segment.end() <= to + 1)?;
+        Some(Purged { path: segment.path, directory: self.directory.clone() })
+    }
+
+    /// Whether nothing is left when the records up to this index have gone.
+    pub(super) fn ends_before(&self, to: u64) -> bool {
+        self.segments.back().is_none_or(|segment| segment.end() <= to + 1)
     }
 
     /// Where the records of a range lie, as far as they exist; stops when `bytes` are exceeded, but not before the

@@ -55,7 +55,12 @@ pub(super) async fn run(mut writer: Writer, queue: mpsc::Receiver<Job>, lock: Fi
             continue;
         }
         match queue.try_recv() {
-            Ok(first) => writer.take(std::iter::once(first).chain(queue.try_iter())),
+            Ok(first) => {
+                writer.take(std::iter::once(first).chain(queue.try_iter()));
+                while writer.purging.is_some() {
+                    writer.purge_some();
+                }
+            }
             Err(mpsc::TryRecvError::Empty) => {}
             Err(mpsc::TryRecvError::Disconnected) => break,
         }
