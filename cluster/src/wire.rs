@@ -23,7 +23,7 @@ pub use self::form::append;
 use crate::{
     catalog::Catalog,
     config::Config,
-    message::{Incarnation, Message, MessageId, ProcessId},
+    message::{Incarnation, Message, MessageId, ProcessId, ProcessKind},
     raft::Packet,
     routers::{Routers, change::RouterChange},
     storage::migration::{Arrived, Chunk, PartId},
@@ -370,6 +370,65 @@ pub enum Wire {
         /// It is so: the router's number. Or why it cannot be.
         outcome: Result<u32, SqlError>,
     },
+}
+
+impl Wire {
+    /// Whether processes of one kind say this to those of another. Whoever can prove to be one of a kind must not speak as one
+    /// of another.
+    pub(crate) fn is_for(&self, from: ProcessKind, to: ProcessKind) -> bool {
+        use ProcessKind::{Client, Router, Storage, Super};
+        let asks = matches!(from, Client | Super);
+        let asked = matches!(to, Client | Super);
+        match self {
+            Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. } => from != Router && to == Router,
+            Wire::Read { .. } | Wire::ChangeRouters { .. } => asks && to == Router,
+            Wire::Confirm(_) | Wire::AskLease { .. } => from == Storage && to == Router,
+            Wire::Consensus(_) => from == Router && to == Router,
+            Wire::Room { .. } => from == Router && to != Storage,
+            Wire::Routers(_) => from == Router,
+            Wire::Lease { .. } => from == Router && to == Storage,
+            Wire::RoutersChanged { .. } => from == Router && asked,
+            Wire::State { .. }
+            | Wire::SubscribeRefused { .. }
+            | Wire::Outlived { .. }
+            | Wire::LogLost { .. }
+            | Wire::Deliver { .. }
+            | Wire::Ordered { .. }
+            | Wire::Resend { .. }
+            | Wire::NotLeader { .. } => from == Router && to != Router,
+            Wire::ReadsLost(_) => matches!(from, Router | Storage) && asked,
+            Wire::Votes { .. }
+            | Wire::AskVotes(_)
+            | Wire::NoVotes { .. }
+            | Wire::FetchChunk { .. }
+            | Wire::StagedRows { .. }
+            | Wire::AskRows { .. }
+            | Wire::Rows { .. }
+            | Wire::RowsFollow { .. }
+            | Wire::RowsRefused { .. }
+            | Wire::Durable { .. } => from == Storage && to == Storage,
+            Wire::Answers(_)
+            | Wire::Restarted { .. }
+            | Wire::NoAnswers(_)
+            | Wire::Staged { .. }
+            | Wire::Memory { .. }
+            | Wire::Statistics(_)
+            | Wire::HasPrecut { .. }
+            | Wire::ReadsMissed => from == Storage && asked,
+            Wire::BasicRead { .. }
+            | Wire::AskAnswers(_)
+            | Wire::Stage(_)
+            | Wire::Hello
+            | Wire::Abandon(_)
+            | Wire::RenewPin(_)
+            | Wire::ReleasePin(_)
+            | Wire::Precut { .. }
+            | Wire::Cancel(_)
+            | Wire::Took { .. } => asks && to == Storage,
+            // Nobody says it: the transport does.
+            Wire::Lost => false,
+        }
+    }
 }
 
 /// Three watermarks of a storage process (DESIGN, decision 13), and its memory.

@@ -397,6 +397,7 @@ impl World {
 
     /// Sends from one process to another.
     pub(super) fn send(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
+        assert!(wire.is_for(from.kind, to.kind), "{from} says to {to}: {wire:?}");
         let delay_us = self.delay_us();
         if !self.is_up(to) || self.network.is_broken(from, to) {
             let wait_us = if self.is_up(to) || !self.network.is_blocked(from, to) { 0 } else { BREAK_US };

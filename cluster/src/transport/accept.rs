@@ -196,7 +196,9 @@ fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>)
     if let Some(reason) = forgotten(shared, hello.from, hello.start) {
         return Some((Reply::Forgetful(reason.clone()), reason));
     }
-    let reason = forgetful(hello.to, shared.start, hello.heard)?;
+    // Only routers remember the starts of others.
+    let heard = hello.heard.filter(|_| hello.from.kind == ProcessKind::Router);
+    let reason = forgetful(hello.to, shared.start, heard)?;
     shared.lives.lock().refuse(&reason);
     Some((Reply::Refused(reason.clone()), reason))
 }

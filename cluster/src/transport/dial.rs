@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc,
-    time::{timeout, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -30,6 +30,8 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// … up to this.
 const LAST_WAIT: Duration = Duration::from_millis(200);
+/// So many connections of a lane may end one after the other without a message having come through.
+const FRUITLESS: u32 = 10;
 /// The wait after a refusal, which time alone does not heal.
 const REFUSED_WAIT: Duration = Duration::from_secs(2);
 
@@ -175,11 +177,19 @@ impl Dialler {
             match self.begin().await {
                 Ok((session, control, data)) => {
                     tracing::info!(process = %self.local, peer = %self.remote, address = %self.address, "connected");
-                    (wait, told) = (FIRST_WAIT, String::new());
+                    told = String::new();
+                    let begun = Instant::now();
                     let life = control.welcome.start.life;
                     let again = last_life.replace(life) == Some(life);
                     let end = self.session(session, again, control, data).await;
                     tracing::warn!(process = %self.local, peer = %self.remote, "the connection was lost: {end}");
+                    match begun.elapsed() > LAST_WAIT {
+                        true => wait = FIRST_WAIT,
+                        false => {
+                            tokio::time::sleep(wait).await;
+                            wait = (2 * wait).min(LAST_WAIT);
+                        }
+                    }
                 }
                 Err(error) => {
                     let text = error.to_string();
@@ -285,11 +295,21 @@ impl Dialler {
         let state = LaneState::new(&self.shared.network, self.local, self.remote, lane);
         let life = first.welcome.start.life;
         let mut connected = first;
+        let (mut progress, mut fruitless, mut pause) = (0, 0, FIRST_WAIT);
         loop {
             let Connected { reading, writing, welcome } = connected;
             let end = state.serve(reading, writing, welcome.taken, &mut mailbox).await;
             if matches!(end, End::Over | End::Unsendable(_)) {
                 return end.to_string();
+            }
+            // What ended one connection may end the next one, too.
+            if std::mem::replace(&mut progress, state.progress()) < state.progress() {
+                (fruitless, pause) = (0, FIRST_WAIT);
+            } else if fruitless == FRUITLESS {
+                return end.to_string();
+            } else {
+                tokio::time::sleep(pause).await;
+                (fruitless, pause) = (fruitless + 1, (2 * pause).min(LAST_WAIT));
             }
             tracing::debug!(process = %self.local, peer = %self.remote, ?lane, "a connection broke: {end}");
             self.shared.tell_protocol_error(self.local, self.remote, &end);

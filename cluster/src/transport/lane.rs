@@ -105,6 +105,13 @@ impl LaneState {
         self.taken.load(Ordering::Acquire)
     }
 
+    /// Grows with each message that has come through, in either direction.
+    pub(super) fn progress(&self) -> u64 {
+        let outgoing = self.outgoing.lock();
+        let acknowledged = outgoing.kept.front().map_or(outgoing.last, |content| content.last - 1);
+        acknowledged + self.taken()
+    }
+
     fn has_room(&self) -> bool {
         self.outgoing.lock().bytes < WINDOW
     }
@@ -323,6 +330,9 @@ impl LaneState {
         }
         if wire.lane() != self.lane {
             return Err(End::Protocol("a message on another lane than its own".into()));
+        }
+        if !wire.is_for(self.remote.kind, self.local.kind) {
+            return Err(End::Protocol(format!("a message that no {:?} process sends", self.remote.kind)));
         }
         self.network.deliver(self.remote, self.local, wire).await.map_err(|_| End::Over)?;
         self.taken.store(number, Ordering::Release);

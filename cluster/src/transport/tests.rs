@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use carousel_engine::Ts;
+use carousel_engine::{Ts, position::KeyRange};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,8 +10,10 @@ use tokio::{
 
 use super::{dial::Dialler, *};
 use crate::{
+    message::{Body, ProcessKind},
     network::{Endpoint, Lane, TrySendError},
-    routers::{RouterEntry, Routers},
+    router::testing::write,
+    routers::{RouterEntry, Routers, change::RouterChange},
     wire::Wire,
 };
 
@@ -67,7 +69,10 @@ impl Side {
     }
 
     async fn unreachable(&self, to: ProcessId) {
-        while !matches!(self.endpoint.sender().try_send(to, control(0)), Err(TrySendError::Unreachable(_))) {
+        while !matches!(
+            self.endpoint.sender().try_send(to, control(R1, 0)),
+            Err(TrySendError::Unreachable(_))
+        ) {
             tokio::task::yield_now().await;
         }
     }
@@ -94,12 +99,33 @@ impl Side {
     }
 }
 
-fn control(n: u64) -> Wire {
-    Wire::RenewPin(Ts(n))
+fn control(from: ProcessId, n: u64) -> Wire {
+    match from.kind {
+        ProcessKind::Router => Wire::Lease { asked_ms: n },
+        ProcessKind::Storage => Wire::AskLease { asked_ms: n },
+        ProcessKind::Client | ProcessKind::Super => {
+            Wire::ChangeRouters { incarnation: 1, request: n, change: RouterChange::Remove { number: 1 } }
+        }
+    }
 }
 
-fn data(n: u64) -> Wire {
-    Wire::Restarted { incarnation: n, passed: None }
+fn data(from: ProcessId, n: u64) -> Wire {
+    match from.kind {
+        ProcessKind::Router => {
+            Wire::Deliver { incarnation: n, after: Ts::ZERO, deliveries: Vec::new(), frontier: Ts::ZERO }
+        }
+        _ => Wire::Leave { incarnation: n },
+    }
+}
+
+/// A message of about so many bytes.
+fn large(bytes: usize) -> Wire {
+    let mut message = write(S1, 1, 1, KeyRange::FULL);
+    if let Body::Data(data) = &mut message.body {
+        let carried = postcard::to_stdvec(&(true, vec![7_u8; bytes])).expect("bytes");
+        data.operation = postcard::from_bytes(&carried).expect("an operation that nobody opens");
+    }
+    Wire::Route(vec![Arc::new(message)])
 }
 
 async fn pair() -> (Side, Side) {
@@ -113,11 +139,16 @@ async fn expect(side: &mut Side, from: ProcessId, first: u64, count: u64) {
     let mut next = (first, first);
     while next != (first + count, first + count) {
         match side.receive().await {
-            (sender, Wire::RenewPin(ts)) => {
-                assert_eq!((sender, ts.0), (from, next.0));
+            (
+                sender,
+                Wire::Lease { asked_ms: n }
+                | Wire::AskLease { asked_ms: n }
+                | Wire::ChangeRouters { request: n, .. },
+            ) => {
+                assert_eq!((sender, n), (from, next.0));
                 next.0 += 1;
             }
-            (sender, Wire::Restarted { incarnation: n, .. }) => {
+            (sender, Wire::Leave { incarnation: n } | Wire::Deliver { incarnation: n, .. }) => {
                 assert_eq!((sender, n), (from, next.1));
                 next.1 += 1;
             }
@@ -136,8 +167,8 @@ async fn exchange(
 ) {
     let send = async {
         for n in first..first + count {
-            sender.send(to, control(n)).await;
-            sender.send(to, data(n)).await;
+            sender.send(to, control(from, n)).await;
+            sender.send(to, data(from, n)).await;
         }
     };
     tokio::join!(send, expect(receiver, from, first, count));
@@ -153,39 +184,44 @@ async fn messages_pass_both_ways_in_order() {
 #[tokio::test]
 async fn a_message_larger_than_a_frame_travels_in_pieces() {
     let (mut router, storage) = pair().await;
-    let sent = bytes::Bytes::from(vec![7; 5 * frame::CONTENT + 7]);
-    let payload = carousel_engine::operation::PayloadId { process: 1, incarnation: 2, sequence: 3 };
-    let range = carousel_engine::position::KeyRange::FULL;
-    storage.send(R1, control(1)).await;
-    storage.send(R1, Wire::StagedRows { payload, range, chunk: 0, rows: Some(sent.clone()) }).await;
-    storage.send(R1, control(2)).await;
-    assert!(matches!(router.receive().await, (S1, Wire::RenewPin(Ts(1)))));
+    let sent = large(5 * frame::CONTENT + 7);
+    storage.send(R1, data(S1, 1)).await;
+    storage.send(R1, sent.clone()).await;
+    storage.send(R1, data(S1, 2)).await;
+    assert!(matches!(router.receive().await, (S1, Wire::Leave { incarnation: 1 })));
+    let bytes = |wire: &Wire| postcard::to_stdvec(wire).expect("bytes");
     match router.receive().await {
-        (S1, Wire::StagedRows { rows: Some(found), .. }) => assert_eq!(found, sent),
+        (S1, found @ Wire::Route(_)) => assert!(bytes(&found) == bytes(&sent)),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(router.receive().await, (S1, Wire::RenewPin(Ts(2)))));
+    assert!(matches!(router.receive().await, (S1, Wire::Leave { incarnation: 2 })));
+}
+
+/// Whoever can prove to be a storage process does not speak as a router does.
+#[tokio::test]
+async fn what_no_process_of_the_kind_says_is_not_heard() {
+    let (mut router, storage) = pair().await;
+    storage.send(R1, data(S1, 1)).await;
+    assert!(matches!(router.receive().await, (S1, Wire::Leave { incarnation: 1 })));
+    for forged in [Wire::Routers(Arc::default()), Wire::Lost] {
+        storage.send(R1, forged).await;
+        // With the session goes what was sent in it.
+        assert!(matches!(router.receive().await, (S1, Wire::Lost)));
+        storage.send(R1, control(S1, 2)).await;
+        assert!(matches!(router.receive().await, (S1, Wire::AskLease { asked_ms: 2 })));
+    }
 }
 
 #[tokio::test]
 async fn control_does_not_queue_behind_data() {
     let (mut router, storage) = pair().await;
-    let stage = || {
-        Wire::Stage(crate::wire::StageChunk {
-            payload: carousel_engine::operation::PayloadId { process: 1, incarnation: 2, sequence: 3 },
-            range: carousel_engine::position::KeyRange::FULL,
-            chunk: 0,
-            rows: vec![1; frame::CONTENT / 2].into(),
-            checksum: 0,
-            latest: Ts(9),
-        })
-    };
-    storage.send(R1, stage()).await;
+    let route = || large(frame::CONTENT / 2);
+    storage.send(R1, route()).await;
     // Until the mailboxes and the window are full, for nobody receives.
     let mut sent = 1;
     let mut full = 0;
     while full < 100_000 {
-        match storage.endpoint.sender().try_send(R1, stage()) {
+        match storage.endpoint.sender().try_send(R1, route()) {
             Ok(()) => (sent, full) = (sent + 1, 0),
             Err(TrySendError::Full(..)) => {
                 full += 1;
@@ -194,10 +230,10 @@ async fn control_does_not_queue_behind_data() {
             Err(error) => panic!("{error}"),
         }
     }
-    storage.send(R1, control(1)).await;
-    assert!(matches!(router.endpoint.recv_control().await, Some((S1, Wire::RenewPin(Ts(1))))));
+    storage.send(R1, control(S1, 1)).await;
+    assert!(matches!(router.endpoint.recv_control().await, Some((S1, Wire::AskLease { asked_ms: 1 }))));
     for _ in 0..sent {
-        assert!(matches!(router.receive().await, (S1, Wire::Stage(_))));
+        assert!(matches!(router.receive().await, (S1, Wire::Route(_))));
     }
 }
 
@@ -494,9 +530,9 @@ async fn a_certificate_speaks_for_the_process_that_it_names() {
     let storage = Side::start(S1, secured(S1, &address, &s1)).await;
     exchange(&storage, R1, &mut router, S1, 0, 10).await;
     let client = Side::start(C7, secured(C7, &address, &c7)).await;
-    client.send(R1, data(0)).await;
+    client.send(R1, data(C7, 0)).await;
     let nameless = Side::start(ProcessId::client(8), secured(ProcessId::client(8), &address, &unnamed)).await;
-    nameless.send(R1, data(0)).await;
+    nameless.send(R1, data(C7, 0)).await;
 
     for (from, shown, part) in [
         (
