@@ -88,7 +88,8 @@ impl Ballots {
     /// When the range has already voted otherwise: two replicas of it differ.
     pub fn cast(&mut self, vote: &Vote) -> Result<(), String> {
         let ballot = self.by_ts.entry(vote.ts).or_default();
-        match ballot.votes.insert(vote.range, vote.vote) {
+        // The first one counts.
+        match ballot.votes.get(&vote.range).copied() {
             Some(earlier) if earlier != vote.vote => Err(format!(
                 "replicas of range {} voted differently about the write at {}",
                 vote.range, vote.ts
@@ -98,7 +99,11 @@ impl Ballots {
                 ballot.votes.extend(other.map(|range| (range, vote.vote)));
                 Ok(())
             }
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            None => {
+                ballot.votes.insert(vote.range, vote.vote);
+                Ok(())
+            }
         }
     }
 

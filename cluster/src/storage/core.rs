@@ -799,11 +799,10 @@ impl Core {
                 (Ok(rows), Ok(sum)) => *sum += rows,
                 (Ok(_), Err(_)) => {}
                 (Err(error), known) => {
-                    // A read that finds no room concerns nobody but its reader.
-                    let is_refused = !running.is_write && error.code == SqlState::OUT_OF_MEMORY;
-                    if !error.is_deterministic() && !is_refused {
-                        self.effects
-                            .push(Effect::Stop(format!("the operation at {ts} failed here only: {error}")));
+                    // That of a read concerns nobody but its reader. A write must not be voted about: others have executed it.
+                    if running.is_write && !error.is_deterministic() {
+                        let reason = format!("the operation at {ts} failed here only: {error}");
+                        return self.effects.push(Effect::Stop(reason));
                     }
                     // Shards finish in any order; the error that counts is that of the first one.
                     if known.as_ref().err().is_none_or(|(first, _)| shard < *first) {
@@ -912,7 +911,7 @@ impl Core {
         self.note_what_has_come();
         self.migrate(migration::Event::Tick(now_ms));
         self.leave();
-        self.make_up_off_the_ring();
+        self.make_up_by_itself();
         self.ask_durable();
         if self.executed() == self.frontier && self.frontier > self.recovered {
             self.catching_up = false;

@@ -644,7 +644,11 @@ impl Node {
                 }
                 Effect::VoteLost { ts, range } => self.outputs.push(Output::VoteLost(ts, range)),
                 Effect::Outdated(reason) => (self.outdated, self.stopped) = (true, Some(reason)),
-                Effect::Stop(reason) => self.stopped = Some(reason),
+                // What it would say behind that is not to be trusted.
+                Effect::Stop(reason) => {
+                    self.stopped = Some(reason);
+                    break;
+                }
             }
         }
         // What diverged must not answer.

@@ -270,6 +270,8 @@ impl Scan {
             ShardCommand::Recut(recut) => {
                 self.take_all(effects);
                 self.shard.recut(recut);
+                // What is not held any more may be older than the horizon.
+                self.garbage = true;
             }
             ShardCommand::Install { table, range, block, begin } => {
                 match self.shard.to_unpack(table, begin, block) {

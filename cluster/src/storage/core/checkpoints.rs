@@ -424,9 +424,9 @@ impl Core {
     }
 
     /// Who has left the ring, and may still have to send what it has received, hears of no checkpoint any more: when one has
-    /// failed it tries again by itself.
-    pub(super) fn make_up_off_the_ring(&mut self) {
-        if self.held.is_empty()
+    /// failed it tries again by itself. So does who is still to say what it has received, for which nobody orders one.
+    pub(super) fn make_up_by_itself(&mut self) {
+        if (self.held.is_empty() || !self.keeping.is_empty())
             && self.writing.is_none()
             && self.now_ms >= self.moving.made_up_ms + MAKE_UP_MS
         {

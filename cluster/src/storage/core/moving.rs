@@ -206,7 +206,13 @@ impl Core {
         }
         self.drops.extend(known.into_iter().filter(|id| tables.iter().all(|table| table.id != *id)));
         self.ballots = Ballots::default();
-        self.held = Vec::new();
+        if !std::mem::take(&mut self.held).is_empty() {
+            // What an earlier life held goes now, and not beside what this one is to receive.
+            let time = self.next_local();
+            self.take_time(time);
+            let nothing = Recut { ts: time, ..Recut::default() };
+            self.tell_shards(|| ShardCommand::Recut(nothing.clone()));
+        }
         (self.moving.joining, self.moving.left, self.moving.begun_empty) = (false, Some(ts), true);
         self.learn(config.clone(), present);
         self.follow(config);
