@@ -104,7 +104,7 @@ impl Session<'_> {
                 Err(SqlError::unsupported(what).into())
             }
             Plan::Prepare { name, parameter_types, statement } => {
-                self.prepare(name, Some((**statement).clone()), parameter_types.clone())?;
+                self.prepare(name, Some((**statement).clone()), parameter_types.clone()).await?;
                 done
             }
             Plan::Deallocate(Some(name)) => {

@@ -308,7 +308,7 @@ impl Session<'_> {
         declared: &[Option<Type>],
     ) -> Result<Arc<Planned>> {
         self.follow_catalog(ts).await?;
-        let again = Arc::new(self.plan(statement, declared)?);
+        let again = Arc::new(self.plan(statement, declared).await?);
         if again.output != planned.output || again.parameter_types != planned.parameter_types {
             return Err(SqlError::unsupported("a change of a statement's result while it runs").into());
         }

@@ -83,7 +83,7 @@ impl Session<'_> {
         match message {
             FrontendMessage::Parse { name, query, types } => {
                 self.begin_statement();
-                self.parse(&name, &query, &types)?;
+                self.parse(&name, &query, &types).await?;
                 self.connection.output.parse_complete();
             }
             FrontendMessage::Bind { portal, statement, parameter_formats, parameters, result_formats } => {
@@ -145,7 +145,7 @@ impl Session<'_> {
         self.ready().await
     }
 
-    fn parse(&mut self, name: &str, query: &str, types: &[u32]) -> Result<()> {
+    async fn parse(&mut self, name: &str, query: &str, types: &[u32]) -> Result<()> {
         if name.is_empty() {
             self.forget_statement("");
         }
@@ -167,11 +167,11 @@ impl Session<'_> {
             )
             .into());
         }
-        self.prepare(name, statements.pop(), declared)
+        self.prepare(name, statements.pop(), declared).await
     }
 
     /// Makes a prepared statement.
-    pub(super) fn prepare(
+    pub(super) async fn prepare(
         &mut self,
         name: &str,
         statement: Option<Statement>,
@@ -189,7 +189,7 @@ impl Session<'_> {
                 .into());
         }
         let planned = match &statement {
-            Some(statement) => Some(Arc::new(self.plan(statement, &declared)?)),
+            Some(statement) => Some(Arc::new(self.plan(statement, &declared).await?)),
             None => None,
         };
         self.statements_bytes += bytes;
@@ -221,14 +221,14 @@ impl Session<'_> {
     }
 
     /// A plan of the statement for the newest catalog; `None` when there is no statement.
-    pub(super) fn current_plan(&mut self, prepared: &Prepared) -> Result<Option<Arc<Planned>>> {
+    pub(super) async fn current_plan(&mut self, prepared: &Prepared) -> Result<Option<Arc<Planned>>> {
         let (Some(statement), Some(planned)) = (&prepared.statement, &prepared.planned) else {
             return Ok(None);
         };
         if self.transaction.state() != State::Failed && self.client.catalog().is_current(&planned.tables) {
             return Ok(Some(planned.clone()));
         }
-        let again = self.plan(statement, &prepared.declared)?;
+        let again = self.plan(statement, &prepared.declared).await?;
         if again.output != planned.output {
             let message = "cached plan must not change result type";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
@@ -321,7 +321,7 @@ impl Session<'_> {
                 .into());
             }
             PortalState::Bound => {
-                let Some(planned) = self.current_plan(&prepared)? else { return Ok(()) };
+                let Some(planned) = self.current_plan(&prepared).await? else { return Ok(()) };
                 if planned.plan.is_write() && self.transaction.has_written {
                     return Err(SqlError::unsupported("a second write before Sync")
                         .with_detail("The statements before a Sync are one transaction; the first write has taken effect.")

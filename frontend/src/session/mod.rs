@@ -17,7 +17,7 @@ mod transaction;
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use carousel_cluster::client::Client;
+use carousel_cluster::{client::Client, message::Body};
 use carousel_engine::{SqlError, SqlState, Ts, Type, Value, expr::EvalContext, text::TextWriter};
 use carousel_planner::{OutputColumn, Plan, Planned, Settings, Statement};
 use pgwire::messages::response::TransactionStatus;
@@ -269,7 +269,7 @@ impl Session<'_> {
     }
 
     async fn run_simple(&mut self, statement: &Statement) -> Result<()> {
-        let planned = Arc::new(self.plan(statement, &[])?);
+        let planned = Arc::new(self.plan(statement, &[]).await?);
         let outcome = self.begin(planned, statement, &[], Vec::new()).await?;
         match outcome {
             Outcome::Done(tag) => {
@@ -365,8 +365,24 @@ impl Session<'_> {
         }
     }
 
-    /// Plans a statement against the newest catalog.
-    fn plan(&self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
+    /// Plans a statement against the newest catalog. What seems to be missing another front end may just have made: whether it
+    /// did is asked before an error says so.
+    async fn plan(&mut self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
+        match self.plan_by_known(statement, declared) {
+            Err(Failed::Statement(error))
+                if matches!(error.code, SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN) =>
+            {
+                let ordered = self.connection.interrupts.guard(self.client.order(Body::Pin { lease_ms: 0 }));
+                let ts = ordered.await??;
+                self.follow_catalog(ts).await?;
+                self.plan_by_known(statement, declared)
+            }
+            planned => planned,
+        }
+    }
+
+    /// Plans a statement against the newest catalog that this front end knows.
+    fn plan_by_known(&self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
         let planned =
             carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), declared);
         if self.transaction.state() == State::Failed {
@@ -393,7 +409,7 @@ impl Session<'_> {
     ) -> Result<Outcome> {
         if let Plan::Execute { name, arguments } = &planned.plan {
             let prepared = self.statement(name)?;
-            let Some(inner) = self.current_plan(&prepared)? else {
+            let Some(inner) = self.current_plan(&prepared).await? else {
                 return Ok(Outcome::Done(String::new()));
             };
             if arguments.len() != inner.parameter_types.len() {
