@@ -194,6 +194,8 @@ pub struct Data {
     pub read_ts: Option<Ts>,
     /// Which replica of every range answers a read (paper, section 6.3).
     pub replica_offset: u32,
+    /// Storage processes that answer a read only where nobody else can: its client cannot reach them.
+    pub avoided: Few<ProcessId>,
     /// Whether a write can fail while it runs, so that its ranges must vote (DESIGN, decision 5).
     pub fallible: bool,
     /// The staged payload that an INSERT names, see [`StagedPayload`].

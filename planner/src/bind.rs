@@ -428,6 +428,7 @@ fn write_request(
             operation: operation.into(),
             read_ts: None,
             replica_offset: 0,
+            avoided: Default::default(),
             fallible,
             staged: None,
         }),

@@ -174,6 +174,7 @@ fn deliver(many: usize) -> Wire {
             operation: operation.into(),
             read_ts: None,
             replica_offset: 0,
+            avoided: Default::default(),
             fallible: false,
             staged: None,
         }),

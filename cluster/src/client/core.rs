@@ -517,7 +517,7 @@ impl Core {
         }
     }
 
-    /// Spreads reads over the replicas, and away from processes that are known to be absent or to lag.
+    /// Spreads reads over the replicas, and away from processes that are known to be absent or, if that is possible, to lag.
     fn choose_replicas(&mut self, message: &mut Message) {
         let Body::Data(data) = &message.body else { return };
         if data.operation.is_write() {
@@ -525,16 +525,19 @@ impl Core {
         }
         self.reads = self.reads.wrapping_add(1);
         let first = self.reads;
-        let avoided = |process: &ProcessId| {
-            self.absent.contains(process) || self.heard.get(process).is_some_and(|heard| heard.lags)
+        if let Body::Data(data) = &mut message.body {
+            data.avoided = self.absent.iter().copied().collect();
+        }
+        let lags = |process: &ProcessId| {
+            !self.absent.contains(process) && self.heard.get(process).is_some_and(|heard| heard.lags)
         };
-        let avoids = !self.absent.is_empty() || self.heard.values().any(|heard| heard.lags);
-        let attempts = if avoids { 4 * self.config.replication().max(1) } else { 1 };
+        let some_lag = self.heard.keys().any(lags);
+        let attempts = if some_lag { 4 * self.config.replication().max(1) } else { 1 };
         for attempt in 0..attempts {
             if let Body::Data(data) = &mut message.body {
                 data.replica_offset = first.wrapping_add(attempt);
             }
-            if attempts == 1 || !self.config.destset(message).iter().any(|(process, _)| avoided(process)) {
+            if attempts == 1 || !self.config.destset(message).iter().any(|(process, _)| lags(process)) {
                 return;
             }
         }

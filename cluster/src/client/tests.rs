@@ -515,6 +515,11 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
     assert!(!asked(&mut scene).is_empty());
     says(&mut scene, storage[0], false);
     assert_eq!(asked(&mut scene), [storage[0]].into());
+    // Who cannot be reached answers nothing.
+    says(&mut scene, storage[1], false);
+    says(&mut scene, storage[0], true);
+    scene.core.handle(Event::Unreachable(storage[1]));
+    assert_eq!(asked(&mut scene), [storage[0]].into());
 }
 
 #[test]

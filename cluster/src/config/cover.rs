@@ -10,7 +10,7 @@
 //! Not every holder will do. Suspected ones and ones that hold the partition only since a later `Ts` than the read's
 //! are left out. Of the others, those that are not busy with partial live migration are preferred, then those that
 //! have the partition already, then those that receive the least of it: who is about to leave the ring leaves a
-//! single position to somebody who has all the rest. Each partition is answered by a holder of its best class, and
+//! single position to somebody who has all the rest, and whom the client cannot reach last. Each partition is answered by a holder of its best class, and
 //! each class is covered by itself. Where a process may answer for some partitions of its arc and not for others, an
 //! arc is a run of partitions for which it may; the cover is then valid, and the smallest one made of such runs.
 
@@ -25,6 +25,8 @@ pub(super) enum Class {
     Busy,
     /// It is still receiving something of the partition: the logarithm of how many positions.
     Receiving(u32),
+    /// It may not be there.
+    Avoided,
 }
 
 /// Chooses a holder for each of the partitions (ascending, distinct), given how well each replica of a partition can

@@ -576,7 +576,7 @@ impl Config {
     /// The processes that would execute a write of these ranges now, or a read at the present time.
     pub fn executors(&self, ranges: &[KeyRange], writes: bool) -> Vec<ProcessId> {
         let touched = self.touched(ranges);
-        let executors = if writes { self.write_all(&touched) } else { self.read_one(0, None, &touched) };
+        let executors = if writes { self.write_all(&touched) } else { self.read_one(0, None, &[], &touched) };
         executors.into_iter().map(|(process, _)| process).collect()
     }
 
@@ -593,7 +593,7 @@ impl Config {
                 if data.operation.is_write() {
                     self.write_all(&touched)
                 } else {
-                    self.read_one(data.replica_offset as usize, data.read_ts, &touched)
+                    self.read_one(data.replica_offset as usize, data.read_ts, &data.avoided, &touched)
                 }
             }
             Body::Pin { .. } | Body::Checkpoint => self.write_all(self.placement.primary()),
@@ -679,6 +679,7 @@ impl Config {
         &self,
         offset: usize,
         read_ts: Option<Ts>,
+        avoided: &[ProcessId],
         touched: &[(KeyRange, usize)],
     ) -> Vec<(ProcessId, Few<KeyRange>)> {
         let mut partitions: Vec<usize> = touched.iter().map(|(_, partition)| *partition).collect();
@@ -691,6 +692,9 @@ impl Config {
         };
         let class = |partition: usize, replica: usize| {
             let process = answers(partition, replica)?;
+            if avoided.contains(&process) {
+                return Some(Class::Avoided);
+            }
             if !self.is_busy(process) {
                 return Some(Class::Idle);
             }
@@ -707,7 +711,9 @@ impl Config {
             let reach = self.placement.reach();
             let mut others = (0..reach).filter_map(|r| answers(*partition, (offset + r) % reach));
             let part = matches!(class(*partition, replica), Some(Class::Receiving(_)))
-                .then(|| others.find(|process| !self.receives(*process, *range)))
+                .then(|| {
+                    others.find(|process| !self.receives(*process, *range) && !avoided.contains(process))
+                })
                 .flatten();
             Some((part.unwrap_or(self.placement.holder(*partition, replica).process), *range))
         });

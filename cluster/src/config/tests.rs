@@ -238,6 +238,40 @@ fn replica_offsets_spread_reads() {
     assert!(load.len() == 6 && load.values().all(|reads| *reads == 20), "{load:?}");
 }
 
+/// Somebody else answers, if there is somebody, even if that takes longer.
+#[test]
+fn reads_go_to_whom_the_client_cannot_reach_where_nobody_else_can_answer() {
+    let config = Config::evenly(3, 2).expect("a valid ring");
+    let moved = change(&config, Change::Rebalance { process: ProcessId::storage(1), identifier: 7 }, 20);
+    for config in [config, moved] {
+        for avoided in (1..=3).map(ProcessId::storage) {
+            for offset in 0..6 {
+                let mut read = read_ranges(CLIENT, 1, 1, vec![KeyRange::FULL], offset);
+                let mut asked = |avoided: &[ProcessId]| {
+                    if let Body::Data(data) = &mut read.body {
+                        data.avoided = avoided.iter().copied().collect();
+                    }
+                    config.destset(&read)
+                };
+                let ranges = |asked: &[(ProcessId, Few<KeyRange>)]| {
+                    let mut ranges: Vec<KeyRange> =
+                        asked.iter().flat_map(|(_, ranges)| ranges.iter().copied()).collect();
+                    ranges.sort_unstable();
+                    ranges
+                };
+                let all = ranges(&asked(&[]));
+                let others = asked(&[avoided]);
+                assert!(others.iter().all(|(process, _)| *process != avoided), "{avoided}: {others:?}");
+                assert_eq!(ranges(&others), all);
+                // Two of three: what both of them hold one of them answers.
+                let rest: Vec<ProcessId> =
+                    (1..=3).map(ProcessId::storage).filter(|other| *other != avoided).collect();
+                assert_eq!(ranges(&asked(&rest)), all);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_ring_must_make_sense() {
     assert_eq!(Config::evenly(0, 1), Err(ConfigError::Empty));

@@ -15,8 +15,14 @@ use crate::{
 
 fn data(id: MessageId, ranges: Vec<KeyRange>, kind: OperationKind, replica_offset: u32) -> Message {
     let operation = Arc::new(Operation { table: TableId(1), context: Default::default(), kind });
-    let data =
-        Data { operation: operation.into(), read_ts: None, replica_offset, fallible: false, staged: None };
+    let data = Data {
+        operation: operation.into(),
+        read_ts: None,
+        replica_offset,
+        avoided: Default::default(),
+        fallible: false,
+        staged: None,
+    };
     Message { id, tables: Default::default(), ranges: ranges.into(), body: Body::Data(data) }
 }
 

@@ -436,6 +436,7 @@ impl World {
             operation: operation.into(),
             read_ts: None,
             replica_offset,
+            avoided: Default::default(),
             fallible,
             staged: None,
         })

@@ -212,6 +212,7 @@ impl Scene {
             operation: operation.into(),
             read_ts: None,
             replica_offset: 0,
+            avoided: Default::default(),
             fallible: true,
             staged: None,
         };
@@ -222,8 +223,14 @@ impl Scene {
         let output = ReadOutput::Rows { projection: Vec::new(), top: None };
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data =
-            Data { operation: operation.into(), read_ts, replica_offset: 0, fallible: false, staged: None };
+        let data = Data {
+            operation: operation.into(),
+            read_ts,
+            replica_offset: 0,
+            avoided: Default::default(),
+            fallible: false,
+            staged: None,
+        };
         self.deliver(number, ts, Body::Data(data));
     }
 
@@ -867,6 +874,7 @@ fn staged_insert(staged: StagedPayload, fallible: bool) -> Body {
         operation: operation.into(),
         read_ts: None,
         replica_offset: 0,
+        avoided: Default::default(),
         fallible,
         staged: Some(Box::new(staged)),
     })
@@ -1300,6 +1308,7 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
             operation: operation.into(),
             read_ts: None,
             replica_offset: 0,
+            avoided: Default::default(),
             fallible: false,
             staged: None,
         };
@@ -1464,8 +1473,14 @@ fn reads_of_an_earlier_life_are_cancelled() {
         context: EvalContext::default(),
         kind: OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash }),
     });
-    let data =
-        Data { operation: operation.into(), read_ts: None, replica_offset: 0, fallible: false, staged: None };
+    let data = Data {
+        operation: operation.into(),
+        read_ts: None,
+        replica_offset: 0,
+        avoided: Default::default(),
+        fallible: false,
+        staged: None,
+    };
     let message = Arc::new(Message {
         id,
         tables: Default::default(),

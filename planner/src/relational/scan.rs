@@ -164,6 +164,7 @@ impl TableProvider for ScannedTable {
             operation: operation.into(),
             read_ts: None,
             replica_offset: 0,
+            avoided: Default::default(),
             fallible: false,
             staged: None,
         });
