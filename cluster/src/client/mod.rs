@@ -469,7 +469,7 @@ impl Client {
         let reason = stopped.ok().and_then(|view| view.stopped.clone());
         match reason {
             Some(reason) => format!("client process {} has stopped: {}", self.shared.id, reason.message),
-            None => std::future::pending().await,
+            None => format!("client process {} has ended", self.shared.id),
         }
     }
 

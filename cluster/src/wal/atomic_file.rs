@@ -11,8 +11,11 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_text(path, &[&crc32fast::hash(content).to_le_bytes(), content].concat())
 }
 
-/// The same without a checksum, for what people may want to read.
-pub(crate) fn replace_text(path: &Path, content: &[u8]) -> io::Result<()> {
+/// Durably replaces the file at `path` with `content`, without a checksum, for what people may want to read.
+///
+/// # Errors
+/// As the file system says.
+pub fn replace_text(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;
     file.write_all(content)?;

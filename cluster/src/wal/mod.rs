@@ -27,9 +27,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-pub(crate) use atomic_file::{
-    make_directory, read as read_file, replace as replace_file, replace_text, sync_directory,
-};
+pub use atomic_file::replace_text;
+pub(crate) use atomic_file::{make_directory, read as read_file, replace as replace_file, sync_directory};
 pub use segments::Limits;
 use segments::{Purged, Segments};
 

@@ -17,6 +17,7 @@ use carousel_cluster::{
     routers::removed,
     super_process::LEAST_PATIENCE,
     transport::{TlsFiles, Transport, TransportError},
+    wal::replace_text,
 };
 use clap::{Args, builder::BoolishValueParser};
 use figment::{
@@ -383,7 +384,12 @@ impl Role {
         let layers = self.layers()?;
         let tls = tls_files(&layers)?;
         let args = &self.member().description;
-        let known = remembered(self.data_dir(&layers).as_deref(), args)?;
+        // Only who asks others may have to go on without them.
+        let directory = self.data_dir(&layers).filter(|_| args.join.is_some());
+        let known = remembered(directory.as_deref(), args).unwrap_or_else(|failure| {
+            tracing::warn!("{failure}: going on without it");
+            None
+        });
         let patience = if known.is_some() { Duration::ZERO } else { STARTING };
         let description = match describe(args, tls.as_ref(), patience).await {
             // Whoever has joined once knows enough to go on without the process that it was told to ask.
@@ -598,7 +604,11 @@ fn remembered(directory: Option<&Path>, args: &DescriptionArgs) -> Result<Option
     };
     let figment = Figment::from(Serialized::defaults(Description::default()));
     let figment = figment.merge(checked(&path, Description::default())?);
-    figment.merge(Serialized::defaults(args)).extract().map(Some).map_err(Failure::setup)
+    let description: Description =
+        figment.merge(Serialized::defaults(args)).extract().map_err(Failure::setup)?;
+    let is_damaged = |reason| Failure::setup(format!("{} is damaged: {reason}", path.display()));
+    description.check().map_err(is_damaged)?;
+    Ok(Some(description))
 }
 
 /// Writes down what the cluster consists of, for a start at which nobody can be asked.
@@ -612,9 +622,7 @@ pub fn remember(member: &MemberOptions) -> Result<(), Failure> {
     if description.current.version() > 0 {
         text.push_str(&description.current.to_toml());
     }
-    let new = path.with_extension("new");
-    std::fs::write(&new, text)
-        .and_then(|()| std::fs::rename(&new, &path))
+    replace_text(&path, text.as_bytes())
         .map_err(|error| Failure::setup(format!("cannot write {}: {error}", path.display())))
 }
 

@@ -35,8 +35,8 @@ pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
     }
     let (member, front_end) = tokio::select! {
         started = start(&settings) => started?,
-        // Whatever has been started ends like in a crash, which loses nothing.
-        () = signals.next() => return Ok(()),
+        // Whatever has been started ends like in a crash, which loses nothing; a checkpoint that is being read is not waited for.
+        () = signals.next() => process::exit(0),
     };
     let _tidying = Tidying::start(TIDY);
     tell(&member, front_end.as_ref().map(Handle::local_addr))?;

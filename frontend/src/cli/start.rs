@@ -55,8 +55,8 @@ pub async fn start(settings: Settings) -> Result<(), Failure> {
     }
     let server = tokio::select! {
         server = Server::start(&settings) => server?,
-        // Whatever has been started ends like in a crash, which loses nothing.
-        () = signals.next() => return Ok(()),
+        // Whatever has been started ends like in a crash, which loses nothing; a checkpoint that is being read is not waited for.
+        () = signals.next() => process::exit(0),
     };
     let served = tokio::select! {
         result = serve(&server, &settings) => result,
