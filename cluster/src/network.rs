@@ -226,6 +226,16 @@ impl Network {
         self.founder.read().clone()
     }
 
+    /// The process other than a router that listens at an address, as far as is known here.
+    pub(crate) fn listens_at(&self, address: &str) -> Option<ProcessId> {
+        let config = self.config.borrow().clone();
+        let joined = config.iter().flat_map(|config| config.addresses());
+        let described = self.described.read();
+        let mut all = joined.chain(described.iter());
+        let other = all.find(|(process, at)| process.kind != ProcessKind::Router && *at == address);
+        other.map(|(process, _)| *process)
+    }
+
     /// Where the processes listen that the cluster's description names.
     pub(crate) fn set_described(&self, addresses: BTreeMap<ProcessId, String>) {
         *self.described.write() = addresses;

@@ -282,6 +282,8 @@ pub(crate) struct Core {
     ended: HashMap<u64, u64>,
     /// Processes that could not be reached and have not been heard since.
     absent: BTreeSet<ProcessId>,
+    /// Which router leads, as others see it.
+    leader: Option<ProcessId>,
     incarnations: HashMap<ProcessId, Incarnation>,
     /// Processes that this client has heard of first by a life's heartbeat: an earlier life may owe it something.
     unannounced: BTreeSet<ProcessId>,
@@ -328,6 +330,7 @@ impl Core {
             by_submission: HashMap::new(),
             ended: HashMap::new(),
             absent: BTreeSet::new(),
+            leader: None,
             incarnations: HashMap::new(),
             unannounced: BTreeSet::new(),
             passed: HashMap::new(),
@@ -392,6 +395,9 @@ impl Core {
 
     /// What is to be done, after some events: their messages travel together.
     pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
+        if std::mem::replace(&mut self.leader, self.link.leader()) != self.link.leader() {
+            self.effects.push(Effect::ViewChanged);
+        }
         if self.link.must_subscribe() {
             self.sent = 0;
             self.changes.forget_sent();

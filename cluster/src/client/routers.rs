@@ -9,7 +9,10 @@ use tokio::sync::oneshot;
 use super::{Client, Command};
 use crate::{
     message::{Incarnation, ProcessId},
-    routers::{Routers, change::RouterChange},
+    routers::{
+        Routers,
+        change::{DUPLICATE_OBJECT, RouterChange},
+    },
     wire::Wire,
 };
 
@@ -80,9 +83,13 @@ impl Client {
     /// Without a `number`, the router gets the next one that is free.
     ///
     /// # Errors
-    /// 22023 when that is no address or number; 42710 when another router has the number or address, or had the number;
+    /// 22023 when that is no address or number; 42710 when another process has the number or address, or had the number;
     /// 57P01 when the client process has been stopped.
     pub async fn add_router(&self, number: Option<u32>, address: &str) -> Result<ProcessId, SqlError> {
+        if let Some(other) = self.shared.network.listens_at(address) {
+            let reason = format!("{other} listens at '{address}'");
+            return Err(SqlError::new(DUPLICATE_OBJECT, reason));
+        }
         self.change_routers(RouterChange::Add { number, address: address.to_owned() }).await
     }
 

@@ -15,7 +15,7 @@ use crate::message::ProcessId;
 /// Routers have numbers up to this.
 pub const MOST_ROUTERS: u32 = 1 << 16;
 
-const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
+pub(crate) const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
 const NOT_IN_PREREQUISITE_STATE: SqlState = SqlState(*b"55000");
 
 /// What is asked for.

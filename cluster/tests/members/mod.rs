@@ -315,6 +315,9 @@ async fn a_router_that_has_lost_its_directory_is_refused_by_the_others() {
         assert_eq!(table.read().await, [(1, 1)].into());
         client.remove_router(lost).await.expect("the others suffice");
         apart.kill(lost).await;
+        let taken = apart.description.members()[&ProcessId::storage(1)].clone();
+        let refused = client.add_router(None, &taken).await.expect_err("no router will listen there");
+        assert_eq!(refused.code.0, *b"42710", "{refused}");
         apart.add_router(&client).await;
         assert_eq!(table.insert(&[(2, 2)]).await, Ok(1));
     };

@@ -18,6 +18,8 @@ use crate::{FrontEnd, Handle, Options};
 const RELATIONS_SHARE: u64 = 4;
 /// How often memory that is free is given back to the operating system.
 const TIDY: Duration = Duration::from_secs(1);
+/// A front end that has waited for so long for the cluster says so.
+const TELLS: Duration = Duration::from_secs(3);
 
 /// Runs one process until Ctrl-C or SIGTERM; a second one ends it at once.
 ///
@@ -71,7 +73,15 @@ async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Fa
         options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
     }
     // Whoever connects finds the tables that are there: the catalog comes with the first answer.
-    client.order(Body::Pin { lease_ms: 0 }).await.map_err(Failure::setup)?;
+    let pinned = tokio::time::timeout(TELLS, client.order(Body::Pin { lease_ms: 0 })).await;
+    match pinned {
+        Ok(pinned) => pinned,
+        Err(_) => {
+            tracing::warn!("waiting for an answer of the cluster: it has no lead router, or storage processes are starting");
+            client.order(Body::Pin { lease_ms: 0 }).await
+        }
+    }
+    .map_err(Failure::setup)?;
     let front_end = FrontEnd::start(options, client).await.map_err(Failure::setup)?;
     Ok((member, Some(front_end)))
 }

@@ -17,6 +17,7 @@ impl Session<'_> {
             let message = "ALTER CLUSTER cannot run inside a transaction block";
             return Err(SqlError::new(SqlState::ACTIVE_TRANSACTION, message).into());
         }
+        let contracts = matches!(alter, AlterCluster::Contract(_));
         let (client, alter) = (self.client.clone(), alter.clone());
         let changed = async {
             match alter {
@@ -45,6 +46,13 @@ impl Session<'_> {
         self.in_doubt = true;
         let changed = self.connection.interrupts.guard(changed).await?;
         self.in_doubt = false;
-        Ok(changed?)
+        changed?;
+        let config = self.client.config();
+        let (on_ring, wanted) = (config.storage_processes().len(), config.replication() as usize);
+        if contracts && on_ring < wanted {
+            let message = format!("each row has {on_ring} of the {wanted} copies that it should have");
+            self.warning(SqlState::SUCCESS, &message);
+        }
+        Ok(())
     }
 }

@@ -179,3 +179,32 @@ async fn a_client_that_vanishes_is_noticed() {
     assert_eq!(kind, "02", "{timer}");
     assert!(u32::from_str_radix(left, 16).unwrap() <= 60 * 100, "{timer}");
 }
+
+/// A front end follows the catalog from behind; it does not say that a table is not there before it has caught up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_front_end_has_made_is_there() {
+    let server = Server::start().await;
+    let other = server.cluster().add_client().unwrap();
+    let options = carousel_frontend::Options::new("127.0.0.1:0".parse().unwrap());
+    let other = carousel_frontend::FrontEnd::start(options, other).await.unwrap();
+    let mut config = server.config();
+    let (here, there) = (connect(&config).await, {
+        config = tokio_postgres::Config::new();
+        config.host("127.0.0.1").port(other.local_addr().port()).user("tester").dbname("anything");
+        connect(&config).await
+    });
+    for round in 0..40 {
+        let statement = match round % 4 {
+            0 => "select n from t",
+            1 => "insert into t values (1)",
+            2 => "/*+ read_isolation(basic) */ select count(*) from t",
+            _ => "explain select n from t",
+        };
+        there.batch_execute("create table t (n int)").await.unwrap();
+        here.batch_execute(statement).await.unwrap();
+        here.batch_execute("drop table t; create table t (m int)").await.unwrap_err();
+        here.batch_execute("drop table t").await.unwrap();
+    }
+    assert_eq!(code(here.simple_query("select n from t").await.unwrap_err()), "42P01");
+    other.stop().await;
+}
