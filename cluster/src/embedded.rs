@@ -260,6 +260,7 @@ impl Cluster {
         let forget = options.durability == Durability::Memory;
         let lock = lay_out(&options.data_dir, &shape(&options), forget)?;
         let network = Network::new();
+        options.memory_limit.into_iter().for_each(|limit| network.set_memory_limit(limit));
         let is_kept = options.durability == Durability::Disk;
         let known = if is_kept { store::load(&options.data_dir)? } else { None };
         network.learn_routers(&Arc::new(known.unwrap_or_else(|| Routers::first(options.routers))));

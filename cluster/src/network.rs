@@ -22,7 +22,10 @@
 //!
 //! So every mailbox is drained whatever happens elsewhere, and every awaited `send` comes to an end.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
@@ -187,6 +190,8 @@ pub struct Network {
     config: Arc<watch::Sender<Option<Arc<Config>>>>,
     /// The newest list of routers that a process here has heard of.
     known: Arc<watch::Sender<Arc<Routers>>>,
+    /// The bytes that the rows of all storage processes may take together, if all are here and there is a limit.
+    memory_limit: Arc<OnceLock<u64>>,
 }
 
 impl std::fmt::Debug for Network {
@@ -239,6 +244,16 @@ impl Network {
     /// Where the processes listen that the cluster's description names.
     pub(crate) fn set_described(&self, addresses: BTreeMap<ProcessId, String>) {
         *self.described.write() = addresses;
+    }
+
+    /// All storage processes are here, and their rows may take so many bytes together.
+    pub(crate) fn set_memory_limit(&self, limit: u64) {
+        let _ = self.memory_limit.set(limit);
+    }
+
+    /// The bytes that the rows of all storage processes may take together, if there is such a limit.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        self.memory_limit.get().copied()
     }
 
     /// A process here has heard who the routers are.

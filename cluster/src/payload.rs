@@ -211,15 +211,20 @@ impl<F: Files> PayloadStore<F> {
     /// Everything up to `frontier` has been delivered: payloads that had to be ordered before it, and were not, never
     /// will be.
     pub fn expire(&mut self, frontier: Ts) {
-        let expired: Vec<PayloadId> = self
-            .payloads
-            .iter()
-            .filter(|(_, stored)| !stored.ordered && stored.latest < frontier)
-            .map(|(id, _)| *id)
-            .collect();
-        for payload in expired {
-            self.remove(payload);
-        }
+        self.remove_unordered(|_, latest| latest < frontier);
+    }
+
+    /// A life of a client process has been heard of in the m-seq: what an earlier one has staged, and no message has named so
+    /// far, none ever will.
+    pub fn outlive(&mut self, process: u64, incarnation: u64) {
+        self.remove_unordered(|id, _| id.process == process && id.incarnation < incarnation);
+    }
+
+    fn remove_unordered(&mut self, is_over: impl Fn(PayloadId, Ts) -> bool) {
+        let over =
+            self.payloads.iter().filter(|(id, stored)| !stored.ordered && is_over(**id, stored.latest));
+        let over: Vec<PayloadId> = over.map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|payload| self.remove(payload));
     }
 
     /// How many payloads are here.
@@ -399,6 +404,13 @@ mod tests {
         assert_eq!(store.len(), 2);
         store.expire(Ts(101));
         assert_eq!(store.len(), 1);
+        store.stage(&[chunk(3, 0, b"ghi")]);
+        let PayloadId { process, incarnation, .. } = id(3);
+        store.outlive(process, incarnation);
+        store.outlive(process + 1, incarnation + 1);
+        assert_eq!(store.len(), 2);
+        store.outlive(process, incarnation + 1);
+        assert_eq!(store.len(), 1, "a message names the other one");
         store.abandon(id(2));
         assert!(store.chunk((id(2), KeyRange::FULL, 0)).is_some(), "a message names it");
         store.remove(id(2));

@@ -614,14 +614,18 @@ async fn a_silent_storage_process_is_suspected_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_goes_on_without_a_process_that_was_removed() {
+    const LIMIT: u64 = 1 << 30;
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let cluster = Cluster::start(options(dir.path(), 1, 1, 1, 1)).await.expect("the cluster starts");
+    let options = EmbeddedOptions { memory_limit: Some(LIMIT), ..options(dir.path(), 1, 1, 1, 1) };
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
     cluster.ready().await.expect("the cluster gets ready");
     let client = cluster.client();
     let table = Table::create(&client, "t").await;
     assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
     let come_and_go = async {
+        assert_eq!(client.memory().limit, Some(LIMIT));
         let (s2, _) = client.expand(None, None).await.expect("a new process gets a place");
+        assert_eq!(client.memory().limit, Some(LIMIT / 2), "all of them together have no more than before");
         client.settled().await.expect("rows move");
         client.contract(s2).await.expect("it leaves the ring");
         client.settled().await.expect("rows move back");

@@ -413,9 +413,12 @@ impl Client {
         self.shared.view.borrow().leader
     }
 
-    /// The memory of the fullest storage process, and its limit.
+    /// The memory of the fullest storage process, and its limit: its share of what all may take together, if that is said.
     pub fn memory(&self) -> Memory {
-        self.shared.view.borrow().memory
+        let view = self.shared.view.borrow();
+        let on_ring = view.config.storage_processes().len().max(1) as u64;
+        let share = self.shared.network.memory_limit().map(|limit| limit / on_ring);
+        Memory { limit: share.or(view.memory.limit), ..view.memory }
     }
 
     /// Whether enough routers have room in their logs for what changes data.

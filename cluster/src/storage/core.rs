@@ -429,6 +429,11 @@ impl Core {
     /// Not all of a submitter's messages come here, but those that do come once and in its order.
     fn comes_once(&mut self, id: MessageId) {
         let before = self.received.insert(id.submitter, id);
+        let MessageId { submitter: client, incarnation, .. } = id;
+        if client.kind == ProcessKind::Client && before.is_none_or(|before| before.incarnation < incarnation)
+        {
+            self.effects.push(Effect::Outlived { client, incarnation });
+        }
         let place = |id: MessageId| (id.incarnation, id.sequence);
         assert!(before.is_none_or(|before| place(before) < place(id)), "{id:?} behind {before:?}");
     }

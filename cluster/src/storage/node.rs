@@ -618,6 +618,9 @@ impl Node {
                 Effect::Keep(payload) => self.tell_payloads(PayloadCommand::Keep(payload)),
                 Effect::Load(wanted) => self.tell_payloads(PayloadCommand::Load(wanted)),
                 Effect::Forget(payload) => self.tell_payloads(PayloadCommand::Remove(payload)),
+                Effect::Outlived { client, incarnation } => {
+                    self.tell_payloads(PayloadCommand::Outlived(client.number, incarnation));
+                }
                 Effect::Send(to, wire) => self.send(to, wire),
                 Effect::Answer(to, answer) => match answers.iter_mut().find(|(client, _)| *client == to) {
                     Some((_, answers)) => answers.push(answer),

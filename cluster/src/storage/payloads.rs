@@ -9,7 +9,7 @@ use carousel_engine::{
 };
 
 use crate::{
-    message::ProcessId,
+    message::{Incarnation, ProcessId},
     payload::{ChunkKey, Files, PayloadStore},
     storage::core::ChunkWanted,
     wire::{StageChunk, Wire},
@@ -35,6 +35,8 @@ pub(crate) enum PayloadCommand {
     Remove(PayloadId),
     /// Its submitter has given it up.
     Abandon(PayloadId),
+    /// A life of a client process has been heard of: what earlier ones have staged and not submitted will not be ordered.
+    Outlived(u32, Incarnation),
     /// Everything up to here has been delivered.
     Expire(Ts),
 }
@@ -125,6 +127,7 @@ pub(crate) fn obey<F: Files>(store: &mut PayloadStore<F>, command: PayloadComman
         }
         PayloadCommand::Remove(payload) => store.remove(payload),
         PayloadCommand::Abandon(payload) => store.abandon(payload),
+        PayloadCommand::Outlived(client, incarnation) => store.outlive(u64::from(client), incarnation),
         PayloadCommand::Expire(frontier) => store.expire(frontier),
     }
     Vec::new()

@@ -179,6 +179,8 @@ impl Scene {
                     let Recovered { ts, ballots, .. } = *checkpoint;
                     format!("{me} completes checkpoint ts={ts} with {} ballots", ballots.len())
                 }
+                // Each life of a client, once.
+                Effect::Outlived { .. } => continue,
                 other => format!("{me} {other:?}"),
             };
             writeln!(self.trace, "{line}").expect("a string takes everything");

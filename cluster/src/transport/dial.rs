@@ -99,17 +99,14 @@ async fn connect(
     }
 }
 
-/// Sends a greeting and waits for the reply.
+/// Sends a greeting, to this process if it is said who listens there, and waits for the reply.
 async fn greet(
     shared: &Shared,
     address: &str,
+    to: Option<ProcessId>,
     greeting: &Greeting,
 ) -> Result<(Reading, Writing, Reply), DialError> {
     let greeted = async {
-        let to = match greeting {
-            Greeting::Hello(hello) => Some(hello.to),
-            Greeting::Describe | Greeting::Routers { .. } => None,
-        };
         let (mut reading, mut writing) = connect(shared, address, to).await?;
         let failed = |error: &dyn std::fmt::Display| DialError::Failed(error.to_string());
         writing.write(&encode(greeting), 0).await.map_err(|error| failed(&error))?;
@@ -132,7 +129,7 @@ async fn greet(
 
 /// Asks a running process what its cluster consists of.
 pub(super) async fn describe(shared: &Shared, address: &str) -> Result<String, DialError> {
-    match greet(shared, address, &Greeting::Describe).await? {
+    match greet(shared, address, None, &Greeting::Describe).await? {
         (_, _, Reply::Description(description)) => Ok(description),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
         _ => Err(DialError::Failed("an answer to another question".into())),
@@ -140,14 +137,18 @@ pub(super) async fn describe(shared: &Shared, address: &str) -> Result<String, D
 }
 
 /// Asks a running process of the same cluster who the routers are.
-pub(super) async fn ask_routers(shared: &Shared, address: &str) -> Result<Routers, DialError> {
+pub(super) async fn ask_routers(
+    shared: &Shared,
+    asked: ProcessId,
+    address: &str,
+) -> Result<Routers, DialError> {
     let router = shared.locals.iter().copied().find(|local| local.kind == ProcessKind::Router);
     let greeting = Greeting::Routers {
         cluster: shared.cluster.clone(),
         shape: shared.shape.clone(),
         router: router.map(|router| (router, shared.start)),
     };
-    match greet(shared, address, &greeting).await? {
+    match greet(shared, address, Some(asked), &greeting).await? {
         (_, _, Reply::Routers(routers)) => Ok(routers),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
         (_, _, Reply::Forgetful(reason)) => {
@@ -244,7 +245,8 @@ impl Dialler {
             taken,
             routers: shared.network.known_routers().borrow().version(),
         };
-        let (reading, writing, reply) = greet(shared, &self.address, &Greeting::Hello(hello)).await?;
+        let (reading, writing, reply) =
+            greet(shared, &self.address, Some(self.remote), &Greeting::Hello(hello)).await?;
         match reply {
             Reply::Welcome(welcome) => {
                 shared.lives.lock().hear(self.remote, welcome.start);

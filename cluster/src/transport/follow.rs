@@ -79,8 +79,8 @@ impl Shared {
     }
 
     /// Asks whoever listens at an address who the routers are. An error says why this router must not go on.
-    async fn ask(&self, address: &str) -> Result<(), String> {
-        match timeout(ANSWER, ask_routers(self, address)).await {
+    async fn ask(&self, process: ProcessId, address: &str) -> Result<(), String> {
+        match timeout(ANSWER, ask_routers(self, process, address)).await {
             Ok(Ok(routers)) => self.network.learn_routers(&Arc::new(routers)),
             Ok(Err(DialError::Forgetful(reason))) => return Err(reason),
             // Those who dial it say so.
@@ -100,7 +100,7 @@ impl Shared {
         for (process, address) in self.addresses(&routers) {
             if !self.locals.contains(&process) {
                 let shared = self.clone();
-                asking.spawn(async move { shared.ask(&address).await });
+                asking.spawn(async move { shared.ask(process, &address).await });
             }
         }
         while let Some(asked) = asking.join_next().await {
@@ -153,10 +153,10 @@ pub(super) async fn follow(shared: Arc<Shared>) {
             }
             if shared.is_cut_off(&routers) {
                 let others = wanted.iter().filter(|(process, _)| !shared.locals.contains(process));
-                let others: Vec<&String> = others.map(|(_, address)| address).collect();
+                let others: Vec<(&ProcessId, &String)> = others.collect();
                 asked += 1;
-                if let Some(address) = others.get(asked % others.len().max(1))
-                    && let Err(reason) = shared.ask(address).await
+                if let Some((process, address)) = others.get(asked % others.len().max(1))
+                    && let Err(reason) = shared.ask(**process, address).await
                 {
                     tracing::error!("{reason}");
                 }

@@ -311,6 +311,13 @@ pub enum Effect {
     Load(ChunkWanted),
     /// No replica needs this payload any more.
     Forget(PayloadId),
+    /// No message of an earlier life of this client process will be ordered any more.
+    Outlived {
+        /// The client process.
+        client: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+    },
     /// Send to another storage process.
     Send(ProcessId, Wire),
     /// Send to a client.
