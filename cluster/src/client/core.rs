@@ -575,8 +575,13 @@ impl Core {
             | Wire::ReadsLost(_)
                 if !self.is_known => {}
             Wire::State { incarnation, ts, config, catalog, leadership, .. } if incarnation == own => {
-                // Without a catalog it answers a subscription that has been refused since.
-                if !self.follows && catalog.is_none() || !self.link.accepted(from) {
+                // Without a catalog it answers a subscription that has been refused since. With one it answers one of before
+                // this client followed anything: whoever went on from there would miss what has come of changes.
+                let is_old = match &catalog {
+                    None => !self.follows,
+                    Some(_) => self.follows && !self.open_changes().is_empty(),
+                };
+                if is_old || !self.link.accepted(from) {
                     return;
                 }
                 (self.is_known, self.follows) = (true, true);
@@ -1113,15 +1118,17 @@ impl Core {
         self.effects.extend(probed.into_iter().map(|process| Effect::Send(process, Wire::Hello)));
     }
 
-    fn fail_ddl(&mut self) {
-        let mut changes: Vec<u64> = self
-            .open
-            .iter()
-            .filter(|(_, open)| matches!(open.message.body, Body::Ddl(_) | Body::Configuration(_)))
-            .map(|(sequence, _)| *sequence)
-            .collect();
+    /// What is open whose outcome only the deliveries tell.
+    fn open_changes(&self) -> Vec<u64> {
+        let is_change = |open: &Open| matches!(open.message.body, Body::Ddl(_) | Body::Configuration(_));
+        let changes = self.open.iter().filter(|(_, open)| is_change(open));
+        let mut changes: Vec<u64> = changes.map(|(sequence, _)| *sequence).collect();
         changes.sort_unstable();
-        for sequence in changes {
+        changes
+    }
+
+    fn fail_ddl(&mut self) {
+        for sequence in self.open_changes() {
             let error =
                 SqlError::new(SqlState::OUTCOME_UNKNOWN, "it is not known whether the change took effect");
             self.end(sequence, Err(Failure::Sql(error)));

@@ -266,6 +266,32 @@ fn a_client_that_is_refused_begins_anew() {
     assert_eq!(scene.core.view().frontier, Ts(8));
 }
 
+/// Two subscriptions may be on their way for long, and be answered one behind the other.
+#[test]
+fn an_answer_to_the_first_subscription_does_not_hide_what_has_come_of_a_change() {
+    let mut scene = Scene::subscribed(0);
+    let ddl = Ddl::DropTables { names: vec!["t".into()], if_exists: true };
+    let change = scene.submit(Body::Ddl(ddl.clone()));
+    assert_eq!(scene.routed(), [1]);
+    scene.receive(R1, Wire::Lost);
+    assert_eq!(scene.subscription(), Some(Some(Ts(0))));
+    // There is nobody here who has asked for a catalog since.
+    scene.state(9, true);
+    assert_eq!(scene.core.view().frontier, Ts(0));
+    scene.state(0, false);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let message =
+        Arc::new(Message { id, tables: Few::default(), ranges: Few::default(), body: Body::Ddl(ddl) });
+    let delivery = Delivery { ts: Ts(5), message, ranges: Few::default(), config_version: 1 };
+    let (after, frontier) = (Ts(0), Ts(9));
+    scene.receive(R1, Wire::Deliver { incarnation: 1, after, deliveries: vec![delivery], frontier });
+    let parts = scene.parts();
+    assert!(matches!(parts[..], [(ended, Ok(Part::Ddl { .. }))] if ended == change), "{parts:?}");
+    // When nothing is open, it may as well go on from there.
+    scene.state(12, true);
+    assert_eq!(scene.core.view().frontier, Ts(12));
+}
+
 #[test]
 fn only_its_own_stream_tells_a_client_that_it_is_subscribed() {
     let mut scene = Scene::subscribed(0);
