@@ -26,7 +26,7 @@ use crate::{
     payload::{ChunkKey, Files, Header, PayloadStore},
     storage::{
         node::Input,
-        payloads::{PayloadCommand, PayloadEvent, obey},
+        payloads::{PayloadCommand, obey},
     },
     wire::Wire,
 };
@@ -316,10 +316,7 @@ impl World {
         }
         let Some(host) = self.storage.get_mut(&id) else { return Ok(()) };
         for event in obey(&mut host.payloads.store, command) {
-            match event {
-                PayloadEvent::Send(to, wire) => self.send(id, to, wire),
-                event => self.storage_input(id, Input::Payload(event))?,
-            }
+            self.storage_input(id, Input::Payload(event))?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ use crate::{
     payload::ChunkKey,
     routers::Routers,
     storage::migration,
-    wire::{Answer, Delivery, Watermarks, Wire},
+    wire::{Answer, Delivery, StageChunk, Watermarks, Wire},
 };
 
 /// Deliveries that may wait for their turn before no more are taken.
@@ -112,6 +112,8 @@ pub(crate) struct Node {
     begins: bool,
     /// Chunks that are being fetched.
     fetching: BTreeMap<ChunkKey, Fetching>,
+    /// Chunks that are being staged, and by whom.
+    staging: BTreeSet<(ProcessId, ChunkKey)>,
     /// Bytes that the rows take.
     memory: u64,
     now_ms: u64,
@@ -182,6 +184,7 @@ impl Node {
             outdated: false,
             outlived: None,
             fetching: BTreeMap::new(),
+            staging: BTreeSet::new(),
             memory: 0,
             now_ms: 0,
             horizon: Ts::ZERO,
@@ -491,7 +494,13 @@ impl Node {
             Wire::Lease { asked_ms } if from == self.link.router() && asked_ms <= self.now_ms => {
                 self.event(Event::Leased(asked_ms));
             }
-            Wire::Stage(chunk) => self.tell_payloads(PayloadCommand::Stage(from, chunk)),
+            Wire::Stage(chunk) => {
+                let StageChunk { payload, range, chunk: number, .. } = chunk;
+                // It comes again when the receipt takes long. While the disk hangs, one is enough to wait in memory.
+                if self.staging.insert((from, (payload, range, number))) {
+                    self.tell_payloads(PayloadCommand::Stage(from, chunk));
+                }
+            }
             Wire::Abandon(payload) => self.tell_payloads(PayloadCommand::Abandon(payload)),
             Wire::FetchChunk { payload, range, chunk } => {
                 self.tell_payloads(PayloadCommand::Fetch { from, chunk: (payload, range, chunk) });
@@ -672,7 +681,12 @@ impl Node {
 
     fn payload_event(&mut self, event: PayloadEvent) {
         match event {
-            PayloadEvent::Send(to, wire) => self.send(to, wire),
+            PayloadEvent::Send(to, wire) => {
+                if let Wire::Staged { payload, range, chunk, .. } = &wire {
+                    self.staging.remove(&(to, (*payload, *range, *chunk)));
+                }
+                self.send(to, wire);
+            }
             PayloadEvent::Loaded { ts, chunk, rows } => {
                 self.fetching
                     .retain(|_, fetching| (fetching.wanted.ts, fetching.wanted.chunk) != (ts, chunk));

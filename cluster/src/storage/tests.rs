@@ -6,6 +6,7 @@ use arrow::{
     array::{ArrayRef, Int64Array},
     record_batch::RecordBatch,
 };
+use bytes::Bytes;
 use carousel_engine::{
     SqlError, SqlState, TableSchema, Ts,
     expr::EvalContext,
@@ -23,14 +24,14 @@ use super::{
     checkpointer::CheckpointOutcome,
     core::{BETWEEN, ChunkWanted, Core, CoreOptions, Effect, Event, Recovered, global, local},
     node::{Input, Life, Node, Output},
-    payloads::PayloadEvent,
+    payloads::{PayloadCommand, PayloadEvent},
 };
 use crate::{
     catalog::Catalog,
     config::{Change, Config, Configuration, Membership},
     message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId, StagedPart, StagedPayload},
     router::{LEASE_MS, testing},
-    wire::{AnswerPart, Choice, Delivery, MissingVotes, Vote, Wire},
+    wire::{AnswerPart, Choice, Delivery, MissingVotes, StageChunk, Vote, Wire},
 };
 
 /// A table of one column, its key.
@@ -865,6 +866,39 @@ fn who_has_to_join_hears_nothing_until_it_begins_anew() {
     assert!(outputs.iter().any(anew), "{outputs:?}");
     hear(&mut node, state(Ts(13), Some(Catalog::default())));
     assert_eq!(node.frontier(), Ts(13));
+}
+
+#[test]
+fn a_chunk_that_comes_again_does_not_wait_for_the_disk_twice() {
+    let mut node = node();
+    let client = ProcessId::client(1);
+    let chunk = || StageChunk {
+        payload: PayloadId { process: 1, incarnation: 1, sequence: 1 },
+        range: KeyRange::FULL,
+        chunk: 0,
+        rows: Bytes::from_static(b"rows"),
+        checksum: 7,
+        latest: Ts(100),
+    };
+    let staged = |node: &mut Node| {
+        let outputs = node.handle(Input::Received { from: client, wire: Wire::Stage(chunk()) }, 0);
+        outputs.iter().any(|output| matches!(output, Output::Payload(PayloadCommand::Stage(..))))
+    };
+    assert!(staged(&mut node));
+    assert!(!staged(&mut node));
+    let StageChunk { payload, range, chunk: number, .. } = chunk();
+    let receipt = Wire::Staged { payload, range, chunk: number, outcome: Ok(()) };
+    let outputs = node.handle(Input::Payload(PayloadEvent::Send(client, receipt)), 0);
+    assert!(matches!(&outputs[..], [Output::Send(to, Wire::Staged { .. })] if *to == client), "{outputs:?}");
+    assert!(staged(&mut node), "the receipt may have been lost");
+}
+
+#[test]
+fn rows_that_cannot_be_kept_do_no_harm_when_nobody_needs_them() {
+    let mut scene = Scene::new(1);
+    scene.trace.clear();
+    scene.handle(1, Event::Loaded { ts: Ts(2), chunk: 0, rows: Err("no space left on device".into()) });
+    scene.check("");
 }
 
 /// An INSERT of staged rows into the first table that was created.

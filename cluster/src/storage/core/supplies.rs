@@ -37,11 +37,11 @@ pub(super) struct Supplying {
 impl Core {
     pub(super) fn loaded(&mut self, ts: Ts, chunk: usize, rows: Result<RowBatch, String>) {
         let time = local(ts);
+        let Some(supplying) = self.supplying.get_mut(&time) else { return };
         let rows = match rows {
             Ok(rows) => rows,
             Err(reason) => return self.effects.push(Effect::Stop(reason)),
         };
-        let Some(supplying) = self.supplying.get_mut(&time) else { return };
         supplying.early.insert(chunk, rows);
         while let Some(rows) = supplying.early.remove(&supplying.supplied) {
             supplying.supplied += 1;
