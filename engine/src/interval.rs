@@ -208,6 +208,7 @@ struct Parts {
     microseconds: i128,
 }
 
+/// No interval has as much of any unit, and parts have room for many times as much.
 const MAX_FIELD: i128 = 1 << 80;
 
 impl Parts {
@@ -290,10 +291,10 @@ impl<'a> Number<'a> {
             _ => (false, text),
         };
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let whole = if digits == 0 { 0 } else { rest[..digits].parse::<i128>().ok()? };
-        if whole > MAX_FIELD {
-            return None;
-        }
+        let whole = match digits {
+            0 => 0,
+            _ => rest[..digits].parse::<i128>().unwrap_or(MAX_FIELD).min(MAX_FIELD),
+        };
         let whole = if negative { -whole } else { whole };
         let mut rest = &rest[digits..];
         let mut fraction_digits = "";
