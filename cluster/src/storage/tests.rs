@@ -329,6 +329,28 @@ fn a_write_commits_when_all_ranges_vote_for_it() {
     );
 }
 
+/// Others have executed it, and go on.
+#[test]
+fn a_write_that_fails_here_only_stops_the_process_before_it_votes() {
+    let mut scene = Scene::new(3);
+    scene.arrive();
+    scene.trace.clear();
+    scene.write(1, 2);
+    scene.trace.clear();
+    scene.executed(1, 2, Err(SqlState::INTERNAL));
+    assert!(scene.trace.contains("failed here only"), "{}", scene.trace);
+    assert_eq!(scene.trace.lines().count(), 1, "{}", scene.trace);
+}
+
+#[test]
+fn a_read_that_fails_here_only_is_answered_so() {
+    let mut scene = Scene::new(1);
+    scene.read(1, 2, None);
+    scene.trace.clear();
+    scene.executed(1, 2, Err(SqlState::INTERNAL));
+    scene.check("s1 -> c1 ts=2 done a=XX000");
+}
+
 #[test]
 fn a_write_aborts_everywhere_when_one_range_fails() {
     let mut scene = Scene::new(3);
