@@ -202,6 +202,20 @@ pub struct Data {
     pub staged: Option<Box<StagedPayload>>,
 }
 
+impl Data {
+    /// An operation at its own `Ts`, with nothing said about who answers it, and that cannot fail.
+    pub fn new(operation: impl Into<Parcel>) -> Data {
+        Data {
+            operation: operation.into(),
+            read_ts: None,
+            replica_offset: 0,
+            avoided: Few::default(),
+            fallible: false,
+            staged: None,
+        }
+    }
+}
+
 /// A payload that was sent to its destinations before the message (DESIGN, decision 12).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StagedPayload {

@@ -91,14 +91,7 @@ impl Table {
 
     fn request(&self, kind: OperationKind, ranges: impl Into<Few<KeyRange>>, fallible: bool) -> Request {
         let operation = Arc::new(Operation { table: self.schema.id, context: EvalContext::default(), kind });
-        let data = Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible,
-            staged: None,
-        };
+        let data = Data { fallible, ..Data::new(operation) };
         Request {
             tables: [(self.schema.id, self.schema.version)].into(),
             ranges: ranges.into(),

@@ -424,14 +424,7 @@ fn write_request(
     Request {
         tables: vec![(table.id, table.version)],
         ranges,
-        body: Body::Data(Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible,
-            staged: None,
-        }),
+        body: Body::Data(Data { fallible, ..Data::new(operation) }),
         above,
     }
 }

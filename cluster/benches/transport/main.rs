@@ -170,14 +170,7 @@ fn deliver(many: usize) -> Wire {
         id: MessageId { submitter: ProcessId::client(1), incarnation: 2, sequence: 3_000_000 },
         tables: [(TableId(1_000), Ts(1_000))].into(),
         ranges: ranges.into(),
-        body: Body::Data(Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible: false,
-            staged: None,
-        }),
+        body: Body::Data(Data::new(operation)),
     };
     let ts = Ts(5_000_000);
     let delivery = Delivery { ts, message: Arc::new(message), ranges: ranges.into(), config_version: 1_000 };

@@ -277,14 +277,7 @@ impl Statement {
         };
         let context = EvalContext { time_zone: "UTC".into(), now: number as i64 };
         let operation = Arc::new(Operation { table: schema.id, context, kind });
-        Body::Data(Data {
-            operation: operation.into(),
-            read_ts,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible,
-            staged: None,
-        })
+        Body::Data(Data { read_ts, fallible, ..Data::new(operation) })
     }
 }
 

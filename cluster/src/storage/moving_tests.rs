@@ -432,14 +432,7 @@ impl World {
     fn data(&self, kind: OperationKind, replica_offset: u32) -> Body {
         let fallible = self.fallible && matches!(kind, OperationKind::Insert(_));
         let operation = Arc::new(Operation { table: self.table().id, context: EvalContext::default(), kind });
-        Body::Data(Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset,
-            avoided: Default::default(),
-            fallible,
-            staged: None,
-        })
+        Body::Data(Data { replica_offset, fallible, ..Data::new(operation) })
     }
 
     fn insert(&mut self, keys: std::ops::Range<i64>) {

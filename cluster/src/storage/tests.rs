@@ -211,14 +211,7 @@ impl Scene {
         let kind =
             OperationKind::Update(Update { predicate: Vec::new(), assignments: Vec::new(), returning: None });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible: true,
-            staged: None,
-        };
+        let data = Data { fallible: true, ..Data::new(operation) };
         self.deliver(number, ts, Body::Data(data));
     }
 
@@ -226,14 +219,7 @@ impl Scene {
         let output = ReadOutput::Rows { projection: Vec::new(), top: None };
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data {
-            operation: operation.into(),
-            read_ts,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible: false,
-            staged: None,
-        };
+        let data = Data { read_ts, ..Data::new(operation) };
         self.deliver(number, ts, Body::Data(data));
     }
 
@@ -928,14 +914,7 @@ fn staged_insert(staged: StagedPayload, fallible: bool) -> Body {
     let rows = InsertRows::Staged(staged.id);
     let kind = OperationKind::Insert(Insert { rows, on_conflict: OnConflict::Fail, returning: None });
     let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-    Body::Data(Data {
-        operation: operation.into(),
-        read_ts: None,
-        replica_offset: 0,
-        avoided: Default::default(),
-        fallible,
-        staged: Some(Box::new(staged)),
-    })
+    Body::Data(Data { fallible, staged: Some(Box::new(staged)), ..Data::new(operation) })
 }
 
 /// Who is suspected has given up what it had, so that nobody is left.
@@ -1362,14 +1341,7 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
         let output = ReadOutput::Rows { projection: Vec::new(), top: None };
         let kind = OperationKind::Read(Read { predicate: Vec::new(), output });
         let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible: false,
-            staged: None,
-        };
+        let data = Data::new(operation);
         let id = MessageId::unordered(c1, 1, count);
         let message = Message {
             id,
@@ -1531,14 +1503,7 @@ fn reads_of_an_earlier_life_are_cancelled() {
         context: EvalContext::default(),
         kind: OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash }),
     });
-    let data = Data {
-        operation: operation.into(),
-        read_ts: None,
-        replica_offset: 0,
-        avoided: Default::default(),
-        fallible: false,
-        staged: None,
-    };
+    let data = Data::new(operation);
     let message = Arc::new(Message {
         id,
         tables: Default::default(),

@@ -160,14 +160,7 @@ impl TableProvider for ScannedTable {
             context: EvalContext::clone(&self.context),
             kind: OperationKind::Read(read),
         };
-        let body = Body::Data(Data {
-            operation: operation.into(),
-            read_ts: None,
-            replica_offset: 0,
-            avoided: Default::default(),
-            fallible: false,
-            staged: None,
-        });
+        let body = Body::Data(Data::new(operation));
         let request = ReadRequest { tables: vec![(self.table.id, self.table.version)], ranges, body };
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema.clone()),

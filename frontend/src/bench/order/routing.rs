@@ -31,14 +31,7 @@ fn message(is_write: bool, ranges: Few<KeyRange>, replica_offset: u32) -> Messag
         }),
     };
     let operation = Arc::new(Operation { table: TableId(1), context: Default::default(), kind });
-    let data = Data {
-        operation: operation.into(),
-        read_ts: None,
-        replica_offset,
-        avoided: Default::default(),
-        fallible: false,
-        staged: None,
-    };
+    let data = Data { replica_offset, ..Data::new(operation) };
     let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 };
     Message { id, tables: Default::default(), ranges, body: Body::Data(data) }
 }
