@@ -552,20 +552,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        message::Body,
-        router::{mseq::Command, testing::write},
+        router::{mseq::Command, testing::large_write},
         wal::simulated::Used,
     };
 
     const BATCH: usize = 4 << 20;
 
     fn batch(sequence: u64) -> Batch {
-        let mut message = write(ProcessId::client(1), 1, sequence, carousel_engine::position::KeyRange::FULL);
-        if let Body::Data(data) = &mut message.body {
-            let carried = postcard::to_stdvec(&(true, vec![0_u8; BATCH])).expect("bytes");
-            data.operation = postcard::from_bytes(&carried).expect("an operation that nobody opens");
-        }
-        Batch(vec![Command::Message(Arc::new(message))])
+        Batch(vec![Command::Message(Arc::new(large_write(ProcessId::client(1), sequence, BATCH)))])
     }
 
     /// Who a router says leads: itself, or another.

@@ -151,17 +151,14 @@ async fn collect(
 mod tests {
     use std::sync::Arc;
 
-    use carousel_engine::position::KeyRange;
-
     use super::*;
     use crate::{
         config::Config,
-        message::Body,
         network::Network,
         raft::{Consensus, Event, Timing},
         router::{
             mseq::{Batch, Command},
-            testing::write,
+            testing::large_write,
         },
         wal::Durability,
     };
@@ -178,14 +175,8 @@ mod tests {
         let consensus = consensus.await.expect("starts");
         while !matches!(heard.recv().await, Some(Event::Leader(_))) {}
         tokio::spawn(async move { while heard.recv().await.is_some() {} });
-        let large = |sequence| {
-            let mut message = write(writer, 1, sequence, KeyRange::FULL);
-            if let Body::Data(data) = &mut message.body {
-                let carried = postcard::to_stdvec(&(true, vec![0_u8; 1 << 20])).expect("bytes");
-                data.operation = postcard::from_bytes(&carried).expect("an operation that nobody opens");
-            }
-            Batch(vec![Command::Message(Arc::new(message))])
-        };
+        let large =
+            |sequence| Batch(vec![Command::Message(Arc::new(large_write(writer, sequence, 1 << 20)))]);
         consensus.propose(Batch(vec![Command::Join(writer, 1, 1)])).await.expect("it leads");
         for sequence in 1..=MESSAGES {
             consensus.propose(large(sequence)).await.expect("it leads");

@@ -15,14 +15,7 @@ use crate::{
 
 fn data(id: MessageId, ranges: Vec<KeyRange>, kind: OperationKind, replica_offset: u32) -> Message {
     let operation = Arc::new(Operation { table: TableId(1), context: Default::default(), kind });
-    let data = Data {
-        operation: operation.into(),
-        read_ts: None,
-        replica_offset,
-        avoided: Default::default(),
-        fallible: false,
-        staged: None,
-    };
+    let data = Data { replica_offset, ..Data::new(operation) };
     Message { id, tables: Default::default(), ranges: ranges.into(), body: Body::Data(data) }
 }
 
@@ -39,6 +32,16 @@ pub(crate) fn write(
     range: KeyRange,
 ) -> Message {
     data(MessageId { submitter, incarnation, sequence }, vec![range], OperationKind::Truncate, 0)
+}
+
+/// A write of the whole ring, of about so many bytes, that nobody must open.
+pub(crate) fn large_write(submitter: ProcessId, sequence: u64, bytes: usize) -> Message {
+    let mut message = truncate_table(submitter, 1, sequence);
+    if let Body::Data(data) = &mut message.body {
+        let carried = postcard::to_stdvec(&(true, vec![7_u8; bytes])).expect("bytes");
+        data.operation = postcard::from_bytes(&carried).expect("a parcel");
+    }
+    message
 }
 
 /// A read of the whole ring.

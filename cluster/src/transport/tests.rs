@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use carousel_engine::{Ts, position::KeyRange};
+use carousel_engine::Ts;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,9 +10,9 @@ use tokio::{
 
 use super::{dial::Dialler, *};
 use crate::{
-    message::{Body, ProcessKind},
+    message::ProcessKind,
     network::{Endpoint, Lane, TrySendError},
-    router::testing::write,
+    router::testing::large_write,
     routers::{RouterEntry, Routers, change::RouterChange},
     wire::Wire,
 };
@@ -120,12 +120,7 @@ fn data(from: ProcessId, n: u64) -> Wire {
 
 /// A message of about so many bytes.
 fn large(bytes: usize) -> Wire {
-    let mut message = write(S1, 1, 1, KeyRange::FULL);
-    if let Body::Data(data) = &mut message.body {
-        let carried = postcard::to_stdvec(&(true, vec![7_u8; bytes])).expect("bytes");
-        data.operation = postcard::from_bytes(&carried).expect("an operation that nobody opens");
-    }
-    Wire::Route(vec![Arc::new(message)])
+    Wire::Route(vec![Arc::new(large_write(S1, 1, bytes))])
 }
 
 async fn pair() -> (Side, Side) {
