@@ -32,6 +32,21 @@ const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LAST_WAIT: Duration = Duration::from_millis(200);
 /// So many connections of a lane may end one after the other without a message having come through.
 const FRUITLESS: u32 = 10;
+/// The waits between attempts.
+struct Waits(Duration);
+
+impl Waits {
+    fn begin() -> Waits {
+        Waits(FIRST_WAIT)
+    }
+
+    fn next(&mut self) -> Duration {
+        let wait = self.0;
+        self.0 = (2 * wait).min(LAST_WAIT);
+        wait
+    }
+}
+
 /// The wait after a refusal, which time alone does not heal.
 const REFUSED_WAIT: Duration = Duration::from_secs(2);
 
@@ -171,7 +186,7 @@ pub(super) struct Dialler {
 impl Dialler {
     /// Keeps a session with the other process for ever.
     pub(super) async fn run(self) {
-        let mut wait = FIRST_WAIT;
+        let mut waits = Waits::begin();
         let mut told = String::new();
         let mut last_life = None;
         loop {
@@ -185,11 +200,8 @@ impl Dialler {
                     let end = self.session(session, again, control, data).await;
                     tracing::warn!(process = %self.local, peer = %self.remote, "the connection was lost: {end}");
                     match begun.elapsed() > LAST_WAIT {
-                        true => wait = FIRST_WAIT,
-                        false => {
-                            tokio::time::sleep(wait).await;
-                            wait = (2 * wait).min(LAST_WAIT);
-                        }
+                        true => waits = Waits::begin(),
+                        false => tokio::time::sleep(waits.next()).await,
                     }
                 }
                 Err(error) => {
@@ -201,9 +213,9 @@ impl Dialler {
                         );
                         told = text;
                     }
-                    let pause = if matches!(error, DialError::Refused(_)) { REFUSED_WAIT } else { wait };
-                    tokio::time::sleep(pause).await;
-                    wait = (2 * wait).min(LAST_WAIT);
+                    let wait = waits.next();
+                    let wait = if matches!(error, DialError::Refused(_)) { REFUSED_WAIT } else { wait };
+                    tokio::time::sleep(wait).await;
                 }
             }
         }
@@ -297,7 +309,7 @@ impl Dialler {
         let state = LaneState::new(&self.shared.network, self.local, self.remote, lane);
         let life = first.welcome.start.life;
         let mut connected = first;
-        let (mut progress, mut fruitless, mut pause) = (0, 0, FIRST_WAIT);
+        let (mut progress, mut fruitless, mut pauses) = (0, 0, Waits::begin());
         loop {
             let Connected { reading, writing, welcome } = connected;
             let end = state.serve(reading, writing, welcome.taken, &mut mailbox).await;
@@ -305,26 +317,26 @@ impl Dialler {
                 return end.to_string();
             }
             // What ended one connection may end the next one, too.
-            if std::mem::replace(&mut progress, state.progress()) < state.progress() {
-                (fruitless, pause) = (0, FIRST_WAIT);
+            let now = state.progress();
+            if std::mem::replace(&mut progress, now) < now {
+                (fruitless, pauses) = (0, Waits::begin());
             } else if fruitless == FRUITLESS {
                 return end.to_string();
             } else {
-                tokio::time::sleep(pause).await;
-                (fruitless, pause) = (fruitless + 1, (2 * pause).min(LAST_WAIT));
+                tokio::time::sleep(pauses.next()).await;
+                fruitless += 1;
             }
             tracing::debug!(process = %self.local, peer = %self.remote, ?lane, "a connection broke: {end}");
             self.shared.tell_protocol_error(self.local, self.remote, &end);
             let until = given_up_at();
-            let mut wait = FIRST_WAIT;
+            let mut waits = Waits::begin();
             connected = loop {
                 match timeout_at(until, self.connect(session, lane, false, state.taken())).await {
                     Ok(Ok(next)) if next.welcome.start.life == life => break next,
                     Ok(Err(DialError::Failed(_) | DialError::NotReady)) => {
-                        if timeout_at(until, tokio::time::sleep(wait)).await.is_err() {
+                        if timeout_at(until, tokio::time::sleep(waits.next())).await.is_err() {
                             return end.to_string();
                         }
-                        wait = (2 * wait).min(LAST_WAIT);
                     }
                     Ok(_) | Err(_) => return end.to_string(),
                 }

@@ -315,14 +315,15 @@ impl Writer {
         let purged = self.segments.write().take_purged(to);
         match purged.map(Purged::remove) {
             Some(Ok(())) => {}
-            Some(Err(error)) => self.fail(&error),
+            Some(Err(error)) => drop(self.fail(&error)),
             None => self.purging = None,
         }
     }
 
-    fn fail(&mut self, error: &WalError) {
+    /// Nothing is written any more, for this reason.
+    fn fail(&mut self, error: &WalError) -> Arc<str> {
         tracing::error!(%error, "the router's log cannot be written");
-        self.failed = Some(error.to_string().into());
+        self.failed.insert(error.to_string().into()).clone()
     }
 
     fn take(&mut self, jobs: impl Iterator<Item = Job>) {
@@ -357,9 +358,7 @@ impl Writer {
         match self.append(&group) {
             Ok(()) => group.into_iter().for_each(|(_, done)| done(Ok(()))),
             Err(error) => {
-                tracing::error!(%error, "the router's log cannot be written");
-                let reason: Arc<str> = error.to_string().into();
-                self.failed = Some(reason.clone());
+                let reason = self.fail(&error);
                 let mut error = Some(error);
                 for (_, done) in group {
                     done(Err(error.take().unwrap_or_else(|| WalError::Closed(reason.clone()))));
