@@ -290,9 +290,9 @@ pub(crate) struct Core {
     /// The last sequence numbers that restarted storage processes had executed: they will not answer up to there.
     passed: HashMap<ProcessId, u64>,
     heard: Arc<BTreeMap<ProcessId, Heard>>,
-    /// By table: what the storage process with the most rows of it says.
-    /// What each storage process has told of its tables last, and of each table the most.
+    /// What each storage process has told of its tables last.
     statistics_of: BTreeMap<ProcessId, Vec<TableStatistics>>,
+    /// By table: what the storage process with the most rows of it says.
     statistics: Arc<BTreeMap<TableId, TableStatistics>>,
     heartbeats: BTreeMap<ProcessId, Heartbeat>,
     reads: u32,
@@ -525,15 +525,14 @@ impl Core {
 
     /// Spreads reads over the replicas, and away from processes that are known to be absent or, if that is possible, to lag.
     fn choose_replicas(&mut self, message: &mut Message) {
-        let Body::Data(data) = &message.body else { return };
-        if data.operation.is_write() {
-            return;
+        match &mut message.body {
+            Body::Data(data) if !data.operation.is_write() => {
+                data.avoided = self.absent.iter().copied().collect();
+            }
+            _ => return,
         }
         self.reads = self.reads.wrapping_add(1);
         let first = self.reads;
-        if let Body::Data(data) = &mut message.body {
-            data.avoided = self.absent.iter().copied().collect();
-        }
         let lags = |process: &ProcessId| {
             !self.absent.contains(process) && self.heard.get(process).is_some_and(|heard| heard.lags)
         };
