@@ -203,7 +203,8 @@ pub struct RouterArgs {
     pub heartbeat_ms: Option<u64>,
 
     /// Suspect a storage process that is silent for so many milliseconds: others answer for it, and a standby takes its
-    /// place; 0 for never. One that has not been heard since this router was started has ten times as long. The same for all routers [default: 10000]
+    /// place; 0 for never. One that has not been heard since this router was started has ten times as long. The same for
+    /// all routers [default: 10000]
     #[arg(long, value_name = "MS", env = "CAROUSEL_SUSPECT_AFTER_MS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect_after_ms: Option<u64>,

@@ -1,8 +1,8 @@
 //! `carousel router`, `storage` and `frontend`: one process of a cluster.
 
-use std::{net::SocketAddr, process, thread, time::Duration};
+use std::{net::SocketAddr, pin::pin, process, thread, time::Duration};
 
-use carousel_cluster::{member::Member, message::Body};
+use carousel_cluster::{client::Client, member::Member, message::Body};
 
 use super::{
     failure::{Failure, print},
@@ -58,6 +58,21 @@ pub async fn run(role: Role, cores: u32) -> Result<(), Failure> {
     served
 }
 
+/// Waits until the cluster answers, and says so when that takes long.
+async fn wait_for_cluster(client: &Client) -> Result<(), Failure> {
+    let mut pin = pin!(client.order(Body::Pin { lease_ms: 0 }));
+    let pinned = match tokio::time::timeout(TELLS, &mut pin).await {
+        Ok(pinned) => pinned,
+        Err(_) => {
+            tracing::warn!(
+                "waiting for an answer of the cluster: it has no lead router, or storage processes are starting"
+            );
+            pin.await
+        }
+    };
+    pinned.map(drop).map_err(Failure::setup)
+}
+
 async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Failure> {
     if let Some(bytes) = settings.memory_reserve {
         take_memory(bytes).await?;
@@ -73,15 +88,7 @@ async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Fa
         options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
     }
     // Whoever connects finds the tables that are there: the catalog comes with the first answer.
-    let pinned = tokio::time::timeout(TELLS, client.order(Body::Pin { lease_ms: 0 })).await;
-    match pinned {
-        Ok(pinned) => pinned,
-        Err(_) => {
-            tracing::warn!("waiting for an answer of the cluster: it has no lead router, or storage processes are starting");
-            client.order(Body::Pin { lease_ms: 0 }).await
-        }
-    }
-    .map_err(Failure::setup)?;
+    wait_for_cluster(&client).await?;
     let front_end = FrontEnd::start(options, client).await.map_err(Failure::setup)?;
     Ok((member, Some(front_end)))
 }
