@@ -81,6 +81,11 @@ impl Marks {
         self.0.lock().marks[0].mseq.ts()
     }
 
+    /// Index of the first entry that is kept: streams do not need those before it.
+    pub(super) fn begins(&self) -> u64 {
+        self.0.lock().marks[0].next()
+    }
+
     /// The state at the first mark.
     pub(super) fn first_state(&self) -> MSeq {
         self.0.lock().marks[0].mseq.clone()

@@ -194,9 +194,8 @@ impl Consensus {
         network: &Network,
         events: mpsc::Sender<Event>,
     ) -> Result<Self, ConsensusError> {
-        let factory = network::Factory::new(id, network.clone());
         let registry = network.routers.clone();
-        let id = u64::from(id.number);
+        let (process, id) = (id, u64::from(id.number));
         let directory = match &durability {
             Durability::Disk { directory, .. } => Some(directory.clone()),
             Durability::Memory => None,
@@ -205,6 +204,7 @@ impl Consensus {
         let machine = StateMachine::open(directory, MSeq::new(config), events.clone())?;
         let (marks, stored) = (machine.marks(), machine.stored());
         let first = marks.first_state();
+        let factory = network::Factory::new(process, network.clone(), marks.clone());
         let raft_config = Config {
             cluster_name: "carousel routers".into(),
             heartbeat_interval: timing.heartbeat_ms,

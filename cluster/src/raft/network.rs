@@ -29,7 +29,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Node, RouterRaft, Snapshot, SnapshotMeta, TypeConfig, Vote};
+use super::{Node, RouterRaft, Snapshot, SnapshotMeta, TypeConfig, Vote, marks::Marks};
 use crate::{
     message::{ProcessId, ProcessKind},
     network::{Lane, Network, TrySendError},
@@ -43,6 +43,9 @@ const APPENDS: usize = 16;
 /// taken is on its disk, also while an entry is still on its way there. So a disk that hangs is noticed, and a slow link is
 /// not taken for one, however long it takes to send an entry.
 const SILENCE: Duration = Duration::from_secs(10);
+/// A follower that has confirmed nothing behind the snapshot for this long, in one stream, gets the snapshot instead: openraft
+/// keeps the log as long as it is being sent, so that one slow router would fill the disk of the leader.
+const LAG: Duration = Duration::from_secs(10);
 
 /// A call, or the answer to one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -415,11 +418,12 @@ impl Drop for Call {
 pub(super) struct Factory {
     id: ProcessId,
     network: Network,
+    marks: Arc<Marks>,
 }
 
 impl Factory {
-    pub(super) fn new(id: ProcessId, network: Network) -> Self {
-        Factory { id, network }
+    pub(super) fn new(id: ProcessId, network: Network, marks: Arc<Marks>) -> Self {
+        Factory { id, network, marks }
     }
 }
 
@@ -427,7 +431,8 @@ impl RaftNetworkFactory<TypeConfig> for Factory {
     type Network = Connection;
 
     async fn new_client(&mut self, target: u64, _node: &Node) -> Connection {
-        Connection { id: self.id, network: self.network.clone(), target, heartbeats: false }
+        let (network, marks) = (self.network.clone(), self.marks.clone());
+        Connection { id: self.id, network, marks, target, heartbeats: false }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &Node) -> Connection {
@@ -439,6 +444,8 @@ impl RaftNetworkFactory<TypeConfig> for Factory {
 pub(super) struct Connection {
     id: ProcessId,
     network: Network,
+    /// Where the log begins that others need.
+    marks: Arc<Marks>,
     target: u64,
     /// Only for heartbeats, each a call of its own.
     heartbeats: bool,
@@ -552,6 +559,25 @@ where
     })
 }
 
+/// Gives out the answers of a follower, unless it lags for [`LAG`] behind the index at which the log is to begin.
+fn unless_it_lags(
+    answers: impl Stream<Item = Appended> + Unpin,
+    begins: impl Fn() -> u64,
+) -> impl Stream<Item = Appended> {
+    futures::stream::unfold(Some((answers, begins, None)), |state| async {
+        let (mut answers, begins, mut lags) = state?;
+        let answer = answers.next().await?;
+        if let Ok(Ok(confirmed)) = &answer {
+            let next = confirmed.map_or(0, |confirmed| confirmed.index + 1);
+            lags = if next < begins() { lags.or(Some(Instant::now())) } else { None };
+        }
+        if lags.is_some_and(|since| since.elapsed() >= LAG) {
+            return Some((Err(failed("it lags behind the snapshot")), None));
+        }
+        Some((answer, Some((answers, begins, lags))))
+    })
+}
+
 impl RaftNetworkV2<TypeConfig> for Connection {
     type SnapshotData = Bytes;
 
@@ -588,6 +614,8 @@ impl RaftNetworkV2<TypeConfig> for Connection {
                 Some(raft) => Box::pin(raft.stream_append(input).map(|answer| answer.map_err(failed))),
                 None => Box::pin(append_elsewhere(self.call(), input)),
             };
+            let marks = self.marks.clone();
+            let answers: BoxStream<'s, _> = Box::pin(unless_it_lags(answers, move || marks.begins()));
             Ok(answers)
         })
     }
@@ -669,15 +697,20 @@ mod tests {
 
     use super::*;
     use crate::{
+        config::Config,
         network::{Envelope, Route},
-        raft::{Entry, LeaderId, LogId},
+        raft::{Entry, LeaderId, LogId, StoredMembership, marks::Mark},
+        router::mseq::MSeq,
     };
 
     const LEADER: ProcessId = ProcessId::router(1);
     const FOLLOWER: ProcessId = ProcessId::router(2);
 
     fn connection(network: &Network, heartbeats: bool) -> Connection {
-        Connection { id: LEADER, network: network.clone(), target: 2, heartbeats }
+        let mseq = MSeq::new(Config::evenly(1, 1).expect("a ring"));
+        let first = Mark { log_id: None, membership: StoredMembership::default(), mseq };
+        let marks = Arc::new(Marks::new(first));
+        Connection { id: LEADER, network: network.clone(), marks, target: 2, heartbeats }
     }
 
     fn log_id(index: u64) -> LogId {
@@ -806,6 +839,38 @@ mod tests {
         assert!(matches!(answers.next().await, Some(Err(RPCError::Unreachable(_)))));
         assert!(asked.elapsed() >= nearly && asked.elapsed() <= SILENCE + Duration::from_millis(1));
         assert!(answers.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_that_lags_behind_the_snapshot_is_sent_that() {
+        let begins = AtomicU64::new(0);
+        let (confirm, answers) = mpsc::unbounded_channel();
+        let answers = Box::pin(futures::stream::unfold(answers, |mut answers| async {
+            answers.recv().await.map(|answer| (answer, answers))
+        }));
+        let mut passed = Box::pin(unless_it_lags(answers, || begins.load(Ordering::Relaxed)));
+        let mut index = 0;
+        let mut step = async |seconds| {
+            index += 1;
+            confirm.send(Ok(Ok(Some(log_id(index))))).expect("it is read");
+            let answer = passed.next().await;
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            answer
+        };
+        for _ in 0..5 {
+            assert!(matches!(step(100).await, Some(Ok(_))), "nothing is in the way");
+        }
+        // 6 to 8 lag, 9 does not.
+        begins.store(10, Ordering::Relaxed);
+        for _ in 6..10 {
+            assert!(matches!(step(4).await, Some(Ok(_))), "not for long");
+        }
+        begins.store(100, Ordering::Relaxed);
+        for _ in 0..3 {
+            assert!(matches!(step(4).await, Some(Ok(_))), "not for long");
+        }
+        assert!(matches!(step(0).await, Some(Err(RPCError::Network(_)))));
+        assert!(passed.next().await.is_none());
     }
 
     /// A follower whose data lane is full is asked in vain for as long as that lasts, and given up each time.
