@@ -310,6 +310,8 @@ pub enum Wire {
         receiving: Vec<(PartId, Arrived)>,
         /// It has not executed what was delivered a while ago: whoever reads had better ask others.
         lags: bool,
+        /// Its disk has taken no checkpoint for long.
+        disk_fails: bool,
     },
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),

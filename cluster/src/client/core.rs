@@ -687,10 +687,11 @@ impl Core {
             }
             // What is no read need not have been answered in vain, nor only by this one: who may have executed it will be asked.
             Wire::Lost => self.ask_again(from),
-            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags } => {
+            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags, disk_fails } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
-                    self.heartbeats.insert(from, Heartbeat { incarnation, beats, logged, checkpointing });
+                    let heartbeat = Heartbeat { incarnation, beats, logged, checkpointing, disk_fails };
+                    self.heartbeats.insert(from, heartbeat);
                 }
                 match self.incarnations.get(&from) {
                     Some(known) if *known < incarnation => self.restarted(from, incarnation),

@@ -492,6 +492,7 @@ fn a_configuration_message_ends_with_its_outcome() {
 fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     let s1 = ProcessId::storage(1);
     let memory = |incarnation| Wire::Memory {
+        disk_fails: false,
         incarnation,
         used: 0,
         limit: None,
@@ -518,8 +519,16 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
     let storage = [1, 2].map(ProcessId::storage);
     let says = |scene: &mut Scene, process, lags| {
         let (logged, checkpointing, receiving) = (0, false, Vec::new());
-        let memory =
-            Wire::Memory { incarnation: 1, used: 0, limit: None, logged, checkpointing, receiving, lags };
+        let memory = Wire::Memory {
+            incarnation: 1,
+            used: 0,
+            limit: None,
+            logged,
+            checkpointing,
+            receiving,
+            lags,
+            disk_fails: false,
+        };
         scene.receive(process, memory);
     };
     let asked = |scene: &mut Scene| -> BTreeSet<ProcessId> {
@@ -558,7 +567,16 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
     let (logged, checkpointing, receiving) = (0, false, Vec::new());
     scene.receive(
         s1,
-        Wire::Memory { incarnation: 2, used: 0, limit: None, logged, checkpointing, receiving, lags: false },
+        Wire::Memory {
+            incarnation: 2,
+            used: 0,
+            limit: None,
+            logged,
+            checkpointing,
+            receiving,
+            lags: false,
+            disk_fails: false,
+        },
     );
     assert_eq!(scene.reads(), [], "it may be the life that was to answer");
     scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
@@ -1110,7 +1128,7 @@ fn a_read_is_asked_again_when_somebody_of_whom_nothing_was_heard_is_there() {
 fn memory(incarnation: Incarnation, used: u64) -> Wire {
     let (limit, receiving) = (Some(1 << 30), Vec::new());
     let (logged, checkpointing, lags) = (0, false, false);
-    Wire::Memory { incarnation, used, limit, receiving, logged, checkpointing, lags }
+    Wire::Memory { incarnation, used, limit, receiving, logged, checkpointing, lags, disk_fails: false }
 }
 
 #[test]

@@ -318,13 +318,23 @@ impl Config {
     /// A range whose rows would be lost with a storage process: no other process that is alive holds it, or whoever receives it
     /// can receive it from nobody else. So every receiver can always go on, unless disks are lost.
     pub(crate) fn solely_held(&self, process: ProcessId) -> Option<KeyRange> {
+        self.solely_held_beside(process, &[])
+    }
+
+    /// The same, were some of the others of no use.
+    pub(crate) fn solely_held_beside(&self, process: ProcessId, useless: &[ProcessId]) -> Option<KeyRange> {
+        let is_of_use = |other: &ProcessId| *other == process || !useless.contains(other);
         let is_live = |node: &&Node| !node.suspected;
         let is_sole = |(_, partition): &&(KeyRange, usize)| {
-            let mut live = self.placement.holders(*partition).filter(is_live).map(|node| node.process);
+            let live = self.placement.holders(*partition).filter(is_live).map(|node| node.process);
+            let mut live = live.filter(is_of_use);
             live.next() == Some(process) && live.next().is_none()
         };
         let held = self.placement.primary().iter().find(is_sole).map(|(range, _)| *range);
-        let is_needed = |transfer: &&Transfer| transfer.senders == [process];
+        let is_needed = |transfer: &&Transfer| {
+            let mut senders = transfer.senders.iter().filter(|sender| is_of_use(sender));
+            senders.next() == Some(&process) && senders.next().is_none()
+        };
         let sent = || self.transfers_under_way().map(|(_, transfer)| transfer).find(is_needed);
         held.or_else(|| sent().map(|transfer| transfer.range))
     }

@@ -14,6 +14,8 @@ use crate::{
 
 /// Routers at a time.
 const MOST_ROUTERS: usize = 5;
+/// How long a disk is full: long enough that others are told so.
+pub(super) const FULL_DISK_US: u64 = 12_000_000;
 /// A standby that nobody runs.
 const NOBODY: ProcessId = ProcessId::storage(90);
 
@@ -29,6 +31,8 @@ pub(super) enum Disturbance {
     Strays,
     /// Disks are slow.
     Disks,
+    /// The disk of a storage process takes no checkpoints.
+    FullDisk,
 }
 
 impl World {
@@ -93,7 +97,13 @@ impl World {
                     self.note([13, jump_us], || format!("the clock of {process} jumps"));
                 }
             }
-            84..88 => {
+            84 => {
+                self.full_disk = self.random.pick(&self.of_kind(ProcessKind::Storage));
+                let full = self.full_disk;
+                self.note([12, 1], || format!("a full disk: {full:?}"));
+                self.schedule(FULL_DISK_US, Item::EndOf(Disturbance::FullDisk));
+            }
+            85..88 => {
                 self.disk_us = self.random.within(5_000..300_000);
                 self.note([12, self.disk_us], || "disks are slow".into());
                 self.end_later(Disturbance::Disks);
@@ -299,6 +309,7 @@ impl World {
             }
             Disturbance::Strays => self.strays = false,
             Disturbance::Disks => self.disk_us = 0,
+            Disturbance::FullDisk => self.full_disk = None,
         }
     }
 
@@ -316,6 +327,7 @@ impl World {
         self.meet();
         self.strays = false;
         self.disk_us = 0;
+        self.full_disk = None;
         self.end_pauses();
         for process in self.processes() {
             if process.kind == ProcessKind::Client

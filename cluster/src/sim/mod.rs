@@ -106,6 +106,8 @@ pub struct Report {
     pub router_changes: u64,
     /// Suspicions of super processes, and changes of the ring with which they heal it.
     pub suspicions: u64,
+    /// Those of processes that are heard, and whose disks take no checkpoints.
+    pub full_disks: u64,
     /// See [`Report::suspicions`].
     pub healings: u64,
     /// INSERTs of staged rows, and files of theirs that were damaged.
@@ -139,6 +141,7 @@ impl Report {
         self.faults += other.faults;
         self.reconfigurations += other.reconfigurations;
         self.suspicions += other.suspicions;
+        self.full_disks += other.full_disks;
         self.healings += other.healings;
         self.staged += other.staged;
         self.damaged += other.damaged;

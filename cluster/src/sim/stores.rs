@@ -45,6 +45,9 @@ use crate::{
     wire::{Answer, MissingVotes, Wire},
 };
 
+/// Milliseconds that a disk may take no checkpoint: less than [`super::faults::FULL_DISK_US`], with what is tried again.
+const DISK_PATIENCE_MS: u64 = 2_500;
+
 fn few_rows_a_segment() -> ShardOptions {
     ShardOptions { segment_rows: 4, ..ShardOptions::default() }
 }
@@ -246,7 +249,8 @@ impl World {
             routers,
             core,
             joins,
-        );
+        )
+        .with_disk_patience(DISK_PATIENCE_MS);
         let outputs = node.begin();
         let scans = scans
             .into_iter()
@@ -573,7 +577,7 @@ impl World {
 
     /// A checkpoint or what has been received is durable, or could not be written.
     pub(super) fn checkpoint_written(&mut self, id: ProcessId) -> Result<(), String> {
-        let fails = self.random.one_in(30) && self.phase == Phase::Turmoil;
+        let fails = (self.random.one_in(30) || self.full_disk == Some(id)) && self.phase == Phase::Turmoil;
         let Some(written) = self.storage.get_mut(&id).and_then(|host| host.writing.pop_front()) else {
             return Ok(());
         };

@@ -8,7 +8,9 @@ use super::{
 use crate::{
     config::{Change, Config, Configuration, Keyspace, Membership},
     message::{Body, ProcessId, ProcessKind, ReadIsolation},
-    super_process::{Busy, CheckpointPolicy, Healer, Patience, Step, Watch, WatchOptions},
+    super_process::{
+        Busy, CheckpointPolicy, Healer, Patience, Step, Suspicion, Symptom, Watch, WatchOptions,
+    },
     wire::Wire,
 };
 
@@ -48,9 +50,10 @@ impl World {
                 Step::Checkpoint => {
                     self.ask(id, What::Checkpoint, Body::Checkpoint, ReadIsolation::Sequential)?;
                 }
-                Step::Suspect(silent) => {
-                    for (process, incarnation) in silent {
+                Step::Suspect(suspicions) => {
+                    for Suspicion { process, incarnation, symptom } in suspicions {
                         self.report.suspicions += 1;
+                        self.report.full_disks += u64::from(symptom == Symptom::DiskFails);
                         let suspicion = Membership::Suspect { process, incarnation };
                         self.ask_configuration(id, Configuration::Membership(suspicion))?;
                     }

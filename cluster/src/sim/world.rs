@@ -204,6 +204,8 @@ pub(super) struct World {
     pub(super) strays: bool,
     /// Disks take so much longer.
     pub(super) disk_us: u64,
+    /// Whose disk takes no checkpoints.
+    pub(super) full_disk: Option<ProcessId>,
     pub(super) report: Report,
     pub(super) hash: xxhash_rust::xxh3::Xxh3,
     lines: VecDeque<String>,
@@ -250,6 +252,7 @@ impl World {
             damaged: BTreeSet::new(),
             strays: false,
             disk_us: 0,
+            full_disk: None,
             report: Report::default(),
             hash: xxhash_rust::xxh3::Xxh3::new(),
             lines: VecDeque::new(),

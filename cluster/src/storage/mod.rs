@@ -10,6 +10,7 @@ pub mod ballot;
 pub mod basic;
 pub(crate) mod checkpointer;
 pub mod core;
+pub(crate) mod disk;
 mod handover;
 pub mod migration;
 #[cfg(test)]

@@ -22,6 +22,7 @@ use super::{
     basic::BasicRead,
     checkpointer::{CheckpointCommand, CheckpointOutcome},
     core::{ChunkWanted, Core, Effect, Event, removed},
+    disk::{DISK_PATIENCE_MS, Disk},
     payloads::{PayloadCommand, PayloadEvent},
     process::Progress,
     scan::{ShardCommand, ShardEffects},
@@ -132,6 +133,7 @@ pub(crate) struct Node {
     /// one that is there gets lost, but a client comes back only when it has noticed that the earlier life has ended.
     earlier: BTreeMap<ProcessId, (Option<MessageId>, bool)>,
     failed_checkpoints: u64,
+    disk: Disk,
     /// Deliveries have not been taken, because rows are being received.
     skipped: bool,
     /// What a router had sent has been lost once.
@@ -196,9 +198,15 @@ impl Node {
             announced: false,
             earlier: BTreeMap::new(),
             failed_checkpoints: 0,
+            disk: Disk::new(DISK_PATIENCE_MS),
             stopped: None,
             outputs: Vec::new(),
         }
+    }
+
+    /// The same with another patience, in milliseconds, with its disk.
+    pub(crate) fn with_disk_patience(self, patience_ms: u64) -> Node {
+        Node { disk: Disk::new(patience_ms), ..self }
     }
 
     /// What to do first.
@@ -233,7 +241,10 @@ impl Node {
             Input::Received { from, wire } => self.received(from, wire),
             Input::Shard((shard, effects)) => self.event(Event::Shard { shard, effects }),
             Input::Payload(event) => self.payload_event(event),
-            Input::Checkpoint(CheckpointOutcome::Took) => self.event(Event::CheckpointTook),
+            Input::Checkpoint(CheckpointOutcome::Took) => {
+                self.disk.took();
+                self.event(Event::CheckpointTook);
+            }
             Input::Checkpoint(CheckpointOutcome::Ended(ts, outcome)) => self.checkpoint_ended(ts, outcome),
             Input::Checkpoint(CheckpointOutcome::PartsEnded(keyspace, outcome)) => {
                 self.parts_ended(keyspace, outcome);
@@ -268,6 +279,12 @@ impl Node {
     /// Whether what it has recovered is of no use any more: the next life has to begin without.
     pub(crate) fn is_outdated(&self) -> bool {
         self.outdated
+    }
+
+    /// It goes on in another life, without what it had. One whose disk fails would only get everything again that it cannot
+    /// keep: somebody has to see to that.
+    pub(crate) fn begins_anew(&self) -> bool {
+        self.outdated && !self.disk.fails()
     }
 
     /// The last life that others have heard of, or this one, if it has lost its directory: the next one has to be behind it.
@@ -305,7 +322,7 @@ impl Node {
             failed_checkpoints: self.failed_checkpoints,
             receiving: self.core.receiving().collect(),
             // One that begins anew goes on.
-            stopped: self.stopped.clone().filter(|_| !self.outdated),
+            stopped: self.stopped.clone().filter(|_| !self.begins_anew()),
         }
     }
 
@@ -676,6 +693,10 @@ impl Node {
     }
 
     fn tell_checkpoints(&mut self, command: CheckpointCommand) {
+        use CheckpointCommand::{End, EndParts, Rows};
+        if let Rows { .. } | End(_) | EndParts(_) = command {
+            self.disk.gave();
+        }
         self.outputs.push(Output::Checkpoint(command));
     }
 
@@ -769,6 +790,7 @@ impl Node {
     }
 
     fn checkpoint_ended(&mut self, ts: Ts, outcome: Result<(), String>) {
+        self.disk.ended(outcome.is_ok());
         match outcome {
             Ok(()) => self.event(Event::CheckpointDone { ts }),
             Err(reason) => {
@@ -781,6 +803,7 @@ impl Node {
 
     fn parts_ended(&mut self, keyspace: Ts, outcome: Result<(), String>) {
         let are_durable = outcome.is_ok();
+        self.disk.ended(are_durable);
         if let Err(reason) = outcome {
             self.failed_checkpoints += 1;
             tracing::error!(process = %self.id, %keyspace, "cannot write what has been received: {reason}");
@@ -807,6 +830,7 @@ impl Node {
     fn tick(&mut self, now_ms: u64) {
         self.link.tick(now_ms, !self.is_full());
         self.now_ms = now_ms;
+        self.disk.tick(now_ms);
         self.submitter.tick(now_ms);
         self.event(Event::Tick(now_ms));
         if self.link.is_open(self.link.router()) {
@@ -869,6 +893,7 @@ impl Node {
             checkpointing: self.core.is_checkpointing(),
             receiving: self.core.receiving().collect(),
             lags,
+            disk_fails: self.disk.fails(),
         };
         self.send(client, memory);
     }

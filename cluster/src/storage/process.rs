@@ -300,10 +300,9 @@ impl Storage {
                 changed
             });
         }
-        let is_outdated = self.node.is_outdated();
+        let (is_outdated, begins_anew) = (self.node.is_outdated(), self.node.begins_anew());
         match self.node.stopped() {
-            // It goes on, without what it had.
-            Some(reason) if is_outdated => {
+            Some(reason) if begins_anew => {
                 tracing::warn!(process = %self.outbox.id(), "storage process gives up its data: {reason}");
             }
             Some(reason) => {
@@ -330,7 +329,7 @@ impl Storage {
             }
         });
         let _ = joined.await;
-        is_outdated
+        begins_anew
     }
 
     /// What is known of the tables, all shards together.

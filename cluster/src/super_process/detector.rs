@@ -18,6 +18,28 @@ pub struct Heartbeat {
     pub logged: u64,
     /// Whether it is writing a checkpoint.
     pub checkpointing: bool,
+    /// Whether its disk has taken none for long.
+    pub disk_fails: bool,
+}
+
+/// Why a process is suspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symptom {
+    /// It has not been heard.
+    Silence,
+    /// It is heard, and its disk takes no checkpoints: what it keeps the routers from cutting fills their disks.
+    DiskFails,
+}
+
+/// A life that has to be suspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suspicion {
+    /// The process.
+    pub process: ProcessId,
+    /// Its life, and all before it.
+    pub incarnation: Incarnation,
+    /// Why.
+    pub symptom: Symptom,
 }
 
 /// How long a process may be silent.
@@ -62,13 +84,14 @@ impl FailureDetector {
     ///
     /// When more than half the patience has passed since the last look, this process itself was not running, and
     /// whatever was not heard meanwhile means nothing. Whose suspicion the config would refuse is not suspected: it is the
-    /// last one that has the rows of a range.
+    /// last one that has the rows of a range. Nor is one whose disk fails, where all others that have them are silent, or have
+    /// such disks: it would be of no use.
     pub fn look(
         &mut self,
         now_ms: u64,
         config: &Config,
         heard: &BTreeMap<ProcessId, Heartbeat>,
-    ) -> Vec<(ProcessId, Incarnation)> {
+    ) -> Vec<Suspicion> {
         if self.last_ms.is_some_and(|last| now_ms.saturating_sub(last) > self.patience.silent_ms / 2) {
             self.reset();
         }
@@ -79,7 +102,7 @@ impl FailureDetector {
             .chain(config.standbys())
             .collect();
         self.sights.retain(|process, _| members.contains(process));
-        let mut silent = Vec::new();
+        let (mut silent, mut failing) = (Vec::new(), Vec::new());
         for process in members {
             // The silence of an earlier life says nothing about one that has joined since.
             let life = config.incarnation(process);
@@ -99,15 +122,26 @@ impl FailureDetector {
             };
             if now_ms - sight.at_ms > patience {
                 silent.push((process, heartbeat.map_or(0, |heartbeat| heartbeat.incarnation)));
+            } else if let Some(heartbeat) = heartbeat.filter(|heartbeat| heartbeat.disk_fails) {
+                failing.push((process, heartbeat.incarnation));
             }
         }
         let mut config = Cow::Borrowed(config);
-        let mut suspected: Vec<(ProcessId, Incarnation)> = Vec::new();
-        for (process, incarnation) in silent {
+        let mut suspected = Vec::new();
+        let mut suspect = |config: &mut Cow<'_, Config>, (process, incarnation), symptom| {
             let incarnation = config.incarnation(process).unwrap_or(0).max(incarnation);
             if let Ok(Some(next)) = config.suspect(process, incarnation) {
-                config = Cow::Owned(next);
-                suspected.push((process, incarnation));
+                *config = Cow::Owned(next);
+                suspected.push(Suspicion { process, incarnation, symptom });
+            }
+        };
+        for life in silent {
+            suspect(&mut config, life, Symptom::Silence);
+        }
+        let useless: Vec<ProcessId> = failing.iter().map(|(process, _)| *process).collect();
+        for life in failing {
+            if config.solely_held_beside(life.0, &useless).is_none() {
+                suspect(&mut config, life, Symptom::DiskFails);
             }
         }
         suspected
@@ -149,6 +183,13 @@ mod tests {
 
         /// Some time in which these processes are heard; who is suspected in it.
         fn pass(&mut self, ms: u64, alive: &[u32]) -> Vec<(ProcessId, Incarnation)> {
+            let suspected = self.pass_with_bad_disks(ms, alive, &[]);
+            assert!(suspected.iter().all(|suspicion| suspicion.symptom == Symptom::Silence));
+            suspected.into_iter().map(|suspicion| (suspicion.process, suspicion.incarnation)).collect()
+        }
+
+        /// The same, while the disks of some of them fail.
+        fn pass_with_bad_disks(&mut self, ms: u64, alive: &[u32], failing: &[u32]) -> Vec<Suspicion> {
             let mut suspected = Vec::new();
             for _ in 0..ms / 100 {
                 self.now_ms += 100;
@@ -156,6 +197,7 @@ mod tests {
                     let heartbeat = self.heard.entry(ProcessId::storage(*number)).or_default();
                     heartbeat.incarnation = 7;
                     heartbeat.beats += 1;
+                    heartbeat.disk_fails = failing.contains(number);
                 }
                 suspected.extend(self.detector.look(self.now_ms, &self.config, &self.heard));
             }
@@ -173,6 +215,29 @@ mod tests {
         assert_eq!(scene.pass(300, &[1, 2, 4]), [(ProcessId::storage(3), 7)]);
         assert!(!scene.detector.is_alive(ProcessId::storage(3)));
         assert_eq!(scene.pass(200, &[1, 2, 3, 4]), []);
+    }
+
+    #[test]
+    fn whose_disk_fails_is_suspected_where_somebody_elses_does_not() {
+        let of = |suspected: Vec<Suspicion>| {
+            let number = |suspicion: &Suspicion| (suspicion.process.number, suspicion.symptom);
+            let mut numbers: Vec<_> = suspected.iter().map(number).collect();
+            numbers.sort_unstable_by_key(|(number, _)| *number);
+            numbers.dedup();
+            numbers
+        };
+        let all = [1, 2, 3, 4];
+        let mut scene = Scene::new(4, 2);
+        assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &[])), []);
+        assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &[3])), [(3, Symptom::DiskFails)]);
+        // They have no range in common.
+        let both = [(1, Symptom::DiskFails), (3, Symptom::DiskFails)];
+        assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &[1, 3])), both);
+        // Neighbours, and all.
+        assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &[2, 3])), []);
+        assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &all)), []);
+        // The other holder is silent.
+        assert_eq!(of(scene.pass_with_bad_disks(1_500, &[1, 2, 4], &[2])), [(3, Symptom::Silence)]);
     }
 
     #[test]

@@ -27,14 +27,14 @@ use tokio::task::{AbortHandle, JoinHandle};
 pub(crate) use self::watch::{Busy, Step, Watch};
 pub use self::{
     checkpoints::{CheckpointPolicy, Checkpoints},
-    detector::{FailureDetector, Heartbeat, Patience},
+    detector::{FailureDetector, Heartbeat, Patience, Suspicion, Symptom},
     healing::Healer,
     watch::WatchOptions,
 };
 use crate::{
     client::{Client, ClientOptions},
     config::{Change, Config, Membership},
-    message::{Body, Incarnation, ProcessId},
+    message::Body,
     network::Network,
     router::Followed,
 };
@@ -111,7 +111,9 @@ impl Shell {
             let client = self.client.clone();
             match step {
                 Step::Checkpoint => self.checkpoint = Some(tokio::spawn(order_checkpoint(client))),
-                Step::Suspect(silent) => self.change = Some(tokio::spawn(suspect(client, silent))),
+                Step::Suspect(suspicions) => {
+                    self.change = Some(tokio::spawn(suspect(client, suspicions)));
+                }
                 Step::Heal(change) => self.change = Some(tokio::spawn(heal(client, change))),
             }
         }
@@ -122,15 +124,28 @@ fn is_busy(task: &Option<JoinHandle<()>>) -> bool {
     task.as_ref().is_some_and(|task| !task.is_finished())
 }
 
-async fn suspect(client: Client, silent: Vec<(ProcessId, Incarnation)>) {
-    let beats = |process| client.view().heartbeats.get(&process).map(|heartbeat| heartbeat.beats);
-    let silent = silent.into_iter().map(|(process, incarnation)| (process, incarnation, beats(process)));
-    for (process, incarnation, heard) in silent.collect::<Vec<_>>() {
-        // Each suspicion takes its time; if it was this side that was cut off, that may be over.
-        if beats(process) != heard {
+async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
+    let heard = |process| client.view().heartbeats.get(&process).copied();
+    let with_heard = |suspicion: Suspicion| (suspicion, heard(suspicion.process));
+    for (suspicion, before) in suspicions.into_iter().map(with_heard).collect::<Vec<_>>() {
+        let Suspicion { process, incarnation, symptom } = suspicion;
+        let now = heard(process);
+        // Each suspicion takes its time. If it was this side that was cut off, that may be over, and so may other symptoms.
+        let lasts = match symptom {
+            Symptom::Silence => {
+                now.map(|heartbeat| heartbeat.beats) == before.map(|heartbeat| heartbeat.beats)
+            }
+            Symptom::DiskFails => now.is_some_and(|heartbeat| heartbeat.disk_fails),
+        };
+        if !lasts {
             continue;
         }
-        tracing::warn!(%process, incarnation, "no heartbeat: suspected");
+        match symptom {
+            Symptom::Silence => tracing::warn!(%process, incarnation, "no heartbeat: suspected"),
+            Symptom::DiskFails => {
+                tracing::warn!(%process, incarnation, "its disk takes no checkpoints: suspected");
+            }
+        }
         let suspicion = Membership::Suspect { process, incarnation };
         if let Err(error) = client.configure(suspicion).await {
             tracing::warn!(%process, %error, "the suspicion had no effect");

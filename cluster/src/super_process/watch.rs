@@ -1,12 +1,8 @@
 //! What a super process does next, as a pure function of the time, of what its client process sees and of what it is
 //! submitting already.
 
-use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Patience};
-use crate::{
-    client::View,
-    config::Change,
-    message::{Incarnation, ProcessId},
-};
+use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Patience, Suspicion};
+use crate::{client::View, config::Change, message::ProcessId};
 
 /// What a super process watches for.
 #[derive(Clone, Debug)]
@@ -36,7 +32,7 @@ pub(crate) struct Busy {
 pub(crate) enum Step {
     Checkpoint,
     /// Suspicions, one after the other.
-    Suspect(Vec<(ProcessId, Incarnation)>),
+    Suspect(Vec<Suspicion>),
     Heal(Change),
 }
 
@@ -70,18 +66,20 @@ impl Watch {
             self.healer.reset();
             return steps;
         }
-        let silent = self.detector.look(now_ms, &view.config, &view.heartbeats);
+        let suspicions = self.detector.look(now_ms, &view.config, &view.heartbeats);
         let is_alive = |process| self.detector.is_alive(process);
         let live = view.heartbeats.iter().filter(|(process, _)| is_alive(**process));
-        if !busy.checkpoint && self.checkpoints.is_due(now_ms, live.map(|(_, heartbeat)| *heartbeat)) {
+        // Others do not wait for a disk that takes none; who has it tries by itself whether it is well again.
+        let able = live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| !heartbeat.disk_fails);
+        if !busy.checkpoint && self.checkpoints.is_due(now_ms, able) {
             self.checkpoints.ordered(now_ms);
             steps.push(Step::Checkpoint);
         }
         if !self.options.heals || busy.change {
             return steps;
         }
-        if !silent.is_empty() {
-            steps.push(Step::Suspect(silent));
+        if !suspicions.is_empty() {
+            steps.push(Step::Suspect(suspicions));
         } else {
             steps.extend(self.healer.look(now_ms, &view.config, is_alive).map(Step::Heal));
         }

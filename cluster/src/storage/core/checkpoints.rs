@@ -382,6 +382,7 @@ impl Core {
         // Another one is due, also when nothing is written any more.
         self.logged = self.logged.max(1);
         self.moving.has_missed_a_checkpoint = true;
+        self.moving.has_failed = true;
         if let Some(failed) = self.writing.take_if(|writing| writing.checkpoint.ts == ts) {
             self.cancel_reads_of(failed);
         }
@@ -401,6 +402,7 @@ impl Core {
             "checkpoint {ts} was not being written"
         );
         self.durable = ts;
+        self.moving.has_failed = false;
         self.hashes = std::mem::take(&mut self.hashes_at.1);
         self.tell_durable();
         let peers: Vec<ProcessId> = self.peers.keys().copied().collect();
@@ -424,9 +426,10 @@ impl Core {
     }
 
     /// Who has left the ring, and may still have to send what it has received, hears of no checkpoint any more: when one has
-    /// failed it tries again by itself. So does who is still to say what it has received, for which nobody orders one.
+    /// failed it tries again by itself. So does who is still to say what it has received, for which nobody orders one, and whose
+    /// disk has failed: nobody knows better whether it is well again.
     pub(super) fn make_up_by_itself(&mut self) {
-        if (self.held.is_empty() || !self.keeping.is_empty())
+        if (self.held.is_empty() || !self.keeping.is_empty() || self.moving.has_failed)
             && self.writing.is_none()
             && self.now_ms >= self.moving.made_up_ms + MAKE_UP_MS
         {

@@ -84,7 +84,9 @@ pub(super) struct Moving {
     pub(super) base: Ts,
     /// A checkpoint has been ordered of everybody but those who receive, or could not be written.
     pub(super) has_missed_a_checkpoint: bool,
-    /// When one was last tried for that reason by who had left the ring.
+    /// The last one could not be written.
+    pub(super) has_failed: bool,
+    /// When one was last tried for one of these reasons.
     pub(super) made_up_ms: u64,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
     pub(super) present: (Ts, Arc<Config>),
@@ -120,6 +122,7 @@ impl Moving {
             taking: Taking::default(),
             base: Ts::ZERO,
             has_missed_a_checkpoint: false,
+            has_failed: false,
             made_up_ms: 0,
             present: (recovered.ts, options.config.clone()),
             joining: false,

@@ -1,0 +1,112 @@
+//! How the disk of a storage process takes checkpoints, as a pure function of what it was given and what came of it when.
+
+/// See the module's head. Times are milliseconds of the process's clock.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    patience_ms: u64,
+    now_ms: u64,
+    /// Answers that are due.
+    owed: usize,
+    /// When the last one came, or the first of those was asked for.
+    since_ms: u64,
+    /// When a checkpoint failed for the first time since one was written, and for the last time.
+    failed_ms: Option<(u64, u64)>,
+}
+
+/// A disk that has taken nothing of what it was given for so long, or that fails again and again for so long, takes no
+/// checkpoints: as long as that is so, the routers cannot cut their log.
+pub(crate) const DISK_PATIENCE_MS: u64 = 30_000;
+
+impl Disk {
+    /// A disk that may hang or fail for so long.
+    pub(crate) fn new(patience_ms: u64) -> Disk {
+        Disk { patience_ms, now_ms: 0, owed: 0, since_ms: 0, failed_ms: None }
+    }
+
+    /// Time has passed. When that was long, this process did not run, and what it has not heard of meanwhile means nothing.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        if now_ms.saturating_sub(self.now_ms) > self.patience_ms / 2 {
+            self.since_ms = now_ms;
+        }
+        self.now_ms = now_ms;
+    }
+
+    /// It was given something, of which it tells when it is done.
+    pub(crate) fn gave(&mut self) {
+        if self.owed == 0 {
+            self.since_ms = self.now_ms;
+        }
+        self.owed += 1;
+    }
+
+    /// It is done with something.
+    pub(crate) fn took(&mut self) {
+        self.owed = self.owed.saturating_sub(1);
+        self.since_ms = self.now_ms;
+    }
+
+    /// A checkpoint is written, or could not be.
+    pub(crate) fn ended(&mut self, is_written: bool) {
+        self.took();
+        let now_ms = self.now_ms;
+        self.failed_ms = (!is_written).then(|| (self.failed_ms.map_or(now_ms, |(first, _)| first), now_ms));
+    }
+
+    /// Whether it takes no checkpoints.
+    pub(crate) fn fails(&self) -> bool {
+        let hangs = self.owed > 0 && self.now_ms.saturating_sub(self.since_ms) >= self.patience_ms;
+        hangs || self.failed_ms.is_some_and(|(first, last)| last - first >= self.patience_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(disk: &mut Disk, until_ms: u64) {
+        for now_ms in (disk.now_ms..=until_ms).step_by(100) {
+            disk.tick(now_ms);
+        }
+    }
+
+    #[test]
+    fn one_that_hangs_fails_until_it_goes_on() {
+        let mut disk = Disk::new(1_000);
+        pass(&mut disk, 10_000);
+        disk.gave();
+        pass(&mut disk, 10_900);
+        assert!(!disk.fails());
+        disk.gave();
+        disk.took();
+        pass(&mut disk, 11_800);
+        assert!(!disk.fails(), "it is slow");
+        pass(&mut disk, 12_000);
+        assert!(disk.fails());
+        disk.ended(true);
+        assert!(!disk.fails());
+        pass(&mut disk, 50_000);
+        assert!(!disk.fails(), "nothing is due");
+        disk.gave();
+        pass(&mut disk, 50_500);
+        disk.tick(60_000);
+        assert!(!disk.fails(), "it was this process that stood still");
+    }
+
+    #[test]
+    fn one_that_is_full_fails_when_it_was_tried_again_for_long() {
+        let mut disk = Disk::new(1_000);
+        let mut end = |until_ms, is_written| {
+            pass(&mut disk, until_ms);
+            disk.gave();
+            disk.ended(is_written);
+            disk.fails()
+        };
+        assert!(!end(1_000, false));
+        assert!(!end(1_900, false));
+        assert!(!end(1_950, true));
+        assert!(!end(3_000, false));
+        assert!(!end(3_900, false));
+        assert!(end(4_000, false));
+        assert!(!end(9_000, true));
+    }
+}
