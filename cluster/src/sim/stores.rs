@@ -481,18 +481,27 @@ impl World {
         };
         while let Some(ts) = self.aborted.iter().find(|ts| voted_down(&self.replay, **ts)).copied() {
             self.replay.abort(ts, &self.statements)?;
+            self.voted_down.insert(ts);
             self.check_commit(ts)?;
         }
         Ok(())
     }
 
     /// Nobody who is waited for has committed a write that others have aborted because of a lost vote.
-    fn check_commit(&self, ts: Ts) -> Result<(), String> {
+    ///
+    /// Who has voted against one in an earlier life does not come to that vote again when an earlier write has lost one since,
+    /// and commits what others have aborted. They find out that it votes differently, and one of them has to be given up.
+    fn check_commit(&mut self, ts: Ts) -> Result<(), String> {
         if self.replay.outcome(ts) != Some(&Outcome::VoteLost) {
             return Ok(());
         }
         let committed = self.committed.get(&ts).into_iter().flatten();
         match committed.copied().find(|process| self.replay.config().is_awaited(*process)) {
+            Some(process) if self.voted_down.contains(&ts) => {
+                self.committed.entry(ts).or_default().remove(&process);
+                let reason = format!("its earlier life voted differently about the write at {ts}");
+                self.storage_stopped(process, &reason, false, None)
+            }
             Some(process) => {
                 Err(format!("{process} has committed the write at {ts}, of which a vote is lost"))
             }

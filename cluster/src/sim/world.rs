@@ -177,6 +177,8 @@ pub(super) struct World {
     pub(super) committed: BTreeMap<Ts, BTreeSet<ProcessId>>,
     /// Those that some storage process has aborted.
     pub(super) aborted: BTreeSet<Ts>,
+    /// Those that have no effect as somebody has voted against them who would not do so now.
+    pub(super) voted_down: BTreeSet<Ts>,
     pub(super) replay: Replay,
     /// How far the m-seq had grown with the entries of each term of the consensus.
     pub(super) agreed: BTreeMap<u64, Ts>,
@@ -242,6 +244,7 @@ impl World {
             statements: Vec::new(),
             committed: BTreeMap::new(),
             aborted: BTreeSet::new(),
+            voted_down: BTreeSet::new(),
             reckless: random.one_in(16),
             reconfigure_us: random.within(1_000_000..6_000_000),
             late_reads: HashSet::new(),
