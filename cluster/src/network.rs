@@ -93,6 +93,7 @@ impl Wire {
             | Wire::Precut { .. }
             | Wire::HasPrecut { .. }
             | Wire::Cancel(_)
+            | Wire::Fetch { .. }
             | Wire::Took { .. } => Lane::Control,
             Wire::Consensus(packet) => packet.lane(),
             // Subscribe and Leave stay behind the routes sent before them; State, Restarted and NoAnswers must neither

@@ -344,6 +344,13 @@ pub enum Wire {
         /// Not counting those of earlier messages.
         batches: u32,
     },
+    /// Client to storage process: the rows of these ranges that were kept, see [`AnswerPart::Kept`].
+    Fetch {
+        /// The write.
+        id: MessageId,
+        /// Ranges that it has named so.
+        ranges: Vec<KeyRange>,
+    },
     /// The transport's word to both sides when two processes that stayed up could not reach one another for too long:
     /// what was under way between them may be lost.
     Lost,
@@ -426,6 +433,7 @@ impl Wire {
             | Wire::ReleasePin(_)
             | Wire::Precut { .. }
             | Wire::Cancel(_)
+            | Wire::Fetch { .. }
             | Wire::Took { .. } => asks && to == Storage,
             // Nobody says it: the transport does.
             Wire::Lost => false,
@@ -490,7 +498,8 @@ pub struct Answer {
     pub part: AnswerPart,
 }
 
-/// The parts of an answer. Those of one message from one process arrive in order, `Done` or `Stale` last.
+/// The parts of an answer. Those of one message from one process arrive in order, `Done` or `Stale` last, but for rows that
+/// are fetched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum AnswerPart {
     /// Rows of a read or of RETURNING.
@@ -501,6 +510,11 @@ pub enum AnswerPart {
         #[serde(with = "form::batch")]
         batch: RecordBatch,
     },
+    /// The rows that RETURNING gives in these ranges are many: they are kept until they are fetched or the message is
+    /// cancelled. `Done` says how many they are.
+    Kept(Few<KeyRange>),
+    /// All rows of a range that was fetched have been sent.
+    Returned(KeyRange),
     /// Groups of a read, for all ranges that the process answers for together.
     Groups(Vec<Group>),
     /// Executed and decided.

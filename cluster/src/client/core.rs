@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 mod lost;
 mod operations;
+mod returning;
 
 pub use self::operations::{OpenOperation, OperationState};
 
@@ -159,6 +160,14 @@ impl Answered {
     }
 }
 
+/// Who is to send the rows of a range that it has kept.
+#[derive(Clone, Copy, Debug)]
+struct Fetching {
+    from: ProcessId,
+    /// Some have come.
+    begun: bool,
+}
+
 /// A message that is not answered in full.
 #[derive(Debug)]
 struct Open {
@@ -180,6 +189,12 @@ struct Open {
     answered: Answered,
     /// RETURNING rows by replica, until the replica says for which ranges they count.
     returned: BTreeMap<ProcessId, Vec<(KeyRange, RecordBatch)>>,
+    /// The ranges of which replicas have kept such rows, as they are many, and have not sent all.
+    kept: BTreeMap<ProcessId, BTreeSet<KeyRange>>,
+    /// Those of them that are still to come, from the replica whose answer counts.
+    fetching: BTreeMap<KeyRange, Fetching>,
+    /// They were asked for: the write is answered in full.
+    fetched_at: Option<Ts>,
     /// Groups of a read by process, until the process says for which ranges they count.
     grouped: BTreeMap<ProcessId, Vec<Group>>,
     /// Groups of ranges that have been answered for, kept until all have come.
@@ -214,6 +229,9 @@ impl Open {
             done: BTreeSet::new(),
             answered: Answered::default(),
             returned: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            fetching: BTreeMap::new(),
+            fetched_at: None,
             grouped: BTreeMap::new(),
             groups: Vec::new(),
             has_groups: false,
@@ -806,6 +824,9 @@ impl Core {
             }
             open.fenced.extend(fenced.iter().map(|process| (*process, since)));
         }
+        for process in &fenced {
+            self.lose_kept(*process, true);
+        }
         if before.version() != config.version() {
             let lives = |process: ProcessId| config.contains(process) && !config.is_suspected(process);
             self.statistics_of.retain(|process, _| lives(*process));
@@ -922,6 +943,14 @@ impl Core {
             _ => false,
         };
         match part {
+            AnswerPart::Rows { range, batch }
+                if open.fetched_at.is_some()
+                    && let Some(fetching) = open.fetching.get_mut(&range)
+                    && fetching.from == from =>
+            {
+                fetching.begun = true;
+                self.effects.push(Effect::Rows(open.submission, Some(from), batch));
+            }
             AnswerPart::Rows { range, batch } if is_write => {
                 open.returned.entry(from).or_default().push((range, batch));
             }
@@ -930,6 +959,8 @@ impl Core {
                 self.refuse_rows(from, id, &part);
             }
             AnswerPart::Rows { batch, .. } => self.take_rows(id.sequence, from, batch),
+            AnswerPart::Kept(ranges) => open.kept.entry(from).or_default().extend(&ranges[..]),
+            AnswerPart::Returned(range) => self.returned(id.sequence, from, range),
             AnswerPart::Groups(groups) => {
                 open.has_groups = true;
                 open.group_bytes += groups.iter().map(Group::heap_size).sum::<usize>();
@@ -949,6 +980,9 @@ impl Core {
                         Ok(rows) => {
                             if open.answered.insert(range, rows) {
                                 counted.push(range);
+                                if open.kept.get(&from).is_some_and(|kept| kept.contains(&range)) {
+                                    open.fetching.insert(range, Fetching { from, begun: false });
+                                }
                             }
                         }
                         // The first word counts.
@@ -979,7 +1013,12 @@ impl Core {
                     // This client's own catalog or config tells.
                     Body::Ddl(_) | Body::Configuration(_) => false,
                 };
-                if complete {
+                if complete && !open.fetching.is_empty() {
+                    // It comes again from others.
+                    if open.fetched_at.replace(ts).is_none() {
+                        self.fetch(id.sequence);
+                    }
+                } else if complete {
                     let rows = open.answered.rows();
                     for (from, batch) in self.holding.release(&mut open.held) {
                         self.effects.push(Effect::Rows(open.submission, from, batch));
@@ -1018,6 +1057,8 @@ impl Core {
     fn take_open(&mut self, sequence: u64) -> Option<Open> {
         let mut open = self.open.remove(&sequence)?;
         drop(self.holding.release(&mut open.held));
+        let kept = std::mem::take(&mut open.kept).into_keys();
+        self.effects.extend(kept.map(|process| Effect::Send(process, Wire::Cancel(open.message.id))));
         Some(open)
     }
 
@@ -1064,7 +1105,7 @@ impl Core {
 
     /// Rows that nobody waits for: more of them would never be asked for.
     fn refuse_rows(&mut self, from: ProcessId, id: MessageId, part: &AnswerPart) {
-        if matches!(part, AnswerPart::Rows { .. }) {
+        if matches!(part, AnswerPart::Rows { .. } | AnswerPart::Kept(_)) {
             self.effects.push(Effect::Send(from, Wire::Cancel(id)));
         }
     }

@@ -1176,3 +1176,103 @@ fn a_write_is_not_awaited_from_who_has_been_removed() {
     scene.pass(1_000);
     scene.check_unknown(change);
 }
+
+/// What a process says of a write whose rows it has kept.
+fn keeps(scene: &mut Scene, from: ProcessId, id: MessageId) {
+    let ranges = scene.config.held(from);
+    let part = AnswerPart::Kept(ranges.into_iter().collect());
+    scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+    scene.answer(from, id, 1);
+}
+
+/// What the client asks for now, and of whom, and whom it tells that it asks for nothing more.
+fn fetched(scene: &mut Scene) -> (Vec<(u32, Vec<KeyRange>)>, Vec<u32>) {
+    let (mut fetched, mut cancelled) = (Vec::new(), Vec::new());
+    for effect in scene.core.take_effects() {
+        match effect {
+            Effect::Send(to, Wire::Fetch { ranges, .. }) => fetched.push((to.number, ranges)),
+            Effect::Send(to, Wire::Cancel(_)) => cancelled.push(to.number),
+            _ => {}
+        }
+    }
+    (fetched, cancelled)
+}
+
+#[test]
+fn rows_that_are_kept_are_fetched_from_whose_answer_counts_or_else_from_another() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let write = scene.submit(testing::truncate_table(C1, 1, 1).body);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    let of = |scene: &Scene, process| scene.config.held(process);
+    let both = |scene: &Scene, a, b| {
+        let of_b = of(scene, b);
+        of(scene, a).into_iter().filter(|range| of_b.contains(range)).collect::<Vec<_>>()
+    };
+    scene.core.take_effects();
+    keeps(&mut scene, s1, id);
+    assert_eq!(fetched(&mut scene), (vec![], vec![]), "it is not known whether it has taken effect");
+    keeps(&mut scene, s2, id);
+    let rest: Vec<KeyRange> =
+        of(&scene, s2).into_iter().filter(|range| !of(&scene, s1).contains(range)).collect();
+    assert_eq!(fetched(&mut scene), (vec![(1, of(&scene, s1)), (2, rest.clone())], vec![]));
+    assert!(scene.parts().is_empty());
+
+    // It cannot be reached: the other one has some of it, and it may have the rest itself when it is back.
+    scene.core.handle(Event::Unreachable(s1));
+    let of_s1_and_s2 = both(&scene, s1, s2);
+    let of_s1_and_s3 = both(&scene, s1, s3);
+    assert_eq!(fetched(&mut scene), (vec![(1, of_s1_and_s3.clone()), (2, of_s1_and_s2.clone())], vec![]));
+    keeps(&mut scene, s3, id);
+    scene.receive(s1, Wire::NoAnswers(vec![id]));
+    // It is back, and has nothing.
+    let asked = vec![(1, of_s1_and_s3.clone()), (3, of_s1_and_s3.clone())];
+    assert_eq!(fetched(&mut scene), (asked, vec![]));
+
+    let say = |scene: &mut Scene, from, part| {
+        scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+    };
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1; 10]));
+    let batch = RecordBatch::try_from_iter([("n", column)]).expect("a batch");
+    for (from, ranges) in [(s2, &rest), (s2, &of_s1_and_s2), (s3, &of_s1_and_s3)] {
+        for range in ranges.iter().copied() {
+            say(&mut scene, from, AnswerPart::Rows { range, batch: batch.clone() });
+            let parts = scene.parts();
+            assert!(matches!(&parts[..], [(of, Ok(Part::Rows(_)))] if *of == write), "{parts:?}");
+            say(&mut scene, from, AnswerPart::Returned(range));
+        }
+    }
+    let (mut cancelled, mut done) = (Vec::new(), false);
+    for effect in scene.core.take_effects() {
+        match effect {
+            Effect::Send(to, Wire::Cancel(_)) => cancelled.push(to.number),
+            Effect::Part(of, Ok(Part::Done { rows: 3, .. })) => done = of == write,
+            _ => {}
+        }
+    }
+    assert!(done && cancelled == [3], "what else that one has: {cancelled:?}");
+}
+
+#[test]
+fn a_write_whose_rows_are_lost_has_an_unknown_outcome_and_says_what_is_known() {
+    let s1 = ProcessId::storage(1);
+    let mut scene = Scene::with(Config::evenly(1, 1).expect("a ring"));
+    scene.state(0, true);
+    let write = scene.submit(testing::truncate_table(C1, 1, 1).body);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    scene.core.take_effects();
+    keeps(&mut scene, s1, id);
+    rows(&mut scene, s1, id, 1, 10);
+    assert!(matches!(scene.parts()[..], [(of, Ok(Part::Rows(_)))] if of == write));
+    scene.core.handle(Event::Unreachable(s1));
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(of, Err(Failure::Sql(error)))]
+            if *of == write && error.code == SqlState::OUTCOME_UNKNOWN && error.message.contains("took effect")),
+        "{parts:?}"
+    );
+    // Another life executes it once more.
+    keeps(&mut scene, s1, id);
+    assert_eq!(fetched(&mut scene), (vec![], vec![1]));
+}

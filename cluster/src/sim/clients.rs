@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{SqlState, TableSchema, Ts, Value, aggregate::Group, position::KeyRange};
+use carousel_engine::{SqlError, SqlState, TableSchema, Ts, Value, aggregate::Group, position::KeyRange};
 
 use super::{
     payloads::Stages,
@@ -468,7 +468,7 @@ impl World {
                 _ => Ok(()),
             },
             Err(Failure::Sql(error)) => self
-                .check_error(id, &question, statement, error.code)
+                .check_error(id, &question, statement, error)
                 .map_err(|wrong| format!("{wrong}: {} {:?}", error.code.as_str(), error.message)),
         }
     }
@@ -597,8 +597,9 @@ impl World {
         id: ProcessId,
         question: &Question,
         statement: Option<&Statement>,
-        code: SqlState,
+        error: &SqlError,
     ) -> Result<(), String> {
+        let code = error.code;
         let ranges = self.ranges(&question.what);
         let is_lost = self.replay.was_dead(&ranges) || self.replay.is_fenced(id, self.incarnation(id));
         if is_lost && (code == SqlState::UNAVAILABLE || code == SqlState::OUTCOME_UNKNOWN) {
@@ -625,6 +626,14 @@ impl World {
                 match outcome {
                     Some(outcome) if foreseen(outcome, code) => Ok(()),
                     Some(Outcome::VoteLost) if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
+                    // Rows had been handed out, or were nowhere else, when their sender was lost.
+                    Some(Outcome::Written(_, returned))
+                        if code == SqlState::OUTCOME_UNKNOWN
+                            && error.message.starts_with("the statement took effect, but")
+                            && !returned.is_empty() =>
+                    {
+                        Ok(())
+                    }
                     _ if code == SqlState::OUTCOME_UNKNOWN
                         && self.answer_may_be_lost(&ranges, found, question.asked_us) =>
                     {

@@ -25,6 +25,7 @@ use std::{
     sync::Arc,
 };
 
+use arrow::record_batch::RecordBatch;
 use carousel_engine::{
     Few, SqlError, SqlState, TableId, Ts,
     array::size_of_cells,
@@ -44,6 +45,7 @@ mod moving;
 mod pending;
 mod precut;
 mod readers;
+mod returning;
 mod serving;
 mod supplies;
 mod votes;
@@ -56,6 +58,7 @@ use self::{
     moving::Moving,
     pending::Pending,
     precut::Precut,
+    returning::{AT_ONCE, Kept},
     supplies::{Supplying, chunks_in, staged_in_time, staged_insert},
     votes::Nowhere,
 };
@@ -98,7 +101,7 @@ struct Running {
     /// Outcomes of the primary ranges it acts on here, ascending, with the shard that failed.
     outcomes: SmallVec<[(KeyRange, Known); 1]>,
     /// Rows of a write, held back until its end.
-    rows: Vec<AnswerPart>,
+    rows: Vec<(KeyRange, RecordBatch)>,
     /// What they take.
     returned_bytes: u64,
     /// The shards that the batches came from which the reader of a read has not taken yet, in the order in which they
@@ -134,8 +137,12 @@ pub struct Core {
     told_durable: Ts,
     /// By their local times.
     running: BTreeMap<Ts, Box<Running>>,
-    /// Bytes of the rows that writes among them will return.
+    /// Bytes of the rows that writes among them will return, and of what is kept.
     returned_bytes: u64,
+    /// More of them than so many bytes are kept.
+    returned_at_once: u64,
+    /// What writers have not asked for yet, or not taken.
+    kept: BTreeMap<MessageId, Kept>,
     /// By the local times of their operations.
     supplying: BTreeMap<Ts, Supplying>,
     /// The writes among them.
@@ -251,6 +258,8 @@ impl Core {
             told_durable,
             running: BTreeMap::new(),
             returned_bytes: 0,
+            returned_at_once: AT_ONCE,
+            kept: BTreeMap::new(),
             supplying: BTreeMap::new(),
             writes: BTreeSet::new(),
             stalled: BTreeSet::new(),
@@ -412,9 +421,11 @@ impl Core {
             Event::Precut { from, request, at } => self.precut(from, request, &at),
             Event::Cancel(id) => self.cancel(id),
             Event::Took { id, batches } => self.took_batches(id, batches),
+            Event::Fetch { id, ranges } => self.fetch(id, &ranges),
             Event::ClientGone(client) => {
                 // Its next life may have begun already: what that has asked must not be waited for in vain.
-                if self.cancel_reads(|id| id.submitter == client) {
+                let is_gone = |id: MessageId| id.submitter == client;
+                if self.cancel_reads(is_gone) | self.drop_kept_of(is_gone) {
                     self.effects.push(Effect::Send(client, Wire::ReadsMissed));
                 }
             }
@@ -758,16 +769,15 @@ impl Core {
                 let ts = global(time);
                 let Some(running) = self.running.get_mut(&time) else { return };
                 let bytes = if running.is_write { size_of_cells(&batch) } else { 0 };
-                let part = AnswerPart::Rows { range, batch };
                 match running.answer {
                     Some(_) if running.is_write => {
                         running.returned_bytes += bytes;
                         self.returned_bytes += bytes;
-                        running.rows.push(part);
+                        running.rows.push((range, batch));
                     }
                     Some(id) => {
                         running.unread.push_back(shard);
-                        self.answer(id, ts, part);
+                        self.answer(id, ts, AnswerPart::Rows { range, batch });
                         self.note_stalled(time);
                     }
                     None => {}
@@ -888,9 +898,7 @@ impl Core {
                 self.by_message.remove(&id);
             }
             if !failed {
-                for rows in running.rows {
-                    self.answer(id, ts, rows);
-                }
+                self.return_rows(id, ts, running.rows, running.returned_bytes);
             }
             self.answer(id, ts, AnswerPart::Done { outcomes, more });
         }

@@ -490,6 +490,7 @@ impl Node {
             Wire::Precut { request, at } => self.event(Event::Precut { from, request, at }),
             Wire::Cancel(id) => self.event(Event::Cancel(id)),
             Wire::Took { id, batches } => self.event(Event::Took { id, batches }),
+            Wire::Fetch { id, ranges } if id.submitter == from => self.event(Event::Fetch { id, ranges }),
             Wire::Hello => self.tell_memory(from),
             Wire::AskAnswers(mut messages) => {
                 messages.retain(|(id, _)| id.submitter == from);

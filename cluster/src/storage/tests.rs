@@ -151,6 +151,10 @@ impl Scene {
                         }
                         Wire::Durable { ts, .. } => format!("{me} -> {to} durable ts={ts}"),
                         Wire::ReadsMissed => format!("{me} -> {to} reads missed"),
+                        Wire::NoAnswers(messages) => {
+                            let messages: Vec<u64> = messages.iter().map(|id| id.sequence).collect();
+                            format!("{me} -> {to} no answers to {messages:?}")
+                        }
                         Wire::HasPrecut { request } => format!("{me} -> {to} has cut for {request}"),
                         Wire::ReadsLost(reads) => format!("{me} -> {to} lost {}", reads.len()),
                         other => panic!("{other:?}"),
@@ -170,6 +174,14 @@ impl Scene {
                                 .collect();
                             format!("done {}", outcomes.join(", "))
                         }
+                        AnswerPart::Rows { range, batch } => {
+                            format!("{} rows of {}", batch.num_rows(), self.name(range))
+                        }
+                        AnswerPart::Kept(ranges) => {
+                            let ranges: Vec<String> = ranges.iter().map(|range| self.name(*range)).collect();
+                            format!("keeps {}", ranges.join(", "))
+                        }
+                        AnswerPart::Returned(range) => format!("that was {}", self.name(range)),
                         other => format!("{other:?}"),
                     };
                     format!("{me} -> {to} ts={} {part}", answer.ts)
@@ -1515,4 +1527,66 @@ fn reads_of_an_earlier_life_are_cancelled() {
         Delivery { ts: Ts(3), message, ranges: ranges.into(), config_version: scene.config.version() };
     scene.handle(1, Event::Delivered { deliveries: vec![delivery], frontier: Ts(3) });
     scene.check("s1 cancels ts=2\ns1 submits ts=3");
+}
+
+/// Rows of RETURNING, where they are many: they wait for the writer, and are sent as it takes them.
+#[test]
+fn many_rows_of_a_write_are_sent_when_they_are_fetched() {
+    let mut scene = Scene::new(1);
+    let core = scene.cores.remove(&1).expect("it runs");
+    scene.cores.insert(1, core.with_returned_at_once(100));
+    let id = |sequence| MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence };
+    let range = scene.range(1);
+    let write = |scene: &mut Scene, ts, batches, rows: i64| {
+        scene.write(1, ts);
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
+        let batch = RecordBatch::try_new(schema().arrow(), vec![column]).expect("the column fits");
+        let rows = ShardEffect::Rows { ts: local(Ts(ts)), range, batch };
+        scene.handle(1, Event::Shard { shard: 0, effects: vec![rows; batches] });
+        scene.executed(1, ts, Ok(7));
+    };
+    let fetch = |sequence| Event::Fetch { id: id(sequence), ranges: vec![range] };
+    let lines = |line: &str, count| format!("{line}\n").repeat(count);
+    scene.trace.clear();
+    write(&mut scene, 2, 1, 10);
+    scene.check(
+        "s1 submits ts=2
+         s1 -> c1 ts=2 10 rows of a
+         s1 -> c1 ts=2 done a=7",
+    );
+    write(&mut scene, 3, 11, 10);
+    scene.check(
+        "s1 submits ts=3
+         s1 -> c1 ts=3 keeps a
+         s1 -> c1 ts=3 done a=7",
+    );
+    assert_eq!(scene.horizon(1), 4, "it keeps no versions");
+    let kept = scene.cores[&1].returned_bytes();
+    assert!(kept >= 11 * 80, "{kept}");
+    scene.handle(1, fetch(3));
+    scene.check(&lines("s1 -> c1 ts=3 10 rows of a", 8));
+    assert_eq!(scene.cores[&1].returned_bytes(), kept * 3 / 11);
+    // It is said twice when it may have been lost.
+    scene.handle(1, fetch(3));
+    scene.check("");
+    scene.handle(1, Event::Took { id: id(3), batches: 2 });
+    scene.check(&lines("s1 -> c1 ts=3 10 rows of a", 2));
+    scene.handle(1, Event::Took { id: id(3), batches: 4 });
+    scene.check("s1 -> c1 ts=3 10 rows of a\ns1 -> c1 ts=3 that was a");
+    scene.handle(1, Event::Took { id: id(3), batches: 5 });
+    scene.handle(1, fetch(3));
+    scene.check("s1 -> c1 no answers to [3]");
+
+    for ts in 4..6 {
+        write(&mut scene, ts, 11, 10);
+    }
+    assert_eq!(scene.cores[&1].returned_bytes(), 2 * kept);
+    scene.handle(1, Event::Cancel(id(4)));
+    assert_eq!(scene.cores[&1].returned_bytes(), kept);
+    scene.trace.clear();
+    scene.handle(1, Event::ClientGone(ProcessId::client(1)));
+    scene.check("s1 -> c1 reads missed");
+    assert_eq!(scene.cores[&1].returned_bytes(), 0);
+    scene.handle(1, fetch(5));
+    scene.check("s1 -> c1 no answers to [5]");
 }

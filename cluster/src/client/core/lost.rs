@@ -131,6 +131,7 @@ impl Core {
 
     /// Submits reads again that a storage process owes and will not answer any more.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
+        self.lose_kept(process, false);
         let owed: Vec<u64> =
             self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
         for sequence in owed {
@@ -224,10 +225,14 @@ impl Core {
     /// A process has told that there is nothing more to come from it. It need not have executed these messages at all: by what
     /// is known here they may have been ordered under a config that leaves them to others.
     pub(super) fn not_answered(&mut self, process: ProcessId, messages: &[MessageId]) {
-        for id in messages.iter().filter(|id| id.incarnation == self.options.incarnation) {
+        for id in messages {
+            if id.incarnation != self.options.incarnation {
+                continue;
+            }
             if let Some(open) = self.open.get_mut(&id.sequence) {
                 open.done.insert(process);
             }
+            self.lose_kept_of(id.sequence, process, true);
         }
         let _ = self.end_passed(0);
     }

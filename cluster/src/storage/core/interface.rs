@@ -253,6 +253,13 @@ pub enum Event {
         /// How many.
         batches: u32,
     },
+    /// From a client: what has been kept of these ranges, see [`crate::wire::AnswerPart::Kept`].
+    Fetch {
+        /// The write.
+        id: MessageId,
+        /// The ranges.
+        ranges: Vec<KeyRange>,
+    },
     /// A client process is not there any more.
     ClientGone(ProcessId),
     /// Time passes: milliseconds since some beginning.

@@ -9,13 +9,17 @@ use crate::message::{Incarnation, MessageId, ProcessId};
 use carousel_engine::Ts;
 
 impl Core {
-    /// The client processes of reads that wait for their readers.
+    /// The client processes of reads that wait for their readers, and of writes whose rows do.
     pub(crate) fn stalled_clients(&self) -> impl Iterator<Item = ProcessId> {
-        self.stalled.iter().filter_map(|time| Some(self.running.get(time)?.answer?.submitter))
+        let stalled = self.stalled.iter().filter_map(|time| Some(self.running.get(time)?.answer?.submitter));
+        stalled.chain(self.kept.keys().map(|id| id.submitter))
     }
 
     /// A reader has taken batches: the shards that they came from may send as many more.
     pub(super) fn took_batches(&mut self, id: MessageId, batches: u32) {
+        if self.took_kept(id, batches) {
+            return;
+        }
         // A read has one part.
         let Some(time) = self.by_message.get(&id).and_then(|time| self.parts(*time).next()) else { return };
         let Some(running) = self.running.get_mut(&time) else { return };
@@ -47,6 +51,9 @@ impl Core {
 
     /// Nobody waits for an answer any more.
     pub(super) fn cancel(&mut self, id: MessageId) {
+        if self.drop_kept(id) && !self.by_message.contains_key(&id) {
+            return;
+        }
         let Some(time) = self.by_message.remove(&id) else {
             // Cancellations overtake deliveries. If one is forgotten, the client says it again when rows come.
             if self.cancelled.len() >= REMEMBERED_CANCELLATIONS {
@@ -88,7 +95,9 @@ impl Core {
         let known: &mut Incarnation = self.lives.entry(submitter).or_insert(incarnation);
         if *known < incarnation {
             *known = incarnation;
-            self.cancel_reads(|id| id.submitter == submitter && id.incarnation < incarnation);
+            let is_gone = |id: MessageId| id.submitter == submitter && id.incarnation < incarnation;
+            self.cancel_reads(is_gone);
+            self.drop_kept_of(is_gone);
         }
     }
 }
