@@ -16,7 +16,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     Result, Session,
-    execute::{INLINE_BYTES, changing},
+    execute::{INLINE_BYTES, Written, changing},
     ids::Ids,
 };
 use crate::{
@@ -117,7 +117,8 @@ impl Session<'_> {
         let tables = message.tables.clone();
         loop {
             match self.write_staged(message.clone(), stager.take()).await? {
-                Ok(parts) => {
+                // It returns no rows.
+                Ok(Written { parts, .. }) => {
                     let Some(Part::Done { ts, rows }) = parts.last() else {
                         return Err(SqlError::internal("an INSERT ended before its end").into());
                     };

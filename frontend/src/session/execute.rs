@@ -23,6 +23,8 @@ use crate::connection::Interrupts;
 const ATTEMPTS: usize = 10;
 /// Rows of an INSERT that take more bytes than this are staged around the m-seq (DESIGN, decision 12).
 pub const INLINE_BYTES: usize = 256 << 10;
+/// Rows of RETURNING that take more bytes than this are sent as they come.
+const HELD_BYTES: usize = 1 << 20;
 /// Rows in one staged chunk.
 const STAGED_ROWS: usize = 16 << 10;
 /// How long the storage processes keep a block's snapshot without hearing of it.
@@ -36,6 +38,13 @@ pub enum Outcome {
     CopyOut(Cursor, CopyOptions),
     /// It is done; this is its command tag.
     Done(String),
+}
+
+/// What is known of a write that is done.
+pub(super) struct Written {
+    pub(super) parts: Vec<Part>,
+    /// What the others come from, which are rows and then its end.
+    rest: Option<Submission>,
 }
 
 /// A statement that runs: its rows as they arrive.
@@ -279,8 +288,9 @@ impl Session<'_> {
         let message =
             Request { tables: request.tables.into(), ranges: request.ranges.into(), body: request.body };
         let begun = if cursor.is_write() {
-            self.write(message).await?.and_then(|parts| {
+            self.write(message).await?.and_then(|Written { parts, rest }| {
                 self.last_ts = None;
+                cursor.submission = rest;
                 Ok(parts.into_iter().try_for_each(|part| cursor.take(part))?)
             })
         } else {
@@ -340,9 +350,9 @@ impl Session<'_> {
         Ok(part.map(|part| (part, submission)))
     }
 
-    /// Submits a write and waits for the whole answer, which its client process holds anyway. Between the two the write is
-    /// in doubt; afterwards it is done, and nothing but the end of the session stops the statement any more.
-    pub(super) async fn write(&mut self, mut message: Request) -> Result<Result<Vec<Part>, Failure>> {
+    /// Submits a write and waits for the whole answer, or until it is done and has given many rows. Between the two the write
+    /// is in doubt; afterwards nothing but the end of the session stops the statement any more.
+    pub(super) async fn write(&mut self, mut message: Request) -> Result<Result<Written, Failure>> {
         let stager = self.stage_if_large(&mut message).await?;
         self.write_staged(message, stager).await
     }
@@ -352,15 +362,24 @@ impl Session<'_> {
         &mut self,
         message: Request,
         stager: Option<Stager>,
-    ) -> Result<Result<Vec<Part>, Failure>> {
+    ) -> Result<Result<Written, Failure>> {
         let interrupts = &mut self.connection.interrupts;
         let mut submission = interrupts.guard(self.client.submit(message)).await??;
         stager.into_iter().for_each(Stager::submitted);
         self.transaction.has_written = true;
         self.in_doubt = true;
-        let mut parts = Vec::new();
+        let (mut parts, mut bytes) = (Vec::new(), 0);
         while let Some(part) = interrupts.guard(submission.next()).await? {
             match part {
+                Ok(Part::Rows(batch)) => {
+                    bytes += batch.get_array_memory_size();
+                    parts.push(Part::Rows(batch));
+                    // There are rows only of what has taken effect.
+                    if bytes > HELD_BYTES {
+                        interrupts.end_statement();
+                        return Ok(Ok(Written { parts, rest: Some(submission) }));
+                    }
+                }
                 Ok(part) => parts.push(part),
                 Err(failure) => {
                     self.in_doubt = false;
@@ -369,7 +388,7 @@ impl Session<'_> {
             }
         }
         interrupts.end_statement();
-        Ok(Ok(parts))
+        Ok(Ok(Written { parts, rest: None }))
     }
 
     /// How the statement's reads are ordered among the writes: as its hint says, else as the session's setting does.

@@ -85,3 +85,26 @@ async fn a_write_that_was_submitted_is_in_doubt_until_it_is_answered() {
         assert_in_doubt(&raw.last_words().await, "terminating connection due to administrator command");
     }
 }
+
+/// Many rows of RETURNING come as they are read. Who reads no further has changed them all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_whose_rows_are_not_read_has_taken_effect() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    make_long_table(&client).await;
+    let sum: i64 = value(&client, "select sum(a) from t").await.parse().unwrap();
+    let mut raw = server.raw().await;
+    for times in 1..4 {
+        raw.send('P', b"\0update t set a = a + 1 returning b\0\0\0").await;
+        raw.send('B', b"\0\0\0\0\0\0\0\0").await;
+        raw.send('E', b"\0\0\0\0\x01").await;
+        raw.send('S', b"").await;
+        assert_eq!(kinds(&raw.until('Z').await), "12DsZ");
+        let now = value(&client, "select sum(a) from t").await;
+        assert_eq!(now, (sum + times * LONG as i64).to_string());
+    }
+    let returned = "select count(*) from carousel.operations where kind = 'UPDATE'";
+    while value(&client, returned).await != "0" {
+        tokio::task::yield_now().await;
+    }
+}
