@@ -167,9 +167,9 @@ impl Member {
         options.description.check()?;
         let members = options.description.members();
         match id.kind {
-            ProcessKind::Storage if id.number > crate::transport::MOST_STORAGE => {
+            ProcessKind::Storage if !(1..=crate::transport::MOST_STORAGE).contains(&id.number) => {
                 let most = crate::transport::MOST_STORAGE;
-                return Err(StartError::Options(format!("storage processes have numbers up to {most}")));
+                return Err(StartError::Options(format!("storage processes have numbers from 1 to {most}")));
             }
             // It joins as a standby.
             ProcessKind::Storage if options.address.is_some() => {}

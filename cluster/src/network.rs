@@ -96,7 +96,7 @@ impl Wire {
             | Wire::Fetch { .. }
             | Wire::Took { .. } => Lane::Control,
             Wire::Consensus(packet) => packet.lane(),
-            // Subscribe and Leave stay behind the routes sent before them; State, Restarted and NoAnswers must neither
+            // Subscribe and Leave stay behind the routes sent before them; State, Restarted, NoAnswers and Gone must neither
             // overtake nor be overtaken by the deliveries and answers around them.
             Wire::Route(_)
             | Wire::Read { .. }
@@ -108,6 +108,7 @@ impl Wire {
             | Wire::Deliver { .. }
             | Wire::Answers(_)
             | Wire::NoAnswers(_)
+            | Wire::Gone { .. }
             | Wire::Restarted { .. }
             | Wire::ReadsMissed
             | Wire::Stage(_)

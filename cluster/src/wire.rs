@@ -26,7 +26,10 @@ use crate::{
     message::{Incarnation, Message, MessageId, ProcessId, ProcessKind},
     raft::Packet,
     routers::{Routers, change::RouterChange},
-    storage::migration::{Arrived, Chunk, PartId},
+    storage::{
+        disk::DiskState,
+        migration::{Arrived, Chunk, PartId},
+    },
 };
 
 /// A message with its place in the order and this destination's share of it.
@@ -310,8 +313,8 @@ pub enum Wire {
         receiving: Vec<(PartId, Arrived)>,
         /// It has not executed what was delivered a while ago: whoever reads had better ask others.
         lags: bool,
-        /// Its disk has taken no checkpoint for long.
-        disk_fails: bool,
+        /// Whether its disk takes checkpoints.
+        disk: DiskState,
     },
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),
@@ -349,6 +352,14 @@ pub enum Wire {
         /// The write.
         id: MessageId,
         /// Ranges that it has named so.
+        ranges: Vec<KeyRange>,
+    },
+    /// Storage process to client: what was kept of these ranges, see [`AnswerPart::Kept`], is not there any more, or not all
+    /// of it.
+    Gone {
+        /// The write.
+        id: MessageId,
+        /// The ranges.
         ranges: Vec<KeyRange>,
     },
     /// The transport's word to both sides when two processes that stayed up could not reach one another for too long:
@@ -419,6 +430,7 @@ impl Wire {
             Wire::Answers(_)
             | Wire::Restarted { .. }
             | Wire::NoAnswers(_)
+            | Wire::Gone { .. }
             | Wire::Staged { .. }
             | Wire::Memory { .. }
             | Wire::Statistics(_)
@@ -513,6 +525,14 @@ pub enum AnswerPart {
     /// The rows that RETURNING gives in these ranges are many: they are kept until they are fetched or the message is
     /// cancelled. `Done` says how many they are.
     Kept(Few<KeyRange>),
+    /// Rows that were fetched.
+    Fetched {
+        /// The range they are in.
+        range: KeyRange,
+        /// The rows.
+        #[serde(with = "form::batch")]
+        batch: RecordBatch,
+    },
     /// All rows of a range that was fetched have been sent.
     Returned(KeyRange),
     /// Groups of a read, for all ranges that the process answers for together.

@@ -139,6 +139,11 @@ impl Answered {
         place.is_err()
     }
 
+    /// Nobody has answered for a range after all.
+    fn remove(&mut self, range: KeyRange) {
+        self.0.retain(|(answered, _)| *answered != range);
+    }
+
     fn rows(&self) -> u64 {
         self.0.iter().map(|(_, rows)| rows).sum()
     }
@@ -164,6 +169,8 @@ impl Answered {
 #[derive(Clone, Copy, Debug)]
 struct Fetching {
     from: ProcessId,
+    /// It was asked for them.
+    asked: bool,
     /// Some have come.
     begun: bool,
 }
@@ -193,8 +200,8 @@ struct Open {
     kept: BTreeMap<ProcessId, BTreeSet<KeyRange>>,
     /// Those of them that are still to come, from the replica whose answer counts.
     fetching: BTreeMap<KeyRange, Fetching>,
-    /// They were asked for: the write is answered in full.
-    fetched_at: Option<Ts>,
+    /// Some that were to come are lost, so that their range is answered for by nobody.
+    lacks_rows: bool,
     /// Groups of a read by process, until the process says for which ranges they count.
     grouped: BTreeMap<ProcessId, Vec<Group>>,
     /// Groups of ranges that have been answered for, kept until all have come.
@@ -231,7 +238,7 @@ impl Open {
             returned: BTreeMap::new(),
             kept: BTreeMap::new(),
             fetching: BTreeMap::new(),
-            fetched_at: None,
+            lacks_rows: false,
             grouped: BTreeMap::new(),
             groups: Vec::new(),
             has_groups: false,
@@ -704,11 +711,17 @@ impl Core {
                 }
             }
             // What is no read need not have been answered in vain, nor only by this one: who may have executed it will be asked.
-            Wire::Lost => self.ask_again(from),
-            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags, disk_fails } => {
+            Wire::Lost => {
+                self.lose_kept(from);
+                self.ask_again(from);
+            }
+            Wire::Gone { id, ranges } if id.incarnation == self.options.incarnation => {
+                self.lose_kept_of(id.sequence, from, &ranges.into_iter().collect());
+            }
+            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags, disk } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
-                    let heartbeat = Heartbeat { incarnation, beats, logged, checkpointing, disk_fails };
+                    let heartbeat = Heartbeat { incarnation, beats, logged, checkpointing, disk };
                     self.heartbeats.insert(from, heartbeat);
                 }
                 match self.incarnations.get(&from) {
@@ -824,8 +837,12 @@ impl Core {
             }
             open.fenced.extend(fenced.iter().map(|process| (*process, since)));
         }
-        for process in &fenced {
-            self.lose_kept(*process, true);
+        let keepers: BTreeSet<ProcessId> =
+            self.open.values().flat_map(|open| open.kept.keys()).copied().collect();
+        for process in
+            keepers.into_iter().filter(|keeper| fenced.contains(keeper) || !config.contains(*keeper))
+        {
+            self.lose_kept(process);
         }
         if before.version() != config.version() {
             let lives = |process: ProcessId| config.contains(process) && !config.is_suspected(process);
@@ -943,14 +960,14 @@ impl Core {
             _ => false,
         };
         match part {
-            AnswerPart::Rows { range, batch }
-                if open.fetched_at.is_some()
-                    && let Some(fetching) = open.fetching.get_mut(&range)
-                    && fetching.from == from =>
-            {
-                fetching.begun = true;
-                self.effects.push(Effect::Rows(open.submission, Some(from), batch));
-            }
+            AnswerPart::Fetched { range, ref batch } => match open.fetching.get_mut(&range) {
+                Some(fetching) if fetching.from == from && fetching.asked => {
+                    fetching.begun = true;
+                    self.effects.push(Effect::Rows(open.submission, Some(from), batch.clone()));
+                }
+                // It was not told that it was taken for lost.
+                _ => self.refuse_rows(from, id, &part),
+            },
             AnswerPart::Rows { range, batch } if is_write => {
                 open.returned.entry(from).or_default().push((range, batch));
             }
@@ -960,7 +977,7 @@ impl Core {
             }
             AnswerPart::Rows { batch, .. } => self.take_rows(id.sequence, from, batch),
             AnswerPart::Kept(ranges) => open.kept.entry(from).or_default().extend(&ranges[..]),
-            AnswerPart::Returned(range) => self.returned(id.sequence, from, range),
+            AnswerPart::Returned(range) => self.returned(id.sequence, from, ts, range),
             AnswerPart::Groups(groups) => {
                 open.has_groups = true;
                 open.group_bytes += groups.iter().map(Group::heap_size).sum::<usize>();
@@ -981,7 +998,8 @@ impl Core {
                             if open.answered.insert(range, rows) {
                                 counted.push(range);
                                 if open.kept.get(&from).is_some_and(|kept| kept.contains(&range)) {
-                                    open.fetching.insert(range, Fetching { from, begun: false });
+                                    open.fetching
+                                        .insert(range, Fetching { from, asked: false, begun: false });
                                 }
                             }
                         }
@@ -1014,10 +1032,7 @@ impl Core {
                     Body::Ddl(_) | Body::Configuration(_) => false,
                 };
                 if complete && !open.fetching.is_empty() {
-                    // It comes again from others.
-                    if open.fetched_at.replace(ts).is_none() {
-                        self.fetch(id.sequence);
-                    }
+                    self.fetch(id.sequence);
                 } else if complete {
                     let rows = open.answered.rows();
                     for (from, batch) in self.holding.release(&mut open.held) {
@@ -1105,7 +1120,7 @@ impl Core {
 
     /// Rows that nobody waits for: more of them would never be asked for.
     fn refuse_rows(&mut self, from: ProcessId, id: MessageId, part: &AnswerPart) {
-        if matches!(part, AnswerPart::Rows { .. } | AnswerPart::Kept(_)) {
+        if matches!(part, AnswerPart::Rows { .. } | AnswerPart::Kept(_) | AnswerPart::Fetched { .. }) {
             self.effects.push(Effect::Send(from, Wire::Cancel(id)));
         }
     }
@@ -1126,6 +1141,7 @@ impl Core {
         match process.kind {
             ProcessKind::Router => self.link.unreachable(process),
             _ => {
+                self.lose_kept(process);
                 if self.absent.insert(process) {
                     self.ask_again(process);
                 }

@@ -492,7 +492,7 @@ fn a_configuration_message_ends_with_its_outcome() {
 fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     let s1 = ProcessId::storage(1);
     let memory = |incarnation| Wire::Memory {
-        disk_fails: false,
+        disk: Default::default(),
         incarnation,
         used: 0,
         limit: None,
@@ -527,7 +527,7 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
             checkpointing,
             receiving,
             lags,
-            disk_fails: false,
+            disk: Default::default(),
         };
         scene.receive(process, memory);
     };
@@ -575,7 +575,7 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
             checkpointing,
             receiving,
             lags: false,
-            disk_fails: false,
+            disk: Default::default(),
         },
     );
     assert_eq!(scene.reads(), [], "it may be the life that was to answer");
@@ -1128,7 +1128,16 @@ fn a_read_is_asked_again_when_somebody_of_whom_nothing_was_heard_is_there() {
 fn memory(incarnation: Incarnation, used: u64) -> Wire {
     let (limit, receiving) = (Some(1 << 30), Vec::new());
     let (logged, checkpointing, lags) = (0, false, false);
-    Wire::Memory { incarnation, used, limit, receiving, logged, checkpointing, lags, disk_fails: false }
+    Wire::Memory {
+        incarnation,
+        used,
+        limit,
+        receiving,
+        logged,
+        checkpointing,
+        lags,
+        disk: Default::default(),
+    }
 }
 
 #[test]
@@ -1219,16 +1228,15 @@ fn rows_that_are_kept_are_fetched_from_whose_answer_counts_or_else_from_another(
     assert_eq!(fetched(&mut scene), (vec![(1, of(&scene, s1)), (2, rest.clone())], vec![]));
     assert!(scene.parts().is_empty());
 
-    // It cannot be reached: the other one has some of it, and it may have the rest itself when it is back.
+    // It cannot be reached: one has some of what it had, and the other has not answered yet.
     scene.core.handle(Event::Unreachable(s1));
     let of_s1_and_s2 = both(&scene, s1, s2);
     let of_s1_and_s3 = both(&scene, s1, s3);
-    assert_eq!(fetched(&mut scene), (vec![(1, of_s1_and_s3.clone()), (2, of_s1_and_s2.clone())], vec![]));
+    assert_eq!(fetched(&mut scene), (vec![], vec![]));
     keeps(&mut scene, s3, id);
-    scene.receive(s1, Wire::NoAnswers(vec![id]));
-    // It is back, and has nothing.
-    let asked = vec![(1, of_s1_and_s3.clone()), (3, of_s1_and_s3.clone())];
-    assert_eq!(fetched(&mut scene), (asked, vec![]));
+    assert_eq!(fetched(&mut scene), (vec![(2, of_s1_and_s2.clone()), (3, of_s1_and_s3.clone())], vec![]));
+    scene.receive(s1, Wire::Gone { id, ranges: of(&scene, s1) });
+    assert_eq!(fetched(&mut scene), (vec![], vec![]));
 
     let say = |scene: &mut Scene, from, part| {
         scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
@@ -1237,7 +1245,7 @@ fn rows_that_are_kept_are_fetched_from_whose_answer_counts_or_else_from_another(
     let batch = RecordBatch::try_from_iter([("n", column)]).expect("a batch");
     for (from, ranges) in [(s2, &rest), (s2, &of_s1_and_s2), (s3, &of_s1_and_s3)] {
         for range in ranges.iter().copied() {
-            say(&mut scene, from, AnswerPart::Rows { range, batch: batch.clone() });
+            say(&mut scene, from, AnswerPart::Fetched { range, batch: batch.clone() });
             let parts = scene.parts();
             assert!(matches!(&parts[..], [(of, Ok(Part::Rows(_)))] if *of == write), "{parts:?}");
             say(&mut scene, from, AnswerPart::Returned(range));
@@ -1263,7 +1271,10 @@ fn a_write_whose_rows_are_lost_has_an_unknown_outcome_and_says_what_is_known() {
     let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
     scene.core.take_effects();
     keeps(&mut scene, s1, id);
-    rows(&mut scene, s1, id, 1, 10);
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1; 10]));
+    let batch = RecordBatch::try_from_iter([("n", column)]).expect("a batch");
+    let fetched_rows = AnswerPart::Fetched { range: KeyRange::FULL, batch };
+    scene.receive(s1, Wire::Answers(vec![Answer { id, ts: Ts(1), part: fetched_rows }]));
     assert!(matches!(scene.parts()[..], [(of, Ok(Part::Rows(_)))] if of == write));
     scene.core.handle(Event::Unreachable(s1));
     let parts = scene.parts();

@@ -53,8 +53,11 @@ pub enum ConfigError {
     #[error("incarnation {1} of {0} is suspected; it has to be restarted to join")]
     Fenced(ProcessId, Incarnation),
     /// A process that holds a partition, or still sends copies of one, cannot leave.
-    #[error("{0} holds a partition or sends it; contract the keyspace or replace it first")]
+    #[error("{0} holds a partition; contract the keyspace or replace it first")]
     Needed(ProcessId),
+    /// The same, of one that is a standby already.
+    #[error("{0} still sends or receives rows; wait until carousel.migrations says no more of it")]
+    Moving(ProcessId),
     /// Membership of routers is a matter of their consensus.
     #[error("{0} is not a process of the kind that this request is about")]
     Kind(ProcessId),

@@ -523,8 +523,11 @@ impl Config {
     /// # Errors
     /// When it is a stale or an impossible request; it has no effect then.
     pub fn apply(&self, message: &Message, ts: Ts) -> Result<Option<Config>, ConfigError> {
-        let changed = self.applied(message, ts)?;
-        Ok(changed.map(|config| Config { changed_at: ts, ..config }))
+        let Some(mut changed) = self.applied(message, ts)? else { return Ok(None) };
+        // Somebody else may listen there one day.
+        let mut addresses = std::mem::take(&mut changed.addresses);
+        addresses.retain(|process, _| changed.contains(*process));
+        Ok(Some(Config { changed_at: ts, addresses, ..changed }))
     }
 
     fn applied(&self, message: &Message, ts: Ts) -> Result<Option<Config>, ConfigError> {
@@ -771,8 +774,11 @@ impl Config {
 
     fn part(&self, process: ProcessId) -> Result<Config, ConfigError> {
         let is_active = self.placement.index(process).is_some() && !self.standbys.contains_key(&process);
-        if is_active || self.is_busy(process) || self.may_send(process) {
+        if is_active {
             return Err(ConfigError::Needed(process));
+        }
+        if self.is_busy(process) || self.may_send(process) {
+            return Err(ConfigError::Moving(process));
         }
         let mut next = self.clone();
         let parted = next.standbys.remove(&process).is_some()

@@ -771,6 +771,9 @@ fn brief(wire: &Wire) -> String {
                 .map(|answer| {
                     let part = match &answer.part {
                         crate::wire::AnswerPart::Rows { batch, .. } => format!("{} rows", batch.num_rows()),
+                        crate::wire::AnswerPart::Fetched { batch, .. } => {
+                            format!("{} fetched rows", batch.num_rows())
+                        }
                         crate::wire::AnswerPart::Kept(_) => "kept".into(),
                         crate::wire::AnswerPart::Returned(_) => "returned".into(),
                         crate::wire::AnswerPart::Groups(_) => "groups".into(),

@@ -421,11 +421,12 @@ impl Core {
             Event::Precut { from, request, at } => self.precut(from, request, &at),
             Event::Cancel(id) => self.cancel(id),
             Event::Took { id, batches } => self.took_batches(id, batches),
-            Event::Fetch { id, ranges } => self.fetch(id, &ranges),
+            Event::Fetch { id, ranges } => self.fetch(id, ranges),
             Event::ClientGone(client) => {
                 // Its next life may have begun already: what that has asked must not be waited for in vain.
                 let is_gone = |id: MessageId| id.submitter == client;
-                if self.cancel_reads(is_gone) | self.drop_kept_of(is_gone) {
+                self.drop_kept_of(is_gone);
+                if self.cancel_reads(is_gone) {
                     self.effects.push(Effect::Send(client, Wire::ReadsMissed));
                 }
             }
@@ -443,6 +444,7 @@ impl Core {
         let MessageId { submitter: client, incarnation, .. } = id;
         if client.kind == ProcessKind::Client && before.is_none_or(|before| before.incarnation < incarnation)
         {
+            self.drop_kept_of(|id| id.submitter == client && id.incarnation < incarnation);
             self.effects.push(Effect::Outlived { client, incarnation });
         }
         let place = |id: MessageId| (id.incarnation, id.sequence);

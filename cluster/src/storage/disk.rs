@@ -1,5 +1,19 @@
 //! How the disk of a storage process takes checkpoints, as a pure function of what it was given and what came of it when.
 
+use serde::{Deserialize, Serialize};
+
+/// What a process knows of its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiskState {
+    /// It has taken a checkpoint in this life, and nothing has gone wrong since.
+    Sound,
+    /// It may be sound or not.
+    #[default]
+    Unproven,
+    /// It takes no checkpoints.
+    Failing,
+}
+
 /// See the module's head. Times are milliseconds of the process's clock.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -11,6 +25,8 @@ pub(crate) struct Disk {
     since_ms: u64,
     /// When a checkpoint failed for the first time since one was written, and for the last time.
     failed_ms: Option<(u64, u64)>,
+    /// A checkpoint was written last.
+    is_proven: bool,
 }
 
 /// A disk that has taken nothing of what it was given for so long, or that fails again and again for so long, takes no
@@ -20,7 +36,7 @@ pub(crate) const DISK_PATIENCE_MS: u64 = 30_000;
 impl Disk {
     /// A disk that may hang or fail for so long.
     pub(crate) fn new(patience_ms: u64) -> Disk {
-        Disk { patience_ms, now_ms: 0, owed: 0, since_ms: 0, failed_ms: None }
+        Disk { patience_ms, now_ms: 0, owed: 0, since_ms: 0, failed_ms: None, is_proven: false }
     }
 
     /// Time has passed. When that was long, this process did not run, and what it has not heard of meanwhile means nothing.
@@ -48,14 +64,28 @@ impl Disk {
     /// A checkpoint is written, or could not be.
     pub(crate) fn ended(&mut self, is_written: bool) {
         self.took();
+        self.is_proven = is_written;
         let now_ms = self.now_ms;
         self.failed_ms = (!is_written).then(|| (self.failed_ms.map_or(now_ms, |(first, _)| first), now_ms));
     }
 
     /// Whether it takes no checkpoints.
     pub(crate) fn fails(&self) -> bool {
-        let hangs = self.owed > 0 && self.now_ms.saturating_sub(self.since_ms) >= self.patience_ms;
-        hangs || self.failed_ms.is_some_and(|(first, last)| last - first >= self.patience_ms)
+        let failed = self.failed_ms.is_some_and(|(first, last)| last - first >= self.patience_ms);
+        failed || self.hangs_for() >= self.patience_ms
+    }
+
+    fn hangs_for(&self) -> u64 {
+        if self.owed > 0 { self.now_ms.saturating_sub(self.since_ms) } else { 0 }
+    }
+
+    /// What is known of it. What ails several disks at once does not come to light everywhere at the same moment.
+    pub(crate) fn state(&self) -> DiskState {
+        match self.fails() {
+            true => DiskState::Failing,
+            false if self.is_proven && self.hangs_for() < self.patience_ms / 3 => DiskState::Sound,
+            false => DiskState::Unproven,
+        }
     }
 }
 
@@ -75,7 +105,7 @@ mod tests {
         pass(&mut disk, 10_000);
         disk.gave();
         pass(&mut disk, 10_900);
-        assert!(!disk.fails());
+        assert_eq!(disk.state(), DiskState::Unproven);
         disk.gave();
         disk.took();
         pass(&mut disk, 11_800);
@@ -83,7 +113,12 @@ mod tests {
         pass(&mut disk, 12_000);
         assert!(disk.fails());
         disk.ended(true);
-        assert!(!disk.fails());
+        assert_eq!(disk.state(), DiskState::Sound);
+        disk.gave();
+        pass(&mut disk, 12_400);
+        assert_eq!(disk.state(), DiskState::Unproven);
+        disk.took();
+        assert_eq!(disk.state(), DiskState::Sound);
         pass(&mut disk, 50_000);
         assert!(!disk.fails(), "nothing is due");
         disk.gave();

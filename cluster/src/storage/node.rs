@@ -479,6 +479,8 @@ impl Node {
                 let clients: Vec<ProcessId> = self.clients.keys().copied().collect();
                 clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
             }
+            // What it was sent is lost, and what it has said that it takes.
+            Wire::Lost if from.kind != ProcessKind::Storage => self.event(Event::ClientGone(from)),
             Wire::Votes { incarnation, votes } => self.event(Event::Votes { from, incarnation, votes }),
             Wire::AskVotes(missing) => self.event(Event::AskVotes { from, missing }),
             Wire::NoVotes { incarnation, missing } => {
@@ -894,7 +896,7 @@ impl Node {
             checkpointing: self.core.is_checkpointing(),
             receiving: self.core.receiving().collect(),
             lags,
-            disk_fails: self.disk.fails(),
+            disk: self.disk.state(),
         };
         self.send(client, memory);
     }

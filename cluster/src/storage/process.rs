@@ -259,6 +259,8 @@ impl Storage {
                     true => Input::Stop("a scan thread has ended".into()),
                     false => Input::Tick(started.elapsed().as_millis() as u64),
                 },
+                // Few, and however much is received the disk must not seem to hang.
+                Some(outcome) = inputs.outcomes.recv() => Input::Checkpoint(outcome),
                 received = receive(&mut inputs.endpoint, self.node.is_full()) => match received {
                     Some((_, Wire::Routers(routers))) => {
                         self.network.learn_routers(&routers);
@@ -270,7 +272,6 @@ impl Storage {
                 Ok(()) = known.changed() => Input::Routers(known.borrow_and_update().clone()),
                 Some(effects) = inputs.effects.recv() => Input::Shard(effects),
                 Some(event) = inputs.payload_events.recv() => Input::Payload(event),
-                Some(outcome) = inputs.outcomes.recv() => Input::Checkpoint(outcome),
                 Some(process) = inputs.unreachable.recv() => Input::Unreachable(process),
             };
             if let Input::Received { wire: Wire::Rows { chunk, .. }, .. } = &input {

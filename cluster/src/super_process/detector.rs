@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use crate::{
     config::Config,
     message::{Incarnation, ProcessId},
+    storage::disk::DiskState,
 };
 
 /// What has been heard of a process.
@@ -18,8 +19,8 @@ pub struct Heartbeat {
     pub logged: u64,
     /// Whether it is writing a checkpoint.
     pub checkpointing: bool,
-    /// Whether its disk has taken none for long.
-    pub disk_fails: bool,
+    /// Whether its disk takes any.
+    pub disk: DiskState,
 }
 
 /// Why a process is suspected.
@@ -84,8 +85,8 @@ impl FailureDetector {
     ///
     /// When more than half the patience has passed since the last look, this process itself was not running, and
     /// whatever was not heard meanwhile means nothing. Whose suspicion the config would refuse is not suspected: it is the
-    /// last one that has the rows of a range. Nor is one whose disk fails, where all others that have them are silent, or have
-    /// such disks: it would be of no use.
+    /// last one that has the rows of a range. Nor is one whose disk fails, where no other that has them is there with a disk
+    /// that is known to be sound: it would be of no use.
     pub fn look(
         &mut self,
         now_ms: u64,
@@ -102,7 +103,7 @@ impl FailureDetector {
             .chain(config.standbys())
             .collect();
         self.sights.retain(|process, _| members.contains(process));
-        let (mut silent, mut failing) = (Vec::new(), Vec::new());
+        let (mut silent, mut failing, mut useless) = (Vec::new(), Vec::new(), Vec::new());
         for process in members {
             // The silence of an earlier life says nothing about one that has joined since.
             let life = config.incarnation(process);
@@ -120,9 +121,14 @@ impl FailureDetector {
                 Some(_) => self.patience.silent_ms,
                 None => self.patience.starting_ms,
             };
-            if now_ms - sight.at_ms > patience {
+            let is_silent = now_ms - sight.at_ms > patience;
+            if is_silent || heartbeat.is_none_or(|heartbeat| heartbeat.disk != DiskState::Sound) {
+                useless.push(process);
+            }
+            if is_silent {
                 silent.push((process, heartbeat.map_or(0, |heartbeat| heartbeat.incarnation)));
-            } else if let Some(heartbeat) = heartbeat.filter(|heartbeat| heartbeat.disk_fails) {
+            } else if let Some(heartbeat) = heartbeat.filter(|heartbeat| heartbeat.disk == DiskState::Failing)
+            {
                 failing.push((process, heartbeat.incarnation));
             }
         }
@@ -138,7 +144,6 @@ impl FailureDetector {
         for life in silent {
             suspect(&mut config, life, Symptom::Silence);
         }
-        let useless: Vec<ProcessId> = failing.iter().map(|(process, _)| *process).collect();
         for life in failing {
             if config.solely_held_beside(life.0, &useless).is_none() {
                 suspect(&mut config, life, Symptom::DiskFails);
@@ -197,7 +202,10 @@ mod tests {
                     let heartbeat = self.heard.entry(ProcessId::storage(*number)).or_default();
                     heartbeat.incarnation = 7;
                     heartbeat.beats += 1;
-                    heartbeat.disk_fails = failing.contains(number);
+                    heartbeat.disk = match failing.contains(number) {
+                        true => DiskState::Failing,
+                        false => DiskState::Sound,
+                    };
                 }
                 suspected.extend(self.detector.look(self.now_ms, &self.config, &self.heard));
             }
@@ -236,8 +244,14 @@ mod tests {
         // Neighbours, and all.
         assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &[2, 3])), []);
         assert_eq!(of(scene.pass_with_bad_disks(1_000, &all, &all)), []);
+        // Nobody has heard of the other one since the watch began anew.
+        scene.detector.reset();
+        scene.heard.remove(&ProcessId::storage(3));
+        assert_eq!(of(scene.pass_with_bad_disks(2_000, &[1, 2, 4], &[2])), []);
+        assert_eq!(of(scene.pass_with_bad_disks(500, &all, &[])), []);
         // The other holder is silent.
-        assert_eq!(of(scene.pass_with_bad_disks(1_500, &[1, 2, 4], &[2])), [(3, Symptom::Silence)]);
+        assert_eq!(of(scene.pass_with_bad_disks(1_500, &[1, 2, 4], &[])), [(3, Symptom::Silence)]);
+        assert_eq!(of(scene.pass_with_bad_disks(500, &[1, 2, 4], &[2])), [(3, Symptom::Silence)]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What a super process does about the suspected (DESIGN, decision 16): with a standby, replace by itself; without,
 //! contract after a while. A pure function of the config.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    config::{Change, Config},
-    message::ProcessId,
+    config::{Change, Config, Transfer},
+    message::{Incarnation, ProcessId},
 };
 
 /// Chooses the changes that heal a ring.
@@ -14,17 +14,25 @@ pub struct Healer {
     /// Milliseconds after which a suspected process without a successor leaves the ring; never, when `None`.
     contract_after_ms: Option<u64>,
     since_ms: BTreeMap<ProcessId, u64>,
+    /// The lives that were given an earlier one's place back, and when that was for the last time.
+    given_back: BTreeMap<ProcessId, (BTreeSet<Incarnation>, u64)>,
 }
+
+/// Who has failed again in so many lives that had their place back is not the first choice for it any more …
+const LIVES: usize = 3;
+/// … unless it has been well for so many milliseconds.
+const WELL_MS: u64 = 600_000;
 
 impl Healer {
     /// A healer.
     pub fn new(contract_after_ms: Option<u64>) -> Healer {
-        Healer { contract_after_ms, since_ms: BTreeMap::new() }
+        Healer { contract_after_ms, since_ms: BTreeMap::new(), given_back: BTreeMap::new() }
     }
 
     /// Forgets since when processes are suspected: somebody else heals now.
     pub fn reset(&mut self) {
         self.since_ms.clear();
+        self.given_back.clear();
     }
 
     /// The change to make now, if there is one. One change at a time: what is being copied is waited for, for a
@@ -41,21 +49,40 @@ impl Healer {
         for process in &suspected {
             self.since_ms.entry(*process).or_insert(now_ms);
         }
-        if !config.migrations().is_empty() {
+        self.given_back
+            .retain(|process, (_, at_ms)| suspected.contains(process) || now_ms - *at_ms < WELL_MS);
+        // What nobody is there to send may never come. It is not what other ranges have to wait for.
+        let is_sent = |transfer: &Transfer| transfer.senders.iter().any(|sender| is_alive(*sender));
+        if config.migrations().values().any(|migration| migration.transfers.iter().all(is_sent)) {
             return None;
         }
         let mut standbys: Vec<ProcessId> = config.standbys().filter(|standby| is_alive(*standby)).collect();
         for process in suspected {
             // Its own later life first: others are left for those that do not come back.
-            standbys.sort_by_key(|standby| (*standby != process, *standby));
-            let replace = standbys.iter().map(|standby| Change::Replace { process, by: *standby });
-            let overdue =
-                self.contract_after_ms.is_some_and(|after| now_ms - self.since_ms[&process] >= after);
+            let fails = self.given_back.get(&process).is_some_and(|(lives, _)| lives.len() >= LIVES);
+            standbys.sort_by_key(|standby| ((*standby != process) != fails, *standby));
+            let (own, others): (Vec<_>, Vec<_>) = standbys
+                .iter()
+                .map(|standby| Change::Replace { process, by: *standby })
+                .partition(|change| matches!(change, Change::Replace { by, .. } if *by == process));
+            let overdue = |after| fails || now_ms - self.since_ms[&process] >= after;
+            // A ring without anybody left to have copies gains nothing by being shorter, and nobody would take the place back.
+            let overdue = self.contract_after_ms.is_some_and(overdue)
+                && config.storage_processes().len() > config.replication() as usize;
             let contract = overdue.then_some(Change::Contract { process });
+            let mut changes: Vec<Change> = match fails {
+                true => others.into_iter().chain(contract).chain(own).collect(),
+                false => own.into_iter().chain(others).chain(contract).collect(),
+            };
             // What is impossible, such as a change that leaves a range without a live sender, waits for better times.
-            if let Some(change) = replace.chain(contract).find(|change| config.plan(*change).is_ok()) {
-                return Some(change);
+            changes.retain(|change| config.plan(*change).is_ok());
+            let Some(change) = changes.first().copied() else { continue };
+            if matches!(change, Change::Replace { by, .. } if by == process) {
+                let (lives, at_ms) = self.given_back.entry(process).or_default();
+                lives.extend(config.incarnation(process));
+                *at_ms = now_ms;
             }
+            return Some(change);
         }
         None
     }
@@ -63,14 +90,11 @@ impl Healer {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use carousel_engine::Ts;
 
     use super::*;
     use crate::{
         config::{Configuration, Membership},
-        message::Incarnation,
         router::testing::configuration,
     };
 
@@ -105,6 +129,51 @@ mod tests {
         // Its own next life comes first.
         let back = join(&ill, 2, 2);
         assert_eq!(healer.look(0, &back, |_| true), Some(Change::Replace { process, by: process }));
+    }
+
+    /// It would be no shorter way to as many copies as before, and its next life could not have the place.
+    #[test]
+    fn a_ring_of_no_more_than_there_are_copies_waits() {
+        let ill = suspect(&Config::evenly(2, 2).expect("a ring"), 2);
+        let mut healer = Healer::new(Some(1));
+        assert_eq!(healer.look(0, &ill, |_| true), None);
+        assert_eq!(healer.look(100_000, &ill, |_| true), None);
+    }
+
+    #[test]
+    fn who_fails_in_one_life_after_the_other_is_replaced_by_somebody_else() {
+        let process = ProcessId::storage(2);
+        let mut healer = Healer::new(Some(60_000));
+        let ill = suspect(&Config::evenly(4, 2).expect("a ring"), 2);
+        for life in 2..5 {
+            let back = join(&ill, 2, life);
+            let change = healer.look(life * 1_000, &back, |_| true);
+            assert_eq!(change, Some(Change::Replace { process, by: process }));
+        }
+        let back = join(&ill, 2, 5);
+        assert_eq!(healer.look(6_000, &back, |_| true), Some(Change::Contract { process }));
+        let (with_other, by) = (join(&back, 7, 1), ProcessId::storage(7));
+        assert_eq!(healer.look(6_000, &with_other, |_| true), Some(Change::Replace { process, by }));
+        // It has been well for long.
+        assert_eq!(healer.look(2 * WELL_MS, &Config::evenly(4, 2).expect("a ring"), |_| true), None);
+        let change = healer.look(2 * WELL_MS, &with_other, |_| true);
+        assert_eq!(change, Some(Change::Replace { process, by: process }));
+    }
+
+    #[test]
+    fn what_nobody_can_send_does_not_keep_other_ranges_from_healing() {
+        let ring = join(&join(&Config::evenly(6, 2).expect("a ring"), 7, 1), 8, 1);
+        let ill = suspect(&ring, 2);
+        let (process, by) = (ProcessId::storage(2), ProcessId::storage(7));
+        let keyspace = ill.plan(Change::Replace { process, by }).expect("a possible change");
+        let receiving = suspect(&after(&ill, Configuration::Keyspace(keyspace)), 5);
+        let mut healer = Healer::new(None);
+        assert_eq!(healer.look(0, &receiving, |_| true), None, "it is sent");
+        let senders = receiving.migrations().values().flat_map(|migration| &migration.transfers);
+        let senders: BTreeSet<ProcessId> = senders.flat_map(|transfer| transfer.senders.clone()).collect();
+        let (process, by) = (ProcessId::storage(5), ProcessId::storage(8));
+        let change = healer.look(0, &receiving, |process| !senders.contains(&process));
+        assert_eq!(change, Some(Change::Replace { process, by }));
     }
 
     #[test]

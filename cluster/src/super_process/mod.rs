@@ -37,6 +37,7 @@ use crate::{
     message::Body,
     network::Network,
     router::Followed,
+    storage::disk::DiskState,
 };
 
 /// How often it looks around.
@@ -135,7 +136,7 @@ async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
             Symptom::Silence => {
                 now.map(|heartbeat| heartbeat.beats) == before.map(|heartbeat| heartbeat.beats)
             }
-            Symptom::DiskFails => now.is_some_and(|heartbeat| heartbeat.disk_fails),
+            Symptom::DiskFails => now.is_some_and(|heartbeat| heartbeat.disk == DiskState::Failing),
         };
         if !lasts {
             continue;

@@ -2,7 +2,7 @@
 //! submitting already.
 
 use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Patience, Suspicion};
-use crate::{client::View, config::Change, message::ProcessId};
+use crate::{client::View, config::Change, message::ProcessId, storage::disk::DiskState};
 
 /// What a super process watches for.
 #[derive(Clone, Debug)]
@@ -70,7 +70,8 @@ impl Watch {
         let is_alive = |process| self.detector.is_alive(process);
         let live = view.heartbeats.iter().filter(|(process, _)| is_alive(**process));
         // Others do not wait for a disk that takes none; who has it tries by itself whether it is well again.
-        let able = live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| !heartbeat.disk_fails);
+        let able =
+            live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| heartbeat.disk != DiskState::Failing);
         if !busy.checkpoint && self.checkpoints.is_due(now_ms, able) {
             self.checkpoints.ordered(now_ms);
             steps.push(Step::Checkpoint);

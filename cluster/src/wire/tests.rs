@@ -66,8 +66,10 @@ fn examples() -> Vec<Wire> {
         answer(AnswerPart::Rows { range: KeyRange::FULL, batch: batch() }),
         answer(AnswerPart::Rows { range: KeyRange::FULL, batch: without_columns.expect("five rows") }),
         answer(AnswerPart::Kept([KeyRange::FULL].into())),
+        answer(AnswerPart::Fetched { range: KeyRange::FULL, batch: batch() }),
         answer(AnswerPart::Returned(KeyRange::FULL)),
         Wire::Fetch { id: message.id, ranges: vec![KeyRange::FULL] },
+        Wire::Gone { id: message.id, ranges: vec![KeyRange::FULL] },
         answer(AnswerPart::Groups(vec![Group {
             key: vec![Value::Null, Value::Int8(-1)],
             states: Vec::new(),

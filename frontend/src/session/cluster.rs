@@ -48,9 +48,10 @@ impl Session<'_> {
         self.in_doubt = false;
         changed?;
         let config = self.client.config();
-        let (on_ring, wanted) = (config.storage_processes().len(), config.replication() as usize);
-        if contracts && on_ring < wanted {
-            let message = format!("each row has {on_ring} of the {wanted} copies that it should have");
+        let live = config.storage_processes().filter(|process| !config.is_suspected(*process)).count();
+        let wanted = config.replication() as usize;
+        if contracts && live < wanted {
+            let message = format!("each row has {live} of the {wanted} copies that it should have");
             self.warning(SqlState::SUCCESS, &message);
         }
         Ok(())

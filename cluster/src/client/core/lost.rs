@@ -118,6 +118,7 @@ impl Core {
         let announced = self.unannounced.remove(&process) && known == Some(incarnation);
         if announced || known.is_none_or(|known| known < incarnation) {
             self.incarnations.insert(process, incarnation);
+            self.lose_kept(process);
             self.ask_again(process);
         }
     }
@@ -131,7 +132,6 @@ impl Core {
 
     /// Submits reads again that a storage process owes and will not answer any more.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
-        self.lose_kept(process, false);
         let owed: Vec<u64> =
             self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
         for sequence in owed {
@@ -148,7 +148,7 @@ impl Core {
     /// asked about, and by when that was ordered.
     pub(super) fn end_passed(&mut self, older_than_ms: u64) -> BTreeMap<ProcessId, Vec<(MessageId, Ts)>> {
         let mut awaited: BTreeMap<ProcessId, Vec<(MessageId, Ts)>> = BTreeMap::new();
-        let mut lost: Vec<(u64, bool)> = Vec::new();
+        let mut lost: Vec<(u64, bool, bool)> = Vec::new();
         for (sequence, open) in &self.open {
             if open.submitted_ms + older_than_ms > self.now_ms {
                 continue;
@@ -157,7 +157,7 @@ impl Core {
             let silent =
                 |processes: &BTreeSet<ProcessId>| processes.iter().all(|id| self.is_silent(open, *id));
             if executors.iter().any(silent) {
-                lost.push((*sequence, is_for_storage(&open.message.body)));
+                lost.push((*sequence, is_for_storage(&open.message.body), open.lacks_rows));
             } else {
                 let asked = open.ordered_by.map(|by| (open.message.id, by));
                 for process in executors.into_iter().flatten().collect::<BTreeSet<_>>() {
@@ -167,9 +167,11 @@ impl Core {
         }
         awaited.values_mut().for_each(|messages| messages.sort_unstable());
         lost.sort_unstable();
-        for (sequence, again) in lost {
+        for (sequence, again, lacks_rows) in lost {
             if again {
                 self.submit_again(sequence);
+            } else if lacks_rows {
+                self.end(sequence, Err(Failure::Sql(returning::rows_lost())));
             } else {
                 let reason = "those who executed it have ended before their answer had come";
                 let reason = SqlError::new(SqlState::CONNECTION_FAILURE, reason);
@@ -186,6 +188,8 @@ impl Core {
         let owed = self.owed(|_| true, PROBE_AFTER_MS);
         let mut overdue: BTreeSet<ProcessId> =
             owed.into_iter().flat_map(|(_, processes)| processes).collect();
+        let fetching = self.open.values().flat_map(|open| open.fetching.values());
+        overdue.extend(fetching.map(|fetching| fetching.from));
         let awaited = self.end_passed(PROBE_AFTER_MS);
         let asks = self.now_ms >= self.asked_ms + PROBE_AFTER_MS;
         if asks {
@@ -232,7 +236,6 @@ impl Core {
             if let Some(open) = self.open.get_mut(&id.sequence) {
                 open.done.insert(process);
             }
-            self.lose_kept_of(id.sequence, process, true);
         }
         let _ = self.end_passed(0);
     }

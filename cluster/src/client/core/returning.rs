@@ -3,13 +3,21 @@
 
 use super::*;
 
+/// The outcome of a write is known, and some of what it returns will not come.
+pub(super) fn rows_lost() -> SqlError {
+    let message = "the statement took effect, but rows that it returns were lost with their storage process";
+    SqlError::new(SqlState::OUTCOME_UNKNOWN, message)
+}
+
 impl Core {
-    /// All ranges have been answered for: asks for the rows.
+    /// All ranges have been answered for: asks for the rows that have not been asked for.
     pub(super) fn fetch(&mut self, sequence: u64) {
-        let Some(open) = self.open.get(&sequence) else { return };
+        let Some(open) = self.open.get_mut(&sequence) else { return };
         let mut wanted: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
-        for (range, Fetching { from, .. }) in &open.fetching {
-            wanted.entry(*from).or_default().push(*range);
+        for (range, fetching) in &mut open.fetching {
+            if !std::mem::replace(&mut fetching.asked, true) {
+                wanted.entry(fetching.from).or_default().push(*range);
+            }
         }
         let id = open.message.id;
         let fetch = |(process, ranges)| Effect::Send(process, Wire::Fetch { id, ranges });
@@ -17,10 +25,9 @@ impl Core {
     }
 
     /// A replica has sent all rows of a range.
-    pub(super) fn returned(&mut self, sequence: u64, from: ProcessId, range: KeyRange) {
+    pub(super) fn returned(&mut self, sequence: u64, from: ProcessId, ts: Ts, range: KeyRange) {
         let Some(open) = self.open.get_mut(&sequence) else { return };
-        let Some(ts) = open.fetched_at else { return };
-        if open.fetching.get(&range).is_none_or(|fetching| fetching.from != from) {
+        if open.fetching.get(&range).is_none_or(|fetching| fetching.from != from || !fetching.asked) {
             return;
         }
         open.fetching.remove(&range);
@@ -30,56 +37,53 @@ impl Core {
                 open.kept.remove(&from);
             }
         }
-        if open.fetching.is_empty() {
+        if open.fetching.is_empty() && open.answered.covers(&open.message.ranges) {
             let rows = open.answered.rows();
             self.end(sequence, Ok(Part::Done { ts, rows }));
         }
     }
 
-    /// What a process has kept is lost, or may be.
-    pub(super) fn lose_kept(&mut self, process: ProcessId, for_sure: bool) {
+    /// What a process has kept is lost.
+    pub(super) fn lose_kept(&mut self, process: ProcessId) {
         let keeps = |open: &Open| open.kept.contains_key(&process);
         let lost = self.open.iter().filter(|(_, open)| keeps(open));
         let mut lost: Vec<u64> = lost.map(|(sequence, _)| *sequence).collect();
         lost.sort_unstable();
-        lost.into_iter().for_each(|sequence| self.lose_kept_of(sequence, process, for_sure));
+        for sequence in lost {
+            let kept = self.open.get(&sequence).and_then(|open| open.kept.get(&process)).cloned();
+            self.lose_kept_of(sequence, process, &kept.unwrap_or_default());
+        }
     }
 
-    /// What a process has kept of a message, if anything, is lost, or may be: another one sends it, if this one had not begun
-    /// to. If it has begun, what was on its way may be missing.
-    pub(super) fn lose_kept_of(&mut self, sequence: u64, process: ProcessId, for_sure: bool) {
-        let is_away = for_sure || self.absent.contains(&process);
+    /// What a process has kept of a message is lost: another one sends it, if this one had not begun to. As long as there is
+    /// none, nobody has answered for those ranges.
+    pub(super) fn lose_kept_of(&mut self, sequence: u64, process: ProcessId, lost: &BTreeSet<KeyRange>) {
         let Some(open) = self.open.get_mut(&sequence) else { return };
-        let is_kept =
-            if for_sure { open.kept.remove(&process).is_some() } else { open.kept.contains_key(&process) };
-        if !is_kept {
-            return;
+        if let Some(kept) = open.kept.get_mut(&process) {
+            kept.retain(|range| !lost.contains(range));
+            if kept.is_empty() {
+                open.kept.remove(&process);
+            }
         }
-        let mut again: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
-        for (range, fetching) in open.fetching.iter_mut().filter(|(_, fetching)| fetching.from == process) {
-            let has = |(other, kept): &(&ProcessId, &BTreeSet<KeyRange>)| {
-                **other != process && kept.contains(range)
+        for range in lost {
+            let Some(fetching) = open.fetching.get_mut(range).filter(|fetching| fetching.from == process)
+            else {
+                continue;
             };
-            let other = open.kept.iter().find(has).map(|(other, _)| *other).filter(|_| is_away);
-            // It may still have them, and says so if not.
-            match other.or((!for_sure).then_some(process)).filter(|_| !fetching.begun) {
-                Some(other) => {
-                    fetching.from = other;
-                    again.entry(other).or_default().push(*range);
-                }
+            if fetching.begun {
+                return self.end(sequence, Err(Failure::Sql(rows_lost())));
+            }
+            match open.kept.iter().find(|(_, kept)| kept.contains(range)) {
+                Some((other, _)) => *fetching = Fetching { from: *other, asked: false, begun: false },
                 None => {
-                    let message = format!(
-                        "the statement took effect, but storage process {process} was lost with rows that it returns"
-                    );
-                    let error = SqlError::new(SqlState::OUTCOME_UNKNOWN, message);
-                    return self.end(sequence, Err(Failure::Sql(error)));
+                    open.fetching.remove(range);
+                    open.answered.remove(*range);
+                    open.lacks_rows = true;
                 }
             }
         }
-        if open.fetched_at.is_some() {
-            let id = open.message.id;
-            let fetch = |(process, ranges)| Effect::Send(process, Wire::Fetch { id, ranges });
-            self.effects.extend(again.into_iter().map(fetch));
+        if open.answered.covers(&open.message.ranges) {
+            self.fetch(sequence);
         }
     }
 }

@@ -51,7 +51,7 @@ impl Core {
 
     /// Nobody waits for an answer any more.
     pub(super) fn cancel(&mut self, id: MessageId) {
-        if self.drop_kept(id) && !self.by_message.contains_key(&id) {
+        if !self.drop_kept(id).is_empty() && !self.by_message.contains_key(&id) {
             return;
         }
         let Some(time) = self.by_message.remove(&id) else {
