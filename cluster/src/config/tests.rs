@@ -317,7 +317,7 @@ fn impossible_requests_are_refused() {
     let apply = |membership_: Membership| {
         config.apply(&membership(membership_), Ts(7)).err().map(|error| error.to_string())
     };
-    let needed = "s1 holds a partition or sends it; contract the keyspace or replace it first";
+    let needed = "s1 holds a partition; contract the keyspace or replace it first";
     assert_eq!(apply(Membership::Part { process: S(1) }).as_deref(), Some(needed));
     assert_eq!(apply(Membership::Part { process: S(9) }).as_deref(), Some("s9 is not part of the system"));
     let suspects_router = Membership::Suspect { process: ProcessId::router(1), incarnation: 1 };
