@@ -123,7 +123,7 @@ impl Client {
     /// When the change is impossible.
     pub async fn rebalance(&self, process: ProcessId, identifier: Option<Position>) -> Result<Ts, SqlError> {
         let change = |config: &Config| {
-            let identifier = identifier.unwrap_or_else(|| config.widest_gap());
+            let identifier = identifier.map_or_else(|| config.best_place(process), Ok)?;
             Ok(Change::Rebalance { process, identifier })
         };
         self.reshape_by(change).await
@@ -187,6 +187,9 @@ impl Client {
                 .with_hint("Start one with `carousel storage --join`.")
         };
         let founder = self.shared.network.founder().ok_or_else(none)?;
+        // Who is started stays: not for a change that is impossible with anybody.
+        let (with_another, another) = config.with_another_standby();
+        with_another.plan(change(&with_another, another))?;
         let (answer, founded) = oneshot::channel();
         founder.send(answer).await.map_err(|_| self.stopped())?;
         founded.await.map_err(|_| self.stopped())?

@@ -69,6 +69,9 @@ pub enum ConfigError {
         /// Who stands there.
         by: ProcessId,
     },
+    /// It would not move.
+    #[error("{0} stands in the middle of the widest range already")]
+    Balanced(ProcessId),
     /// The keyspace cannot become empty.
     #[error("{0} is the last storage process on the ring")]
     Last(ProcessId),

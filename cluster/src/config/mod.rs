@@ -185,14 +185,40 @@ impl Config {
 
     /// The middle of the widest primary partition: where a further process takes the largest share.
     pub fn widest_gap(&self) -> Position {
-        let nodes = self.placement.nodes();
+        self.widest_gap_without(None)
+    }
+
+    /// The same, were a process not there: where it would best stand.
+    ///
+    /// # Errors
+    /// When it stands there.
+    pub fn best_place(&self, process: ProcessId) -> Result<Position, ConfigError> {
+        let best = self.widest_gap_without(Some(process));
+        match self.ring().any(|place| place == (best, process)) {
+            true => Err(ConfigError::Balanced(process)),
+            false => Ok(best),
+        }
+    }
+
+    fn widest_gap_without(&self, process: Option<ProcessId>) -> Position {
+        let nodes = self.placement.nodes().iter().filter(|node| Some(node.process) != process);
+        let identifiers: Vec<Position> = nodes.map(|node| node.identifier).collect();
         let width = |index: usize| {
-            let next = nodes[(index + 1) % nodes.len()].identifier;
+            let next = identifiers[(index + 1) % identifiers.len()];
             // All of the ring, when there is one process.
-            next.wrapping_sub(nodes[index].identifier).wrapping_sub(1)
+            next.wrapping_sub(identifiers[index]).wrapping_sub(1)
         };
-        let widest = (0..nodes.len()).max_by_key(|index| (width(*index), std::cmp::Reverse(*index)));
-        widest.map_or(0, |index| nodes[index].identifier.wrapping_add(width(index) / 2 + 1))
+        let widest = (0..identifiers.len()).max_by_key(|index| (width(*index), std::cmp::Reverse(*index)));
+        widest.map_or(0, |index| identifiers[index].wrapping_add(width(index) / 2 + 1))
+    }
+
+    /// This config with another standby, and which: to see what would be possible with one.
+    pub(crate) fn with_another_standby(&self) -> (Config, ProcessId) {
+        let known = self.storage_processes().chain(self.standbys()).map(|process| process.number).max();
+        let another = ProcessId::storage(known.map_or(1, |number| number.saturating_add(1)));
+        let mut next = self.clone();
+        next.standbys.insert(another, Incarnation::MAX);
+        (next, another)
     }
 
     /// Where a live process has to stand to leave its primary partition to the process before it, but for one position;

@@ -977,3 +977,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_best_place_of_a_process_is_where_the_widest_range_without_it_is_cut() {
+    let two = Config::new([(0, S(1)), (1 << 62, S(2))], 1).expect("a valid ring");
+    assert_eq!(two.best_place(S(2)), Ok(1 << 63));
+    for processes in [2, 4] {
+        let even = Config::evenly(processes, 1).expect("a ring");
+        for number in 1..=processes {
+            assert_eq!(even.best_place(S(number)), Err(ConfigError::Balanced(S(number))));
+        }
+    }
+    let alone = Config::evenly(1, 1).expect("a ring");
+    assert_eq!(alone.best_place(S(1)), Err(ConfigError::Balanced(S(1))));
+}
+
+#[test]
+fn whether_a_change_is_possible_shows_with_another_standby() {
+    let ring = Config::evenly(2, 1).expect("a ring");
+    let (config, process) = ring.with_another_standby();
+    assert_eq!(process, S(3));
+    assert!(config.plan(Change::Expand { process, identifier: 1 << 62 }).is_ok());
+    assert!(config.plan(Change::Expand { process, identifier: 0 }).is_err());
+    assert!(config.plan(Change::Replace { process: S(99), by: process }).is_err());
+}
