@@ -172,6 +172,12 @@ impl ElasticArgs {
         self.memory_reserve_mib.unwrap_or(self.rows.saturating_mul(ROW_BYTES) >> 20)
     }
 
+    /// A place in the middle of what was a process's range at first, which is another one for each change.
+    fn middle(&self, process: ProcessId, change: u32) -> u128 {
+        let range = (1 << 64) / u128::from(self.storage);
+        range * u128::from(process.number - 1) + range / 2 + u128::from(change)
+    }
+
     /// Does all changes, with time between them.
     async fn change_all(
         &self,
@@ -188,7 +194,7 @@ impl ElasticArgs {
             let standby = ProcessId::storage(self.storage + number);
             let statement = match change {
                 Change::Expand => format!("EXPAND WITH {standby}"),
-                Change::Rebalance => format!("REBALANCE {process}"),
+                Change::Rebalance => format!("REBALANCE {process} TO {}", self.middle(process, number)),
                 Change::Replace => format!("REPLACE {process} BY {standby}"),
                 Change::Contract => format!("CONTRACT BY {process}"),
             };
