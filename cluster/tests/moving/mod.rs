@@ -105,7 +105,7 @@ async fn the_ring_changes_under_load() {
     let (added, _) = cluster.client().expand(None, None).await.expect("it expands");
     assert_eq!(added, ProcessId::storage(4));
     // The next changes need not wait for the first one.
-    cluster.client().rebalance(ProcessId::storage(2), None).await.expect("it rebalances");
+    cluster.client().rebalance(ProcessId::storage(2), Some(5 << 60)).await.expect("it rebalances");
     cluster.client().settled().await.expect("it settles");
     let (by, _) = cluster.client().replace(ProcessId::storage(1), None).await.expect("it is replaced");
     assert_eq!(by, ProcessId::storage(5));
