@@ -56,11 +56,10 @@ impl Healer {
         if config.migrations().values().any(|migration| migration.transfers.iter().all(is_sent)) {
             return None;
         }
-        let mut standbys: Vec<ProcessId> = config.standbys().filter(|standby| is_alive(*standby)).collect();
+        let standbys: Vec<ProcessId> = config.standbys().filter(|standby| is_alive(*standby)).collect();
         for process in suspected {
             // Its own later life first: others are left for those that do not come back.
             let fails = self.given_back.get(&process).is_some_and(|(lives, _)| lives.len() >= LIVES);
-            standbys.sort_by_key(|standby| ((*standby != process) != fails, *standby));
             let (own, others): (Vec<_>, Vec<_>) = standbys
                 .iter()
                 .map(|standby| Change::Replace { process, by: *standby })
@@ -70,13 +69,14 @@ impl Healer {
             let overdue = self.contract_after_ms.is_some_and(overdue)
                 && config.storage_processes().len() > config.replication() as usize;
             let contract = overdue.then_some(Change::Contract { process });
-            let mut changes: Vec<Change> = match fails {
+            let changes: Vec<Change> = match fails {
                 true => others.into_iter().chain(contract).chain(own).collect(),
                 false => own.into_iter().chain(others).chain(contract).collect(),
             };
             // What is impossible, such as a change that leaves a range without a live sender, waits for better times.
-            changes.retain(|change| config.plan(*change).is_ok());
-            let Some(change) = changes.first().copied() else { continue };
+            let Some(change) = changes.into_iter().find(|change| config.plan(*change).is_ok()) else {
+                continue;
+            };
             if matches!(change, Change::Replace { by, .. } if by == process) {
                 let (lives, at_ms) = self.given_back.entry(process).or_default();
                 lives.extend(config.incarnation(process));

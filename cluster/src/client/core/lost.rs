@@ -229,10 +229,7 @@ impl Core {
     /// A process has told that there is nothing more to come from it. It need not have executed these messages at all: by what
     /// is known here they may have been ordered under a config that leaves them to others.
     pub(super) fn not_answered(&mut self, process: ProcessId, messages: &[MessageId]) {
-        for id in messages {
-            if id.incarnation != self.options.incarnation {
-                continue;
-            }
+        for id in messages.iter().filter(|id| id.incarnation == self.options.incarnation) {
             if let Some(open) = self.open.get_mut(&id.sequence) {
                 open.done.insert(process);
             }
