@@ -444,25 +444,27 @@ impl Checkpoint {
         complete(root, PREFIX)?.into_iter().chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
     }
 
-    /// Reads one file, block by block.
+    /// Reads one file, block by block; says again and again that it `goes_on`, also where no block comes yet.
     ///
     /// # Errors
     /// When it is absent or damaged.
     pub fn read(
         &self,
         entry: &FileEntry,
+        goes_on: impl Fn(),
         mut each: impl FnMut(Bytes) -> Result<(), String>,
     ) -> Result<(), CheckpointError> {
-        let blocks = self.blocks(entry)?;
+        let blocks = self.blocks(entry, &goes_on)?;
         let path = blocks.path.clone();
         for block in blocks {
+            goes_on();
             each(block?).map_err(|reason| CheckpointError::Damaged { path: path.clone(), reason })?;
         }
         Ok(())
     }
 
     /// The blocks of a file, which has been checked.
-    fn blocks(&self, entry: &FileEntry) -> Result<Blocks, CheckpointError> {
+    fn blocks(&self, entry: &FileEntry, goes_on: impl Fn()) -> Result<Blocks, CheckpointError> {
         let path = self.dir.join(&entry.name);
         let io = |source| CheckpointError::Io { path: path.clone(), source };
         let mut file = File::open(&path).map_err(io)?;
@@ -476,6 +478,7 @@ impl Checkpoint {
             }
             checksum.update(&buffer[..read]);
             bytes += read as u64;
+            goes_on();
         }
         if bytes != entry.bytes || checksum.finalize() != entry.checksum {
             let reason = "its checksum does not match".into();
@@ -491,7 +494,7 @@ impl Checkpoint {
         let files: Vec<FileEntry> = of_part.cloned().collect();
         let this = Checkpoint { dir: self.dir.clone(), recovered: Recovered::default(), files: Vec::new() };
         let blocks = files.into_iter().flat_map(move |entry| {
-            let (blocks, error) = match this.blocks(&entry) {
+            let (blocks, error) = match this.blocks(&entry, || ()) {
                 Ok(blocks) => (Some(blocks), None),
                 Err(error) => (None, Some(Err(error))),
             };
@@ -559,7 +562,7 @@ mod tests {
                 blocks.push(block.to_vec());
                 Ok(())
             };
-            checkpoint.read(file, each).expect("what was written");
+            checkpoint.read(file, || (), each).expect("what was written");
             ((file.table, file.until, file.range), blocks)
         });
         files.collect()

@@ -29,12 +29,13 @@ use std::{
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use crate::{
     config::Config,
     founder::Founding,
-    message::{ProcessId, ProcessKind},
+    message::{Incarnation, ProcessId, ProcessKind},
     raft,
     routers::Routers,
     wire::Wire,
@@ -46,7 +47,7 @@ const CONTROL_CAPACITY: usize = 16 * 1024;
 const DATA_CAPACITY: usize = 64;
 
 /// Which queue of a mailbox a message goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Lane {
     /// Small messages on which others wait.
     Control,
@@ -87,6 +88,7 @@ impl Wire {
             | Wire::RowsFollow { .. }
             | Wire::RowsRefused { .. }
             | Wire::Memory { .. }
+            | Wire::Loading(_)
             | Wire::Statistics(_)
             | Wire::RenewPin(_)
             | Wire::ReleasePin(_)
@@ -194,6 +196,38 @@ pub struct Network {
     known: Arc<watch::Sender<Arc<Routers>>>,
     /// The bytes that the rows of all storage processes may take together, if all are here and there is a limit.
     memory_limit: Arc<OnceLock<u64>>,
+    /// Processes here that load what they had, and have not joined yet.
+    starting: Arc<RwLock<BTreeMap<ProcessId, Loading>>>,
+}
+
+/// How far a process is that loads what it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loading {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Grows with what it has loaded.
+    pub progress: u64,
+}
+
+/// A process here loads what it had, until this is dropped.
+pub(crate) struct Starting {
+    id: ProcessId,
+    network: Network,
+}
+
+impl Starting {
+    /// It has come further.
+    pub(crate) fn goes_on(&self) {
+        if let Some(loading) = self.network.starting.write().get_mut(&self.id) {
+            loading.progress += 1;
+        }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.network.starting.write().remove(&self.id);
+    }
 }
 
 impl std::fmt::Debug for Network {
@@ -305,6 +339,18 @@ impl Network {
     /// Whether `id` has joined.
     pub fn contains(&self, id: ProcessId) -> bool {
         self.registry.read().mailboxes.contains_key(&id)
+    }
+
+    /// A life of `id` begins to load what the process had. It will join when it is through; who watches it hears until then
+    /// how far it is.
+    pub(crate) fn starts(&self, id: ProcessId, incarnation: Incarnation) -> Starting {
+        self.starting.write().insert(id, Loading { incarnation, progress: 0 });
+        Starting { id, network: self.clone() }
+    }
+
+    /// How far `id` is, if it is still loading.
+    pub(crate) fn loading(&self, id: ProcessId) -> Option<Loading> {
+        self.starting.read().get(&id).copied()
     }
 
     /// Whether what `from` sends to `to` has a way there.

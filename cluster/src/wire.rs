@@ -24,6 +24,7 @@ use crate::{
     catalog::Catalog,
     config::Config,
     message::{Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    network::Loading,
     raft::Packet,
     routers::{Routers, change::RouterChange},
     storage::{
@@ -316,6 +317,8 @@ pub enum Wire {
         /// Whether its disk takes checkpoints.
         disk: DiskState,
     },
+    /// Of a storage process to a super process, instead of a heartbeat, as long as it loads what it had.
+    Loading(Loading),
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),
     /// Client to storage process: this payload will not be ordered.
@@ -448,7 +451,7 @@ impl Wire {
             | Wire::Fetch { .. }
             | Wire::Took { .. } => asks && to == Storage,
             // Nobody says it: the transport does.
-            Wire::Lost => false,
+            Wire::Lost | Wire::Loading(_) => false,
         }
     }
 }

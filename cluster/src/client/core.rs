@@ -585,7 +585,8 @@ impl Core {
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
         let own = self.options.incarnation;
-        if self.absent.remove(&from) {
+        // Who loads is not there for anything else.
+        if !matches!(wire, Wire::Loading(_)) && self.absent.remove(&from) {
             // Who is known to begin another life is asked again for that.
             let knows = self.incarnations.contains_key(&from) || matches!(wire, Wire::Restarted { .. });
             let begins_anew = knows && self.is_new_life(from, &wire);
@@ -721,7 +722,8 @@ impl Core {
             Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags, disk } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
-                    let heartbeat = Heartbeat { incarnation, beats, logged, checkpointing, disk };
+                    let loading = None;
+                    let heartbeat = Heartbeat { incarnation, beats, loading, logged, checkpointing, disk };
                     self.heartbeats.insert(from, heartbeat);
                 }
                 match self.incarnations.get(&from) {
@@ -734,6 +736,13 @@ impl Core {
                 }
                 let heard = Heard { incarnation, used, limit, receiving, lags };
                 Arc::make_mut(&mut self.heard).insert(from, heard);
+                self.effects.push(Effect::ViewChanged);
+            }
+            Wire::Loading(loading) => {
+                let heard = self.heartbeats.entry(from).or_default();
+                let (incarnation, beats) = (loading.incarnation, heard.beats);
+                let loading = Some(loading.progress);
+                *heard = Heartbeat { incarnation, beats, loading, ..Heartbeat::default() };
                 self.effects.push(Effect::ViewChanged);
             }
             Wire::Statistics(tables) => {

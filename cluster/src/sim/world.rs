@@ -733,6 +733,7 @@ fn is_suppressed_twice(wire: &Wire) -> bool {
             | Wire::Hello
             | Wire::AskAnswers(_)
             | Wire::Memory { .. }
+            | Wire::Loading(_)
             | Wire::Statistics(_)
             | Wire::Restarted { .. }
             | Wire::ReadsLost(_)

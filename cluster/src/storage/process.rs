@@ -33,7 +33,7 @@ use crate::{
     data_dir::{directory_number, next_incarnation, write_number},
     message::{Incarnation, ProcessId},
     metering::StorageMeter,
-    network::{Endpoint, Network},
+    network::{Endpoint, Network, Starting},
     outbox::Outbox,
     payload::PayloadStore,
     wal::make_directory,
@@ -181,11 +181,13 @@ impl Storage {
     async fn build(options: &StorageOptions, network: &Network) -> Result<(Storage, Inputs), StorageError> {
         let id = options.id;
         let recovering = options.clone();
-        let recovered = tokio::task::spawn_blocking(move || recover(&recovering)).await;
-        let Parts { incarnation, directory, recovered, received, shards, store, joins } = match recovered {
-            Ok(recovered) => recovered?,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        };
+        let there = network.clone();
+        let recovered = tokio::task::spawn_blocking(move || recover(&recovering, &there)).await;
+        let Parts { starting, incarnation, directory, recovered, received, shards, store, joins } =
+            match recovered {
+                Ok(recovered) => recovered?,
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            };
         let io = |source| StorageError::Io { path: options.dir.clone(), source };
         let core = Core::new(
             CoreOptions {
@@ -216,6 +218,7 @@ impl Storage {
                 .map_err(io)?;
 
         let endpoint = network.join(id);
+        drop(starting);
         let (outbox, unreachable) = Outbox::new(endpoint.sender());
         let routers = options.routers.clone();
         let life = Life { id, incarnation, directory };
@@ -404,6 +407,8 @@ struct Inputs {
 
 /// What a life begins with.
 struct Parts {
+    /// Whoever watches hears that it is loading.
+    starting: Starting,
     incarnation: Incarnation,
     directory: u64,
     recovered: Recovered,
@@ -416,7 +421,7 @@ struct Parts {
 }
 
 /// Reads everything back that the directory holds.
-fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
+fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, StorageError> {
     let dir = &options.dir;
     let io = |path: &Path| {
         let path = path.to_path_buf();
@@ -426,6 +431,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
     let incarnation = next_incarnation(&path).map_err(io(dir))?;
+    let starting = network.starts(options.id, incarnation);
     let outdated = dir.join(OUTDATED);
     let is_outdated = outdated.exists();
     if is_outdated {
@@ -453,7 +459,7 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
             ..Recovered::default()
         },
         Some(checkpoint) => {
-            load(&checkpoint, &mut shards)?;
+            load(&checkpoint, &mut shards, &starting)?;
             checkpoint.recovered
         }
     };
@@ -463,11 +469,11 @@ fn recover(options: &StorageOptions) -> Result<Parts, StorageError> {
     recovered.kept = kept.collect();
     let payloads = dir.join("payloads");
     let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
-    Ok(Parts { incarnation, directory, recovered, received, shards, store, joins })
+    Ok(Parts { starting, incarnation, directory, recovered, received, shards, store, joins })
 }
 
 /// Gives the rows of a checkpoint to the shards.
-fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageError> {
+fn load(checkpoint: &Checkpoint, shards: &mut [Shard], starting: &Starting) -> Result<(), StorageError> {
     let recovered = &checkpoint.recovered;
     shards.iter_mut().for_each(|shard| recovered.prepare(shard));
     // Rows begin before every operation that is replayed. What others are still to receive is there a second time, as it was
@@ -476,11 +482,15 @@ fn load(checkpoint: &Checkpoint, shards: &mut [Shard]) -> Result<(), StorageErro
     for file in &checkpoint.files {
         let begin = if file.until.is_some() { Ts::ZERO } else { begin };
         let until = file.until.map(local);
-        checkpoint.read(file, |block| {
-            let rows = Rows { table: file.table, range: file.range, until, begin, block };
-            let install = |shard: &mut Shard| shard.install(rows.clone());
-            shards.iter_mut().try_for_each(install).map_err(|error| error.into_report().message)
-        })?;
+        checkpoint.read(
+            file,
+            || starting.goes_on(),
+            |block| {
+                let rows = Rows { table: file.table, range: file.range, until, begin, block };
+                let install = |shard: &mut Shard| shard.install(rows.clone());
+                shards.iter_mut().try_for_each(install).map_err(|error| error.into_report().message)
+            },
+        )?;
     }
     Ok(())
 }
@@ -512,11 +522,12 @@ mod tests {
         let checksum = crc32fast::hash(&rows);
         let (range, latest) = (KeyRange::FULL, Ts(100));
         let chunk = StageChunk { payload, range, chunk: 0, rows, checksum, latest };
-        let Parts { mut store, .. } = recover(&options).expect("a directory");
+        let network = Network::new();
+        let Parts { mut store, .. } = recover(&options, &network).expect("a directory");
         assert!(store.stage(&[chunk]).iter().all(Result::is_ok));
         drop(store);
         fs::File::create(options.dir.join(OUTDATED)).expect("it is marked");
-        let Parts { store, joins, .. } = recover(&options).expect("a directory");
+        let Parts { store, joins, .. } = recover(&options, &network).expect("a directory");
         assert!(joins, "it begins anew");
         assert!(store.chunk((payload, range, 0)).is_some());
     }

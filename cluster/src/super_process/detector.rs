@@ -15,12 +15,21 @@ pub struct Heartbeat {
     pub incarnation: Incarnation,
     /// How many heartbeats have been counted. Only that it changes matters.
     pub beats: u64,
+    /// It does nothing yet but load what it had; grows with that. As long as it does, it is not silent.
+    pub loading: Option<u64>,
     /// Bytes of messages since its last checkpoint.
     pub logged: u64,
     /// Whether it is writing a checkpoint.
     pub checkpointing: bool,
     /// Whether its disk takes any.
     pub disk: DiskState,
+}
+
+impl Heartbeat {
+    /// Differs from what it was when the process has been heard since, and goes on.
+    pub(super) fn pulse(&self) -> impl PartialEq + use<> {
+        (self.incarnation, self.beats, self.loading)
+    }
 }
 
 /// Why a process is suspected.
@@ -110,11 +119,8 @@ impl FailureDetector {
             let heartbeat = heard.get(&process).copied().filter(|heard| Some(heard.incarnation) >= life);
             let fresh = Sight { life, heartbeat, at_ms: now_ms };
             let sight = self.sights.entry(process).or_insert(fresh);
-            let is_new = |known: Option<Heartbeat>| {
-                let key = |heartbeat: Heartbeat| (heartbeat.incarnation, heartbeat.beats);
-                known.map(key) != heartbeat.map(key)
-            };
-            if sight.life != life || is_new(sight.heartbeat) {
+            let pulse = |heartbeat: Option<Heartbeat>| heartbeat.map(|heartbeat| heartbeat.pulse());
+            if sight.life != life || pulse(sight.heartbeat) != pulse(heartbeat) {
                 *sight = fresh;
             }
             let patience = match sight.heartbeat {
@@ -152,12 +158,13 @@ impl FailureDetector {
         suspected
     }
 
-    /// Whether the process was heard within its patience.
+    /// Whether the process was heard within its patience, and does what it is there for.
     pub fn is_alive(&self, process: ProcessId) -> bool {
         let recently = |sight: &Sight| {
             self.last_ms.is_some_and(|last| last.saturating_sub(sight.at_ms) <= self.patience.silent_ms)
         };
-        self.sights.get(&process).is_some_and(|sight| sight.heartbeat.is_some() && recently(sight))
+        let works = |sight: &Sight| sight.heartbeat.is_some_and(|heartbeat| heartbeat.loading.is_none());
+        self.sights.get(&process).is_some_and(|sight| works(sight) && recently(sight))
     }
 }
 
@@ -259,6 +266,30 @@ mod tests {
         let mut scene = Scene::new(3, 2);
         assert_eq!(scene.pass(29_000, &[1, 2]), []);
         assert_eq!(scene.pass(2_000, &[1, 2]), [(ProcessId::storage(3), 0)]);
+    }
+
+    #[test]
+    fn who_loads_what_it_had_is_not_silent_as_long_as_it_goes_on() {
+        let process = ProcessId::storage(3);
+        let mut scene = Scene::new(3, 2);
+        scene.pass(1_000, &[1, 2, 3]);
+        let loading =
+            |progress| Heartbeat { incarnation: 8, loading: Some(progress), ..Heartbeat::default() };
+        for progress in 0..20 {
+            scene.heard.insert(process, loading(progress));
+            assert_eq!(scene.pass(500, &[1, 2]), []);
+            assert!(!scene.detector.is_alive(process), "it does nothing else yet");
+        }
+        // Its disk hangs.
+        assert_eq!(scene.pass(2_000, &[1, 2]), [(process, 8)]);
+        scene.heard.insert(process, loading(20));
+        assert_eq!(scene.pass(500, &[1, 2]), []);
+        // When it has begun to work, its loading is no excuse any more.
+        let beats = Heartbeat { incarnation: 8, beats: 11, ..Heartbeat::default() };
+        scene.heard.insert(process, beats);
+        assert_eq!(scene.pass(500, &[1, 2]), []);
+        assert!(scene.detector.is_alive(process));
+        assert_eq!(scene.pass(2_000, &[1, 2]), [(process, 8)]);
     }
 
     #[test]

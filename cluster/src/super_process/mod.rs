@@ -134,7 +134,7 @@ async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
         // Each suspicion takes its time. If it was this side that was cut off, that may be over, and so may other symptoms.
         let lasts = match symptom {
             Symptom::Silence => {
-                now.map(|heartbeat| heartbeat.beats) == before.map(|heartbeat| heartbeat.beats)
+                now.map(|heartbeat| heartbeat.pulse()) == before.map(|heartbeat| heartbeat.pulse())
             }
             Symptom::DiskFails => now.is_some_and(|heartbeat| heartbeat.disk == DiskState::Failing),
         };

@@ -132,7 +132,7 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
             }
         }
         // A router that this process will hear of.
-        Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady, Ok(())),
+        Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady(None), Ok(())),
         Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
             Some((reply, reason)) => {
                 let line = format!("{} at {address} wants to talk to {}: {reason}", hello.from, hello.to);
@@ -238,7 +238,7 @@ fn outsider(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>
 /// Hands a connection to the session that it belongs to, which may begin with it.
 fn join_session(shared: &Arc<Shared>, hello: &Hello, accepted: Accepted) -> Result<(), (Reply, Accepted)> {
     if !shared.network.contains(hello.to) {
-        return Err((Reply::NotReady, accepted));
+        return Err((Reply::NotReady(shared.network.loading(hello.to)), accepted));
     }
     let key = (hello.to, hello.from);
     let mut sessions = shared.sessions.lock();
@@ -268,7 +268,7 @@ fn join_session(shared: &Arc<Shared>, hello: &Hello, accepted: Accepted) -> Resu
     match lane.try_send(accepted) {
         Ok(()) => Ok(()),
         Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
-            Err((Reply::NotReady, back))
+            Err((Reply::NotReady(None), back))
         }
     }
 }

@@ -265,7 +265,13 @@ impl Dialler {
                 Ok(Connected { reading, writing, welcome })
             }
             Reply::Unknown => Err(DialError::Unknown),
-            Reply::NotReady => Err(DialError::NotReady),
+            Reply::NotReady(loading) => {
+                // To everybody else it is not there.
+                if let Some(loading) = loading.filter(|_| self.local.kind == ProcessKind::Super) {
+                    let _ = shared.network.deliver(self.remote, self.local, Wire::Loading(loading)).await;
+                }
+                Err(DialError::NotReady)
+            }
             Reply::Refused(reason) => Err(DialError::Refused(format!("refused: {reason}"))),
             Reply::Forgetful(reason) => {
                 shared.lives.lock().refuse(&reason);

@@ -8,12 +8,12 @@ use super::{
 };
 use crate::{
     message::{ProcessId, ProcessKind},
-    network::Lane,
+    network::{Lane, Loading},
     routers::Routers,
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 18;
+pub const PROTOCOL: u16 = 19;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.
@@ -68,8 +68,8 @@ pub(super) enum Reply {
     Welcome(Welcome),
     /// The session is not known (any more): begin another.
     Unknown,
-    /// Not now: the process is starting or ending.
-    NotReady,
+    /// Not now: the process is starting, and how far it is, or ending.
+    NotReady(Option<Loading>),
     /// No, and why.
     Refused(String),
     /// The router that speaks has lost its data directory or has an old copy of it, and must not go on.

@@ -11,7 +11,7 @@ use tokio::{
 use super::{dial::Dialler, *};
 use crate::{
     message::ProcessKind,
-    network::{Endpoint, Lane, TrySendError},
+    network::{Endpoint, Lane, Loading, TrySendError},
     router::testing::large_write,
     routers::{RouterEntry, Routers, change::RouterChange},
     wire::Wire,
@@ -205,6 +205,44 @@ async fn what_no_process_of_the_kind_says_is_not_heard() {
         storage.send(R1, control(S1, 2)).await;
         assert!(matches!(router.receive().await, (S1, Wire::AskLease { asked_ms: 2 })));
     }
+}
+
+/// Only who watches hears of a process that it is loading; to others it is not there.
+#[tokio::test]
+async fn who_watches_hears_how_far_a_process_is_that_loads() {
+    let network = Network::new();
+    let starting = network.starts(S1, 7);
+    let listening = TransportOptions { listen: "127.0.0.1:0".parse().ok(), ..options(S1, "127.0.0.1:1") };
+    let transport = Transport::start(listening, &network).await.expect("it starts");
+    let address = transport.address().expect("it listens").to_string();
+    let side = async |id| {
+        let mut options = options(id, "127.0.0.1:1");
+        options.members.insert(S1, address.clone());
+        Side::start(id, options).await
+    };
+    let supers = ProcessId::super_process(1);
+    let (mut watching, mut client) = (side(supers).await, side(C7).await);
+    let mut heard = async |progress| {
+        loop {
+            match watching.receive().await {
+                (S1, Wire::Loading(loading)) if loading.progress < progress => {}
+                (S1, Wire::Loading(loading)) => return loading,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert_eq!(heard(0).await, Loading { incarnation: 7, progress: 0 });
+    starting.goes_on();
+    starting.goes_on();
+    assert_eq!(heard(1).await, Loading { incarnation: 7, progress: 2 });
+    assert!(client.endpoint.sender().try_send(S1, Wire::Hello).is_err());
+    let endpoint = network.join(S1);
+    drop(starting);
+    let mut storage = Side { endpoint, transport };
+    client.send(S1, Wire::Hello).await;
+    assert!(matches!(storage.receive().await, (C7, Wire::Hello)));
+    storage.send(C7, Wire::ReadsMissed).await;
+    assert!(matches!(client.receive().await, (S1, Wire::ReadsMissed)));
 }
 
 #[tokio::test]

@@ -91,6 +91,7 @@ fn examples() -> Vec<Wire> {
         staged_rows(None),
         Wire::Durable { ts: Ts(1), hashes: vec![(TableId(1), KeyRange::FULL, u128::MAX)], reply: true },
         Wire::Lost,
+        Wire::Loading(Loading { incarnation: 3, progress: u64::MAX }),
     ]
 }
 
