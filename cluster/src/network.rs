@@ -68,6 +68,7 @@ impl Wire {
             | Wire::ChangeRouters { .. }
             | Wire::RoutersChanged { .. }
             | Wire::SubscribeRefused { .. }
+            | Wire::GivenUp { .. }
             | Wire::Outlived { .. }
             | Wire::LogLost { .. }
             | Wire::Votes { .. }

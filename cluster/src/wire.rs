@@ -129,6 +129,11 @@ pub enum Wire {
         /// Streams can begin here or later.
         purged: Ts,
     },
+    /// Router to storage process: no life of it can be part of the system any more.
+    GivenUp {
+        /// The subscriber's incarnation.
+        incarnation: Incarnation,
+    },
     /// Router to application process: it has another directory than a life that has been heard of, and has to begin anew as a
     /// life behind that one; a storage process without data, as the copies are lost.
     Outlived {
@@ -409,7 +414,7 @@ impl Wire {
             Wire::Consensus(_) => from == Router && to == Router,
             Wire::Room { .. } => from == Router && to != Storage,
             Wire::Routers(_) => from == Router,
-            Wire::Lease { .. } => from == Router && to == Storage,
+            Wire::Lease { .. } | Wire::GivenUp { .. } => from == Router && to == Storage,
             Wire::RoutersChanged { .. } => from == Router && asked,
             Wire::State { .. }
             | Wire::SubscribeRefused { .. }

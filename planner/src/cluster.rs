@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! ALTER CLUSTER EXPAND [ WITH s5 ] [ AT identifier ]
-//! ALTER CLUSTER CONTRACT BY s2
-//! ALTER CLUSTER REPLACE s2 [ BY s5 ]
+//! ALTER CLUSTER CONTRACT BY s2 [ WITH DATA LOSS ]
+//! ALTER CLUSTER REPLACE s2 [ BY s5 ] [ WITH DATA LOSS ]
 //! ALTER CLUSTER REBALANCE s2 [ TO identifier ]
 //! ALTER CLUSTER REMOVE s5
 //! ALTER CLUSTER ADD ROUTER [ r4 ] AT 'host:port'
@@ -27,13 +27,20 @@ pub enum AlterCluster {
         identifier: Option<Position>,
     },
     /// CONTRACT: a process leaves the ring.
-    Contract(ProcessId),
+    Contract {
+        /// The process.
+        process: ProcessId,
+        /// WITH DATA LOSS: rows that nobody has any more are given up.
+        accepts_loss: bool,
+    },
     /// REPLACE: a standby takes the place of a process.
     Replace {
         /// The process.
         process: ProcessId,
         /// The standby; any, or a new process, when it is not named.
         by: Option<ProcessId>,
+        /// WITH DATA LOSS: rows that nobody has any more are given up.
+        accepts_loss: bool,
     },
     /// REBALANCE: a process moves on the ring.
     Rebalance {
@@ -120,9 +127,23 @@ mod tests {
                 "ALTER CLUSTER EXPAND WITH s5 AT 18446744073709551615",
                 AlterCluster::Expand { process, identifier },
             ),
-            ("ALTER CLUSTER CONTRACT BY S2", AlterCluster::Contract(s2)),
-            ("ALTER CLUSTER REPLACE s2", AlterCluster::Replace { process: s2, by: None }),
-            ("ALTER CLUSTER REPLACE s2 BY \"s5\"", AlterCluster::Replace { process: s2, by: process }),
+            ("ALTER CLUSTER CONTRACT BY S2", AlterCluster::Contract { process: s2, accepts_loss: false }),
+            (
+                "ALTER CLUSTER CONTRACT BY s2 WITH DATA LOSS",
+                AlterCluster::Contract { process: s2, accepts_loss: true },
+            ),
+            (
+                "ALTER CLUSTER REPLACE s2",
+                AlterCluster::Replace { process: s2, by: None, accepts_loss: false },
+            ),
+            (
+                "ALTER CLUSTER REPLACE s2 BY \"s5\"",
+                AlterCluster::Replace { process: s2, by: process, accepts_loss: false },
+            ),
+            (
+                "alter cluster replace s2 with data loss",
+                AlterCluster::Replace { process: s2, by: None, accepts_loss: true },
+            ),
             ("ALTER CLUSTER REBALANCE s2 TO 7", AlterCluster::Rebalance { process: s2, identifier: Some(7) }),
             ("ALTER CLUSTER REMOVE s5", AlterCluster::Remove(s5)),
             (
@@ -147,6 +168,8 @@ mod tests {
             ("ALTER CLUSTER GROW", "42601"),
             ("ALTER CLUSTER CONTRACT", "42601"),
             ("ALTER CLUSTER CONTRACT BY s2 s3", "42601"),
+            ("ALTER CLUSTER CONTRACT BY s2 WITH LOSS", "42601"),
+            ("ALTER CLUSTER REPLACE s2 WITH DATA LOSS BY s5", "42601"),
             ("ALTER CLUSTER EXPAND AT s5", "42601"),
             ("ALTER CLUSTER CONTRACT BY r2", "42704"),
             ("ALTER CLUSTER CONTRACT BY s02", "42704"),

@@ -376,11 +376,12 @@ impl Grammar<'_, '_> {
             AlterCluster::Expand { process, identifier: self.identifier("at")? }
         } else if self.word("contract") {
             self.expect_word("by")?;
-            AlterCluster::Contract(self.storage_process()?)
+            let process = self.storage_process()?;
+            AlterCluster::Contract { process, accepts_loss: self.with_data_loss()? }
         } else if self.word("replace") {
             let process = self.storage_process()?;
             let by = if self.word("by") { Some(self.storage_process()?) } else { None };
-            AlterCluster::Replace { process, by }
+            AlterCluster::Replace { process, by, accepts_loss: self.with_data_loss()? }
         } else if self.word("rebalance") {
             let process = self.storage_process()?;
             AlterCluster::Rebalance { process, identifier: self.identifier("to")? }
@@ -399,6 +400,15 @@ impl Grammar<'_, '_> {
             return Err(self.unexpected());
         };
         Ok(Some(Plan::AlterCluster(alter)))
+    }
+
+    fn with_data_loss(&mut self) -> Result<bool> {
+        let accepts = self.word("with");
+        if accepts {
+            self.expect_word("data")?;
+            self.expect_word("loss")?;
+        }
+        Ok(accepts)
     }
 
     fn storage_process(&mut self) -> Result<ProcessId> {

@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use carousel_engine::{SqlError, SqlState, Ts, position::Position};
+use carousel_engine::{
+    SqlError, SqlState, Ts,
+    position::{KeyRange, Position, normalise},
+};
 use tokio::sync::oneshot;
 
 use super::{Client, Command, Failure, Part, Request};
 use crate::{
-    config::{Change, Config, Configuration, Keyspace, Membership},
-    message::{Body, ProcessId},
+    config::{Change, Config, ConfigError, Configuration, Keyspace, Membership},
+    message::{Body, Incarnation, ProcessId},
 };
+
+/// How a change is planned: whether rows may be lost by it, as nobody who is alive has them.
+type Plan = fn(&Config, Change) -> Result<Keyspace, ConfigError>;
 
 /// How often a change is planned again because the config has changed meanwhile.
 const ATTEMPTS: usize = 16;
@@ -55,17 +61,27 @@ impl Client {
         &self,
         change: impl Fn(&Config) -> Result<Change, SqlError>,
     ) -> Result<Ts, SqlError> {
+        self.reshape_as(Config::plan, change).await.map(|(ts, _)| ts)
+    }
+
+    /// The same, planned in some way; also returns the ranges whose rows are lost.
+    async fn reshape_as(
+        &self,
+        plan: Plan,
+        change: impl Fn(&Config) -> Result<Change, SqlError>,
+    ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
             let config = self.config();
-            let keyspace: Keyspace = config.plan(change(&config)?)?;
+            let keyspace = plan(&config, change(&config)?)?;
             let planned = keyspace.version;
+            let lost = normalise(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()).collect());
             self.precut(planned, config.cuts(&keyspace)).await;
             match self.order(Body::Configuration(Configuration::Keyspace(keyspace))).await {
                 // This client has followed the m-seq to its own message: it knows the config that was in force.
                 Err(_) if self.config().version() != planned && attempt < ATTEMPTS => {}
-                outcome => return outcome,
+                outcome => return outcome.map(|ts| (ts, lost)),
             }
         }
     }
@@ -99,7 +115,7 @@ impl Client {
             process,
             identifier: identifier.unwrap_or_else(|| config.widest_gap()),
         };
-        let process = self.standby(process, expand).await?;
+        let process = self.standby(process, Config::plan, expand).await?;
         let change = |config: &Config| Ok(expand(config, process));
         Ok((process, self.reshape_by(change).await?))
     }
@@ -113,7 +129,7 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(ProcessId, Ts), SqlError> {
-        let by = self.standby(by, |_, by| Change::Replace { process, by }).await?;
+        let by = self.standby(by, Config::plan, |_, by| Change::Replace { process, by }).await?;
         Ok((by, self.reshape(Change::Replace { process, by }).await?))
     }
 
@@ -145,6 +161,45 @@ impl Client {
         self.reshape(Change::Contract { process }).await
     }
 
+    /// Lets a standby take the place of a process of which nothing is to be hoped any more: ranges that nobody else has are
+    /// empty from then on. Returns these, and the `Ts` of the change.
+    ///
+    /// # Errors
+    /// As [`Client::replace`], and when the process is connected and others have not what it has.
+    pub async fn replace_with_loss(
+        &self,
+        process: ProcessId,
+        by: Option<ProcessId>,
+    ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
+        self.give_up(process).await?;
+        let by = self.standby(by, Config::plan_with_loss, |_, by| Change::Replace { process, by }).await?;
+        self.reshape_as(Config::plan_with_loss, |_| Ok(Change::Replace { process, by })).await
+    }
+
+    /// Lets such a process leave the ring.
+    ///
+    /// # Errors
+    /// As [`Client::replace_with_loss`].
+    pub async fn contract_with_loss(&self, process: ProcessId) -> Result<(Ts, Vec<KeyRange>), SqlError> {
+        self.give_up(process).await?;
+        self.reshape_as(Config::plan_with_loss, |_| Ok(Change::Contract { process })).await
+    }
+
+    /// Declares all lives of a process as failed that there can ever be, if it has what nobody else has.
+    async fn give_up(&self, process: ProcessId) -> Result<(), SqlError> {
+        let config = self.config();
+        if config.is_suspected(process) || config.solely_held(process).is_none() {
+            return Ok(());
+        }
+        if self.shared.network.reaches(self.id(), process) {
+            let message = format!("{process} is connected: its rows need not be lost");
+            return Err(SqlError::new(SqlState(*b"55000"), message).with_hint("Leave WITH DATA LOSS out."));
+        }
+        self.configure(Membership::Suspect { process, incarnation: Incarnation::MAX }).await?;
+        // How it voted about what others have executed only they know now: it must survive them.
+        self.order(Body::Checkpoint).await.map(drop)
+    }
+
     /// Lets a standby leave the system.
     ///
     /// # Errors
@@ -171,13 +226,14 @@ impl Client {
     async fn standby(
         &self,
         wanted: Option<ProcessId>,
+        plan: Plan,
         change: impl Fn(&Config, ProcessId) -> Change,
     ) -> Result<ProcessId, SqlError> {
         if let Some(standby) = wanted {
             return Ok(standby);
         }
         let config = self.config();
-        let fits = |standby: &ProcessId| config.plan(change(&config, *standby)).is_ok();
+        let fits = |standby: &ProcessId| plan(&config, change(&config, *standby)).is_ok();
         let other = || config.standbys().find(|standby| !config.is_active(*standby));
         if let Some(standby) = config.standbys().find(fits).or_else(other) {
             return Ok(standby);
@@ -189,7 +245,7 @@ impl Client {
         let founder = self.shared.network.founder().ok_or_else(none)?;
         // Who is started stays: not for a change that is impossible with anybody.
         let (with_another, another) = config.with_another_standby();
-        with_another.plan(change(&with_another, another))?;
+        plan(&with_another, change(&with_another, another))?;
         let (answer, founded) = oneshot::channel();
         founder.send(answer).await.map_err(|_| self.stopped())?;
         founded.await.map_err(|_| self.stopped())?

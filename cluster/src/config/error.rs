@@ -115,6 +115,12 @@ impl From<ConfigError> for SqlError {
             ConfigError::Instruction(_) | ConfigError::Incomplete(_) => SqlState::INTERNAL,
             _ => NOT_IN_PREREQUISITE_STATE,
         };
-        SqlError::new(state, error.to_string())
+        let told = SqlError::new(state, error.to_string());
+        match error {
+            ConfigError::NoHolder { .. } => told.with_hint(
+                "If none of those who held it comes back, WITH DATA LOSS gives its rows up: it is empty from then on.",
+            ),
+            _ => told,
+        }
     }
 }

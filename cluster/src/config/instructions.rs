@@ -3,7 +3,8 @@
 //!
 //! The change cuts the ring into pieces, each of which lies in one partition before and in one after it. A live
 //! process that holds a piece afterwards and has not held it before must receive it from a live process that has; one
-//! that has held it before and does not afterwards must delete it. A keyspace message is correct when its
+//! that has held it before and does not afterwards must delete it. When no live process has held it, its rows are lost, and
+//! whoever holds it afterwards begins without; but only where somebody accepts that. A keyspace message is correct when its
 //! instructions do exactly this; which of the possible senders it names is for [`super::optimiser`] to choose.
 
 use std::collections::BTreeMap;
@@ -27,11 +28,13 @@ pub(super) struct Implied {
     /// By receiver.
     pub(super) needs: BTreeMap<ProcessId, Vec<Need>>,
     pub(super) deletes: BTreeMap<ProcessId, Vec<KeyRange>>,
+    /// What a process comes to hold and can receive from nobody.
+    pub(super) losses: BTreeMap<ProcessId, Vec<KeyRange>>,
 }
 
 impl Implied {
-    /// What the change from one ring to another one implies, if every piece has a live sender.
-    pub(super) fn by(old: &Placement, new: &Placement) -> Result<Implied, ConfigError> {
+    /// What the change from one ring to another one implies.
+    pub(super) fn by(old: &Placement, new: &Placement) -> Implied {
         let mut implied = Implied::default();
         for piece in old.pieces(new) {
             let before = || old.holders(piece.old).filter(|node| !node.suspected);
@@ -41,7 +44,8 @@ impl Implied {
                 }
                 let senders: Vec<ProcessId> = before().map(|node| node.process).collect();
                 if senders.is_empty() {
-                    return Err(ConfigError::NoHolder { range: piece.range });
+                    implied.losses.entry(node.process).or_default().push(piece.range);
+                    continue;
                 }
                 implied.needs.entry(node.process).or_default().push(Need { range: piece.range, senders });
             }
@@ -49,10 +53,26 @@ impl Implied {
                 implied.deletes.entry(node.process).or_default().push(piece.range);
             }
         }
-        for ranges in implied.deletes.values_mut() {
+        for ranges in implied.deletes.values_mut().chain(implied.losses.values_mut()) {
             *ranges = normalise(std::mem::take(ranges));
         }
-        Ok(implied)
+        implied
+    }
+
+    /// The same, when no rows are lost.
+    pub(super) fn lossless(self) -> Result<Implied, ConfigError> {
+        match self.losses.values().flatten().next() {
+            Some(range) => Err(ConfigError::NoHolder { range: *range }),
+            None => Ok(self),
+        }
+    }
+
+    /// The instructions to begin without what is lost.
+    pub(super) fn lose(&self) -> impl Iterator<Item = Instruction> {
+        self.losses.iter().map(|(process, ranges)| {
+            let (process, ranges) = (*process, ranges.clone());
+            Instruction::Lose { process, ranges }
+        })
     }
 
     /// The list in which `sender` decides between those of each need.
@@ -97,6 +117,7 @@ impl Implied {
     pub(super) fn check(&self, instructions: &[Instruction]) -> Result<(), ConfigError> {
         let mut received: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
         let mut deletes: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
+        let mut losses: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
         for instruction in instructions {
             match instruction {
                 Instruction::Copy { from, to, ranges } => {
@@ -116,7 +137,18 @@ impl Implied {
                 Instruction::Delete { process, ranges } => {
                     deletes.entry(*process).or_default().extend(ranges);
                 }
+                Instruction::Lose { process, ranges } => {
+                    losses.entry(*process).or_default().extend(ranges);
+                }
             }
+        }
+        for (process, ranges) in &self.losses {
+            if losses.get(process) != Some(ranges) {
+                return Err(ConfigError::NoHolder { range: ranges[0] });
+            }
+        }
+        if let Some(process) = losses.keys().find(|process| !self.losses.contains_key(process)) {
+            return Err(ConfigError::Incomplete(*process));
         }
         for (process, needs) in &self.needs {
             let needed: Vec<KeyRange> = needs.iter().map(|need| need.range).collect();

@@ -69,6 +69,16 @@ pub struct Keyspace {
     pub instructions: Vec<Instruction>,
 }
 
+impl Keyspace {
+    /// Who begins without rows, and in which ranges.
+    pub(crate) fn losses(&self) -> impl Iterator<Item = (ProcessId, &[KeyRange])> {
+        self.instructions.iter().filter_map(|instruction| match instruction {
+            Instruction::Lose { process, ranges } => Some((*process, &ranges[..])),
+            Instruction::Copy { .. } | Instruction::Delete { .. } => None,
+        })
+    }
+}
+
 /// A transformation of the keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
@@ -119,13 +129,22 @@ pub enum Instruction {
         /// Sorted, disjoint, not adjacent.
         ranges: Vec<KeyRange>,
     },
+    /// A process begins without rows in some ranges: all who had them have failed, and somebody has said that they are given up.
+    Lose {
+        /// The process.
+        process: ProcessId,
+        /// Sorted, disjoint, not adjacent.
+        ranges: Vec<KeyRange>,
+    },
 }
 
 impl Instruction {
     /// The ranges it is about.
     pub fn ranges(&self) -> &[KeyRange] {
         match self {
-            Instruction::Copy { ranges, .. } | Instruction::Delete { ranges, .. } => ranges,
+            Instruction::Copy { ranges, .. }
+            | Instruction::Delete { ranges, .. }
+            | Instruction::Lose { ranges, .. } => ranges,
         }
     }
 
@@ -133,7 +152,7 @@ impl Instruction {
     pub fn concerns(&self, concerned: ProcessId) -> bool {
         match self {
             Instruction::Copy { from, to, .. } => concerned == *from || concerned == *to,
-            Instruction::Delete { process, .. } => concerned == *process,
+            Instruction::Delete { process, .. } | Instruction::Lose { process, .. } => concerned == *process,
         }
     }
 }

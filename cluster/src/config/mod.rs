@@ -104,7 +104,7 @@ impl Migration {
     fn under_way(&self) -> impl Iterator<Item = (ProcessId, ProcessId, &[KeyRange])> {
         self.copies.iter().filter_map(|instruction| match instruction {
             Instruction::Copy { from, to, ranges } => Some((*from, *to, &ranges[..])),
-            Instruction::Delete { .. } => None,
+            Instruction::Delete { .. } | Instruction::Lose { .. } => None,
         })
     }
 }
@@ -297,6 +297,11 @@ impl Config {
             Some(node) => node.suspected,
             None => self.fenced.contains_key(&process) && !self.contains(process),
         }
+    }
+
+    /// Whether no life of a process can ever be part of the system again.
+    pub(crate) fn is_given_up(&self, process: ProcessId) -> bool {
+        self.fenced.get(&process) == Some(&Incarnation::MAX)
     }
 
     /// Whether a message of this identity has no effect, because its submitter's incarnation is suspected.
@@ -513,7 +518,18 @@ impl Config {
     /// When the change is impossible.
     pub fn plan(&self, change: Change) -> Result<Keyspace, ConfigError> {
         let (next, implied) = self.changed(&change, Ts::ZERO)?;
-        let instructions = optimiser::best(&implied, &next.placement, &self.edges());
+        let instructions = optimiser::best(&implied.lossless()?, &next.placement, &self.edges());
+        Ok(Keyspace { version: self.version, change, instructions })
+    }
+
+    /// The same, where what no live process has any more may be lost: the ranges are empty behind it.
+    ///
+    /// # Errors
+    /// When the change is impossible.
+    pub fn plan_with_loss(&self, change: Change) -> Result<Keyspace, ConfigError> {
+        let (next, implied) = self.changed(&change, Ts::ZERO)?;
+        let mut instructions = optimiser::best(&implied, &next.placement, &self.edges());
+        instructions.extend(implied.lose());
         Ok(Keyspace { version: self.version, change, instructions })
     }
 
@@ -531,7 +547,7 @@ impl Config {
     /// When the change is impossible.
     pub fn solutions(&self, change: Change) -> Result<Vec<Solution>, ConfigError> {
         let (next, implied) = self.changed(&change, Ts::ZERO)?;
-        Ok(optimiser::solutions(&implied, &next.placement, &self.edges()).collect())
+        Ok(optimiser::solutions(&implied.lossless()?, &next.placement, &self.edges()).collect())
     }
 
     /// What every process has to receive if a keyspace message takes effect on this config, and who can send it.
@@ -915,7 +931,7 @@ impl Config {
         self.migrations.retain(|ts, migration| {
             migration.copies.retain(|instruction| match instruction {
                 Instruction::Copy { to, .. } => keep(*ts, *to),
-                Instruction::Delete { .. } => false,
+                Instruction::Delete { .. } | Instruction::Lose { .. } => false,
             });
             migration.transfers.retain(|transfer| keep(*ts, transfer.to));
             !migration.copies.is_empty()
@@ -976,7 +992,7 @@ impl Config {
         if let Some(range) = placement.orphan_of(&self.placement) {
             return Err(ConfigError::Orphan { range });
         }
-        let implied = Implied::by(&self.placement, &placement)?;
+        let implied = Implied::by(&self.placement, &placement);
         next.placement = Arc::new(placement);
         next.version += 1;
         Ok((next, implied))

@@ -461,6 +461,46 @@ fn the_last_live_holder_of_a_range_stays() {
 }
 
 #[test]
+fn what_nobody_has_is_lost_only_where_that_is_accepted() {
+    let ring = [(10, S(1)), (20, S(2)), (30, S(3)), (40, S(4))];
+    let config = join(&Config::new(ring, 2).expect("a valid ring"), S(5), 1);
+    let suspicion = Membership::Suspect { process: S(2), incarnation: 1 };
+    let config = after(&config, &membership(suspicion), 7);
+    let lost = KeyRange::new(20, 29);
+    assert_eq!(refuses_to_suspect(&config, S(3)), Some(lost));
+    let config = give_up(&config, S(3), 8);
+    assert_eq!(config.without_holder(&[KeyRange::FULL]), Some(lost));
+    for (change, loser) in [
+        (Change::Contract { process: S(3) }, S(4)),
+        (Change::Contract { process: S(2) }, S(1)),
+        (Change::Replace { process: S(2), by: S(5) }, S(5)),
+        (Change::Replace { process: S(3), by: S(5) }, S(5)),
+    ] {
+        let message = |keyspace| configuration(CLIENT, 1, 1, Configuration::Keyspace(keyspace));
+        let planned = config.plan(change);
+        let whole = config.plan_with_loss(change).expect("a possible change");
+        let found: Vec<_> = whole.losses().map(|(process, ranges)| (process, ranges.to_vec())).collect();
+        assert!(matches!(planned, Err(ConfigError::NoHolder { range }) if range == lost), "{planned:?}");
+        assert_eq!(found, [(loser, vec![lost])]);
+        let next = after(&config, &message(whole.clone()), 9);
+        assert_eq!(next.without_holder(&[lost]), None);
+        assert_eq!(next.held_since(loser, 25), Some(Ts(9)));
+        assert!(next.held(loser).iter().any(|range| range.overlaps(&lost)));
+        // Nothing is lost that the message does not say.
+        let mut silent = whole.clone();
+        silent.instructions.retain(|instruction| !matches!(instruction, Instruction::Lose { .. }));
+        let refused = config.apply(&message(silent), Ts(9));
+        assert!(matches!(refused, Err(ConfigError::NoHolder { range }) if range == lost), "{refused:?}");
+        let mut more = whole;
+        more.instructions.push(Instruction::Lose { process: S(1), ranges: vec![KeyRange::new(10, 19)] });
+        assert!(config.apply(&message(more), Ts(9)).is_err());
+    }
+    let well = Config::new(ring, 2).expect("a valid ring");
+    let change = Change::Contract { process: S(3) };
+    assert_eq!(well.plan_with_loss(change), well.plan(change));
+}
+
+#[test]
 fn reads_avoid_busy_processes_and_ranges_that_came_later() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
     let config = join(&config, S(4), 1);
@@ -697,6 +737,9 @@ impl World {
                     let life = self.life(*to);
                     self.rows.entry(life).or_default().extend(rows);
                 }
+                Instruction::Lose { process, .. } => {
+                    prop_assert!(false, "{} loses what nobody has given up", process);
+                }
                 Instruction::Delete { process, .. } => {
                     let node = before.placement.node(*process).expect("it holds something");
                     let rows = self.rows.entry((*process, node.incarnation)).or_default();
@@ -922,7 +965,7 @@ impl BruteForce {
     fn set(&self, instructions: &[Instruction]) -> u32 {
         let copies = instructions.iter().filter_map(|instruction| match instruction {
             Instruction::Copy { from, to, .. } => Some((*from, *to)),
-            Instruction::Delete { .. } => None,
+            Instruction::Delete { .. } | Instruction::Lose { .. } => None,
         });
         copies.map(|edge| 1 << self.edges.iter().position(|other| *other == edge).expect("an edge")).sum()
     }

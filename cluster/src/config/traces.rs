@@ -90,6 +90,9 @@ impl Scenario {
             Instruction::Copy { from, to, ranges: copied } => {
                 format!("⟨copy, {}, {}, {}⟩", name(*from), name(*to), ranges(copied))
             }
+            Instruction::Lose { process, ranges: lost } => {
+                format!("⟨lose, {}, {}⟩", name(*process), ranges(lost))
+            }
             Instruction::Delete { process, ranges: deleted } => {
                 format!("⟨delete, {}, {}⟩", name(*process), ranges(deleted))
             }

@@ -737,6 +737,9 @@ impl Core {
             return;
         }
         let config = self.mseq.config();
+        if from.kind == ProcessKind::Storage && config.is_given_up(from) {
+            return self.send(from, Wire::GivenUp { incarnation });
+        }
         if !self.mseq.lives(from, incarnation, directory)
             && (from.kind.joins_by_subscribing() || config.contains(from))
         {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use carousel_engine::position::KeyRange;
+
 use super::{
     supers,
     world::{Item, Life, Phase, World},
 };
 use crate::{
-    config::{Change, Configuration, Membership},
+    config::{Change, ConfigError, Configuration, Membership},
     message::{Incarnation, ProcessId, ProcessKind},
     routers::change::RouterChange,
 };
@@ -170,16 +172,26 @@ impl World {
         let ring: Vec<ProcessId> = config.storage_processes().collect();
         let standbys: Vec<ProcessId> = config.standbys().filter(|standby| self.is_up(*standby)).collect();
         let identifier = self.random.bits();
-        let (Some(process), standby) = (self.random.pick(&ring), self.random.pick(&standbys)) else {
+        // Who has given a process up with its rows lets somebody take its place.
+        let gone = || ring.iter().copied().filter(|process| config.is_suspected(*process)).collect();
+        let dead = config.without_holder(&[KeyRange::FULL]).map_or_else(Vec::new, |_| gone());
+        let (Some(process), standby) =
+            (self.random.pick(if dead.is_empty() { &ring } else { &dead }), self.random.pick(&standbys))
+        else {
             return Ok(());
         };
-        let change = match (self.random.below(4), standby) {
+        let kind = if dead.is_empty() { self.random.below(4) } else { self.random.within(2..4) };
+        let change = match (kind, standby) {
             (0 | 1, Some(process)) => Change::Expand { process, identifier },
             (2, Some(by)) => Change::Replace { process, by },
             (3, _) if ring.len() > 2 => Change::Contract { process },
             _ => Change::Rebalance { process, identifier },
         };
-        let Ok(keyspace) = config.plan(change) else { return Ok(()) };
+        let planned = match config.plan(change) {
+            Err(ConfigError::NoHolder { .. }) if self.random.one_in(2) => config.plan_with_loss(change),
+            planned => planned,
+        };
+        let Ok(keyspace) = planned else { return Ok(()) };
         self.note([17, 0], || format!("{change}"));
         if self.random.one_in(2)
             && let Some(client) = self.some_client()

@@ -102,6 +102,8 @@ pub struct Report {
     pub faults: u64,
     /// Messages that changed the config.
     pub reconfigurations: u64,
+    /// Those by which rows were given up that nobody had any more.
+    pub losses: u64,
     /// Routers that were added or removed.
     pub router_changes: u64,
     /// Suspicions of super processes, and changes of the ring with which they heal it.
@@ -140,6 +142,7 @@ impl Report {
         self.messages += other.messages;
         self.faults += other.faults;
         self.reconfigurations += other.reconfigurations;
+        self.losses += other.losses;
         self.suspicions += other.suspicions;
         self.full_disks += other.full_disks;
         self.healings += other.healings;

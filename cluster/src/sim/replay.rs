@@ -6,11 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use carousel_engine::{SqlState, Ts, position::KeyRange, schema::TableId};
+use carousel_engine::{
+    SqlState, Ts, Value,
+    position::KeyRange,
+    schema::{Partitioning, TableId},
+};
 
 use super::statement::{Change, Conflict, Filter, Statement, number_of};
 use crate::{
-    config::Config,
+    config::{Config, Configuration},
     message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId},
     router::mseq::Routed,
     wire::Delivery,
@@ -29,6 +33,7 @@ struct Version {
 struct Table {
     id: TableId,
     name: String,
+    partitioning: Partitioning,
     dropped: Ts,
     versions: Vec<Version>,
 }
@@ -68,6 +73,8 @@ pub(super) struct Replay {
     dead: BTreeSet<KeyRange>,
     /// Messages that have changed the config.
     reconfigurations: u64,
+    /// Those by which rows were lost that nobody had any more.
+    losses: u64,
     submitters: BTreeMap<ProcessId, (Incarnation, u64)>,
 }
 
@@ -83,6 +90,7 @@ impl Replay {
             config,
             dead: BTreeSet::new(),
             reconfigurations: 0,
+            losses: 0,
             submitters: BTreeMap::new(),
         }
     }
@@ -110,6 +118,11 @@ impl Replay {
     /// Messages that have changed the config.
     pub(super) fn reconfigurations(&self) -> u64 {
         self.reconfigurations
+    }
+
+    /// Those by which rows were lost that nobody had any more.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
     }
 
     /// Whether what this life of a client submits has no effect.
@@ -194,13 +207,17 @@ impl Replay {
                 self.define(ts, ddl);
                 Outcome::None
             }
-            Body::Configuration(_) => {
+            Body::Configuration(configuration) => {
                 if let Ok(Some(config)) = self.config.apply(message, ts) {
                     self.config = Arc::new(config);
                     self.configs.push((ts, self.config.clone()));
                     self.reconfigurations += 1;
                     let is_dead = |range: &KeyRange| self.config.without_holder(&[*range]).is_some();
                     self.dead.extend(self.config.primary_ranges().filter(is_dead));
+                    if let Configuration::Keyspace(keyspace) = configuration {
+                        keyspace.losses().for_each(|(_, ranges)| self.lose(ts, ranges));
+                        self.losses += u64::from(keyspace.losses().next().is_some());
+                    }
                 }
                 Outcome::None
             }
@@ -208,12 +225,26 @@ impl Replay {
         }
     }
 
+    /// Rows that nobody has any more are gone.
+    fn lose(&mut self, ts: Ts, ranges: &[KeyRange]) {
+        for Table { partitioning, versions, .. } in &mut self.tables {
+            for version in versions.iter_mut().filter(|version| version.end == Ts::INFINITY) {
+                let position = partitioning.position(&[Value::Int8(version.key)]);
+                if ranges.iter().any(|range| range.contains(position)) {
+                    version.end = ts;
+                }
+            }
+        }
+    }
+
     fn define(&mut self, ts: Ts, ddl: &Ddl) {
         match ddl {
             Ddl::CreateTable { schema, .. } => {
-                let (id, name) = (TableId(ts.0), schema.name.clone());
+                let (id, name, partitioning) =
+                    (TableId(ts.0), schema.name.clone(), schema.partitioning.clone());
                 if self.tables.iter().all(|table| table.name != name || table.dropped != Ts::INFINITY) {
-                    self.tables.push(Table { id, name, dropped: Ts::INFINITY, versions: Vec::new() });
+                    let (dropped, versions) = (Ts::INFINITY, Vec::new());
+                    self.tables.push(Table { id, name, partitioning, dropped, versions });
                 }
             }
             Ddl::DropTables { names, .. } => {

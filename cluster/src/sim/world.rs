@@ -514,6 +514,7 @@ impl World {
         }
         self.report.trace_hash = self.hash.digest();
         self.report.reconfigurations = self.replay.reconfigurations();
+        self.report.losses = self.replay.losses();
         self.report.virtual_us = self.now_us;
         Ok(())
     }

@@ -51,7 +51,7 @@ mod supplies;
 mod votes;
 
 pub use self::interface::{ChunkWanted, ContentHash, CoreOptions, Effect, Event, Recovered};
-pub(crate) use self::moving::removed;
+pub(crate) use self::moving::{given_up, removed};
 use self::{
     checkpoints::{Keeping, OnTheirWay, Writing},
     late::{Late, in_time, late},

@@ -21,7 +21,7 @@ use carousel_engine::{Ts, position::KeyRange, statistics::TableStatistics};
 use super::{
     basic::BasicRead,
     checkpointer::{CheckpointCommand, CheckpointOutcome},
-    core::{ChunkWanted, Core, Effect, Event, removed},
+    core::{ChunkWanted, Core, Effect, Event, given_up, removed},
     disk::{DISK_PATIENCE_MS, Disk},
     payloads::{PayloadCommand, PayloadEvent},
     process::Progress,
@@ -435,6 +435,9 @@ impl Node {
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.refused(from, purged);
+            }
+            Wire::GivenUp { incarnation } if incarnation == self.incarnation => {
+                self.stopped = Some(given_up(self.id));
             }
             Wire::Outlived { incarnation, newest } if incarnation == self.incarnation => {
                 self.outdated = true;

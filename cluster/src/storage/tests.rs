@@ -1087,7 +1087,7 @@ fn a_process_of_which_a_later_life_has_been_heard_of_begins_anew() {
 }
 
 #[test]
-fn a_process_that_waits_for_votes_hears_that_it_is_suspected() {
+fn a_process_that_waits_for_votes_hears_that_it_is_given_up() {
     let mut scene = Scene::new(2);
     // More than run at a time: what is ordered behind them is not processed.
     for ts in 2..=19 {
@@ -1095,15 +1095,15 @@ fn a_process_that_waits_for_votes_hears_that_it_is_suspected() {
     }
     scene.trace.clear();
     scene.deliver(1, 20, give_up(ProcessId::storage(1)));
-    scene.check(r#"s1 Stop("it is suspected of having failed")"#);
+    scene.check(r#"s1 Stop("s1 has been given up, and its rows with it; whoever takes its place needs another number")"#);
 }
 
 #[test]
-fn a_suspected_process_stops() {
+fn a_process_that_is_given_up_stops() {
     let mut scene = Scene::new(2);
     scene.trace.clear();
     scene.deliver(1, 2, give_up(ProcessId::storage(1)));
-    scene.check(r#"s1 Stop("it is suspected of having failed")"#);
+    scene.check(r#"s1 Stop("s1 has been given up, and its rows with it; whoever takes its place needs another number")"#);
     // Its next life hears of it when it subscribes.
     let config = scene.config.clone();
     let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 };
@@ -1117,7 +1117,7 @@ fn a_suspected_process_stops() {
     scene.start(1, Recovered { ts: Ts(2), ..Recovered::default() });
     let config = Arc::new(config);
     scene.handle(1, Event::Config { config: config.clone(), present: (Ts(1), config) });
-    scene.check(r#"s1 Stop("it is suspected of having failed")"#);
+    scene.check(r#"s1 Stop("s1 has been given up, and its rows with it; whoever takes its place needs another number")"#);
 }
 
 /// It does not come back by itself, as it would if that earlier life were suspected now.

@@ -11,8 +11,9 @@ use carousel_cluster::{
     message::{ProcessId, ProcessKind},
     router::State,
     routers::{RouterEntry, Routers},
+    storage::Progress,
 };
-use carousel_engine::SqlState;
+use carousel_engine::{SqlState, Ts};
 
 use super::Table;
 
@@ -421,6 +422,56 @@ async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
             known.insert(k, k);
             assert_eq!(table.read().await, known);
         }
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+/// Nobody else has its rows, so others wait for it, unless somebody says that it is not coming back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_process_alone_had_is_given_up_on_demand() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 3, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
+        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let process = ProcessId::storage(2);
+        let connected = client.contract_with_loss(process).await.expect_err("it is there");
+        assert!(connected.message.contains("s2 is connected"), "{connected}");
+
+        apart.kill(process).await;
+        let held = client.config().held(process);
+        // The client has to notice that it is gone.
+        let (_, lost) = loop {
+            match client.contract_with_loss(process).await {
+                Err(error) if error == connected => tokio::time::sleep(Duration::from_millis(10)).await,
+                outcome => break outcome.expect("a possible change"),
+            }
+        };
+        assert_eq!(lost, held);
+        let position = |(k, _): &(i64, i64)| table.rows(&[(*k, *k)]).positions[0];
+        let is_lost = |pair: &(i64, i64)| lost.iter().any(|range| range.contains(position(pair)));
+        let (gone, kept): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_lost);
+        assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
+        assert_eq!(table.read().await, kept.iter().copied().collect());
+        // The range is there again, for others.
+        assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
+        assert_eq!(table.read().await, pairs.iter().copied().collect());
+        for survivor in [1, 3].map(ProcessId::storage) {
+            // How s2 has voted is known to these two only, until it is in their checkpoints.
+            let mut progress = apart.members[&survivor].progress().expect("it is a storage process");
+            let durable = |progress: &Progress| progress.watermarks.durable > Ts::ZERO;
+            progress.wait_for(durable).await.expect("it writes a checkpoint");
+        }
+        for survivor in [1, 3].map(ProcessId::storage) {
+            apart.kill(survivor).await;
+            apart.start(survivor).await;
+        }
+        assert_eq!(table.read().await, pairs.iter().copied().collect());
+
+        apart.start(process).await;
+        let reason = apart.members[&process].failure().await;
+        assert!(reason.contains("s2 has been given up"), "{reason}");
     };
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }

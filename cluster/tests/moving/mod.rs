@@ -160,7 +160,7 @@ async fn a_copy_whose_sender_is_gone_comes_from_another_holder() {
         migrations.migrations().get(&ts).map(|migration| migration.copies.clone()).unwrap_or_default();
     let sender = copies.into_iter().find_map(|copy| match copy {
         Instruction::Copy { from, .. } => Some(from),
-        Instruction::Delete { .. } => None,
+        Instruction::Delete { .. } | Instruction::Lose { .. } => None,
     });
     // If all has been copied already, a holder is gone all the same.
     let process = sender.unwrap_or(ProcessId::storage(1));

@@ -41,6 +41,9 @@ enum CtlCommand {
     Contract {
         /// The process, such as s2
         storage: String,
+        /// It is not coming back: what nobody else has is given up, and these ranges are empty from then on
+        #[arg(long)]
+        with_data_loss: bool,
     },
     /// Let a standby take the place of a storage process
     Replace {
@@ -49,6 +52,9 @@ enum CtlCommand {
         /// The standby, such as s5 [default: any, or a new process of `carousel start`]
         #[arg(long, value_name = "STORAGE")]
         by: Option<String>,
+        /// It is not coming back: what nobody else has is given up, and these ranges are empty from then on
+        #[arg(long)]
+        with_data_loss: bool,
     },
     /// Give a storage process another place on the ring
     Rebalance {
@@ -86,6 +92,7 @@ impl CtlCommand {
             value.map(|value| format!(" {word} {value}")).unwrap_or_default()
         };
         let name = |name: &Option<String>| name.as_deref().map(quoted);
+        let loss = |accepts: bool| if accepts { " WITH DATA LOSS" } else { "" };
         let number = |number: &Option<u64>| number.map(|number| number.to_string());
         match self {
             CtlCommand::Routers => "SELECT * FROM carousel.routers".into(),
@@ -96,9 +103,12 @@ impl CtlCommand {
             CtlCommand::Expand { with: process, at } => {
                 format!("ALTER CLUSTER EXPAND{}{}", with("WITH", name(process)), with("AT", number(at)))
             }
-            CtlCommand::Contract { storage } => format!("ALTER CLUSTER CONTRACT BY {}", quoted(storage)),
-            CtlCommand::Replace { storage, by } => {
-                format!("ALTER CLUSTER REPLACE {}{}", quoted(storage), with("BY", name(by)))
+            CtlCommand::Contract { storage, with_data_loss } => {
+                format!("ALTER CLUSTER CONTRACT BY {}{}", quoted(storage), loss(*with_data_loss))
+            }
+            CtlCommand::Replace { storage, by, with_data_loss } => {
+                let loss = loss(*with_data_loss);
+                format!("ALTER CLUSTER REPLACE {}{}{loss}", quoted(storage), with("BY", name(by)))
             }
             CtlCommand::Rebalance { storage, to } => {
                 format!("ALTER CLUSTER REBALANCE {}{}", quoted(storage), with("TO", number(to)))
@@ -166,12 +176,14 @@ mod tests {
     fn every_command_is_a_statement() {
         let expand = CtlCommand::Expand { with: Some("s5".into()), at: Some(7) };
         assert_eq!(expand.statement(), "ALTER CLUSTER EXPAND WITH \"s5\" AT 7");
-        let replace = CtlCommand::Replace { storage: "s\"2".into(), by: None };
+        let replace = CtlCommand::Replace { storage: "s\"2".into(), by: None, with_data_loss: false };
         assert_eq!(replace.statement(), "ALTER CLUSTER REPLACE \"s\"\"2\"");
         let commands = [
             CtlCommand::Ring,
             expand,
-            CtlCommand::Contract { storage: "s2".into() },
+            CtlCommand::Contract { storage: "s2".into(), with_data_loss: false },
+            CtlCommand::Contract { storage: "s2".into(), with_data_loss: true },
+            CtlCommand::Replace { storage: "s2".into(), by: Some("s5".into()), with_data_loss: true },
             CtlCommand::Rebalance { storage: "s2".into(), to: None },
             CtlCommand::Remove { storage: "s2".into() },
             CtlCommand::AddRouter { address: "it's:1".into(), name: Some("r4".into()) },

@@ -97,7 +97,7 @@ impl SimArgs {
         tell(&format!(
             "{} seeds in {:.1} s; those that went well (each with {operations} operations, {faults} faults and \
              {reconfigurations} reconfigurations or more): {} operations, {} answers, {} ordered messages, {} faults, \
-             {} reconfigurations ({} suspicions, {} for full disks, and {} changes by super processes), {} changes of the routers, \
+             {} reconfigurations ({} suspicions, {} for full disks, and {} changes by super processes; {} gave rows up), {} changes of the routers, \
              {} checkpoints, {} events, {} s of simulated time; hash of their traces {:016x}",
             self.seeds,
             elapsed.as_secs_f64(),
@@ -109,6 +109,7 @@ impl SimArgs {
             report.suspicions,
             report.full_disks,
             report.healings,
+            report.losses,
             report.router_changes,
             report.checkpoints,
             report.events,

@@ -2,10 +2,15 @@
 //! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them
 //! has agreed, and the new one votes.
 
-use carousel_engine::{SqlError, SqlState};
+use carousel_engine::{SqlError, SqlState, position::KeyRange};
 use carousel_planner::AlterCluster;
 
 use super::{Result, Session, transaction::State};
+
+/// The ranges whose rows are lost by most changes.
+fn nothing<T>(_: T) -> Vec<KeyRange> {
+    Vec::new()
+}
 
 impl Session<'_> {
     /// Changes the ring, or the routers.
@@ -17,19 +22,29 @@ impl Session<'_> {
             let message = "ALTER CLUSTER cannot run inside a transaction block";
             return Err(SqlError::new(SqlState::ACTIVE_TRANSACTION, message).into());
         }
-        let contracts = matches!(alter, AlterCluster::Contract(_));
+        let contracts = matches!(alter, AlterCluster::Contract { .. });
         let (client, alter) = (self.client.clone(), alter.clone());
         let changed = async {
             match alter {
                 AlterCluster::Expand { process, identifier } => {
-                    client.expand(process, identifier).await.map(drop)
+                    client.expand(process, identifier).await.map(nothing)
                 }
-                AlterCluster::Contract(process) => client.contract(process).await.map(drop),
-                AlterCluster::Replace { process, by } => client.replace(process, by).await.map(drop),
+                AlterCluster::Contract { process, accepts_loss: true } => {
+                    client.contract_with_loss(process).await.map(|(_, lost)| lost)
+                }
+                AlterCluster::Contract { process, accepts_loss: false } => {
+                    client.contract(process).await.map(nothing)
+                }
+                AlterCluster::Replace { process, by, accepts_loss: true } => {
+                    client.replace_with_loss(process, by).await.map(|(_, lost)| lost)
+                }
+                AlterCluster::Replace { process, by, accepts_loss: false } => {
+                    client.replace(process, by).await.map(nothing)
+                }
                 AlterCluster::Rebalance { process, identifier } => {
-                    client.rebalance(process, identifier).await.map(drop)
+                    client.rebalance(process, identifier).await.map(nothing)
                 }
-                AlterCluster::Remove(process) => client.remove(process).await.map(drop),
+                AlterCluster::Remove(process) => client.remove(process).await.map(nothing),
                 AlterCluster::AddRouter { .. } if client.is_embedded() => {
                     Err(SqlError::unsupported("adding a router to a cluster in one process").with_hint(
                         "Clusters of separate processes take further routers; see `carousel router --help`.",
@@ -37,16 +52,21 @@ impl Session<'_> {
                 }
                 AlterCluster::AddRouter { router, address } => {
                     let number = router.map(|router| router.number);
-                    client.add_router(number, &address).await.map(drop)
+                    client.add_router(number, &address).await.map(nothing)
                 }
-                AlterCluster::RemoveRouter(router) => client.remove_router(router).await,
+                AlterCluster::RemoveRouter(router) => client.remove_router(router).await.map(nothing),
             }
         };
         // It cannot be taken back.
         self.in_doubt = true;
         let changed = self.connection.interrupts.guard(changed).await?;
         self.in_doubt = false;
-        changed?;
+        let lost = changed?;
+        if !lost.is_empty() {
+            let ranges: Vec<String> = lost.iter().map(ToString::to_string).collect();
+            let message = format!("the rows of range {} are lost", ranges.join(" and "));
+            self.warning(SqlState::SUCCESS, &message);
+        }
         let config = self.client.config();
         let live = config.storage_processes().filter(|process| !config.is_suspected(*process)).count();
         let wanted = config.replication() as usize;

@@ -171,6 +171,11 @@ pub(crate) fn removed(process: ProcessId) -> String {
     format!("{process} has been removed; started again, it joins without data")
 }
 
+/// Why a process does not come back that was given up with what it alone had.
+pub(crate) fn given_up(process: ProcessId) -> String {
+    format!("{process} has been given up, and its rows with it; whoever takes its place needs another number")
+}
+
 impl Core {
     /// Parts that have not been received: their keyspace message, range, and how much has come of them.
     pub fn receiving(&self) -> impl Iterator<Item = (PartId, Arrived)> {
@@ -367,7 +372,11 @@ impl Core {
     fn find_itself(&mut self, config: &Config) {
         if self.is_fenced(config) {
             // Nothing ordered since is delivered to it, so what it has is no replica of anything.
-            self.effects.push(Effect::Stop("it is suspected of having failed".into()));
+            let reason = match config.is_given_up(self.options.id) {
+                true => given_up(self.options.id),
+                false => "it is suspected of having failed".into(),
+            };
+            self.effects.push(Effect::Stop(reason));
         } else if self.must_join(config) {
             self.find_place();
         }
@@ -461,13 +470,15 @@ impl Core {
             ranges.dedup();
             ranges
         };
-        let received = ranges(&|transfer: &Transfer| transfer.to == id);
+        let mut received = ranges(&|transfer: &Transfer| transfer.to == id);
         let cuts = ranges(&|transfer: &Transfer| transfer.to == id || transfer.senders.contains(&id));
         let recut = held != self.held || !cuts.is_empty();
         self.moving.left = held.is_empty().then_some(ts);
         self.moving.begun_empty = false;
         (self.held, self.options.config) = (held.clone(), config);
         self.late.begin(received.clone());
+        // What is here of rows that are lost is as stale, and nothing comes.
+        received.extend(keyspace.losses().filter(|(loser, _)| *loser == id).flat_map(|(_, ranges)| ranges));
         if !recut {
             return self.begin_moving(ts, transfers);
         }
