@@ -22,6 +22,12 @@ const ATTEMPTS: usize = 16;
 /// How long storage processes have to cut segments before a change.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The ranges whose rows are lost by a message.
+fn lost((ts, keyspace): (Ts, Keyspace)) -> (Ts, Vec<KeyRange>) {
+    let ranges = keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied());
+    (ts, normalise(ranges.collect()))
+}
+
 impl Client {
     /// Orders a message that names no table and no key, and waits for its end.
     ///
@@ -64,24 +70,23 @@ impl Client {
         self.reshape_as(Config::plan, change).await.map(|(ts, _)| ts)
     }
 
-    /// The same, planned in some way; also returns the ranges whose rows are lost.
+    /// The same, planned in some way; also returns the message.
     async fn reshape_as(
         &self,
         plan: Plan,
         change: impl Fn(&Config) -> Result<Change, SqlError>,
-    ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
+    ) -> Result<(Ts, Keyspace), SqlError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
             let config = self.config();
             let keyspace = plan(&config, change(&config)?)?;
             let planned = keyspace.version;
-            let lost = normalise(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()).collect());
             self.precut(planned, config.cuts(&keyspace)).await;
-            match self.order(Body::Configuration(Configuration::Keyspace(keyspace))).await {
+            match self.order(Body::Configuration(Configuration::Keyspace(keyspace.clone()))).await {
                 // This client has followed the m-seq to its own message: it knows the config that was in force.
                 Err(_) if self.config().version() != planned && attempt < ATTEMPTS => {}
-                outcome => return outcome.map(|ts| (ts, lost)),
+                outcome => return outcome.map(|ts| (ts, keyspace)),
             }
         }
     }
@@ -151,14 +156,30 @@ impl Client {
     /// # Errors
     /// When the change is impossible.
     pub async fn contract(&self, process: ProcessId) -> Result<Ts, SqlError> {
-        let config = self.config();
-        if let Some(identifier) = config.end_of_primary(process)
-            && config.plan(Change::Contract { process }).is_ok()
-        {
-            self.reshape(Change::Rebalance { process, identifier }).await?;
-            self.settled().await?;
+        let step = |config: &Config| {
+            config.plan(Change::Contract { process })?;
+            Ok(match config.end_of_primary(process) {
+                Some(identifier) => Change::Rebalance { process, identifier },
+                None => Change::Contract { process },
+            })
+        };
+        let mut has_moved = false;
+        loop {
+            let outcome = self.reshape_as(Config::plan, step).await;
+            match outcome {
+                Ok((ts, Keyspace { change: Change::Contract { .. }, .. })) => return Ok(ts),
+                Ok((ts, _)) => {
+                    has_moved = true;
+                    self.config_when(|config| !config.migrations().contains_key(&ts)).await?;
+                }
+                Err(error) if has_moved => {
+                    return Err(error.with_detail(format!(
+                        "{process} stands at the end of its range now, and stays on the ring until it is said again."
+                    )));
+                }
+                Err(error) => return Err(error),
+            }
         }
-        self.reshape(Change::Contract { process }).await
     }
 
     /// Lets a standby take the place of a process of which nothing is to be hoped any more: ranges that nobody else has are
@@ -173,7 +194,8 @@ impl Client {
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
         self.give_up(process).await?;
         let by = self.standby(by, Config::plan_with_loss, |_, by| Change::Replace { process, by }).await?;
-        self.reshape_as(Config::plan_with_loss, |_| Ok(Change::Replace { process, by })).await
+        let change = |_: &Config| Ok(Change::Replace { process, by });
+        self.reshape_as(Config::plan_with_loss, change).await.map(lost)
     }
 
     /// Lets such a process leave the ring.
@@ -182,7 +204,8 @@ impl Client {
     /// As [`Client::replace_with_loss`].
     pub async fn contract_with_loss(&self, process: ProcessId) -> Result<(Ts, Vec<KeyRange>), SqlError> {
         self.give_up(process).await?;
-        self.reshape_as(Config::plan_with_loss, |_| Ok(Change::Contract { process })).await
+        let change = |_: &Config| Ok(Change::Contract { process });
+        self.reshape_as(Config::plan_with_loss, change).await.map(lost)
     }
 
     /// Declares all lives of a process as failed that there can ever be, if it has what nobody else has.
