@@ -1,7 +1,9 @@
 //! Connecting to a running server.
 
+use std::future::poll_fn;
+
 use clap::Args;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
 use crate::cli::Failure;
 
@@ -55,12 +57,12 @@ impl ConnectArgs {
     }
 }
 
-/// Connects and drives the connection in a task of its own.
+/// Connects and drives the connection in a task of its own, which tells what the server warns of on stderr.
 ///
 /// # Errors
 /// When there is no server, or it refuses.
 pub async fn connect(config: &Config) -> Result<Client, Failure> {
-    let (client, connection) = config.connect(NoTls).await.map_err(|error| {
+    let (client, mut connection) = config.connect(NoTls).await.map_err(|error| {
         let host = match config.get_hosts().first() {
             Some(tokio_postgres::config::Host::Tcp(host)) => host.clone(),
             #[cfg(unix)]
@@ -71,9 +73,16 @@ pub async fn connect(config: &Config) -> Result<Client, Failure> {
         Failure::setup(format!("cannot connect to {host}:{port}: {}", reason(&error)))
     })?;
     tokio::spawn(async move {
-        // Statements that are under way report the connection's end themselves.
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "connection ended");
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            match message {
+                Ok(AsyncMessage::Notice(notice)) => eprintln!("{}: {}", notice.severity(), notice.message()),
+                Ok(_) => {}
+                // Statements that are under way report the connection's end themselves.
+                Err(error) => {
+                    tracing::debug!(%error, "connection ended");
+                    break;
+                }
+            }
         }
     });
     Ok(client)
