@@ -322,7 +322,7 @@ pub enum Wire {
         /// Whether its disk takes checkpoints.
         disk: DiskState,
     },
-    /// Of a storage process to a super process, instead of a heartbeat, as long as it loads what it had.
+    /// Of a storage process to a super or client process, instead of a heartbeat, as long as it loads what it had.
     Loading(Loading),
     /// Storage process to client: what is known of the tables' rows, when that has changed.
     Statistics(Vec<TableStatistics>),

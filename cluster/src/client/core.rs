@@ -741,7 +741,7 @@ impl Core {
             Wire::Loading(loading) => {
                 let heard = self.heartbeats.entry(from).or_default();
                 let (incarnation, beats) = (loading.incarnation, heard.beats);
-                let loading = Some(loading.progress);
+                let loading = heard.loading.max(Some(loading.progress));
                 *heard = Heartbeat { incarnation, beats, loading, ..Heartbeat::default() };
                 self.effects.push(Effect::ViewChanged);
             }

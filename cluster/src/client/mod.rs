@@ -148,7 +148,7 @@ pub(crate) struct View {
     /// By table: what the storage process with the most rows of it says.
     pub(crate) statistics: Arc<BTreeMap<TableId, TableStatistics>>,
     pub(crate) heard: Arc<BTreeMap<ProcessId, Heard>>,
-    /// What a super process has heard of storage processes.
+    /// What a super process has heard of storage processes; a client process only of those that load what they had.
     pub(crate) heartbeats: BTreeMap<ProcessId, Heartbeat>,
     /// The router that leads, as far as it knows.
     pub(crate) leader: Option<ProcessId>,

@@ -1,6 +1,6 @@
 //! Changes of the ring on behalf of users and super processes (paper, sections 6.4 and 6.5).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use carousel_engine::{
     SqlError, SqlState, Ts,
@@ -21,12 +21,8 @@ type Plan = fn(&Config, Change) -> Result<Keyspace, ConfigError>;
 const ATTEMPTS: usize = 16;
 /// How long storage processes have to cut segments before a change.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The ranges whose rows are lost by a message.
-fn lost((ts, keyspace): (Ts, Keyspace)) -> (Ts, Vec<KeyRange>) {
-    let ranges = keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied());
-    (ts, normalise(ranges.collect()))
-}
+/// How long a process has to be out of reach before it is given up: longer than it takes to connect.
+const ABSENCE: Duration = Duration::from_secs(3);
 
 impl Client {
     /// Orders a message that names no table and no key, and waits for its end.
@@ -183,19 +179,19 @@ impl Client {
     }
 
     /// Lets a standby take the place of a process of which nothing is to be hoped any more: ranges that nobody else has are
-    /// empty from then on. Returns these, and the `Ts` of the change.
+    /// empty from then on. Returns what is lost, and the `Ts` of the change.
     ///
     /// # Errors
-    /// As [`Client::replace`], and when the process is connected and others have not what it has.
+    /// As [`Client::replace`], and when the process is there and others have not what it has.
     pub async fn replace_with_loss(
         &self,
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
-        self.give_up(process).await?;
-        let by = self.standby(by, Config::plan_with_loss, |_, by| Change::Replace { process, by }).await?;
-        let change = |_: &Config| Ok(Change::Replace { process, by });
-        self.reshape_as(Config::plan_with_loss, change).await.map(lost)
+        let (config, _) = self.without_hope(process)?;
+        let replace = |_: &Config, by| Change::Replace { process, by };
+        let by = self.standby_of(&config, by, Config::plan_with_loss, replace).await?;
+        self.change_with_loss(process, Change::Replace { process, by }).await
     }
 
     /// Lets such a process leave the ring.
@@ -203,24 +199,87 @@ impl Client {
     /// # Errors
     /// As [`Client::replace_with_loss`].
     pub async fn contract_with_loss(&self, process: ProcessId) -> Result<(Ts, Vec<KeyRange>), SqlError> {
-        self.give_up(process).await?;
-        let change = |_: &Config| Ok(Change::Contract { process });
-        self.reshape_as(Config::plan_with_loss, change).await.map(lost)
+        let change = Change::Contract { process };
+        let (_, given_up) = self.without_hope(process)?;
+        if given_up.is_empty() && self.config().plan(change).is_ok() {
+            return Ok((self.contract(process).await?, given_up));
+        }
+        self.change_with_loss(process, change).await
     }
 
-    /// Declares all lives of a process as failed that there can ever be, if it has what nobody else has.
-    async fn give_up(&self, process: ProcessId) -> Result<(), SqlError> {
+    /// The config in which a process is given up, if it has what nobody else has, and what that is.
+    fn without_hope(&self, process: ProcessId) -> Result<(Arc<Config>, Vec<KeyRange>), SqlError> {
         let config = self.config();
         if config.is_suspected(process) || config.solely_held(process).is_none() {
-            return Ok(());
+            return Ok((config, Vec::new()));
         }
-        if self.shared.network.reaches(self.id(), process) {
-            let message = format!("{process} is connected: its rows need not be lost");
-            return Err(SqlError::new(SqlState(*b"55000"), message).with_hint("Leave WITH DATA LOSS out."));
+        if let Some(receiver) = config.receives_from_nobody_but(process) {
+            let message =
+                format!("{receiver} receives rows that only {process} could send, and waits for it");
+            return Err(SqlError::new(SqlState(*b"55000"), message));
         }
-        self.configure(Membership::Suspect { process, incarnation: Incarnation::MAX }).await?;
-        // How it voted about what others have executed only they know now: it must survive them.
-        self.order(Body::Checkpoint).await.map(drop)
+        let next = config.suspect(process, Incarnation::MAX)?.map_or_else(|| config.clone(), Arc::new);
+        let dies = |range: &KeyRange| {
+            next.without_holder(&[*range]).is_some() && config.without_holder(&[*range]).is_none()
+        };
+        let lost = config.primary_ranges().filter(dies).collect();
+        Ok((next, lost))
+    }
+
+    /// Gives a process up, if it has what nobody else has, and makes a change. Nothing is given up for one that is impossible.
+    async fn change_with_loss(
+        &self,
+        process: ProcessId,
+        change: Change,
+    ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
+        let (config, mut lost) = self.without_hope(process)?;
+        config.plan_with_loss(change)?;
+        let is_given_up = !lost.is_empty();
+        if is_given_up {
+            self.make_sure_of_absence(process).await?;
+            self.configure(Membership::Suspect { process, incarnation: Incarnation::MAX }).await?;
+            let others = config.storage_processes().any(|other| !config.is_suspected(other));
+            // How it voted about what others have executed only they know now: it must survive them.
+            let ordered =
+                async { if others { self.order(Body::Checkpoint).await.map(drop) } else { Ok(()) } };
+            match tokio::time::timeout(PATIENCE, ordered).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!(%process, %error, "no checkpoint behind the loss of its rows")
+                }
+                Err(_) => tracing::warn!(%process, "no checkpoint behind the loss of its rows yet"),
+            }
+        }
+        match self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await {
+            Ok((ts, keyspace)) => {
+                lost.extend(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()));
+                Ok((ts, normalise(lost)))
+            }
+            Err(error) if is_given_up => {
+                Err(error.with_detail(format!("{process} has been given up, and what it alone had.")))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A process is not there, nor starting, as far as can be seen in a while.
+    async fn make_sure_of_absence(&self, process: ProcessId) -> Result<(), SqlError> {
+        let loading = || self.view().heartbeats.get(&process).and_then(|heartbeat| heartbeat.loading);
+        let before = loading();
+        let end = tokio::time::Instant::now() + ABSENCE;
+        loop {
+            let is_there = self.shared.network.reaches(self.id(), process);
+            if is_there || loading() != before {
+                let state = if is_there { "connected" } else { "starting" };
+                let message = format!("{process} is {state}: its rows need not be lost");
+                let error = SqlError::new(SqlState(*b"55000"), message);
+                return Err(error.with_hint("Leave WITH DATA LOSS out."));
+            }
+            if tokio::time::Instant::now() >= end {
+                return Ok(());
+            }
+            tokio::time::sleep(ABSENCE / 30).await;
+        }
     }
 
     /// Lets a standby leave the system.
@@ -252,11 +311,21 @@ impl Client {
         plan: Plan,
         change: impl Fn(&Config, ProcessId) -> Change,
     ) -> Result<ProcessId, SqlError> {
+        self.standby_of(&self.config(), wanted, plan, change).await
+    }
+
+    /// The same, were another config in force.
+    async fn standby_of(
+        &self,
+        config: &Config,
+        wanted: Option<ProcessId>,
+        plan: Plan,
+        change: impl Fn(&Config, ProcessId) -> Change,
+    ) -> Result<ProcessId, SqlError> {
         if let Some(standby) = wanted {
             return Ok(standby);
         }
-        let config = self.config();
-        let fits = |standby: &ProcessId| plan(&config, change(&config, *standby)).is_ok();
+        let fits = |standby: &ProcessId| plan(config, change(config, *standby)).is_ok();
         let other = || config.standbys().find(|standby| !config.is_active(*standby));
         if let Some(standby) = config.standbys().find(fits).or_else(other) {
             return Ok(standby);

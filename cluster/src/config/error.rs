@@ -118,7 +118,7 @@ impl From<ConfigError> for SqlError {
         let told = SqlError::new(state, error.to_string());
         match error {
             ConfigError::NoHolder { .. } => told.with_hint(
-                "If none of those who held it comes back, WITH DATA LOSS gives its rows up: it is empty from then on.",
+                "If none of those who held it comes back, REPLACE or CONTRACT one of them WITH DATA LOSS: it is empty from then on.",
             ),
             _ => told,
         }

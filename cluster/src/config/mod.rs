@@ -370,6 +370,12 @@ impl Config {
         held.or_else(|| sent().map(|transfer| transfer.range))
     }
 
+    /// Who receives something that a storage process alone could send.
+    pub(crate) fn receives_from_nobody_but(&self, process: ProcessId) -> Option<ProcessId> {
+        let mut transfers = self.transfers_under_way().map(|(_, transfer)| transfer);
+        transfers.find(|transfer| transfer.senders == [process]).map(|transfer| transfer.to)
+    }
+
     /// What is still being copied to a storage process.
     fn received_by(&self, process: ProcessId) -> impl Iterator<Item = KeyRange> {
         let received = self.copies().filter(move |(_, to, _)| *to == process);

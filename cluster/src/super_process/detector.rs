@@ -15,7 +15,8 @@ pub struct Heartbeat {
     pub incarnation: Incarnation,
     /// How many heartbeats have been counted. Only that it changes matters.
     pub beats: u64,
-    /// It does nothing yet but load what it had; grows with that. As long as it does, it is not silent.
+    /// It does nothing yet but load what it had: the most that lives since the last heartbeat have loaded. As long as that
+    /// grows, it is not silent.
     pub loading: Option<u64>,
     /// Bytes of messages since its last checkpoint.
     pub logged: u64,
@@ -28,7 +29,8 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Differs from what it was when the process has been heard since, and goes on.
     pub(super) fn pulse(&self) -> impl PartialEq + use<> {
-        (self.incarnation, self.beats, self.loading)
+        // Who ends while it loads, and is started again and again, comes to nothing.
+        (self.loading.is_none().then_some(self.incarnation), self.beats, self.loading)
     }
 }
 
@@ -284,12 +286,17 @@ mod tests {
         assert_eq!(scene.pass(2_000, &[1, 2]), [(process, 8)]);
         scene.heard.insert(process, loading(20));
         assert_eq!(scene.pass(500, &[1, 2]), []);
+        // The next life does not come as far.
+        scene.heard.insert(process, Heartbeat { incarnation: 9, ..loading(20) });
+        assert_eq!(scene.pass(500, &[1, 2]), []);
+        scene.heard.insert(process, Heartbeat { incarnation: 10, ..loading(20) });
+        assert_eq!(scene.pass(500, &[1, 2]), [(process, 10)]);
         // When it has begun to work, its loading is no excuse any more.
-        let beats = Heartbeat { incarnation: 8, beats: 11, ..Heartbeat::default() };
+        let beats = Heartbeat { incarnation: 10, beats: 11, ..Heartbeat::default() };
         scene.heard.insert(process, beats);
         assert_eq!(scene.pass(500, &[1, 2]), []);
         assert!(scene.detector.is_alive(process));
-        assert_eq!(scene.pass(2_000, &[1, 2]), [(process, 8)]);
+        assert_eq!(scene.pass(2_000, &[1, 2]), [(process, 10)]);
     }
 
     #[test]

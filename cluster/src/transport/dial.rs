@@ -266,8 +266,9 @@ impl Dialler {
             }
             Reply::Unknown => Err(DialError::Unknown),
             Reply::NotReady(loading) => {
-                // To everybody else it is not there.
-                if let Some(loading) = loading.filter(|_| self.local.kind == ProcessKind::Super) {
+                // To everybody else it is not there, nor to these for anything else.
+                let hears = matches!(self.local.kind, ProcessKind::Super | ProcessKind::Client);
+                if let Some(loading) = loading.filter(|_| hears) {
                     let _ = shared.network.deliver(self.remote, self.local, Wire::Loading(loading)).await;
                 }
                 Err(DialError::NotReady)

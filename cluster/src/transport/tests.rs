@@ -207,7 +207,7 @@ async fn what_no_process_of_the_kind_says_is_not_heard() {
     }
 }
 
-/// Only who watches hears of a process that it is loading; to others it is not there.
+/// Only who watches or is asked by users hears of a process that it is loading; to all it is not there for anything else.
 #[tokio::test]
 async fn who_watches_hears_how_far_a_process_is_that_loads() {
     let network = Network::new();
@@ -221,7 +221,8 @@ async fn who_watches_hears_how_far_a_process_is_that_loads() {
         Side::start(id, options).await
     };
     let supers = ProcessId::super_process(1);
-    let (mut watching, mut client) = (side(supers).await, side(C7).await);
+    let asks = || Wire::Durable { ts: Ts(1), hashes: Vec::new(), reply: true };
+    let (mut watching, other) = (side(supers).await, side(ProcessId::storage(2)).await);
     let mut heard = async |progress| {
         loop {
             match watching.receive().await {
@@ -235,14 +236,20 @@ async fn who_watches_hears_how_far_a_process_is_that_loads() {
     starting.goes_on();
     starting.goes_on();
     assert_eq!(heard(1).await, Loading { incarnation: 7, progress: 2 });
-    assert!(client.endpoint.sender().try_send(S1, Wire::Hello).is_err());
+    assert!(other.endpoint.sender().try_send(S1, asks()).is_err());
     let endpoint = network.join(S1);
     drop(starting);
     let mut storage = Side { endpoint, transport };
-    client.send(S1, Wire::Hello).await;
-    assert!(matches!(storage.receive().await, (C7, Wire::Hello)));
-    storage.send(C7, Wire::ReadsMissed).await;
-    assert!(matches!(client.receive().await, (S1, Wire::ReadsMissed)));
+    other.send(S1, asks()).await;
+    assert!(matches!(storage.receive().await, (_, Wire::Durable { .. })));
+    storage.send(supers, Wire::ReadsMissed).await;
+    loop {
+        match watching.receive().await {
+            (S1, Wire::Loading(_)) => {}
+            (S1, Wire::ReadsMissed) => break,
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]
