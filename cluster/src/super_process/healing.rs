@@ -56,6 +56,11 @@ impl Healer {
         if config.migrations().values().any(|migration| migration.transfers.iter().all(is_sent)) {
             return None;
         }
+        // Who waits for rows that nobody is there to send could not even be given up together with them.
+        let is_possible = |change: &Change| {
+            let planned = config.plan(*change).and_then(|keyspace| config.transfers(&keyspace));
+            planned.is_ok_and(|transfers| transfers.iter().all(is_sent))
+        };
         let standbys: Vec<ProcessId> = config.standbys().filter(|standby| is_alive(*standby)).collect();
         for process in suspected {
             // Its own later life first: others are left for those that do not come back.
@@ -73,10 +78,8 @@ impl Healer {
                 true => others.into_iter().chain(contract).chain(own).collect(),
                 false => own.into_iter().chain(others).chain(contract).collect(),
             };
-            // What is impossible, such as a change that leaves a range without a live sender, waits for better times.
-            let Some(change) = changes.into_iter().find(|change| config.plan(*change).is_ok()) else {
-                continue;
-            };
+            // What is impossible waits for better times.
+            let Some(change) = changes.into_iter().find(is_possible) else { continue };
             if matches!(change, Change::Replace { by, .. } if by == process) {
                 let (lives, at_ms) = self.given_back.entry(process).or_default();
                 lives.extend(config.incarnation(process));
@@ -174,6 +177,16 @@ mod tests {
         let (process, by) = (ProcessId::storage(5), ProcessId::storage(8));
         let change = healer.look(0, &receiving, |process| !senders.contains(&process));
         assert_eq!(change, Some(Change::Replace { process, by }));
+    }
+
+    #[test]
+    fn nobody_is_to_receive_what_nobody_is_there_to_send() {
+        let ill = join(&suspect(&Config::evenly(4, 2).expect("a ring"), 2), 7, 1);
+        let mut healer = Healer::new(Some(0));
+        // It alone has what both had: it may come back, or be given up.
+        assert_eq!(healer.look(0, &ill, |process| process != ProcessId::storage(3)), None);
+        let (process, by) = (ProcessId::storage(2), ProcessId::storage(7));
+        assert_eq!(healer.look(0, &ill, |_| true), Some(Change::Replace { process, by }));
     }
 
     #[test]
