@@ -303,7 +303,7 @@ pub enum Wire {
     },
     /// Client or super process to storage process: are you there, and how much memory do you use?
     Hello,
-    /// The answer to `Hello`, a heartbeat; also sent to clients when the memory has changed.
+    /// The answer to `Hello`, a heartbeat; also sent to clients when what they show of it has changed.
     Memory {
         /// The life of the storage process that tells it.
         incarnation: Incarnation,
@@ -311,6 +311,8 @@ pub enum Wire {
         used: u64,
         /// The most they may take.
         limit: Option<u64>,
+        /// What it has executed up to here survives its end.
+        durable: Ts,
         /// Bytes of messages since its last checkpoint.
         logged: u64,
         /// Whether it is writing a checkpoint, other than of rows that are still to be received.

@@ -719,7 +719,17 @@ impl Core {
             Wire::Gone { id, ranges } if id.incarnation == self.options.incarnation => {
                 self.lose_kept_of(id.sequence, from, &ranges.into_iter().collect());
             }
-            Wire::Memory { incarnation, used, limit, logged, checkpointing, receiving, lags, disk } => {
+            Wire::Memory {
+                incarnation,
+                used,
+                limit,
+                durable,
+                logged,
+                checkpointing,
+                receiving,
+                lags,
+                disk,
+            } => {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
                     let loading = None;
@@ -734,7 +744,7 @@ impl Core {
                         self.unannounced.insert(from);
                     }
                 }
-                let heard = Heard { incarnation, used, limit, receiving, lags };
+                let heard = Heard { incarnation, used, limit, durable, receiving, lags };
                 Arc::make_mut(&mut self.heard).insert(from, heard);
                 self.effects.push(Effect::ViewChanged);
             }

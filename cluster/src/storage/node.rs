@@ -23,6 +23,7 @@ use super::{
     checkpointer::{CheckpointCommand, CheckpointOutcome},
     core::{ChunkWanted, Core, Effect, Event, given_up, removed},
     disk::{DISK_PATIENCE_MS, Disk},
+    migration::PartId,
     payloads::{PayloadCommand, PayloadEvent},
     process::Progress,
     scan::{ShardCommand, ShardEffects},
@@ -120,8 +121,8 @@ pub(crate) struct Node {
     now_ms: u64,
     horizon: Ts,
     confirmed: Watermarks,
-    /// Clients with what they have been told of: the memory, and whether this process lags.
-    clients: BTreeMap<ProcessId, Option<(u64, bool)>>,
+    /// Clients with what they have been told.
+    clients: BTreeMap<ProcessId, Option<Told>>,
     /// Until when what has been received up to where is to be executed, as far as it has not been.
     due: VecDeque<(u64, Ts)>,
     /// What is known of the tables, and who has been told.
@@ -144,6 +145,16 @@ pub(crate) struct Node {
     outlived: Option<Incarnation>,
     stopped: Option<String>,
     outputs: Vec<Output>,
+}
+
+/// What clients are told when it has changed.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    /// Bytes that the rows take.
+    used: u64,
+    lags: bool,
+    durable: Ts,
+    receiving: Vec<PartId>,
 }
 
 #[derive(Debug)]
@@ -848,7 +859,7 @@ impl Node {
         let delivered = self.core.watermarks(0).delivered;
         self.tell_payloads(PayloadCommand::Expire(delivered));
         self.look_behind();
-        let now = Some((self.memory, self.lags()));
+        let now = Some(self.to_tell());
         let mut behind: BTreeSet<ProcessId> =
             self.clients.iter().filter(|(_, told)| **told != now).map(|(client, _)| *client).collect();
         // Whoever keeps a read waiting is asked whether it is there at all.
@@ -888,19 +899,26 @@ impl Node {
         }
     }
 
+    fn to_tell(&self) -> Told {
+        let Watermarks { durable, .. } = self.core.watermarks(0);
+        let receiving = self.core.receiving().map(|(part, _)| part).collect();
+        Told { used: self.memory, lags: self.lags(), durable, receiving }
+    }
+
     fn tell_memory(&mut self, client: ProcessId) {
-        let (used, lags) = (self.memory, self.lags());
-        self.clients.insert(client, Some((used, lags)));
+        let told = self.to_tell();
         let memory = Wire::Memory {
             incarnation: self.incarnation,
-            used,
+            used: told.used,
             limit: self.memory_limit,
+            durable: told.durable,
             logged: self.core.logged(),
             checkpointing: self.core.is_checkpointing(),
             receiving: self.core.receiving().collect(),
-            lags,
+            lags: told.lags,
             disk: self.disk.state(),
         };
+        self.clients.insert(client, Some(told));
         self.send(client, memory);
     }
 }
