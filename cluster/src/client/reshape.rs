@@ -8,10 +8,11 @@ use carousel_engine::{
 };
 use tokio::sync::oneshot;
 
-use super::{Client, Command, Failure, Part, Request};
+use super::{Client, Command, Failure, Part, Request, View};
 use crate::{
-    config::{Change, Config, ConfigError, Configuration, Keyspace, Membership},
+    config::{Change, Config, ConfigError, Configuration, Keyspace, Loss, Membership},
     message::{Body, Incarnation, ProcessId},
+    storage::migration::PartId,
 };
 
 /// How a change is planned: whether rows may be lost by it, as nobody who is alive has them.
@@ -188,42 +189,41 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
-        let (config, _) = self.without_hope(process)?;
+        let (config, _) = self.given_up(process)?.unwrap_or_else(|| (self.config(), Vec::new()));
         let replace = |_: &Config, by| Change::Replace { process, by };
         let by = self.standby_of(&config, by, Config::plan_with_loss, replace).await?;
         self.change_with_loss(process, Change::Replace { process, by }).await
     }
 
-    /// Lets such a process leave the ring.
+    /// Lets such a process leave the ring; or if it has left, without having sent what it alone has, the system.
     ///
     /// # Errors
     /// As [`Client::replace_with_loss`].
     pub async fn contract_with_loss(&self, process: ProcessId) -> Result<(Ts, Vec<KeyRange>), SqlError> {
         let change = Change::Contract { process };
-        let (_, given_up) = self.without_hope(process)?;
-        if given_up.is_empty() && self.config().plan(change).is_ok() {
-            return Ok((self.contract(process).await?, given_up));
+        let given_up = self.given_up(process)?;
+        match given_up {
+            Some((_, lost)) if !self.config().is_active(process) => Ok((self.give_up(process).await?, lost)),
+            None if self.config().plan(change).is_ok() => Ok((self.contract(process).await?, Vec::new())),
+            _ => self.change_with_loss(process, change).await,
         }
-        self.change_with_loss(process, change).await
     }
 
-    /// The config in which a process is given up, if it has what nobody else has, and what that is.
-    fn without_hope(&self, process: ProcessId) -> Result<(Arc<Config>, Vec<KeyRange>), SqlError> {
+    /// If a process has what nobody else has: the config in which it is given up, and what is lost with it.
+    fn given_up(&self, process: ProcessId) -> Result<Option<(Arc<Config>, Vec<KeyRange>)>, SqlError> {
         let config = self.config();
         if config.is_suspected(process) || config.solely_held(process).is_none() {
-            return Ok((config, Vec::new()));
+            return Ok(None);
         }
-        if let Some(receiver) = config.receives_from_nobody_but(process) {
-            let message =
-                format!("{receiver} receives rows that only {process} could send, and waits for it");
-            return Err(SqlError::new(SqlState(*b"55000"), message));
-        }
-        let next = config.suspect(process, Incarnation::MAX)?.map_or_else(|| config.clone(), Arc::new);
+        let next = config.suspect(process, Incarnation::MAX, Ts::ZERO)?;
+        let next = next.map_or_else(|| config.clone(), Arc::new);
         let dies = |range: &KeyRange| {
             next.without_holder(&[*range]).is_some() && config.without_holder(&[*range]).is_none()
         };
-        let lost = config.primary_ranges().filter(dies).collect();
-        Ok((next, lost))
+        let lost = config.primary_ranges().filter(dies);
+        let received = config.losses_with(process, Incarnation::MAX).into_iter().map(|loss| loss.range);
+        let lost = normalise(lost.chain(received).collect());
+        Ok(Some((next, lost)))
     }
 
     /// Gives a process up, if it has what nobody else has, and makes a change. Nothing is given up for one that is impossible.
@@ -232,23 +232,12 @@ impl Client {
         process: ProcessId,
         change: Change,
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
-        let (config, mut lost) = self.without_hope(process)?;
+        let given_up = self.given_up(process)?;
+        let is_given_up = given_up.is_some();
+        let (config, mut lost) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
         config.plan_with_loss(change)?;
-        let is_given_up = !lost.is_empty();
         if is_given_up {
-            self.make_sure_of_absence(process).await?;
-            self.configure(Membership::Suspect { process, incarnation: Incarnation::MAX }).await?;
-            let others = config.storage_processes().any(|other| !config.is_suspected(other));
-            // How it voted about what others have executed only they know now: it must survive them.
-            let ordered =
-                async { if others { self.order(Body::Checkpoint).await.map(drop) } else { Ok(()) } };
-            match tokio::time::timeout(PATIENCE, ordered).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(%process, %error, "no checkpoint behind the loss of its rows")
-                }
-                Err(_) => tracing::warn!(%process, "no checkpoint behind the loss of its rows yet"),
-            }
+            self.give_up(process).await?;
         }
         match self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await {
             Ok((ts, keyspace)) => {
@@ -262,7 +251,38 @@ impl Client {
         }
     }
 
-    /// A process is not there, nor starting, as far as can be seen in a while.
+    /// Gives up a process that is not there. How it voted about what others have executed only they know now: it must survive them.
+    async fn give_up(&self, process: ProcessId) -> Result<Ts, SqlError> {
+        self.make_sure_of_absence(process).await?;
+        let ts = self.configure(Membership::Suspect { process, incarnation: Incarnation::MAX }).await?;
+        match tokio::time::timeout(PATIENCE, self.checkpoint_of_all()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%process, %error, "no checkpoint behind the loss of its rows"),
+            Err(_) => tracing::warn!(%process, "no checkpoint behind the loss of its rows yet"),
+        }
+        Ok(ts)
+    }
+
+    /// Everybody who is there and holds something has a durable checkpoint of the present.
+    async fn checkpoint_of_all(&self) -> Result<(), SqlError> {
+        let live = |config: &Config| -> Vec<ProcessId> {
+            config.storage_processes().filter(|process| !config.is_suspected(*process)).collect()
+        };
+        if live(&self.config()).is_empty() {
+            return Ok(());
+        }
+        let ts = self.order(Body::Checkpoint).await?;
+        let is_durable = |view: &View| {
+            let is_there = |process: &ProcessId| self.shared.network.reaches(self.id(), *process);
+            let is_durable =
+                |process: &ProcessId| view.heard.get(process).is_some_and(|heard| heard.durable >= ts);
+            live(&view.config).iter().filter(|process| is_there(process)).all(is_durable)
+        };
+        self.shared.view.clone().wait_for(is_durable).await.map(drop).map_err(|_| self.stopped())
+    }
+
+    /// A process is not there, nor starting, as far as can be seen in a while; and who was to receive what it alone has still
+    /// lacks it.
     async fn make_sure_of_absence(&self, process: ProcessId) -> Result<(), SqlError> {
         let loading = || self.view().heartbeats.get(&process).and_then(|heartbeat| heartbeat.loading);
         let before = loading();
@@ -276,9 +296,31 @@ impl Client {
                 return Err(error.with_hint("Leave WITH DATA LOSS out."));
             }
             if tokio::time::Instant::now() >= end {
-                return Ok(());
+                return self.make_sure_of_losses(process);
             }
             tokio::time::sleep(ABSENCE / 30).await;
+        }
+    }
+
+    /// Who was to receive what a process alone has, and can be asked, has not received it.
+    fn make_sure_of_losses(&self, process: ProcessId) -> Result<(), SqlError> {
+        let (config, heard) = (self.config(), self.heard());
+        let lacks = |loss: &Loss| {
+            let part = PartId { keyspace: loss.keyspace, range: loss.range };
+            let receiving = heard.get(&loss.process).map(|heard| &heard.receiving[..]).unwrap_or_default();
+            receiving.iter().any(|(received, _)| *received == part)
+        };
+        // Who receives it from others that lack it cannot be further than they.
+        let losses = config.losses_with(process, Incarnation::MAX).into_iter().filter(|loss| {
+            config.sends_alone(process, loss) && self.shared.network.reaches(self.id(), loss.process)
+        });
+        match losses.into_iter().find(|loss| !lacks(loss)) {
+            None => Ok(()),
+            Some(Loss { process: receiver, range, .. }) => {
+                let message = format!("{receiver} may have all of range {range} that {process} was to send");
+                Err(SqlError::new(SqlState(*b"55000"), message)
+                    .with_hint("Wait until carousel.migrations says that it receives, or has received it."))
+            }
         }
     }
 

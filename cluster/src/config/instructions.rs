@@ -94,7 +94,7 @@ impl Implied {
         copies.chain(deletes).collect()
     }
 
-    /// What every process receives and who can send it: first whom a list of instructions names.
+    /// What every process receives and who can send it: first whom a list of instructions names; nobody, if it is lost.
     pub(super) fn transfers(&self, instructions: &[Instruction]) -> Vec<Transfer> {
         let mut transfers = Vec::new();
         for (to, Need { range, senders }) in
@@ -110,6 +110,8 @@ impl Implied {
             senders.sort_by_key(|sender| Some(*sender) != named);
             transfers.push(Transfer { to, range: *range, senders });
         }
+        let lost = self.losses.iter().flat_map(|(to, ranges)| ranges.iter().map(|range| (*to, *range)));
+        transfers.extend(lost.map(|(to, range)| Transfer { to, range, senders: Vec::new() }));
         transfers
     }
 

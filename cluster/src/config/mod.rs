@@ -37,7 +37,7 @@ use std::{
 
 use carousel_engine::{
     Few, Ts,
-    position::{KeyRange, Position, boundaries, covers, cut},
+    position::{KeyRange, Position, boundaries, covers, cut, intersect, normalise},
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -88,9 +88,9 @@ pub struct Config {
 pub struct Migration {
     /// What it changed.
     pub change: Change,
-    /// Its copies that are not complete.
+    /// Its copies that are not complete, and what has been begun without rows and is not known to be durable.
     pub copies: Vec<Instruction>,
-    /// Who is left to send what these copies are about.
+    /// Who is left to send what these are about.
     pub transfers: Vec<Transfer>,
 }
 
@@ -107,6 +107,43 @@ impl Migration {
             Instruction::Delete { .. } | Instruction::Lose { .. } => None,
         })
     }
+
+    /// Whether somebody waits in vain for a range: nobody is left to send it, and it has not been said that it is lost.
+    fn is_stranded(&self, transfer: &Transfer) -> bool {
+        let is_lost = |instruction: &Instruction| match instruction {
+            Instruction::Lose { process, ranges } => {
+                *process == transfer.to && covers(ranges, &[transfer.range])
+            }
+            Instruction::Copy { .. } | Instruction::Delete { .. } => false,
+        };
+        transfer.senders.is_empty() && !self.copies.iter().any(is_lost)
+    }
+
+    /// The receiver of a range begins without its rows.
+    fn lose(&mut self, process: ProcessId, lost: KeyRange) {
+        let boundaries = boundaries(&[lost]);
+        for copy in &mut self.copies {
+            if let Instruction::Copy { to, ranges, .. } = copy
+                && *to == process
+            {
+                let parts = ranges.iter().flat_map(|range| cut(*range, &boundaries));
+                *ranges = normalise(parts.filter(|part| !part.overlaps(&lost)).collect());
+            }
+        }
+        self.copies.retain(|copy| !copy.ranges().is_empty());
+        self.copies.push(Instruction::Lose { process, ranges: vec![lost] });
+    }
+}
+
+/// What a process has to do without that it was to receive, as all who had it have been given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// Who.
+    pub(crate) process: ProcessId,
+    /// `Ts` of the keyspace message.
+    pub(crate) keyspace: Ts,
+    /// Of what it moves: what lies in this range.
+    pub(crate) range: KeyRange,
 }
 
 /// A key range that a process receives because of a keyspace message.
@@ -116,7 +153,8 @@ pub struct Transfer {
     pub to: ProcessId,
     /// The range; it lies in one primary range before the message and in one after it.
     pub range: KeyRange,
-    /// Who can send it: first the one that the instructions name, then the other live holders in the order of the ring.
+    /// Who can send it: first the one that the instructions name, then the other live holders in the order of the ring. Nobody,
+    /// when its rows are lost.
     pub senders: Vec<ProcessId>,
 }
 
@@ -325,7 +363,9 @@ impl Config {
     /// Whether all that a storage process holds is still being copied to it.
     pub(crate) fn receives_everything(&self, process: ProcessId) -> bool {
         let held = self.held(process);
-        !held.is_empty() && covers(&self.received_by(process).collect::<Vec<_>>(), &held)
+        let received = self.transfers_under_way().filter(|(_, transfer)| transfer.to == process);
+        let received = normalise(received.map(|(_, transfer)| transfer.range).collect());
+        !held.is_empty() && covers(&received, &held)
     }
 
     /// Whether that is so, and nobody needs it to send anything: then no life of it has anything that could be lost.
@@ -370,10 +410,91 @@ impl Config {
         held.or_else(|| sent().map(|transfer| transfer.range))
     }
 
-    /// Who receives something that a storage process alone could send.
-    pub(crate) fn receives_from_nobody_but(&self, process: ProcessId) -> Option<ProcessId> {
-        let mut transfers = self.transfers_under_way().map(|(_, transfer)| transfer);
-        transfers.find(|transfer| transfer.senders == [process]).map(|transfer| transfer.to)
+    /// What receivers have to do without if a message takes effect on this config, because it gives up who alone could send it.
+    /// What they have executed of it since they were to receive it is lost, too.
+    pub(crate) fn losses(&self, message: &Message) -> Vec<Loss> {
+        match &message.body {
+            Body::Configuration(Configuration::Membership(Membership::Suspect { process, incarnation }))
+                if self.may_configure(message) && self.contains(*process) =>
+            {
+                self.losses_with(*process, *incarnation)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The same, if it suspects a storage process.
+    pub(crate) fn losses_with(&self, process: ProcessId, incarnation: Incarnation) -> Vec<Loss> {
+        if incarnation < Incarnation::MAX || process.kind != ProcessKind::Storage {
+            return Vec::new();
+        }
+        let mut next = self.clone();
+        next.fail(process, incarnation);
+        let before = self.stranded();
+        next.stranded().into_iter().filter(|loss| !before.contains(loss)).collect()
+    }
+
+    /// Whether a process is the last that could send just this.
+    pub(crate) fn sends_alone(&self, process: ProcessId, loss: &Loss) -> bool {
+        let transfers = self.migrations.get(&loss.keyspace).map(|migration| &migration.transfers[..]);
+        transfers.unwrap_or_default().iter().any(|transfer| {
+            (transfer.to, transfer.range) == (loss.process, loss.range) && transfer.senders == [process]
+        })
+    }
+
+    /// What receivers wait for in vain, as nobody has it any more: nobody is left to send it, or only others who wait for it.
+    ///
+    /// Where somebody else does have a part of it, who waits for it has failed, and can receive it from there.
+    fn stranded(&self) -> Vec<Loss> {
+        let first = |(keyspace, migration): (&Ts, &Migration)| {
+            let (keyspace, transfers) = (*keyspace, migration.transfers.iter());
+            let stranded = transfers.filter(|transfer| migration.is_stranded(transfer));
+            let loss = |transfer: &Transfer| Loss { process: transfer.to, keyspace, range: transfer.range };
+            stranded.map(loss).collect::<Vec<_>>()
+        };
+        let mut first: Vec<Loss> = self.migrations.iter().flat_map(first).collect();
+        while !first.is_empty() {
+            let stranded = self.stranded_behind(&first);
+            let before = first.len();
+            first.retain(|loss| !self.has_another_holder(loss.range, &stranded));
+            if first.len() == before {
+                return stranded;
+            }
+        }
+        first
+    }
+
+    /// With those who receive it only from such who wait for it in vain themselves.
+    fn stranded_behind(&self, first: &[Loss]) -> Vec<Loss> {
+        let mut stranded = first.to_vec();
+        for (keyspace, transfer) in self.transfers_under_way() {
+            let lacks = |sender: &ProcessId| {
+                let earlier =
+                    stranded.iter().filter(|loss| loss.process == *sender && loss.keyspace < keyspace);
+                let lacked = normalise(earlier.map(|loss| loss.range).collect());
+                intersect(&lacked, &[transfer.range])
+            };
+            let lacked = transfer.senders.iter().map(lacks).reduce(|some, others| intersect(&some, &others));
+            let losses: Vec<Loss> = lacked
+                .into_iter()
+                .flatten()
+                .map(|range| Loss { process: transfer.to, keyspace, range })
+                .collect();
+            stranded.extend(losses);
+        }
+        stranded
+    }
+
+    /// Whether somebody alive holds some part of a range who does not wait for it in vain.
+    fn has_another_holder(&self, range: KeyRange, stranded: &[Loss]) -> bool {
+        self.placement.touched(&[range]).into_iter().any(|(primary, partition)| {
+            let part = KeyRange::new(primary.first.max(range.first), primary.last.min(range.last));
+            let mut live = self.placement.holders(partition).filter(|node| !node.suspected);
+            live.any(|node| {
+                let mut lacked = stranded.iter().filter(|loss| loss.process == node.process);
+                !lacked.any(|loss| loss.range.overlaps(&part))
+            })
+        })
     }
 
     /// What is still being copied to a storage process.
@@ -434,9 +555,9 @@ impl Config {
         touched.into_iter().flat_map(parts).filter(|(part, _)| concerned(part)).collect()
     }
 
-    /// Where copies that are not complete begin and end.
+    /// Where what is received, and is not complete, begins and ends.
     fn boundaries(&self) -> Vec<Position> {
-        boundaries(self.copies().flat_map(|(_, _, ranges)| ranges))
+        boundaries(self.transfers_under_way().map(|(_, transfer)| &transfer.range))
     }
 
     /// The parts of primary ranges that operations name, see [`Config::overlapping`].
@@ -599,7 +720,7 @@ impl Config {
                 Ok(Some(config))
             }
             Configuration::Membership(Membership::Suspect { process, incarnation }) => {
-                self.suspect(*process, *incarnation)
+                self.suspect(*process, *incarnation, ts)
             }
             Configuration::Keyspace(keyspace) => {
                 if keyspace.version != self.version {
@@ -608,9 +729,9 @@ impl Config {
                 }
                 let (mut next, implied) = self.changed(&keyspace.change, ts)?;
                 implied.check(&keyspace.instructions)?;
-                let is_copy = |instruction: &&Instruction| matches!(instruction, Instruction::Copy { .. });
-                let copies: Vec<Instruction> =
-                    keyspace.instructions.iter().filter(is_copy).cloned().collect();
+                let is_delete = |instruction: &Instruction| matches!(instruction, Instruction::Delete { .. });
+                let others = keyspace.instructions.iter().filter(|instruction| !is_delete(instruction));
+                let copies: Vec<Instruction> = others.cloned().collect();
                 if !copies.is_empty() {
                     let transfers = implied.transfers(&copies);
                     next.migrations.insert(ts, Migration { change: keyspace.change, copies, transfers });
@@ -840,11 +961,13 @@ impl Config {
     }
 
     /// Who alone has the rows of a range is not suspected: nobody could take its place, and what waits for it would only fail.
-    /// With the last incarnation that there can be it is given up for good, and the range with it.
+    /// With the last incarnation that there can be it is given up for good, and the range with it: who was to receive it, and
+    /// is alive, begins without its rows.
     pub(crate) fn suspect(
         &self,
         process: ProcessId,
         incarnation: Incarnation,
+        ts: Ts,
     ) -> Result<Option<Config>, ConfigError> {
         match process.kind {
             ProcessKind::Router => return Err(ConfigError::Kind(process)),
@@ -859,7 +982,25 @@ impl Config {
         }
         let mut next = self.clone();
         next.fail(process, incarnation);
+        next.begin_without(&self.losses_with(process, incarnation), ts);
         Ok((next != *self).then_some(next))
+    }
+
+    /// Receivers have what is lost: nothing. Nobody has what it was before.
+    fn begin_without(&mut self, losses: &[Loss], ts: Ts) {
+        for Loss { process, keyspace, range } in losses {
+            // Others are still sent what there is in its place.
+            let is_sent_by_nobody = |migration: &&mut Migration| {
+                let mut stranded =
+                    migration.transfers.iter().filter(|transfer| migration.is_stranded(transfer));
+                stranded.any(|transfer| (transfer.to, transfer.range) == (*process, *range))
+            };
+            if let Some(migration) = self.migrations.get_mut(keyspace).filter(is_sent_by_nobody) {
+                migration.lose(*process, *range);
+            }
+            Arc::make_mut(&mut self.placement).begin_anew(*process, *range, ts);
+        }
+        self.version += u64::from(!losses.is_empty());
     }
 
     /// The lives of a process up to an incarnation have failed, and what they had is gone.
@@ -907,9 +1048,8 @@ impl Config {
     /// Who has durably received what a keyspace message instructed needs nothing of earlier ones either: either it had
     /// received that before, or it has begun behind them and will never say so.
     fn received(&self, keyspace: Ts, process: ProcessId) -> Option<Config> {
-        let received = self.migrations.range(..=keyspace);
-        let receives =
-            received.flat_map(|(_, migration)| migration.under_way()).any(|(_, to, _)| to == process);
+        let mut received = self.migrations.range(..=keyspace);
+        let receives = received.any(|(_, migration)| migration.has_for(process));
         receives.then(|| {
             let mut next = self.clone();
             next.end_copies(|ts, to| ts <= keyspace && to == process);
@@ -922,12 +1062,12 @@ impl Config {
     fn end_copies(&mut self, ended: impl Fn(Ts, ProcessId) -> bool) {
         self.retain_copies(|ts, to| !ended(ts, to));
         loop {
-            let edges = self.edges();
+            let before = self.transfers_under_way().count();
             let placement = self.placement.clone();
             let senders = self.transfers_under_way().flat_map(|(_, transfer)| transfer.senders.clone());
             let senders: BTreeSet<ProcessId> = senders.collect();
             self.retain_copies(|_, to| placement.index(to).is_some() || senders.contains(&to));
-            if self.edges().len() == edges.len() {
+            if self.transfers_under_way().count() == before {
                 return;
             }
         }
@@ -937,7 +1077,8 @@ impl Config {
         self.migrations.retain(|ts, migration| {
             migration.copies.retain(|instruction| match instruction {
                 Instruction::Copy { to, .. } => keep(*ts, *to),
-                Instruction::Delete { .. } | Instruction::Lose { .. } => false,
+                Instruction::Lose { process, .. } => keep(*ts, *process),
+                Instruction::Delete { .. } => false,
             });
             migration.transfers.retain(|transfer| keep(*ts, transfer.to));
             !migration.copies.is_empty()

@@ -211,6 +211,17 @@ impl Placement {
         Ok(new)
     }
 
+    /// A process holds what it holds of a range as new.
+    pub(super) fn begin_anew(&mut self, process: ProcessId, range: KeyRange, ts: Ts) {
+        let Some(index) = self.index(process) else { return };
+        for (_, partition) in self.touched(&[range]) {
+            if let Some(replica) = self.replica(partition, index) {
+                let since = partition * self.reach() + replica;
+                self.since[since] = ts;
+            }
+        }
+    }
+
     /// Suspects the process at an index.
     pub(super) fn suspect(&mut self, index: usize) {
         self.nodes[index].suspected = true;

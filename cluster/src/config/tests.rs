@@ -501,6 +501,59 @@ fn what_nobody_has_is_lost_only_where_that_is_accepted() {
 }
 
 #[test]
+fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
+    let ring = [(10, S(1)), (20, S(2)), (30, S(3))];
+    let config = join(&join(&Config::new(ring, 1).expect("a valid ring"), S(4), 1), S(5), 1);
+    let expanded = change(&config, Change::Expand { process: S(4), identifier: 15 }, 8);
+    // Of what s4 waits for it is to send on some.
+    let expanded = change(&expanded, Change::Expand { process: S(5), identifier: 17 }, 9);
+    let suspicion = |process, incarnation| membership(Membership::Suspect { process, incarnation });
+    assert_eq!(expanded.losses(&suspicion(S(1), 1)), []);
+    assert_eq!(expanded.losses(&suspicion(S(2), Incarnation::MAX)), []);
+    let loss = |process, keyspace, first, last| Loss {
+        process,
+        keyspace: Ts(keyspace),
+        range: KeyRange::new(first, last),
+    };
+    let lost = expanded.losses(&suspicion(S(1), Incarnation::MAX));
+    assert_eq!(lost, [loss(S(4), 8, 15, 19), loss(S(5), 9, 17, 19)]);
+    let given_up = give_up(&expanded, S(1), 10);
+    assert_eq!(given_up.version(), expanded.version() + 2, "somebody is suspected, and rows are lost");
+    assert_eq!([16, 18].map(|at| given_up.held_since(S(4), at)), [Some(Ts(10)), None]);
+    assert_eq!(given_up.held_since(S(5), 18), Some(Ts(10)));
+    assert!(!given_up.reaches_back(&[KeyRange::point(16)], Ts(9)), "nobody says what was there");
+    assert!(
+        given_up.is_busy(S(4)) && given_up.receives_everything(S(4)),
+        "it sends, and has not said that it begins"
+    );
+    let lose = Instruction::Lose { process: S(4), ranges: vec![KeyRange::new(15, 19)] };
+    assert_eq!(given_up.migrations()[&Ts(8)].copies, [lose]);
+    assert_eq!(given_up.losses(&suspicion(S(2), Incarnation::MAX)), [], "nothing is lost twice");
+    let begun = received(&received(&given_up, 8, S(4), 11), 9, S(5), 12);
+    assert!(begun.migrations().is_empty());
+
+    // Somebody else has received it meanwhile: who waits for it can have it from there.
+    let ring = [(10, S(1)), (20, S(2)), (30, S(3)), (40, S(4))];
+    let config = join(&join(&Config::new(ring, 2).expect("a valid ring"), S(5), 1), S(6), 1);
+    let moved = change(&config, Change::Expand { process: S(5), identifier: 15 }, 8);
+    let moved = change(&suspect(&moved, S(2), 9), Change::Replace { process: S(2), by: S(6) }, 10);
+    let receivers = |config: &Config| -> Vec<ProcessId> {
+        let transfers = config.transfers_under_way().map(|(_, transfer)| transfer);
+        transfers.filter(|transfer| transfer.range.contains(17)).map(|transfer| transfer.to).collect()
+    };
+    assert_eq!(receivers(&moved), [S(5), S(6)], "{:?}", moved.migrations());
+    let range = KeyRange::new(15, 19);
+    let lost = moved.losses(&suspicion(S(1), Incarnation::MAX));
+    assert!(
+        lost.contains(&loss(S(5), 8, 15, 19)) && lost.iter().any(|loss| loss.process == S(6)),
+        "{lost:?}"
+    );
+    let there = received(&moved, 10, S(6), 11);
+    let lost = there.losses(&suspicion(S(1), Incarnation::MAX));
+    assert!(lost.iter().all(|loss| !loss.range.overlaps(&range)), "{lost:?}");
+}
+
+#[test]
 fn reads_avoid_busy_processes_and_ranges_that_came_later() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
     let config = join(&config, S(4), 1);

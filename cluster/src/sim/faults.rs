@@ -188,11 +188,7 @@ impl World {
             _ => Change::Rebalance { process, identifier },
         };
         let planned = match config.plan(change) {
-            // A standby that begins so, and is started again before it has written that down, counts as failed itself; whoever
-            // stands on the ring has the log.
-            Err(ConfigError::NoHolder { .. }) if matches!(change, Change::Contract { .. }) => {
-                config.plan_with_loss(change)
-            }
+            Err(ConfigError::NoHolder { .. }) => config.plan_with_loss(change),
             planned => planned,
         };
         let Ok(keyspace) = planned else { return Ok(()) };

@@ -209,6 +209,11 @@ impl Replay {
             }
             Body::Configuration(configuration) => {
                 if let Ok(Some(config)) = self.config.apply(message, ts) {
+                    let lost: BTreeSet<KeyRange> =
+                        self.config.losses(message).into_iter().map(|loss| loss.range).collect();
+                    self.losses += u64::from(!lost.is_empty());
+                    lost.iter().for_each(|range| self.lose(ts, &[*range]));
+                    self.dead.extend(lost);
                     self.config = Arc::new(config);
                     self.configs.push((ts, self.config.clone()));
                     self.reconfigurations += 1;

@@ -228,8 +228,7 @@ impl World {
         };
         let disk = self.storage_disks.entry(id).or_default();
         disk.received.retain(|received| !joins && received.recovered.ts > recovered.ts);
-        let kept = disk.received.iter().map(|received| &received.recovered);
-        recovered.kept = kept.map(|recovered| (recovered.ts, recovered.ballots.clone())).collect();
+        recovered.kept = disk.received.iter().map(|received| received.recovered.as_kept()).collect();
         let incarnation = self.incarnation(id);
         let core_options = CoreOptions {
             id,
@@ -388,7 +387,8 @@ impl World {
         // What a standby is to receive may be behind what is left of the log when it hears of it.
         let is_another =
             outlived.is_some() && self.storage_disks.get(&id).is_some_and(|disk| disk.is_another);
-        let may_begin_anew = outdated && (!is_live || config.is_receiving(id) || is_another);
+        let is_receiving = config.receives_since(id).is_some();
+        let may_begin_anew = outdated && (!is_live || is_receiving || is_another);
         // Who has said that it has received something has it.
         let has_received = is_live && reason.starts_with("no holder remains") && !config.is_receiving(id);
         if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) || has_received {

@@ -615,7 +615,7 @@ impl Core {
                 }
             }
             Body::Checkpoint => {
-                if self.moving.is_waiting() {
+                if self.moving.lacks_rows() {
                     // It makes one of its own when everything is there and durable.
                     self.moving.has_missed_a_checkpoint = true;
                 } else {
@@ -676,6 +676,20 @@ impl Core {
                 .with_hint("Run the statement again.");
             return self.fail(delivery, error);
         }
+        if delivery.ranges.iter().any(|range| self.moving.is_lost(ts, range)) {
+            let is_lost = |range: &KeyRange| self.moving.is_lost(ts, range);
+            let (lost, left): (Few<KeyRange>, Few<KeyRange>) = match is_write {
+                true => delivery.ranges.iter().copied().partition(is_lost),
+                false => (delivery.ranges.clone(), Few::default()),
+            };
+            let more = !left.is_empty();
+            self.answer(message.id, ts, AnswerPart::Done { outcomes: rows_lost(&lost, is_write), more });
+            if !more {
+                return;
+            }
+            here.to_mut().ranges = left;
+        }
+        let delivery = &*here;
         let mut chunks = Vec::new();
         if let OperationKind::Insert(insert) = &operation.kind
             && let InsertRows::Staged(id) = insert.rows
@@ -959,6 +973,18 @@ fn vote_lost() -> SqlError {
         SqlState::OUTCOME_UNKNOWN,
         "it is not known whether the statement took effect: all storage processes that held some of its rows have failed",
     )
+}
+
+/// What the client hears of an operation on ranges whose rows are lost. Of a write others may have known how it ends.
+fn rows_lost(ranges: &Few<KeyRange>, is_write: bool) -> Few<(KeyRange, Result<u64, SqlError>)> {
+    let error = || match is_write {
+        true => vote_lost(),
+        false => SqlError::new(
+            SqlState::UNAVAILABLE,
+            "all storage processes that held some of its rows have failed",
+        ),
+    };
+    ranges.iter().map(|range| (*range, Err(error()))).collect()
 }
 
 /// Approximate bytes of a message in the log and in a replay.

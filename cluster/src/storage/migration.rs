@@ -17,7 +17,7 @@
 //! The receiver holds back everything behind M, which keeps the updates that arrive meanwhile in order; the routers
 //! send reads elsewhere as long as it is busy. If a sender is suspected, says that it cannot send or sends damaged
 //! chunks, the part is asked for from another holder, from the beginning. Only when none remains has the receiver
-//! failed. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
+//! failed; unless the last one has been given up with what it alone had: then the part is there without rows. A sender may be behind the receiver; a question about a keyspace message that is still to come waits for it.
 //! Links may be slow: a sender that is asked again for what is on its way says only that it follows.
 //!
 //! When all parts are installed, they have to be durable: by themselves, until a checkpoint of M or behind it has them. Then
@@ -152,6 +152,8 @@ pub enum Event {
         /// The receiver.
         process: ProcessId,
     },
+    /// An ordered message has given up who alone could send these parts. To be told before its suspicion.
+    Lost(Vec<PartId>),
     /// An ordered message has declared another process as failed.
     Suspected {
         /// The process.
@@ -310,8 +312,10 @@ pub struct Migrations {
     serving: BTreeMap<Ts, Serving>,
     /// Of keyspace messages that are still to come: those who have received everything.
     received_early: BTreeSet<(Ts, ProcessId)>,
-    /// Keyspace messages whose parts an earlier life has received, and has on its disk.
-    kept: BTreeSet<Ts>,
+    /// Parts that an earlier life has received, and has on its disk.
+    kept: BTreeSet<PartId>,
+    /// Parts that nobody else is left to send when their senders fail.
+    lost: BTreeSet<PartId>,
     /// When a process was suspected last.
     suspected: BTreeMap<ProcessId, Ts>,
     /// Questions about keyspace messages that are still to come.
@@ -344,6 +348,7 @@ impl Migrations {
             serving: BTreeMap::new(),
             received_early: BTreeSet::new(),
             kept: BTreeSet::new(),
+            lost: BTreeSet::new(),
             suspected: BTreeMap::new(),
             early: BTreeMap::new(),
             attempts,
@@ -363,14 +368,14 @@ impl Migrations {
         }
     }
 
-    /// Has the parts from here that an earlier life has received because of these keyspace messages: it is its own sender.
-    pub fn resume_receiving(&mut self, kept: impl IntoIterator<Item = Ts>) {
+    /// Has these parts from here, as an earlier life has received them: it is its own sender.
+    pub fn resume_receiving(&mut self, kept: impl IntoIterator<Item = PartId>) {
         self.kept.extend(kept);
     }
 
     /// Whether an earlier life has received what a keyspace message moves here.
     pub fn has_kept(&self, keyspace: Ts) -> bool {
-        self.kept.contains(&keyspace)
+        self.kept.iter().any(|part| part.keyspace == keyspace)
     }
 
     /// The parts that others may still ask for, with those who may.
@@ -455,6 +460,7 @@ impl Migrations {
             Event::Installed { part, outcome } => self.installed(part, outcome),
             Event::Durable(ts) => self.durable(ts),
             Event::Received { keyspace, process } => self.received(keyspace, process),
+            Event::Lost(parts) => self.lost.extend(parts),
             Event::Suspected { process, ts } => self.suspect(process, ts),
             Event::Tick(now_ms) => self.tick(now_ms),
         }
@@ -473,6 +479,7 @@ impl Migrations {
         let mut receivers: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
         let mut parts = BTreeMap::new();
         for mut transfer in transfers {
+            let is_lost = transfer.senders.is_empty();
             // They have failed since, though it is not yet the turn of the message that says so.
             transfer.senders.retain(|sender| !self.is_suspected_behind(*sender, ts));
             let has_received =
@@ -483,7 +490,7 @@ impl Migrations {
                 receivers.entry(transfer.to).or_default().push(transfer.range);
             }
             if transfer.to == self.id {
-                if self.kept.contains(&ts) {
+                if self.kept.contains(&PartId { keyspace: ts, range: transfer.range }) {
                     transfer.senders = vec![self.id];
                 }
                 let incoming = Incoming {
@@ -498,7 +505,7 @@ impl Migrations {
                     rows: 0,
                     follow: BTreeMap::new(),
                     follow_in_all: 0,
-                    state: State::Receiving,
+                    state: if is_lost { State::Installed } else { State::Receiving },
                 };
                 parts.insert(transfer.range, incoming);
             }
@@ -509,6 +516,7 @@ impl Migrations {
         let ranges: Vec<KeyRange> = parts.keys().copied().collect();
         if !parts.is_empty() {
             self.receiving.insert(ts, Receiving { parts });
+            self.complete(ts);
         }
         self.received_early.retain(|(keyspace, _)| *keyspace > ts);
         for range in ranges {
@@ -614,7 +622,15 @@ impl Migrations {
         incoming.rows = 0;
         incoming.follow.clear();
         incoming.follow_in_all = 0;
-        if incoming.senders.is_empty() {
+        let has_senders = !incoming.senders.is_empty();
+        if !has_senders && self.lost.contains(&part) {
+            if let Some(incoming) = self.incoming(part) {
+                incoming.state = State::Installed;
+            }
+            self.effects.extend(had.then_some(Effect::Discard(part)));
+            return self.complete(part.keyspace);
+        }
+        if !has_senders {
             let PartId { keyspace, range } = part;
             let reason = format!(
                 "no holder remains of range {range} that the keyspace message at {keyspace} moves here: the last one {reason}"
@@ -648,9 +664,7 @@ impl Migrations {
         match outcome {
             Ok(()) => {
                 incoming.state = State::Installed;
-                if receiving.is_installed() {
-                    self.effects.push(Effect::Complete { keyspace: part.keyspace });
-                }
+                self.complete(part.keyspace);
             }
             Err(reason) => {
                 incoming.state = State::Receiving;
@@ -658,6 +672,13 @@ impl Migrations {
                 incoming.senders.retain(|sender| Some(*sender) != source);
                 self.begin_anew(part, &reason);
             }
+        }
+    }
+
+    /// Tells when all parts of a keyspace message are there.
+    fn complete(&mut self, keyspace: Ts) {
+        if self.receiving.get(&keyspace).is_some_and(Receiving::is_installed) {
+            self.effects.push(Effect::Complete { keyspace });
         }
     }
 

@@ -627,11 +627,65 @@ fn a_holder_that_says_that_rows_follow_is_not_given_up() {
 }
 
 #[test]
+fn what_nobody_has_any_more_is_there_without_rows() {
+    let id = ProcessId::storage(9);
+    let part = |first| PartId { keyspace: Ts(7), range: KeyRange::new(first, first + 9) };
+    let transfer = |first, senders: &[ProcessId]| Transfer {
+        to: id,
+        range: part(first).range,
+        senders: senders.to_vec(),
+    };
+    let chunk = |number| Chunk {
+        number,
+        table: None,
+        rows: Bytes::new(),
+        checksum: crc32fast::hash(&[]),
+        last: (number == 1).then(Vec::new),
+    };
+    // The loss is heard of before or after the message has its turn; and before the sender has been asked, or in the middle.
+    for (early, begun) in [(true, false), (false, false), (false, true)] {
+        let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
+        let lost = |migrations: &mut Migrations| {
+            assert_eq!(migrations.handle(Event::Lost(vec![part(20)])), vec![]);
+            migrations.handle(Event::Suspected { process: S1, ts: Ts(9) })
+        };
+        if early {
+            assert_eq!(lost(&mut migrations), vec![]);
+        }
+        // The third one's rows had been lost before.
+        let transfers = vec![transfer(20, &[S1]), transfer(40, &[S2]), transfer(60, &[])];
+        migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
+        if begun {
+            let effects =
+                migrations.handle(Event::Chunk { from: S1, part: part(20), attempt: 1, chunk: chunk(0) });
+            assert!(matches!(&effects[..], [Effect::Keep { .. }, ..]), "{effects:?}");
+        }
+        if !early {
+            let discards = if begun { vec![Effect::Discard(part(20))] } else { Vec::new() };
+            assert_eq!(lost(&mut migrations), discards);
+        }
+        assert!(migrations.is_waiting(), "for what the other one sends");
+        for number in 0..2 {
+            let attempt = if early { 1 } else { 2 };
+            migrations.handle(Event::Chunk { from: S2, part: part(40), attempt, chunk: chunk(number) });
+        }
+        let installed = Event::Installed { part: part(40), outcome: Ok(()) };
+        assert_eq!(migrations.handle(installed), vec![Effect::Complete { keyspace: Ts(7) }]);
+        assert!(!migrations.is_waiting());
+    }
+    let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
+    let transfers = vec![transfer(20, &[])];
+    let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
+    assert_eq!(effects, vec![Effect::Complete { keyspace: Ts(7) }]);
+    assert_eq!(migrations.handle(Event::Durable(Ts(8))), vec![Effect::Announce { keyspace: Ts(7) }]);
+}
+
+#[test]
 fn what_is_on_its_own_disk_is_asked_for_once() {
     let id = ProcessId::storage(9);
     let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
-    migrations.resume_receiving([Ts(7)]);
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
+    migrations.resume_receiving([part]);
     let transfers = vec![Transfer { to: id, range: part.range, senders: vec![S1, S2] }];
     assert_eq!(migrations.handle(Event::Keyspace { ts: Ts(7), transfers }), vec![ask(id, part, 1)]);
     for tick in 1..10 {

@@ -14,7 +14,7 @@ use arrow::{
 };
 use bytes::Bytes;
 use carousel_engine::{
-    Shard, TableId, TableSchema, Ts,
+    Shard, TableId, TableSchema, Ts, Value,
     expr::EvalContext,
     install::Rows,
     operation::{Insert, InsertRows, OnConflict, Operation, OperationKind, Read, ReadOutput, RowBatch},
@@ -76,6 +76,8 @@ struct World {
     cut: Option<ProcessId>,
     /// Whether INSERTs are said to be able to fail: then they wait for votes.
     fallible: bool,
+    /// Ranges for which operations end without effect, when rows may be lost.
+    failed: Option<BTreeSet<KeyRange>>,
     /// Who has answered which messages for its ranges.
     done: BTreeSet<(ProcessId, MessageId)>,
     trace: String,
@@ -99,6 +101,7 @@ impl World {
             unfinished: BTreeMap::new(),
             cut: None,
             fallible: false,
+            failed: None,
             done: BTreeSet::new(),
             trace: String::new(),
         };
@@ -132,8 +135,7 @@ impl World {
         };
         let Checkpoint { mut recovered, rows } = checkpoint;
         let behind = self.received.iter().filter(|((of, ts), _)| *of == id && *ts > recovered.ts);
-        let kept = behind.map(|((_, ts), parts)| (*ts, parts.recovered.ballots.clone()));
-        recovered.kept = kept.collect();
+        recovered.kept = behind.map(|(_, parts)| parts.recovered.as_kept()).collect();
         let mut shard = Shard::new(0, 1, held, Options::default());
         recovered.prepare(&mut shard);
         for (table, until, range, block) in rows {
@@ -283,7 +285,11 @@ impl World {
                     AnswerPart::Done { outcomes, .. } => {
                         self.done.insert((id, answer.id));
                         for (range, outcome) in outcomes {
-                            self.answers.entry(range).or_default().push(outcome.expect("it does not fail"));
+                            match (outcome, &mut self.failed) {
+                                (Ok(rows), _) => self.answers.entry(range).or_default().push(rows),
+                                (Err(_), Some(failed)) => drop(failed.insert(range)),
+                                (Err(error), None) => panic!("{id}: {error}"),
+                            }
                         }
                     }
                     AnswerPart::Rows { .. } => {}
@@ -445,6 +451,13 @@ impl World {
         let insert = Insert { rows, on_conflict: OnConflict::Fail, returning: None };
         let body = self.data(OperationKind::Insert(insert), 0);
         self.order(CLIENT, body, vec![KeyRange::FULL]);
+    }
+
+    /// How many of the rows with these keys lie in a range.
+    fn rows_in(&self, keys: std::ops::Range<i64>, range: KeyRange) -> u64 {
+        let partitioning = self.table().partitioning.clone();
+        let position = |key: i64| partitioning.position(&[Value::Int8(key)]);
+        keys.filter(|key| range.contains(position(*key))).count() as u64
     }
 
     /// How many rows the processes that a read is sent to find.
@@ -873,4 +886,66 @@ fn who_receives_rows_receives_the_votes_about_them() {
     let held = world.first.held(left)[0];
     let knows = |effect: &Effect| matches!(effect, Effect::Send(_, Wire::Votes { votes, .. }) if votes.iter().any(|vote| vote.range == held));
     assert!(matches!(&effects[..], [effect] if knows(effect)), "{effects:?}");
+}
+
+/// Nobody else can send it. What is ordered meanwhile waits for it, and ends with it.
+#[test]
+fn who_waits_for_rows_that_are_given_up_begins_without_them() {
+    for (fallible, restarts) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut world = World::with_rows(2, 1);
+        let [gone, left, receiver] = [1, 2, 3].map(ProcessId::storage);
+        world.join(3);
+        world.settle();
+        (world.cut, world.fallible) = (Some(receiver), fallible);
+        let identifier = world.middle(1);
+        world.change(Change::Expand { process: receiver, identifier });
+        let moved = world.mseq.config().held(receiver);
+        world.insert(300..400);
+        world.count(0);
+        world.settle();
+        assert!(world.processes[&receiver].core.is_receiving(), "{}", world.trace);
+        world.cut = None;
+        world.failed = Some(BTreeSet::new());
+        world.processes.remove(&gone);
+        if restarts {
+            world.processes.remove(&receiver);
+        }
+        let suspicion = Membership::Suspect { process: gone, incarnation: Incarnation::MAX };
+        let ts = world.order(CLIENT, Body::Configuration(Configuration::Membership(suspicion)), Vec::new());
+        if restarts {
+            world.restart(receiver);
+        }
+        world.settle();
+        for second in 1..10 {
+            world.wait(left, second..second + 1);
+            world.wait(receiver, second..second + 1);
+        }
+        let config = world.mseq.config().clone();
+        let elsewhere = world.first.held(left)[0];
+        let without_effect: Vec<KeyRange> = if fallible { vec![moved[0], elsewhere] } else { moved.clone() };
+        assert!(world.failed.take().expect("something has failed").into_iter().eq(without_effect));
+        assert!(config.migrations().is_empty() && !world.processes[&receiver].core.is_receiving());
+        assert_eq!(
+            config.held_since(receiver, identifier),
+            Some(ts),
+            "it does not say what was there before"
+        );
+        // What nobody holds any more is another matter.
+        let change = Change::Contract { process: gone };
+        let keyspace = config.plan_with_loss(change).expect("possible");
+        assert_eq!(keyspace.losses().map(|(process, _)| process).collect::<Vec<_>>(), [left]);
+        world.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
+        world.settle();
+        let rows = world.count(0);
+        let expected = world.rows_in(0..if fallible { 300 } else { 400 }, elsewhere);
+        world.check_rows(expected);
+        assert_eq!(rows, expected, "a write that not all have executed has no effect anywhere");
+        world.insert(400..500);
+        world.settle();
+        world.check_rows(expected + 100);
+        world.compare_replicas();
+        world.restart(receiver);
+        world.settle();
+        world.check_rows(expected + 100);
+    }
 }

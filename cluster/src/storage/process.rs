@@ -465,8 +465,7 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
     };
     // Whoever joins does not come to what an earlier life has received.
     let received = Checkpoint::received(dir, if joins { Ts::INFINITY } else { recovered.ts })?;
-    let kept = received.iter().map(|Checkpoint { recovered, .. }| (recovered.ts, recovered.ballots.clone()));
-    recovered.kept = kept.collect();
+    recovered.kept = received.iter().map(|Checkpoint { recovered, .. }| recovered.as_kept()).collect();
     let payloads = dir.join("payloads");
     let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
     Ok(Parts { starting, incarnation, directory, recovered, received, shards, store, joins })

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use carousel_engine::Ts;
+
 use crate::{
     config::Config,
     message::{Incarnation, ProcessId},
@@ -144,7 +146,7 @@ impl FailureDetector {
         let mut suspected = Vec::new();
         let mut suspect = |config: &mut Cow<'_, Config>, (process, incarnation), symptom| {
             let incarnation = config.incarnation(process).unwrap_or(0).max(incarnation);
-            if let Ok(Some(next)) = config.suspect(process, incarnation) {
+            if let Ok(Some(next)) = config.suspect(process, incarnation, Ts::ZERO) {
                 *config = Cow::Owned(next);
                 suspected.push(Suspicion { process, incarnation, symptom });
             }

@@ -476,6 +476,54 @@ async fn what_a_process_alone_had_is_given_up_on_demand() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
+/// Who is to receive its rows waits for them, and others wait for that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 3, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
+        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let process = ProcessId::storage(2);
+        let held = client.config().held(process);
+        apart.kill(process).await;
+        client.contract(process).await.expect("it is not known to be dead");
+        assert!(!client.config().migrations().is_empty(), "its rows are to be sent");
+        let waits = tokio::spawn({
+            let table = Table::find(&client, "t");
+            let pairs: Vec<(i64, i64)> = (1000..1020).map(|k| (k, k)).collect();
+            async move { table.insert(&pairs).await }
+        });
+        let lost = loop {
+            match client.contract_with_loss(process).await {
+                // The client has to notice that it is gone, and to hear that the receiver lacks the rows.
+                Err(error) if error.code == SqlState(*b"55000") => {
+                    assert!(!waits.is_finished(), "it needs rows that nobody has");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                outcome => break outcome.expect("it has not sent them").1,
+            }
+        };
+        assert_eq!(lost, held);
+        let outcome = waits.await.expect("it ends");
+        assert_eq!(outcome, Err(SqlState::OUTCOME_UNKNOWN), "it has no effect");
+        let position = |(k, _): &(i64, i64)| table.rows(&[(*k, *k)]).positions[0];
+        let is_lost = |pair: &(i64, i64)| lost.iter().any(|range| range.contains(position(pair)));
+        let (gone, kept): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_lost);
+        assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
+        assert_eq!(table.read().await, kept.iter().copied().collect());
+        assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
+        client.settled().await.expect("nothing is waited for any more");
+        for survivor in [1, 3].map(ProcessId::storage) {
+            apart.kill(survivor).await;
+            apart.start(survivor).await;
+        }
+        assert_eq!(table.read().await, pairs.iter().copied().collect());
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_end_that_has_lost_its_directory_counts_its_starts_on() {
     let test = async {

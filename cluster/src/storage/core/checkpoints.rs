@@ -219,7 +219,10 @@ impl Core {
         let config = self.options.config.clone();
         let Some(keeping) = self.keeping_of(keyspace) else { return };
         keeping.awaits_late = has_late;
-        if keeping.stage == Stage::Receiving {
+        if keeping.stage == Stage::Receiving && keeping.hashes.is_empty() {
+            // Its rows are lost, and a restart finds the same.
+            keeping.stage = Stage::Durable;
+        } else if keeping.stage == Stage::Receiving {
             keeping.stage = Stage::Complete;
             let hashes = std::mem::take(&mut keeping.hashes);
             let ranges: Vec<KeyRange> = hashes.keys().copied().collect();
@@ -418,8 +421,8 @@ impl Core {
     }
 
     /// Makes a checkpoint when one was ordered while parts were received.
-    fn make_up_for_a_checkpoint(&mut self) {
-        let is_free = !self.moving.is_waiting();
+    pub(super) fn make_up_for_a_checkpoint(&mut self) {
+        let is_free = !self.moving.lacks_rows();
         if is_free && self.requested.is_empty() && self.moving.has_missed_a_checkpoint {
             self.request_checkpoint(self.delivered, false);
         }

@@ -74,10 +74,21 @@ pub struct Recovered {
     pub catalogs: BTreeMap<Ts, Arc<Catalog>>,
     /// Keyspace messages behind it whose parts are there besides ([`Effect::EndParts`]), and the votes that have come with them:
     /// others may ask for these before the parts have their turn.
-    pub kept: Vec<(Ts, Vec<(Ts, Ballot)>)>,
+    pub kept: Vec<(Vec<PartId>, Vec<(Ts, Ballot)>)>,
 }
 
 impl Recovered {
+    /// What of it, recovered from parts, becomes [`Recovered::kept`] of the checkpoint before them.
+    pub(crate) fn as_kept(&self) -> (Vec<PartId>, Vec<(Ts, Ballot)>) {
+        let part = |range: &KeyRange| PartId { keyspace: self.ts, range: *range };
+        (self.held.iter().map(part).collect(), self.ballots.clone())
+    }
+
+    /// The parts that are there besides.
+    pub(super) fn kept_parts(&self) -> impl Iterator<Item = PartId> {
+        self.kept.iter().flat_map(|(parts, _)| parts.iter().copied())
+    }
+
     /// Tables of which it has rows though they have been dropped.
     pub fn dropped(&self) -> Vec<Arc<TableSchema>> {
         let tables = self.catalogs.values().flat_map(|catalog| catalog.tables());

@@ -18,8 +18,12 @@ use std::collections::VecDeque;
 
 use carousel_engine::{Few, Ts, operation::OrderedOperation, position::KeyRange};
 
-use super::{Core, global, local, supplies::staged_insert};
-use crate::{config::Configuration, message::Body, wire::Delivery};
+use super::{AnswerPart, Core, global, local, rows_lost, supplies::staged_insert};
+use crate::{
+    config::{Configuration, Membership},
+    message::{Body, Incarnation},
+    wire::Delivery,
+};
 
 /// Operations that may wait, and about how many bytes their messages may have.
 const WAITING: usize = 1 << 14;
@@ -106,11 +110,22 @@ impl Late {
         cancelled.is_some()
     }
 
+    /// An operation waits for these ranges only.
+    fn wait_for(&mut self, time: Ts, ranges: Few<KeyRange>) {
+        if let Ok(index) = self.waiting.binary_search_by_key(&time, |operation| operation.ts) {
+            self.waiting[index].ranges = ranges;
+        }
+    }
+
     fn may_be_overtaken_by(&self, delivery: &Delivery) -> bool {
         let may = match &delivery.message.body {
             Body::Data(_) => staged_insert(delivery).is_none(),
             Body::Pin { .. } | Body::Checkpoint => true,
             Body::Configuration(Configuration::Keyspace(_)) | Body::Ddl(_) => false,
+            // It may change what the ranges have.
+            Body::Configuration(Configuration::Membership(Membership::Suspect { incarnation, .. })) => {
+                *incarnation < Incarnation::MAX
+            }
             Body::Configuration(_) => true,
         };
         may && self.waiting.len() < WAITING && self.bytes < WAITING_BYTES
@@ -127,6 +142,42 @@ impl Core {
             && !self.moving.is_changing()
             && (self.late.is_empty()
                 || self.pending.front().is_some_and(|next| self.late.may_be_overtaken_by(next)))
+    }
+
+    /// What waits for rows that are lost ends without them; how others have executed it nobody knows here.
+    pub(super) fn lose_late(&mut self) {
+        for time in self.late.waiting().collect::<Vec<_>>() {
+            let ts = global(time);
+            let Some(running) = self.running.get_mut(&time) else { continue };
+            let is_lost = |range: &KeyRange| self.moving.is_lost(ts, range);
+            let ranges: Few<KeyRange> = running.outcomes.iter().map(|(range, _)| *range).collect();
+            if !ranges.iter().any(is_lost) {
+                continue;
+            }
+            let (is_write, answer) = (running.is_write, running.answer);
+            let (lost, left): (Few<KeyRange>, Few<KeyRange>) = match is_write {
+                true => ranges.iter().copied().partition(is_lost),
+                false => (ranges, Few::default()),
+            };
+            running.outcomes.retain(|(range, _)| left.contains(range));
+            if left.is_empty() {
+                self.late.cancel(time);
+                self.running.remove(&time);
+                self.writes.remove(&time);
+            } else {
+                self.late.wait_for(time, left);
+            }
+            let more = self.parts(time).next().is_some();
+            if !more {
+                self.forget_nowhere(ts);
+            }
+            if let Some(id) = answer {
+                if !more {
+                    self.by_message.remove(&id);
+                }
+                self.answer(id, ts, AnswerPart::Done { outcomes: rows_lost(&lost, is_write), more });
+            }
+        }
     }
 
     /// Gives what has waited to the shards when everything is there.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use carousel_engine::{
     TableId, Ts,
     operation::{Decision, Effect as ShardEffect, OperationKind, RowBatch},
-    position::KeyRange,
+    position::{KeyRange, intersect, normalise},
     recut::Recut,
 };
 
@@ -23,7 +23,7 @@ use super::{
     Recovered, Wire, checkpoints::OnTheirWay, global, held_by, local, serving::Session,
 };
 use crate::{
-    config::{Configuration, Instruction, Keyspace, Membership, Transfer},
+    config::{Configuration, Keyspace, Loss, Membership, Transfer},
     message::{Body, Message},
     planted::{Bug, planted},
     storage::{
@@ -80,6 +80,9 @@ pub(super) struct Moving {
     /// Chunks that have come while the shards had not taken those before.
     arrived: VecDeque<Event>,
     taking: Taking,
+    /// What this process does without that it was to receive, and the `Ts` of the message, which is to have its turn, by which
+    /// all who had it were given up.
+    lost: Vec<(Loss, Ts)>,
     /// The checkpoint of this `Ts` says that this process holds nothing, and is to be given a place by the next message.
     pub(super) base: Ts,
     /// A checkpoint has been ordered of everybody but those who receive, or could not be written.
@@ -101,15 +104,13 @@ pub(super) struct Moving {
 impl Moving {
     pub(super) fn new(options: &CoreOptions, recovered: &Recovered) -> Moving {
         let id = options.id;
-        let receives =
-            |instruction: &Instruction| matches!(instruction, Instruction::Copy { to, .. } if *to == id);
         let migrations = options.config.migrations().iter();
-        let unannounced = migrations.filter(|(_, migration)| migration.copies.iter().any(receives));
+        let unannounced = migrations.filter(|(_, migration)| migration.has_for(id));
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
         let mut migrations =
             Migrations::new(id, recovered.ts, unannounced, first_attempt(options), Limits::default());
         migrations.resume_serving(recovered.served.iter().copied());
-        migrations.resume_receiving(recovered.kept.iter().map(|(keyspace, _)| *keyspace));
+        migrations.resume_receiving(recovered.kept_parts());
         Moving {
             migrations,
             heard: options.config.clone(),
@@ -120,6 +121,7 @@ impl Moving {
             checking: Vec::new(),
             arrived: VecDeque::new(),
             taking: Taking::default(),
+            lost: Vec::new(),
             base: Ts::ZERO,
             has_missed_a_checkpoint: false,
             has_failed: false,
@@ -150,6 +152,18 @@ impl Moving {
     /// Whether what the last keyspace message gives to the process is not all there.
     pub(super) fn is_waiting(&self) -> bool {
         self.is_changing() || self.migrations.is_waiting() && !planted(Bug::AheadOfTheCopy)
+    }
+
+    /// Whether an operation at a `Ts` acts on a range whose rows are lost, and which nobody has as they were then.
+    pub(super) fn is_lost(&self, ts: Ts, range: &KeyRange) -> bool {
+        let concerns =
+            |(loss, until): &(Loss, Ts)| (loss.keyspace..*until).contains(&ts) && loss.range.overlaps(range);
+        self.lost.iter().any(concerns)
+    }
+
+    /// Whether what is held here is not what the m-seq says, until the message has its turn by which the rest is lost.
+    pub(super) fn lacks_rows(&self) -> bool {
+        self.is_waiting() || !self.lost.is_empty()
     }
 
     /// The oldest keyspace message at whose `Ts` rows may still have to be read, or to be received: up to then no shard
@@ -308,6 +322,7 @@ impl Core {
         moving.catalogs.clear();
         moving.checking.clear();
         moving.arrived.clear();
+        moving.lost.clear();
         moving.has_missed_a_checkpoint = false;
     }
 
@@ -322,6 +337,17 @@ impl Core {
         let Some(config) = config else { return };
         let before = std::mem::replace(&mut self.moving.heard, Arc::new(config));
         self.tell_durable();
+        let losses: Vec<Loss> = before
+            .losses(&delivery.message)
+            .into_iter()
+            .filter(|loss| loss.process == self.options.id)
+            .collect();
+        if !losses.is_empty() {
+            let part = |loss: &Loss| PartId { keyspace: loss.keyspace, range: loss.range };
+            self.migrate(Event::Lost(losses.iter().map(part).collect()));
+            self.moving.lost.extend(losses.into_iter().map(|loss| (loss, delivery.ts)));
+            self.lose_late();
+        }
         if let Configuration::Membership(
             Membership::Suspect { process, .. } | Membership::Join { process, .. },
         ) = configuration
@@ -406,9 +432,26 @@ impl Core {
         let Ok(Some(config)) = before.apply(message, ts) else { return };
         match configuration {
             Configuration::Keyspace(keyspace) => self.change(ts, keyspace, &before, Arc::new(config)),
-            _ => self.follow(Arc::new(config)),
+            _ => {
+                self.follow(Arc::new(config));
+                let own = |loss: &Loss| loss.process == self.options.id;
+                let lost = before.losses(message).into_iter().filter(own).map(|loss| loss.range).collect();
+                self.begin_without(ts, lost);
+            }
         }
         self.forget();
+    }
+
+    /// A message has its turn by which rows are lost that were to be received here: what has come of them goes.
+    fn begin_without(&mut self, ts: Ts, lost: Vec<KeyRange>) {
+        self.moving.lost.retain(|(_, until)| *until > ts);
+        let mut held = self.held.clone();
+        held.sort_unstable();
+        let lost = intersect(&held, &normalise(lost));
+        if !lost.is_empty() {
+            self.recut(ts, lost, Vec::new(), Vec::new());
+        }
+        self.make_up_for_a_checkpoint();
     }
 
     /// Whether this life is suspected.
@@ -470,34 +513,38 @@ impl Core {
             ranges.dedup();
             ranges
         };
-        let mut received = ranges(&|transfer: &Transfer| transfer.to == id);
+        let received = ranges(&|transfer: &Transfer| transfer.to == id);
         let cuts = ranges(&|transfer: &Transfer| transfer.to == id || transfer.senders.contains(&id));
         let recut = held != self.held || !cuts.is_empty();
         self.moving.left = held.is_empty().then_some(ts);
         self.moving.begun_empty = false;
         (self.held, self.options.config) = (held.clone(), config);
-        self.late.begin(received.clone());
-        // What is here of rows that are lost is as stale, and nothing comes.
-        received.extend(keyspace.losses().filter(|(loser, _)| *loser == id).flat_map(|(_, ranges)| ranges));
+        // What is here of rows that are lost is as stale as what is received, but nothing comes.
+        self.late.begin(ranges(&|transfer: &Transfer| transfer.to == id && !transfer.senders.is_empty()));
         if !recut {
             return self.begin_moving(ts, transfers);
         }
+        self.recut(ts, received, cuts, transfers);
+    }
+
+    /// Lets the shards change their ranges at a message, before rows move.
+    fn recut(&mut self, ts: Ts, received: Vec<KeyRange>, cuts: Vec<KeyRange>, transfers: Vec<Transfer>) {
         let executing = (0..self.options.shards).collect();
         self.moving.changing = Some(Changing { ts, executing, transfers });
         // Reads of a checkpoint may have been submitted behind the message already.
         let time = if self.submitted < local(ts) { local(ts) } else { self.next_local() };
-        assert_eq!(time, local(ts), "a keyspace message has a time of its own");
+        assert_eq!(time, local(ts), "a message by which ranges change has a time of its own");
         self.take_time(time);
-        let recut = Recut { ts: time, held: self.options.config.parts(&held), received, cuts };
+        let recut = Recut { ts: time, held: self.options.config.parts(&self.held), received, cuts };
         self.tell_shards(|| ShardCommand::Recut(recut.clone()));
     }
 
     fn begin_moving(&mut self, ts: Ts, transfers: Vec<Transfer>) {
         self.moving.catalogs.insert(ts, self.catalog.clone());
-        self.migrate(Event::Keyspace { ts, transfers });
-        if self.moving.migrations.is_waiting() {
+        if transfers.iter().any(|transfer| transfer.to == self.options.id) {
             self.begin_keeping(ts);
         }
+        self.migrate(Event::Keyspace { ts, transfers });
     }
 
     /// Tells the state machine what has happened and does what it says.
