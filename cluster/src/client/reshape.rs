@@ -18,6 +18,9 @@ use crate::{
 /// How a change is planned: whether rows may be lost by it, as nobody who is alive has them.
 type Plan = fn(&Config, Change) -> Result<Keyspace, ConfigError>;
 
+/// The config in which a process is given up, and what is lost with it.
+type GivenUp = (Arc<Config>, Vec<KeyRange>);
+
 /// How often a change is planned again because the config has changed meanwhile.
 const ATTEMPTS: usize = 16;
 /// How long storage processes have to cut segments before a change.
@@ -117,7 +120,7 @@ impl Client {
             process,
             identifier: identifier.unwrap_or_else(|| config.widest_gap()),
         };
-        let process = self.standby(process, Config::plan, expand).await?;
+        let process = self.standby(&self.config(), process, Config::plan, expand).await?;
         let change = |config: &Config| Ok(expand(config, process));
         Ok((process, self.reshape_by(change).await?))
     }
@@ -131,7 +134,8 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(ProcessId, Ts), SqlError> {
-        let by = self.standby(by, Config::plan, |_, by| Change::Replace { process, by }).await?;
+        let by =
+            self.standby(&self.config(), by, Config::plan, |_, by| Change::Replace { process, by }).await?;
         Ok((by, self.reshape(Change::Replace { process, by }).await?))
     }
 
@@ -191,7 +195,7 @@ impl Client {
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
         let (config, _) = self.given_up(process)?.unwrap_or_else(|| (self.config(), Vec::new()));
         let replace = |_: &Config, by| Change::Replace { process, by };
-        let by = self.standby_of(&config, by, Config::plan_with_loss, replace).await?;
+        let by = self.standby(&config, by, Config::plan_with_loss, replace).await?;
         self.change_with_loss(process, Change::Replace { process, by }).await
     }
 
@@ -209,8 +213,8 @@ impl Client {
         }
     }
 
-    /// If a process has what nobody else has: the config in which it is given up, and what is lost with it.
-    fn given_up(&self, process: ProcessId) -> Result<Option<(Arc<Config>, Vec<KeyRange>)>, SqlError> {
+    /// What would be if a process were given up; nothing, unless it has what nobody else has.
+    fn given_up(&self, process: ProcessId) -> Result<Option<GivenUp>, SqlError> {
         let config = self.config();
         if config.is_suspected(process) || config.solely_held(process).is_none() {
             return Ok(None);
@@ -345,19 +349,9 @@ impl Client {
         self.shared.network.founder().is_some()
     }
 
-    /// The standby that is wanted; or else the lowest one that the change is possible with, or the lowest one, with which it tells
-    /// why it is not; or a new one. A later life of one on the ring that is suspected only fits there.
+    /// The standby that is wanted; or else the lowest one that the change of a config is possible with, or the lowest one, with
+    /// which it tells why it is not; or a new one. A later life of one on the ring that is suspected only fits there.
     async fn standby(
-        &self,
-        wanted: Option<ProcessId>,
-        plan: Plan,
-        change: impl Fn(&Config, ProcessId) -> Change,
-    ) -> Result<ProcessId, SqlError> {
-        self.standby_of(&self.config(), wanted, plan, change).await
-    }
-
-    /// The same, were another config in force.
-    async fn standby_of(
         &self,
         config: &Config,
         wanted: Option<ProcessId>,

@@ -238,7 +238,7 @@ impl Core {
         let told_durable = moving.counts_until(recovered.ts, options.id);
         let drops = recovered.dropped().into_iter().map(|table| table.id).collect();
         let mut ballots = Ballots::restore(recovered.ballots);
-        let mut kept = recovered.kept.into_iter().map(|(_, votes)| votes);
+        let mut kept = recovered.kept.into_iter().map(|kept| kept.ballots);
         let differ = kept.try_for_each(|votes| ballots.receive(options.id, votes)).err();
         let kept_payloads: Vec<Effect> =
             recovered.payloads.iter().map(|(_, id, _)| Effect::Keep(*id)).collect();

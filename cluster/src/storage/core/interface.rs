@@ -72,21 +72,28 @@ pub struct Recovered {
     /// The catalogs at the keyspace messages of those parts: the checkpoint also has what they are to send of tables that
     /// have been dropped since.
     pub catalogs: BTreeMap<Ts, Arc<Catalog>>,
-    /// Keyspace messages behind it whose parts are there besides ([`Effect::EndParts`]), and the votes that have come with them:
-    /// others may ask for these before the parts have their turn.
-    pub kept: Vec<(Vec<PartId>, Vec<(Ts, Ballot)>)>,
+    /// What is there besides of keyspace messages behind it.
+    pub kept: Vec<Kept>,
+}
+
+/// What a keyspace message has moved here and is on disk beside a checkpoint ([`Effect::EndParts`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    parts: Vec<PartId>,
+    /// The votes that have come with them: others may ask for these before the parts have their turn.
+    pub(super) ballots: Vec<(Ts, Ballot)>,
 }
 
 impl Recovered {
     /// What of it, recovered from parts, becomes [`Recovered::kept`] of the checkpoint before them.
-    pub(crate) fn as_kept(&self) -> (Vec<PartId>, Vec<(Ts, Ballot)>) {
+    pub(crate) fn as_kept(&self) -> Kept {
         let part = |range: &KeyRange| PartId { keyspace: self.ts, range: *range };
-        (self.held.iter().map(part).collect(), self.ballots.clone())
+        Kept { parts: self.held.iter().map(part).collect(), ballots: self.ballots.clone() }
     }
 
     /// The parts that are there besides.
     pub(super) fn kept_parts(&self) -> impl Iterator<Item = PartId> {
-        self.kept.iter().flat_map(|(parts, _)| parts.iter().copied())
+        self.kept.iter().flat_map(|kept| kept.parts.iter().copied())
     }
 
     /// Tables of which it has rows though they have been dropped.
