@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Format of the data directory.
-const FORMAT: u32 = 14;
+const FORMAT: u32 = 15;
 const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";

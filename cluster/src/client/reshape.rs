@@ -12,7 +12,7 @@ use super::{Client, Command, Failure, Part, Request, View};
 use crate::{
     config::{Change, Config, ConfigError, Configuration, Keyspace, Loss, Membership},
     message::{Body, Incarnation, ProcessId},
-    storage::migration::PartId,
+    storage::migration::{Arrived, PartId},
 };
 
 /// How a change is planned: whether rows may be lost by it, as nobody who is alive has them.
@@ -312,12 +312,19 @@ impl Client {
         let lacks = |loss: &Loss| {
             let part = PartId { keyspace: loss.keyspace, range: loss.range };
             let receiving = heard.get(&loss.process).map(|heard| &heard.receiving[..]).unwrap_or_default();
-            receiving.iter().any(|(received, _)| *received == part)
+            // Who lacks an earlier one has not come to it.
+            let lacks = |(received, arrived): &(PartId, Arrived)| {
+                *received == part && !arrived.whole || received.keyspace < part.keyspace
+            };
+            receiving.iter().any(lacks)
         };
         // Who receives it from others that lack it cannot be further than they.
-        let losses = config.losses_with(process, Incarnation::MAX).into_iter().filter(|loss| {
-            config.sends_alone(process, loss) && self.shared.network.reaches(self.id(), loss.process)
-        });
+        let may_tell = |receiver| {
+            let heartbeat = self.view().heartbeats.get(&receiver).and_then(|heartbeat| heartbeat.loading);
+            self.shared.network.reaches(self.id(), receiver) || heartbeat.is_some()
+        };
+        let losses = config.losses_with(process, Incarnation::MAX).into_iter();
+        let losses = losses.filter(|loss| config.sends_alone(process, loss) && may_tell(loss.process));
         match losses.into_iter().find(|loss| !lacks(loss)) {
             None => Ok(()),
             Some(Loss { process: receiver, range, .. }) => {

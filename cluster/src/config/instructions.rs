@@ -108,10 +108,10 @@ impl Implied {
             });
             let mut senders = senders.clone();
             senders.sort_by_key(|sender| Some(*sender) != named);
-            transfers.push(Transfer { to, range: *range, senders });
+            transfers.push(Transfer { to, range: *range, senders, lost: None });
         }
         let lost = self.losses.iter().flat_map(|(to, ranges)| ranges.iter().map(|range| (*to, *range)));
-        transfers.extend(lost.map(|(to, range)| Transfer { to, range, senders: Vec::new() }));
+        transfers.extend(lost.map(|(to, range)| Transfer { to, range, senders: Vec::new(), lost: None }));
         transfers
     }
 

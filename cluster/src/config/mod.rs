@@ -88,9 +88,9 @@ pub struct Config {
 pub struct Migration {
     /// What it changed.
     pub change: Change,
-    /// Its copies that are not complete, and what has been begun without rows and is not known to be durable.
+    /// Its copies that are not complete.
     pub copies: Vec<Instruction>,
-    /// Who is left to send what these are about.
+    /// What is received by them, and what has been begun without rows and is not known to be durable.
     pub transfers: Vec<Transfer>,
 }
 
@@ -108,19 +108,10 @@ impl Migration {
         })
     }
 
-    /// Whether somebody waits in vain for a range: nobody is left to send it, and it has not been said that it is lost.
-    fn is_stranded(&self, transfer: &Transfer) -> bool {
-        let is_lost = |instruction: &Instruction| match instruction {
-            Instruction::Lose { process, ranges } => {
-                *process == transfer.to && covers(ranges, &[transfer.range])
-            }
-            Instruction::Copy { .. } | Instruction::Delete { .. } => false,
-        };
-        transfer.senders.is_empty() && !self.copies.iter().any(is_lost)
-    }
-
     /// The receiver of a range begins without its rows.
-    fn lose(&mut self, process: ProcessId, lost: KeyRange) {
+    fn lose(&mut self, process: ProcessId, lost: KeyRange, ts: Ts) {
+        let is_it = |transfer: &&mut Transfer| (transfer.to, transfer.range) == (process, lost);
+        self.transfers.iter_mut().filter(is_it).for_each(|transfer| transfer.lost = Some(ts));
         let boundaries = boundaries(&[lost]);
         for copy in &mut self.copies {
             if let Instruction::Copy { to, ranges, .. } = copy
@@ -131,7 +122,19 @@ impl Migration {
             }
         }
         self.copies.retain(|copy| !copy.ranges().is_empty());
-        self.copies.push(Instruction::Lose { process, ranges: vec![lost] });
+        self.name_senders();
+    }
+
+    /// Names in copies whom the receivers ask now.
+    fn name_senders(&mut self) {
+        for copy in &mut self.copies {
+            let Instruction::Copy { from, to, ranges } = copy else { continue };
+            let of = |transfer: &&Transfer| transfer.to == *to && ranges[0].contains(transfer.range.first);
+            let left = self.transfers.iter().find(of).map_or(&[][..], |transfer| &transfer.senders);
+            if let Some(first) = left.first().filter(|_| !left.contains(from)) {
+                *from = *first;
+            }
+        }
     }
 }
 
@@ -156,6 +159,15 @@ pub struct Transfer {
     /// Who can send it: first the one that the instructions name, then the other live holders in the order of the ring. Nobody,
     /// when its rows are lost.
     pub senders: Vec<ProcessId>,
+    /// `Ts` of the message by which they were, if its receiver begins without them.
+    pub lost: Option<Ts>,
+}
+
+impl Transfer {
+    /// Whether somebody waits for it in vain.
+    fn is_stranded(&self) -> bool {
+        self.senders.is_empty() && self.lost.is_none()
+    }
 }
 
 impl Config {
@@ -425,13 +437,46 @@ impl Config {
 
     /// The same, if it suspects a storage process.
     pub(crate) fn losses_with(&self, process: ProcessId, incarnation: Incarnation) -> Vec<Loss> {
-        if incarnation < Incarnation::MAX || process.kind != ProcessKind::Storage {
-            return Vec::new();
+        match process.kind == ProcessKind::Storage && incarnation == Incarnation::MAX {
+            true => self.without_rows_of(process).1,
+            false => Vec::new(),
         }
+    }
+
+    /// The config when a process has failed that may have what nobody else has, and what is lost with it. Who waits for
+    /// what others have, but nobody is left to send, has failed with it.
+    fn without_rows_of(&self, process: ProcessId) -> (Config, Vec<Loss>) {
+        let before = self.in_vain();
         let mut next = self.clone();
-        next.fail(process, incarnation);
-        let before = self.stranded();
-        next.stranded().into_iter().filter(|loss| !before.contains(loss)).collect()
+        next.fail(process, Incarnation::MAX);
+        loop {
+            let is_new = |loss: &Loss| !before.contains(loss);
+            let losses: Vec<Loss> = next.stranded().into_iter().filter(is_new).collect();
+            let is_left = |loss: &Loss| is_new(loss) && !losses.contains(loss);
+            let Some(failed) = next.in_vain().into_iter().find(is_left) else { return (next, losses) };
+            let life = next.incarnation(failed.process).unwrap_or_default();
+            next.fail(failed.process, life);
+        }
+    }
+
+    /// What is waited for though nobody is left to send it.
+    fn in_vain(&self) -> Vec<Loss> {
+        let stranded = self.transfers_under_way().filter(|(_, transfer)| transfer.is_stranded());
+        let loss = |(keyspace, transfer): (Ts, &Transfer)| Loss {
+            process: transfer.to,
+            keyspace,
+            range: transfer.range,
+        };
+        stranded.map(loss).collect()
+    }
+
+    /// Parts that a process has begun without, and is not known to have done so durably; with the `Ts` since when.
+    pub(crate) fn begun_without(&self, process: ProcessId) -> impl Iterator<Item = (Loss, Ts)> {
+        let received = self.transfers_under_way().filter(move |(_, transfer)| transfer.to == process);
+        received.filter_map(move |(keyspace, transfer)| {
+            let loss = Loss { process, keyspace, range: transfer.range };
+            transfer.lost.map(|ts| (loss, ts))
+        })
     }
 
     /// Whether a process is the last that could send just this.
@@ -446,13 +491,7 @@ impl Config {
     ///
     /// Where somebody else does have a part of it, who waits for it has failed, and can receive it from there.
     fn stranded(&self) -> Vec<Loss> {
-        let first = |(keyspace, migration): (&Ts, &Migration)| {
-            let (keyspace, transfers) = (*keyspace, migration.transfers.iter());
-            let stranded = transfers.filter(|transfer| migration.is_stranded(transfer));
-            let loss = |transfer: &Transfer| Loss { process: transfer.to, keyspace, range: transfer.range };
-            stranded.map(loss).collect::<Vec<_>>()
-        };
-        let mut first: Vec<Loss> = self.migrations.iter().flat_map(first).collect();
+        let mut first = self.in_vain();
         while !first.is_empty() {
             let stranded = self.stranded_behind(&first);
             let before = first.len();
@@ -729,11 +768,14 @@ impl Config {
                 }
                 let (mut next, implied) = self.changed(&keyspace.change, ts)?;
                 implied.check(&keyspace.instructions)?;
-                let is_delete = |instruction: &Instruction| matches!(instruction, Instruction::Delete { .. });
-                let others = keyspace.instructions.iter().filter(|instruction| !is_delete(instruction));
-                let copies: Vec<Instruction> = others.cloned().collect();
-                if !copies.is_empty() {
-                    let transfers = implied.transfers(&copies);
+                let is_copy = |instruction: &&Instruction| matches!(instruction, Instruction::Copy { .. });
+                let copies: Vec<Instruction> =
+                    keyspace.instructions.iter().filter(is_copy).cloned().collect();
+                let mut transfers = implied.transfers(&copies);
+                for lost in transfers.iter_mut().filter(|transfer| transfer.senders.is_empty()) {
+                    lost.lost = Some(ts);
+                }
+                if !transfers.is_empty() {
                     next.migrations.insert(ts, Migration { change: keyspace.change, copies, transfers });
                 }
                 next.end_copies(|_, _| false);
@@ -980,25 +1022,32 @@ impl Config {
         if let Some(range) = self.solely_held(process).filter(|_| fails && incarnation < Incarnation::MAX) {
             return Err(ConfigError::LastHolder { process, range });
         }
-        let mut next = self.clone();
-        next.fail(process, incarnation);
-        next.begin_without(&self.losses_with(process, incarnation), ts);
+        let next = match process.kind == ProcessKind::Storage && incarnation == Incarnation::MAX {
+            true => {
+                let (mut next, losses) = self.without_rows_of(process);
+                next.begin_without(&losses, ts);
+                next
+            }
+            false => {
+                let mut next = self.clone();
+                next.fail(process, incarnation);
+                next
+            }
+        };
         Ok((next != *self).then_some(next))
     }
 
-    /// Receivers have what is lost: nothing. Nobody has what it was before.
+    /// Receivers have what is lost: nothing. Nobody has what it was before. Others are still sent what there is in its place.
     fn begin_without(&mut self, losses: &[Loss], ts: Ts) {
-        for Loss { process, keyspace, range } in losses {
-            // Others are still sent what there is in its place.
-            let is_sent_by_nobody = |migration: &&mut Migration| {
-                let mut stranded =
-                    migration.transfers.iter().filter(|transfer| migration.is_stranded(transfer));
-                stranded.any(|transfer| (transfer.to, transfer.range) == (*process, *range))
-            };
-            if let Some(migration) = self.migrations.get_mut(keyspace).filter(is_sent_by_nobody) {
-                migration.lose(*process, *range);
+        let in_vain = self.in_vain();
+        for loss in losses {
+            let Loss { process, keyspace, range } = *loss;
+            if in_vain.contains(loss)
+                && let Some(migration) = self.migrations.get_mut(&keyspace)
+            {
+                migration.lose(process, range, ts);
             }
-            Arc::make_mut(&mut self.placement).begin_anew(*process, *range, ts);
+            Arc::make_mut(&mut self.placement).begin_anew(process, range, ts);
         }
         self.version += u64::from(!losses.is_empty());
     }
@@ -1029,19 +1078,11 @@ impl Config {
 
     /// A process has nothing any more of what others were to receive from it.
     fn end_sending(&mut self, process: ProcessId) {
-        for Migration { copies, transfers, .. } in self.migrations.values_mut() {
-            for transfer in transfers.iter_mut() {
+        for migration in self.migrations.values_mut() {
+            for transfer in &mut migration.transfers {
                 transfer.senders.retain(|sender| *sender != process);
             }
-            for copy in copies {
-                let Instruction::Copy { from, to, ranges } = copy else { continue };
-                let of =
-                    |transfer: &&Transfer| transfer.to == *to && ranges[0].contains(transfer.range.first);
-                let left = transfers.iter().find(of).and_then(|transfer| transfer.senders.first());
-                if let Some(left) = left.filter(|_| *from == process) {
-                    *from = *left;
-                }
-            }
+            migration.name_senders();
         }
     }
 
@@ -1077,11 +1118,10 @@ impl Config {
         self.migrations.retain(|ts, migration| {
             migration.copies.retain(|instruction| match instruction {
                 Instruction::Copy { to, .. } => keep(*ts, *to),
-                Instruction::Lose { process, .. } => keep(*ts, *process),
-                Instruction::Delete { .. } => false,
+                Instruction::Delete { .. } | Instruction::Lose { .. } => false,
             });
             migration.transfers.retain(|transfer| keep(*ts, transfer.to));
-            !migration.copies.is_empty()
+            !migration.transfers.is_empty()
         });
     }
 

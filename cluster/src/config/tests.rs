@@ -526,8 +526,8 @@ fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
         given_up.is_busy(S(4)) && given_up.receives_everything(S(4)),
         "it sends, and has not said that it begins"
     );
-    let lose = Instruction::Lose { process: S(4), ranges: vec![KeyRange::new(15, 19)] };
-    assert_eq!(given_up.migrations()[&Ts(8)].copies, [lose]);
+    assert_eq!(given_up.migrations()[&Ts(8)].copies, []);
+    assert_eq!(given_up.begun_without(S(4)).collect::<Vec<_>>(), [(lost[0], Ts(10))]);
     assert_eq!(given_up.losses(&suspicion(S(2), Incarnation::MAX)), [], "nothing is lost twice");
     let begun = received(&received(&given_up, 8, S(4), 11), 9, S(5), 12);
     assert!(begun.migrations().is_empty());
@@ -551,6 +551,8 @@ fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
     let there = received(&moved, 10, S(6), 11);
     let lost = there.losses(&suspicion(S(1), Incarnation::MAX));
     assert!(lost.iter().all(|loss| !loss.range.overlaps(&range)), "{lost:?}");
+    let given_up = give_up(&there, S(1), 12);
+    assert!(given_up.is_suspected(S(5)), "nobody can send it that");
 }
 
 #[test]

@@ -407,6 +407,7 @@ impl Core {
                 self.learn(config.clone(), present);
                 self.follow(config);
             }
+            Event::Present(config) => self.know(&config),
             Event::Begin { ts, config, catalog, present } => self.begin(ts, config, catalog, present),
             Event::Moving(event) => self.migrate(event),
             Event::SentRowsLost(process) => self.lose_sent_rows(process),

@@ -33,7 +33,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use carousel_engine::{TableId, Ts, block, position::KeyRange};
+use carousel_engine::{
+    TableId, Ts, block,
+    position::{KeyRange, covers},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{config::Transfer, message::ProcessId};
@@ -152,7 +155,7 @@ pub enum Event {
         /// The receiver.
         process: ProcessId,
     },
-    /// An ordered message has given up who alone could send these parts. To be told before its suspicion.
+    /// An ordered message has given up who alone could send these parts, which are not there. To be told before its suspicion.
     Lost(Vec<PartId>),
     /// An ordered message has declared another process as failed.
     Suspected {
@@ -267,6 +270,8 @@ struct Incoming {
 /// How much has come of a part that a process is to receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrived {
+    /// Whether all of it has come, or is on the process's own disk.
+    pub whole: bool,
     /// Chunks that have come.
     pub chunks: u32,
     /// Rows in them.
@@ -314,7 +319,7 @@ pub struct Migrations {
     received_early: BTreeSet<(Ts, ProcessId)>,
     /// Parts that an earlier life has received, and has on its disk.
     kept: BTreeSet<PartId>,
-    /// Parts that nobody else is left to send when their senders fail.
+    /// Parts of keyspace messages that are still to come that nobody can send any more.
     lost: BTreeSet<PartId>,
     /// When a process was suspected last.
     suspected: BTreeMap<ProcessId, Ts>,
@@ -433,7 +438,8 @@ impl Migrations {
             let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
             open.map(|(range, part)| {
                 let follow = u64::try_from(part.follow_in_all).unwrap_or(u64::MAX);
-                let arrived = Arrived { chunks: part.next, rows: part.rows, follow };
+                let whole = part.state != State::Receiving || part.senders.first() == Some(&self.id);
+                let arrived = Arrived { whole, chunks: part.next, rows: part.rows, follow };
                 (PartId { keyspace: *keyspace, range: *range }, arrived)
             })
         })
@@ -460,7 +466,7 @@ impl Migrations {
             Event::Installed { part, outcome } => self.installed(part, outcome),
             Event::Durable(ts) => self.durable(ts),
             Event::Received { keyspace, process } => self.received(keyspace, process),
-            Event::Lost(parts) => self.lost.extend(parts),
+            Event::Lost(parts) => parts.into_iter().for_each(|part| self.lose(part)),
             Event::Suspected { process, ts } => self.suspect(process, ts),
             Event::Tick(now_ms) => self.tick(now_ms),
         }
@@ -479,7 +485,9 @@ impl Migrations {
         let mut receivers: BTreeMap<ProcessId, Vec<KeyRange>> = BTreeMap::new();
         let mut parts = BTreeMap::new();
         for mut transfer in transfers {
-            let is_lost = transfer.senders.is_empty();
+            let part = PartId { keyspace: ts, range: transfer.range };
+            let is_given_up = transfer.to == self.id && self.lost.remove(&part);
+            let is_lost = is_given_up || transfer.senders.is_empty();
             // They have failed since, though it is not yet the turn of the message that says so.
             transfer.senders.retain(|sender| !self.is_suspected_behind(*sender, ts));
             let has_received =
@@ -490,7 +498,7 @@ impl Migrations {
                 receivers.entry(transfer.to).or_default().push(transfer.range);
             }
             if transfer.to == self.id {
-                if self.kept.contains(&PartId { keyspace: ts, range: transfer.range }) {
+                if self.kept.contains(&part) {
                     transfer.senders = vec![self.id];
                 }
                 let incoming = Incoming {
@@ -622,15 +630,7 @@ impl Migrations {
         incoming.rows = 0;
         incoming.follow.clear();
         incoming.follow_in_all = 0;
-        let has_senders = !incoming.senders.is_empty();
-        if !has_senders && self.lost.contains(&part) {
-            if let Some(incoming) = self.incoming(part) {
-                incoming.state = State::Installed;
-            }
-            self.effects.extend(had.then_some(Effect::Discard(part)));
-            return self.complete(part.keyspace);
-        }
-        if !has_senders {
+        if incoming.senders.is_empty() {
             let PartId { keyspace, range } = part;
             let reason = format!(
                 "no holder remains of range {range} that the keyspace message at {keyspace} moves here: the last one {reason}"
@@ -642,6 +642,32 @@ impl Migrations {
             self.effects.push(Effect::Discard(part));
         }
         self.ask(part);
+    }
+
+    /// A part is there without rows.
+    fn lose(&mut self, part: PartId) {
+        if part.keyspace > self.reached {
+            self.lost.insert(part);
+        }
+        let incoming = |receiving: &mut Receiving| {
+            let incoming = receiving.parts.get_mut(&part.range)?;
+            (incoming.state, incoming.source) = (State::Installed, None);
+            Some(incoming.next > 0)
+        };
+        let receiving = self.receiving.get_mut(&part.keyspace).filter(|receiving| !receiving.is_installed());
+        if let Some(had) = receiving.and_then(incoming) {
+            self.effects.extend(had.then_some(Effect::Discard(part)));
+            self.complete(part.keyspace);
+        }
+    }
+
+    /// Whether what a keyspace message moves here in a range is there, or is on its own disk: operations on it are executed, or
+    /// have been by an earlier life.
+    pub fn is_there(&self, keyspace: Ts, range: KeyRange) -> bool {
+        let covers = |part: &PartId| part.keyspace == keyspace && covers(&[part.range], &[range]);
+        let receiving = self.receiving.get(&keyspace);
+        self.kept.iter().any(covers)
+            || keyspace <= self.reached && receiving.is_none_or(Receiving::is_installed)
     }
 
     /// A holder is not asked for a part any more.

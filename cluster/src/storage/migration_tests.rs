@@ -553,7 +553,7 @@ fn receiver(senders: &[u32]) -> (Migrations, PartId, Vec<Effect>) {
     let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
     let senders = senders.iter().map(|n| ProcessId::storage(*n)).collect();
-    let transfers = vec![Transfer { to: id, range: part.range, senders }];
+    let transfers = vec![Transfer { to: id, range: part.range, senders, lost: None }];
     let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
     (migrations, part, effects)
 }
@@ -634,6 +634,7 @@ fn what_nobody_has_any_more_is_there_without_rows() {
         to: id,
         range: part(first).range,
         senders: senders.to_vec(),
+        lost: None,
     };
     let chunk = |number| Chunk {
         number,
@@ -646,8 +647,9 @@ fn what_nobody_has_any_more_is_there_without_rows() {
     for (early, begun) in [(true, false), (false, false), (false, true)] {
         let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
         let lost = |migrations: &mut Migrations| {
-            assert_eq!(migrations.handle(Event::Lost(vec![part(20)])), vec![]);
-            migrations.handle(Event::Suspected { process: S1, ts: Ts(9) })
+            let effects = migrations.handle(Event::Lost(vec![part(20)]));
+            assert_eq!(migrations.handle(Event::Suspected { process: S1, ts: Ts(9) }), vec![]);
+            effects
         };
         if early {
             assert_eq!(lost(&mut migrations), vec![]);
@@ -686,7 +688,7 @@ fn what_is_on_its_own_disk_is_asked_for_once() {
     let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
     migrations.resume_receiving([part]);
-    let transfers = vec![Transfer { to: id, range: part.range, senders: vec![S1, S2] }];
+    let transfers = vec![Transfer { to: id, range: part.range, senders: vec![S1, S2], lost: None }];
     assert_eq!(migrations.handle(Event::Keyspace { ts: Ts(7), transfers }), vec![ask(id, part, 1)]);
     for tick in 1..10 {
         assert_eq!(migrations.handle(Event::Tick(100 * tick)), vec![]);
@@ -731,7 +733,7 @@ fn a_sender_keeps_versions_until_its_receivers_are_durable_and_answers_those_who
     let receivers = [ProcessId::storage(8), ProcessId::storage(9)];
     let range = KeyRange::new(20, 39);
     let transfers: Vec<Transfer> =
-        receivers.iter().map(|to| Transfer { to: *to, range, senders: vec![S2, S1] }).collect();
+        receivers.iter().map(|to| Transfer { to: *to, range, senders: vec![S2, S1], lost: None }).collect();
     let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range };
     let ask = |part| Event::Asked { from: receivers[0], part, attempt: 5, chunks: 0..4 };
@@ -754,7 +756,7 @@ fn who_has_received_a_later_part_is_sent_no_earlier_one() {
     let (range, to) = (KeyRange::new(20, 39), ProcessId::storage(9));
     let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), 0, limits());
     let mut keyspace = |ts| {
-        let transfers = vec![Transfer { to, range, senders: vec![S1] }];
+        let transfers = vec![Transfer { to, range, senders: vec![S1], lost: None }];
         migrations.handle(Event::Keyspace { ts, transfers });
     };
     keyspace(Ts(7));
@@ -764,7 +766,7 @@ fn who_has_received_a_later_part_is_sent_no_earlier_one() {
     let effects = migrations.handle(Event::Received { keyspace: Ts(9), process: to });
     assert_eq!(effects, vec![release(7), release(9)]);
     assert_eq!(migrations.handle(Event::Received { keyspace: Ts(13), process: to }), vec![]);
-    let transfers = vec![Transfer { to, range, senders: vec![S1] }];
+    let transfers = vec![Transfer { to, range, senders: vec![S1], lost: None }];
     migrations.handle(Event::Keyspace { ts: Ts(11), transfers });
     assert_eq!(migrations.oldest_served(), None, "it has received a later one already");
 }

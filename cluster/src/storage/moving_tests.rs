@@ -949,3 +949,48 @@ fn who_waits_for_rows_that_are_given_up_begins_without_them() {
         world.check_rows(expected + 100);
     }
 }
+
+/// It may have so much waiting that it takes nothing more until it has received.
+#[test]
+fn a_loss_is_known_from_the_present_config_before_its_message_comes() {
+    let mut world = World::with_rows(2, 1);
+    let [gone, left, receiver] = [1, 2, 3].map(ProcessId::storage);
+    world.join(3);
+    world.settle();
+    world.cut = Some(receiver);
+    let identifier = world.middle(1);
+    world.change(Change::Expand { process: receiver, identifier });
+    let moved = world.mseq.config().held(receiver);
+    world.insert(300..400);
+    world.settle();
+    world.cut = None;
+    world.failed = Some(BTreeSet::new());
+    world.processes.remove(&gone);
+    let process = world.processes.remove(&receiver).expect("it runs");
+    let suspicion = Membership::Suspect { process: gone, incarnation: Incarnation::MAX };
+    world.order(CLIENT, Body::Configuration(Configuration::Membership(suspicion)), Vec::new());
+    world.processes.insert(receiver, process);
+    assert!(world.processes[&receiver].core.is_receiving(), "{}", world.trace);
+    for _ in 0..2 {
+        let present = Event::Present(world.mseq.config().clone());
+        world.handle(receiver, present);
+        world.settle_unordered();
+        assert!(!world.processes[&receiver].core.is_receiving(), "{}", world.trace);
+    }
+    assert!(world.failed.take().expect("something has failed").into_iter().eq(moved));
+    let routed = world.log.last().expect("it was ordered");
+    let (deliveries, frontier) = (delivery(routed, receiver).into_iter().collect(), routed.ts);
+    world.handle(receiver, Event::Delivered { deliveries, frontier });
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    let change = Change::Contract { process: gone };
+    let keyspace = world.mseq.config().plan_with_loss(change).expect("possible");
+    world.order(CLIENT, Body::Configuration(Configuration::Keyspace(keyspace)), Vec::new());
+    world.settle();
+    let rows = world.rows_in(0..400, world.first.held(left)[0]);
+    world.check_rows(rows);
+    world.insert(400..500);
+    world.settle();
+    world.check_rows(rows + 100);
+    world.compare_replicas();
+}

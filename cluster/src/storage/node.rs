@@ -23,7 +23,7 @@ use super::{
     checkpointer::{CheckpointCommand, CheckpointOutcome},
     core::{ChunkWanted, Core, Effect, Event, given_up, removed},
     disk::{DISK_PATIENCE_MS, Disk},
-    migration::PartId,
+    migration::{Arrived, PartId},
     payloads::{PayloadCommand, PayloadEvent},
     process::Progress,
     scan::{ShardCommand, ShardEffects},
@@ -121,6 +121,8 @@ pub(crate) struct Node {
     now_ms: u64,
     horizon: Ts,
     confirmed: Watermarks,
+    /// What is being received, and since when nothing of it has come.
+    receiving: (u64, Vec<(PartId, Arrived)>),
     /// Clients with what they have been told.
     clients: BTreeMap<ProcessId, Option<Told>>,
     /// Until when what has been received up to where is to be executed, as far as it has not been.
@@ -167,6 +169,8 @@ struct Fetching {
     adopting: bool,
 }
 
+/// How long nothing may come of what is received, before the present config is asked for.
+const RECEIVING_PATIENCE_MS: u64 = 5_000;
 /// How long a holder of a chunk is waited for at first, and at most.
 const FETCH_PATIENCE_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 
@@ -202,6 +206,7 @@ impl Node {
             now_ms: 0,
             horizon: Ts::ZERO,
             confirmed: Watermarks::default(),
+            receiving: Default::default(),
             clients: BTreeMap::new(),
             due: VecDeque::new(),
             statistics: Vec::new(),
@@ -371,6 +376,18 @@ impl Node {
                 Wire::Subscribe { incarnation: self.incarnation, directory: self.directory, after };
             self.confirmed = Watermarks::default();
             self.send(self.link.router(), subscribe);
+        }
+    }
+
+    /// While nothing comes of what is received, and nothing more is taken meanwhile, the message may be ordered by which it is
+    /// lost: the router is asked for the present config.
+    fn ask_whether_to_wait(&mut self) {
+        let receiving: Vec<(PartId, Arrived)> = self.core.receiving().collect();
+        if !self.skipped || receiving != self.receiving.1 {
+            self.receiving = (self.now_ms, receiving);
+        } else if self.now_ms >= self.receiving.0 + RECEIVING_PATIENCE_MS {
+            self.receiving.0 = self.now_ms;
+            self.link.ask_again(self.link.router());
         }
     }
 
@@ -635,6 +652,8 @@ impl Node {
             self.event(Event::Begin { ts, config, catalog, present });
         } else if is_first {
             self.event(Event::Config { config, present });
+        } else {
+            self.event(Event::Present(present.1));
         }
     }
 
@@ -859,6 +878,7 @@ impl Node {
         let delivered = self.core.watermarks(0).delivered;
         self.tell_payloads(PayloadCommand::Expire(delivered));
         self.look_behind();
+        self.ask_whether_to_wait();
         let now = Some(self.to_tell());
         let mut behind: BTreeSet<ProcessId> =
             self.clients.iter().filter(|(_, told)| **told != now).map(|(client, _)| *client).collect();

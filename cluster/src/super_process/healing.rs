@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    config::{Change, Config, Transfer},
+    config::{Change, Config, Migration, Transfer},
     message::{Incarnation, ProcessId},
 };
 
@@ -53,7 +53,12 @@ impl Healer {
             .retain(|process, (_, at_ms)| suspected.contains(process) || now_ms - *at_ms < WELL_MS);
         // What nobody is there to send may never come. It is not what other ranges have to wait for.
         let is_sent = |transfer: &Transfer| transfer.senders.iter().any(|sender| is_alive(*sender));
-        if config.migrations().values().any(|migration| migration.transfers.iter().all(is_sent)) {
+        let is_under_way = |migration: &Migration| {
+            // What is lost is not sent.
+            let mut copied = migration.transfers.iter().filter(|transfer| transfer.lost.is_none()).peekable();
+            copied.peek().is_some() && copied.all(is_sent)
+        };
+        if config.migrations().values().any(is_under_way) {
             return None;
         }
         // Who waits for rows that nobody is there to send could not even be given up together with them.

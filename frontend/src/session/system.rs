@@ -124,8 +124,14 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
     let (config, heard) = (client.config(), client.heard());
     let mut rows = Vec::new();
     for (keyspace, migration) in config.migrations() {
-        for copy in &migration.copies {
-            let Instruction::Copy { from, to, ranges } = copy else { continue };
+        let copies = migration.copies.iter().filter_map(|instruction| match instruction {
+            Instruction::Copy { from, to, ranges } => Some((Some(from), to, &ranges[..])),
+            Instruction::Delete { .. } | Instruction::Lose { .. } => None,
+        });
+        // Nobody sends what is lost, but until its receiver has said that it begins without, others wait for that.
+        let lost = migration.transfers.iter().filter(|transfer| transfer.lost.is_some());
+        let lost = lost.map(|transfer| (None, &transfer.to, std::slice::from_ref(&transfer.range)));
+        for (from, to, ranges) in copies.chain(lost) {
             for range in ranges {
                 let receiving = heard.get(to).map(|heard| &heard.receiving[..]).unwrap_or_default();
                 let parts = || {
@@ -142,7 +148,7 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
                 rows.push(vec![
                     count(keyspace.0),
                     text(migration.change),
-                    text(from),
+                    from.map_or(Value::Null, text),
                     text(to),
                     position(range.first),
                     position(range.last),

@@ -222,6 +222,7 @@ impl Core {
         if keeping.stage == Stage::Receiving && keeping.hashes.is_empty() {
             // Its rows are lost, and a restart finds the same.
             keeping.stage = Stage::Durable;
+            self.effects.push(Effect::ForgetRows { ts: keyspace, range: None });
         } else if keeping.stage == Stage::Receiving {
             keeping.stage = Stage::Complete;
             let hashes = std::mem::take(&mut keeping.hashes);

@@ -19,11 +19,7 @@ use std::collections::VecDeque;
 use carousel_engine::{Few, Ts, operation::OrderedOperation, position::KeyRange};
 
 use super::{AnswerPart, Core, global, local, rows_lost, supplies::staged_insert};
-use crate::{
-    config::{Configuration, Membership},
-    message::{Body, Incarnation},
-    wire::Delivery,
-};
+use crate::{config::Configuration, message::Body, wire::Delivery};
 
 /// Operations that may wait, and about how many bytes their messages may have.
 const WAITING: usize = 1 << 14;
@@ -122,10 +118,6 @@ impl Late {
             Body::Data(_) => staged_insert(delivery).is_none(),
             Body::Pin { .. } | Body::Checkpoint => true,
             Body::Configuration(Configuration::Keyspace(_)) | Body::Ddl(_) => false,
-            // It may change what the ranges have.
-            Body::Configuration(Configuration::Membership(Membership::Suspect { incarnation, .. })) => {
-                *incarnation < Incarnation::MAX
-            }
             Body::Configuration(_) => true,
         };
         may && self.waiting.len() < WAITING && self.bytes < WAITING_BYTES
@@ -141,7 +133,9 @@ impl Core {
             && !self.gives_up_its_data()
             && !self.moving.is_changing()
             && (self.late.is_empty()
-                || self.pending.front().is_some_and(|next| self.late.may_be_overtaken_by(next)))
+                || self.pending.front().is_some_and(|next| {
+                    self.late.may_be_overtaken_by(next) && !self.takes_rows_away(next.ts)
+                }))
     }
 
     /// What waits for rows that are lost ends without them; how others have executed it nobody knows here.

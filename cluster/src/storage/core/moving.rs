@@ -83,6 +83,8 @@ pub(super) struct Moving {
     /// What this process does without that it was to receive, and the `Ts` of the message, which is to have its turn, by which
     /// all who had it were given up.
     lost: Vec<(Loss, Ts)>,
+    /// Messages that are to have their turn by which something is lost that was moved here: what has come of it goes then.
+    losing: Vec<Ts>,
     /// The checkpoint of this `Ts` says that this process holds nothing, and is to be given a place by the next message.
     pub(super) base: Ts,
     /// A checkpoint has been ordered of everybody but those who receive, or could not be written.
@@ -122,6 +124,7 @@ impl Moving {
             arrived: VecDeque::new(),
             taking: Taking::default(),
             lost: Vec::new(),
+            losing: Vec::new(),
             base: Ts::ZERO,
             has_missed_a_checkpoint: false,
             has_failed: false,
@@ -323,6 +326,7 @@ impl Core {
         moving.checking.clear();
         moving.arrived.clear();
         moving.lost.clear();
+        moving.losing.clear();
         moving.has_missed_a_checkpoint = false;
     }
 
@@ -337,16 +341,12 @@ impl Core {
         let Some(config) = config else { return };
         let before = std::mem::replace(&mut self.moving.heard, Arc::new(config));
         self.tell_durable();
-        let losses: Vec<Loss> = before
-            .losses(&delivery.message)
-            .into_iter()
-            .filter(|loss| loss.process == self.options.id)
-            .collect();
+        let own = |loss: &Loss| loss.process == self.options.id;
+        let losses: Vec<Loss> = before.losses(&delivery.message).into_iter().filter(own).collect();
         if !losses.is_empty() {
-            let part = |loss: &Loss| PartId { keyspace: loss.keyspace, range: loss.range };
-            self.migrate(Event::Lost(losses.iter().map(part).collect()));
-            self.moving.lost.extend(losses.into_iter().map(|loss| (loss, delivery.ts)));
-            self.lose_late();
+            self.moving.losing.push(delivery.ts);
+            let begun = self.moving.heard.begun_without(self.options.id).map(|(loss, _)| loss).collect();
+            self.do_without(losses.into_iter().map(|loss| (loss, delivery.ts)).collect(), begun);
         }
         if let Configuration::Membership(
             Membership::Suspect { process, .. } | Membership::Join { process, .. },
@@ -380,7 +380,35 @@ impl Core {
     pub(super) fn learn(&mut self, config: Arc<Config>, present: (Ts, Arc<Config>)) {
         self.moving.heard = config;
         self.find_itself(&present.1);
+        self.know(&present.1);
         self.moving.present = present;
+    }
+
+    /// A later config says what of that which this process is to receive is lost. It may be long until the message is delivered
+    /// that says so, when it is not while much waits.
+    pub(super) fn know(&mut self, config: &Config) {
+        // What nobody had when the keyspace message was ordered, that says itself.
+        let lost = config.begun_without(self.options.id).filter(|(loss, since)| *since > loss.keyspace);
+        let lost: Vec<(Loss, Ts)> = lost.collect();
+        let begun = lost.iter().map(|(loss, _)| *loss).collect();
+        self.do_without(lost, begun);
+    }
+
+    /// Goes on without what is lost, where it is not there; of some nothing is sent in its place.
+    fn do_without(&mut self, mut losses: Vec<(Loss, Ts)>, begun: Vec<Loss>) {
+        let moving = &mut self.moving;
+        let is_new = |loss: &(Loss, Ts)| {
+            !moving.lost.contains(loss) && !moving.migrations.is_there(loss.0.keyspace, loss.0.range)
+        };
+        losses.retain(is_new);
+        if losses.is_empty() {
+            return;
+        }
+        moving.lost.extend(&losses);
+        let begun = losses.iter().map(|(loss, _)| loss).filter(|loss| begun.contains(loss));
+        let part = |loss: &Loss| PartId { keyspace: loss.keyspace, range: loss.range };
+        self.migrate(Event::Lost(begun.map(part).collect()));
+        self.lose_late();
     }
 
     /// The latest config that is known here, and up to where.
@@ -445,13 +473,18 @@ impl Core {
     /// A message has its turn by which rows are lost that were to be received here: what has come of them goes.
     fn begin_without(&mut self, ts: Ts, lost: Vec<KeyRange>) {
         self.moving.lost.retain(|(_, until)| *until > ts);
+        self.moving.losing.retain(|until| *until > ts);
         let mut held = self.held.clone();
         held.sort_unstable();
         let lost = intersect(&held, &normalise(lost));
         if !lost.is_empty() {
             self.recut(ts, lost, Vec::new(), Vec::new());
         }
-        self.make_up_for_a_checkpoint();
+    }
+
+    /// Whether a message that is to come takes rows away.
+    pub(super) fn takes_rows_away(&self, ts: Ts) -> bool {
+        self.moving.losing.contains(&ts)
     }
 
     /// Whether this life is suspected.
@@ -713,6 +746,7 @@ impl Core {
         });
         if let Some(Changing { ts, transfers, .. }) = done {
             self.begin_moving(ts, transfers);
+            self.make_up_for_a_checkpoint();
         }
     }
 
