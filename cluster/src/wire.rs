@@ -311,6 +311,8 @@ pub enum Wire {
         used: u64,
         /// The most they may take.
         limit: Option<u64>,
+        /// Configuration messages up to here have had their turn.
+        reached: Ts,
         /// What it has executed up to here survives its end.
         durable: Ts,
         /// Bytes of messages since its last checkpoint.

@@ -723,6 +723,7 @@ impl Core {
                 incarnation,
                 used,
                 limit,
+                reached,
                 durable,
                 logged,
                 checkpointing,
@@ -744,7 +745,7 @@ impl Core {
                         self.unannounced.insert(from);
                     }
                 }
-                let heard = Heard { incarnation, used, limit, durable, receiving, lags };
+                let heard = Heard { incarnation, used, limit, reached, durable, receiving, lags };
                 Arc::make_mut(&mut self.heard).insert(from, heard);
                 self.effects.push(Effect::ViewChanged);
             }

@@ -131,6 +131,8 @@ pub struct Heard {
     pub used: u64,
     /// The most that they may take; `None` for no limit.
     pub limit: Option<u64>,
+    /// Configuration messages up to here have had their turn there.
+    pub reached: Ts,
     /// What it has executed up to here survives its end.
     pub durable: Ts,
     /// Parts that it is receiving because of keyspace messages, with how much has come of each.

@@ -306,31 +306,51 @@ impl Client {
         }
     }
 
-    /// Who was to receive what a process alone has, and can be asked, has not received it.
+    /// Who was to receive what a process alone has, and can be asked, has not received it; and nobody who is there fails with it.
     fn make_sure_of_losses(&self, process: ProcessId) -> Result<(), SqlError> {
         let (config, heard) = (self.config(), self.heard());
-        let lacks = |loss: &Loss| {
-            let part = PartId { keyspace: loss.keyspace, range: loss.range };
-            let receiving = heard.get(&loss.process).map(|heard| &heard.receiving[..]).unwrap_or_default();
-            // Who lacks an earlier one has not come to it.
-            let lacks = |(received, arrived): &(PartId, Arrived)| {
-                *received == part && !arrived.whole || received.keyspace < part.keyspace
-            };
-            receiving.iter().any(lacks)
-        };
-        // Who receives it from others that lack it cannot be further than they.
         let may_tell = |receiver| {
             let heartbeat = self.view().heartbeats.get(&receiver).and_then(|heartbeat| heartbeat.loading);
             self.shared.network.reaches(self.id(), receiver) || heartbeat.is_some()
         };
-        let losses = config.losses_with(process, Incarnation::MAX).into_iter();
-        let losses = losses.filter(|loss| config.sends_alone(process, loss) && may_tell(loss.process));
-        match losses.into_iter().find(|loss| !lacks(loss)) {
+        let losses = config.losses_with(process, Incarnation::MAX);
+        // Who receives it from others that lack it cannot be further than they.
+        let sent: Vec<&Loss> = losses.iter().filter(|loss| config.sends_alone(process, loss)).collect();
+        // Somebody has nothing of what a message moves to it before it has all of it.
+        let lacks = |loss: &Loss| {
+            let Some(heard) = heard.get(&loss.process) else { return false };
+            let is_open = |other: &&Loss| {
+                let part = PartId { keyspace: other.keyspace, range: other.range };
+                let is_it = |(received, arrived): &(PartId, Arrived)| *received == part && !arrived.whole;
+                (other.process, other.keyspace) == (loss.process, loss.keyspace)
+                    && heard.receiving.iter().any(is_it)
+            };
+            heard.reached < loss.keyspace || sent.iter().any(is_open)
+        };
+        let refused = |message: String, hint: &str| {
+            Err(SqlError::new(SqlState(*b"55000"), message).with_hint(hint.to_string()))
+        };
+        if let Some(Loss { process: receiver, range, .. }) =
+            sent.iter().find(|loss| may_tell(loss.process) && !lacks(loss))
+        {
+            let message = format!("{receiver} may have all of range {range} that {process} was to send");
+            return refused(
+                message,
+                "Wait until carousel.migrations says that it receives, or has received it.",
+            );
+        }
+        let next = config.suspect(process, Incarnation::MAX, Ts::ZERO)?;
+        let fails = |other: &ProcessId| {
+            *other != process && next.as_ref().is_some_and(|next| next.is_suspected(*other))
+        };
+        let mut failing =
+            config.storage_processes().filter(|other| !config.is_suspected(*other) && fails(other));
+        match failing.find(|other| may_tell(*other)) {
             None => Ok(()),
-            Some(Loss { process: receiver, range, .. }) => {
-                let message = format!("{receiver} may have all of range {range} that {process} was to send");
-                Err(SqlError::new(SqlState(*b"55000"), message)
-                    .with_hint("Wait until carousel.migrations says that it receives, or has received it."))
+            Some(other) => {
+                let message =
+                    format!("{other} waits for {process} to send what others have, and would fail with it");
+                refused(message, "Stop it before, if what it alone has may be lost, too.")
             }
         }
     }

@@ -492,6 +492,7 @@ fn a_configuration_message_ends_with_its_outcome() {
 fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     let s1 = ProcessId::storage(1);
     let memory = |incarnation| Wire::Memory {
+        reached: Ts::ZERO,
         durable: Ts::ZERO,
         disk: Default::default(),
         incarnation,
@@ -521,6 +522,7 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
     let says = |scene: &mut Scene, process, lags| {
         let (logged, checkpointing, receiving) = (0, false, Vec::new());
         let memory = Wire::Memory {
+            reached: Ts::ZERO,
             durable: Ts::ZERO,
             incarnation: 1,
             used: 0,
@@ -570,6 +572,7 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
     scene.receive(
         s1,
         Wire::Memory {
+            reached: Ts::ZERO,
             durable: Ts::ZERO,
             incarnation: 2,
             used: 0,
@@ -1132,6 +1135,7 @@ fn memory(incarnation: Incarnation, used: u64) -> Wire {
     let (limit, receiving) = (Some(1 << 30), Vec::new());
     let (logged, checkpointing, lags) = (0, false, false);
     Wire::Memory {
+        reached: Ts::ZERO,
         durable: Ts::ZERO,
         incarnation,
         used,

@@ -108,10 +108,15 @@ impl Implied {
             });
             let mut senders = senders.clone();
             senders.sort_by_key(|sender| Some(*sender) != named);
-            transfers.push(Transfer { to, range: *range, senders, lost: None });
+            transfers.push(Transfer { to, range: *range, senders, lost: Vec::new() });
         }
         let lost = self.losses.iter().flat_map(|(to, ranges)| ranges.iter().map(|range| (*to, *range)));
-        transfers.extend(lost.map(|(to, range)| Transfer { to, range, senders: Vec::new(), lost: None }));
+        transfers.extend(lost.map(|(to, range)| Transfer {
+            to,
+            range,
+            senders: Vec::new(),
+            lost: Vec::new(),
+        }));
         transfers
     }
 

@@ -108,10 +108,17 @@ impl Migration {
         })
     }
 
-    /// The receiver of a range begins without its rows.
+    /// The receiver of a range is without its rows; if nobody sends it anything in their place, it begins so.
     fn lose(&mut self, process: ProcessId, lost: KeyRange, ts: Ts) {
-        let is_it = |transfer: &&mut Transfer| (transfer.to, transfer.range) == (process, lost);
-        self.transfers.iter_mut().filter(is_it).for_each(|transfer| transfer.lost = Some(ts));
+        let concerns = |transfer: &&mut Transfer| transfer.to == process && transfer.range.overlaps(&lost);
+        let mut is_sent = false;
+        for transfer in self.transfers.iter_mut().filter(concerns) {
+            transfer.lost.push((lost, ts));
+            is_sent |= !transfer.senders.is_empty();
+        }
+        if is_sent {
+            return;
+        }
         let boundaries = boundaries(&[lost]);
         for copy in &mut self.copies {
             if let Instruction::Copy { to, ranges, .. } = copy
@@ -159,14 +166,15 @@ pub struct Transfer {
     /// Who can send it: first the one that the instructions name, then the other live holders in the order of the ring. Nobody,
     /// when its rows are lost.
     pub senders: Vec<ProcessId>,
-    /// `Ts` of the message by which they were, if its receiver begins without them.
-    pub lost: Option<Ts>,
+    /// What of it is lost, and the `Ts` of the messages by which it was: the receiver has no such rows as there were before.
+    pub lost: Vec<(KeyRange, Ts)>,
 }
 
 impl Transfer {
     /// Whether somebody waits for it in vain.
     fn is_stranded(&self) -> bool {
-        self.senders.is_empty() && self.lost.is_none()
+        let lost: Vec<KeyRange> = self.lost.iter().map(|(range, _)| *range).collect();
+        self.senders.is_empty() && !covers(&normalise(lost), &[self.range])
     }
 }
 
@@ -446,13 +454,13 @@ impl Config {
     /// The config when a process has failed that may have what nobody else has, and what is lost with it. Who waits for
     /// what others have, but nobody is left to send, has failed with it.
     fn without_rows_of(&self, process: ProcessId) -> (Config, Vec<Loss>) {
-        let before = self.in_vain();
+        let (before, stranded) = (self.in_vain(), self.stranded());
         let mut next = self.clone();
         next.fail(process, Incarnation::MAX);
         loop {
-            let is_new = |loss: &Loss| !before.contains(loss);
-            let losses: Vec<Loss> = next.stranded().into_iter().filter(is_new).collect();
-            let is_left = |loss: &Loss| is_new(loss) && !losses.contains(loss);
+            let losses: Vec<Loss> =
+                next.stranded().into_iter().filter(|loss| !stranded.contains(loss)).collect();
+            let is_left = |loss: &Loss| !before.contains(loss) && !losses.contains(loss);
             let Some(failed) = next.in_vain().into_iter().find(is_left) else { return (next, losses) };
             let life = next.incarnation(failed.process).unwrap_or_default();
             next.fail(failed.process, life);
@@ -470,12 +478,13 @@ impl Config {
         stranded.map(loss).collect()
     }
 
-    /// Parts that a process has begun without, and is not known to have done so durably; with the `Ts` since when.
-    pub(crate) fn begun_without(&self, process: ProcessId) -> impl Iterator<Item = (Loss, Ts)> {
+    /// What a process is without, and is not known to be so durably; since when, and whether it is sent anything in its place.
+    pub(crate) fn lacked_by(&self, process: ProcessId) -> impl Iterator<Item = (Loss, Ts, bool)> {
         let received = self.transfers_under_way().filter(move |(_, transfer)| transfer.to == process);
-        received.filter_map(move |(keyspace, transfer)| {
-            let loss = Loss { process, keyspace, range: transfer.range };
-            transfer.lost.map(|ts| (loss, ts))
+        received.flat_map(move |(keyspace, transfer)| {
+            let loss = move |range| Loss { process, keyspace, range };
+            let is_sent = !transfer.senders.is_empty();
+            transfer.lost.iter().map(move |(range, ts)| (loss(*range), *ts, is_sent))
         })
     }
 
@@ -773,7 +782,7 @@ impl Config {
                     keyspace.instructions.iter().filter(is_copy).cloned().collect();
                 let mut transfers = implied.transfers(&copies);
                 for lost in transfers.iter_mut().filter(|transfer| transfer.senders.is_empty()) {
-                    lost.lost = Some(ts);
+                    lost.lost = vec![(lost.range, ts)];
                 }
                 if !transfers.is_empty() {
                     next.migrations.insert(ts, Migration { change: keyspace.change, copies, transfers });
@@ -1039,12 +1048,9 @@ impl Config {
 
     /// Receivers have what is lost: nothing. Nobody has what it was before. Others are still sent what there is in its place.
     fn begin_without(&mut self, losses: &[Loss], ts: Ts) {
-        let in_vain = self.in_vain();
         for loss in losses {
             let Loss { process, keyspace, range } = *loss;
-            if in_vain.contains(loss)
-                && let Some(migration) = self.migrations.get_mut(&keyspace)
-            {
+            if let Some(migration) = self.migrations.get_mut(&keyspace) {
                 migration.lose(process, range, ts);
             }
             Arc::make_mut(&mut self.placement).begin_anew(process, range, ts);

@@ -527,7 +527,8 @@ fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
         "it sends, and has not said that it begins"
     );
     assert_eq!(given_up.migrations()[&Ts(8)].copies, []);
-    assert_eq!(given_up.begun_without(S(4)).collect::<Vec<_>>(), [(lost[0], Ts(10))]);
+    assert_eq!(given_up.lacked_by(S(4)).collect::<Vec<_>>(), [(lost[0], Ts(10), false)]);
+    assert_eq!(given_up.lacked_by(S(5)).collect::<Vec<_>>(), [(lost[1], Ts(10), true)]);
     assert_eq!(given_up.losses(&suspicion(S(2), Incarnation::MAX)), [], "nothing is lost twice");
     let begun = received(&received(&given_up, 8, S(4), 11), 9, S(5), 12);
     assert!(begun.migrations().is_empty());

@@ -71,7 +71,7 @@ use super::{
 use crate::{
     catalog::Catalog,
     config::Config,
-    message::{Body, Data, Ddl, Incarnation, MessageId, ProcessId, ProcessKind},
+    message::{Body, Data, Ddl, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
     wire::{Answer, AnswerPart, Choice, Delivery, Vote, Watermarks, Wire},
 };
@@ -686,6 +686,8 @@ impl Core {
             let more = !left.is_empty();
             self.answer(message.id, ts, AnswerPart::Done { outcomes: rows_lost(&lost, is_write), more });
             if !more {
+                // Others may ask here for the votes of the other ranges.
+                self.open_ballot(ts, message, data);
                 return;
             }
             here.to_mut().ranges = left;
@@ -717,17 +719,9 @@ impl Core {
             let message = format!("no live storage process holds key range {range}");
             return self.fail(delivery, SqlError::new(SqlState::UNAVAILABLE, message));
         }
-        let may_fail = is_write && data.fallible;
-        let affected = if may_fail { self.options.config.overlapping(&message.ranges) } else { Vec::new() };
-        let undecided = affected.len() > 1 || !affected.is_empty() && self.options.shards > 1;
-        if undecided {
-            let holders: BTreeSet<ProcessId> =
-                affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
-            let others = holders.into_iter().filter(|holder| *holder != self.options.id).collect();
-            self.ballots.open(ts, affected, others);
-            if self.catching_up {
-                self.questions.push(ts);
-            }
+        let undecided = self.open_ballot(ts, message, data);
+        if undecided && self.catching_up {
+            self.questions.push(ts);
         }
         let time = if is_ordered { local(ts) } else { self.next_local() };
         self.take_time(time);
@@ -776,6 +770,20 @@ impl Core {
             self.supplying.insert(time, supplying);
             self.ask_chunks(time);
         }
+    }
+
+    /// Opens the ballot about an operation, if its ranges have to vote.
+    fn open_ballot(&mut self, ts: Ts, message: &Message, data: &Data) -> bool {
+        let may_fail = data.operation.is_write() && data.fallible;
+        let affected = if may_fail { self.options.config.overlapping(&message.ranges) } else { Vec::new() };
+        let undecided = affected.len() > 1 || !affected.is_empty() && self.options.shards > 1;
+        if undecided {
+            let holders: BTreeSet<ProcessId> =
+                affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
+            let others = holders.into_iter().filter(|holder| *holder != self.options.id).collect();
+            self.ballots.open(ts, affected, others);
+        }
+        undecided
     }
 
     fn shard_effect(&mut self, shard: usize, effect: ShardEffect) {

@@ -553,7 +553,7 @@ fn receiver(senders: &[u32]) -> (Migrations, PartId, Vec<Effect>) {
     let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
     let senders = senders.iter().map(|n| ProcessId::storage(*n)).collect();
-    let transfers = vec![Transfer { to: id, range: part.range, senders, lost: None }];
+    let transfers = vec![Transfer { to: id, range: part.range, senders, lost: Vec::new() }];
     let effects = migrations.handle(Event::Keyspace { ts: Ts(7), transfers });
     (migrations, part, effects)
 }
@@ -634,7 +634,7 @@ fn what_nobody_has_any_more_is_there_without_rows() {
         to: id,
         range: part(first).range,
         senders: senders.to_vec(),
-        lost: None,
+        lost: Vec::new(),
     };
     let chunk = |number| Chunk {
         number,
@@ -688,7 +688,7 @@ fn what_is_on_its_own_disk_is_asked_for_once() {
     let mut migrations = Migrations::new(id, Ts::ZERO, Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range: KeyRange::new(20, 39) };
     migrations.resume_receiving([part]);
-    let transfers = vec![Transfer { to: id, range: part.range, senders: vec![S1, S2], lost: None }];
+    let transfers = vec![Transfer { to: id, range: part.range, senders: vec![S1, S2], lost: Vec::new() }];
     assert_eq!(migrations.handle(Event::Keyspace { ts: Ts(7), transfers }), vec![ask(id, part, 1)]);
     for tick in 1..10 {
         assert_eq!(migrations.handle(Event::Tick(100 * tick)), vec![]);
@@ -732,8 +732,10 @@ fn what_is_received_is_announced_when_a_checkpoint_behind_it_is_durable_until_th
 fn a_sender_keeps_versions_until_its_receivers_are_durable_and_answers_those_who_are_ahead() {
     let receivers = [ProcessId::storage(8), ProcessId::storage(9)];
     let range = KeyRange::new(20, 39);
-    let transfers: Vec<Transfer> =
-        receivers.iter().map(|to| Transfer { to: *to, range, senders: vec![S2, S1], lost: None }).collect();
+    let transfers: Vec<Transfer> = receivers
+        .iter()
+        .map(|to| Transfer { to: *to, range, senders: vec![S2, S1], lost: Vec::new() })
+        .collect();
     let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), 0, limits());
     let part = PartId { keyspace: Ts(7), range };
     let ask = |part| Event::Asked { from: receivers[0], part, attempt: 5, chunks: 0..4 };
@@ -756,7 +758,7 @@ fn who_has_received_a_later_part_is_sent_no_earlier_one() {
     let (range, to) = (KeyRange::new(20, 39), ProcessId::storage(9));
     let mut migrations = Migrations::new(S1, Ts(3), Vec::new(), 0, limits());
     let mut keyspace = |ts| {
-        let transfers = vec![Transfer { to, range, senders: vec![S1], lost: None }];
+        let transfers = vec![Transfer { to, range, senders: vec![S1], lost: Vec::new() }];
         migrations.handle(Event::Keyspace { ts, transfers });
     };
     keyspace(Ts(7));
@@ -766,7 +768,7 @@ fn who_has_received_a_later_part_is_sent_no_earlier_one() {
     let effects = migrations.handle(Event::Received { keyspace: Ts(9), process: to });
     assert_eq!(effects, vec![release(7), release(9)]);
     assert_eq!(migrations.handle(Event::Received { keyspace: Ts(13), process: to }), vec![]);
-    let transfers = vec![Transfer { to, range, senders: vec![S1], lost: None }];
+    let transfers = vec![Transfer { to, range, senders: vec![S1], lost: Vec::new() }];
     migrations.handle(Event::Keyspace { ts: Ts(11), transfers });
     assert_eq!(migrations.oldest_served(), None, "it has received a later one already");
 }

@@ -122,7 +122,7 @@ pub(crate) struct Node {
     horizon: Ts,
     confirmed: Watermarks,
     /// What is being received, and since when nothing of it has come.
-    receiving: (u64, Vec<(PartId, Arrived)>),
+    receiving: (Patience, Vec<(PartId, Arrived)>),
     /// Clients with what they have been told.
     clients: BTreeMap<ProcessId, Option<Told>>,
     /// Until when what has been received up to where is to be executed, as far as it has not been.
@@ -155,6 +155,7 @@ struct Told {
     /// Bytes that the rows take.
     used: u64,
     lags: bool,
+    reached: Ts,
     durable: Ts,
     receiving: Vec<PartId>,
 }
@@ -169,8 +170,8 @@ struct Fetching {
     adopting: bool,
 }
 
-/// How long nothing may come of what is received, before the present config is asked for.
-const RECEIVING_PATIENCE_MS: u64 = 5_000;
+/// How long nothing may come of what is received, before the present config is asked for: all that is not taken comes with it.
+const RECEIVING_PATIENCE_MS: std::ops::RangeInclusive<u64> = 5_000..=80_000;
 /// How long a holder of a chunk is waited for at first, and at most.
 const FETCH_PATIENCE_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 
@@ -206,7 +207,7 @@ impl Node {
             now_ms: 0,
             horizon: Ts::ZERO,
             confirmed: Watermarks::default(),
-            receiving: Default::default(),
+            receiving: (Patience::new(RECEIVING_PATIENCE_MS, 0), Vec::new()),
             clients: BTreeMap::new(),
             due: VecDeque::new(),
             statistics: Vec::new(),
@@ -384,9 +385,8 @@ impl Node {
     fn ask_whether_to_wait(&mut self) {
         let receiving: Vec<(PartId, Arrived)> = self.core.receiving().collect();
         if !self.skipped || receiving != self.receiving.1 {
-            self.receiving = (self.now_ms, receiving);
-        } else if self.now_ms >= self.receiving.0 + RECEIVING_PATIENCE_MS {
-            self.receiving.0 = self.now_ms;
+            self.receiving = (Patience::new(RECEIVING_PATIENCE_MS, self.now_ms), receiving);
+        } else if self.receiving.0.ends(self.now_ms) {
             self.link.ask_again(self.link.router());
         }
     }
@@ -922,7 +922,7 @@ impl Node {
     fn to_tell(&self) -> Told {
         let Watermarks { durable, .. } = self.core.watermarks(0);
         let receiving = self.core.receiving().map(|(part, _)| part).collect();
-        Told { used: self.memory, lags: self.lags(), durable, receiving }
+        Told { used: self.memory, lags: self.lags(), reached: self.core.reached(), durable, receiving }
     }
 
     fn tell_memory(&mut self, client: ProcessId) {
@@ -931,6 +931,7 @@ impl Node {
             incarnation: self.incarnation,
             used: told.used,
             limit: self.memory_limit,
+            reached: told.reached,
             durable: told.durable,
             logged: self.core.logged(),
             checkpointing: self.core.is_checkpointing(),

@@ -55,7 +55,8 @@ impl Healer {
         let is_sent = |transfer: &Transfer| transfer.senders.iter().any(|sender| is_alive(*sender));
         let is_under_way = |migration: &Migration| {
             // What is lost is not sent.
-            let mut copied = migration.transfers.iter().filter(|transfer| transfer.lost.is_none()).peekable();
+            let mut copied =
+                migration.transfers.iter().filter(|transfer| transfer.lost.is_empty()).peekable();
             copied.peek().is_some() && copied.all(is_sent)
         };
         if config.migrations().values().any(is_under_way) {

@@ -129,7 +129,10 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
             Instruction::Delete { .. } | Instruction::Lose { .. } => None,
         });
         // Nobody sends what is lost, but until its receiver has said that it begins without, others wait for that.
-        let lost = migration.transfers.iter().filter(|transfer| transfer.lost.is_some());
+        let lost = migration
+            .transfers
+            .iter()
+            .filter(|transfer| transfer.senders.is_empty() && !transfer.lost.is_empty());
         let lost = lost.map(|transfer| (None, &transfer.to, std::slice::from_ref(&transfer.range)));
         for (from, to, ranges) in copies.chain(lost) {
             for range in ranges {

@@ -216,13 +216,19 @@ impl Core {
     /// Everything that a keyspace message instructed has been received.
     pub(super) fn parts_are_there(&mut self, keyspace: Ts) {
         let has_late = !self.late.is_empty();
+        // Without rows that are lost it is what it should be only behind the message by which they are.
+        let loses_some = self.moving.loses_some_of(keyspace);
         let config = self.options.config.clone();
         let Some(keeping) = self.keeping_of(keyspace) else { return };
         keeping.awaits_late = has_late;
-        if keeping.stage == Stage::Receiving && keeping.hashes.is_empty() {
-            // Its rows are lost, and a restart finds the same.
-            keeping.stage = Stage::Durable;
+        if loses_some {
+            keeping.stage = Stage::Complete;
             self.effects.push(Effect::ForgetRows { ts: keyspace, range: None });
+            return self.parts_ended(keyspace, false);
+        }
+        if keeping.stage == Stage::Receiving && keeping.hashes.is_empty() {
+            // The message itself says that its rows are lost, so a restart finds the same.
+            keeping.stage = Stage::Durable;
         } else if keeping.stage == Stage::Receiving {
             keeping.stage = Stage::Complete;
             let hashes = std::mem::take(&mut keeping.hashes);

@@ -164,6 +164,11 @@ impl Moving {
         self.lost.iter().any(concerns)
     }
 
+    /// Whether something is lost of what a keyspace message moves here, by a message that is to have its turn.
+    pub(super) fn loses_some_of(&self, keyspace: Ts) -> bool {
+        self.lost.iter().any(|(loss, _)| loss.keyspace == keyspace)
+    }
+
     /// Whether what is held here is not what the m-seq says, until the message has its turn by which the rest is lost.
     pub(super) fn lacks_rows(&self) -> bool {
         self.is_waiting() || !self.lost.is_empty()
@@ -197,6 +202,14 @@ impl Core {
     /// Parts that have not been received: their keyspace message, range, and how much has come of them.
     pub fn receiving(&self) -> impl Iterator<Item = (PartId, Arrived)> {
         self.moving.migrations.progress()
+    }
+
+    /// Configuration messages up to here have had their turn.
+    pub(crate) fn reached(&self) -> Ts {
+        match &self.moving.changing {
+            Some(changing) => Ts(changing.ts.0 - 1),
+            None => self.options.config.changed_at(),
+        }
     }
 
     /// Whether it holds back what has been delivered until its parts have come.
@@ -345,22 +358,28 @@ impl Core {
         let losses: Vec<Loss> = before.losses(&delivery.message).into_iter().filter(own).collect();
         if !losses.is_empty() {
             self.moving.losing.push(delivery.ts);
-            let begun = self.moving.heard.begun_without(self.options.id).map(|(loss, _)| loss).collect();
-            self.do_without(losses.into_iter().map(|loss| (loss, delivery.ts)).collect(), begun);
+            self.know(&self.moving.heard.clone());
         }
         if let Configuration::Membership(
             Membership::Suspect { process, .. } | Membership::Join { process, .. },
         ) = configuration
-            && *process != self.options.id
         {
-            // It begins without data: what an earlier life has had is compared with nothing any more.
-            if let Some((_, hashes)) = self.peers.get_mut(process) {
-                hashes.clear();
-            }
+            // Others may have failed with it.
+            let heard = self.moving.heard.clone();
+            let mut failed = before.awaited();
+            failed.retain(|other| other != process && !heard.is_awaited(*other));
             // A standby that joins again has lost what it had.
             let begins_anew = before.standbys().any(|standby| standby == *process);
-            if begins_anew || self.moving.heard.is_suspected(*process) {
-                self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
+            failed.extend((begins_anew || heard.is_suspected(*process)).then_some(*process));
+            // It begins without data: what an earlier life has had is compared with nothing any more.
+            failed.retain(|process| *process != self.options.id);
+            for process in failed.iter().chain([process]) {
+                if let Some((_, hashes)) = self.peers.get_mut(process) {
+                    hashes.clear();
+                }
+            }
+            for process in failed {
+                self.migrate(Event::Suspected { process, ts: delivery.ts });
             }
         }
         if delivery.ts <= self.moving.present.0 {
@@ -388,25 +407,20 @@ impl Core {
     /// that says so, when it is not while much waits.
     pub(super) fn know(&mut self, config: &Config) {
         // What nobody had when the keyspace message was ordered, that says itself.
-        let lost = config.begun_without(self.options.id).filter(|(loss, since)| *since > loss.keyspace);
-        let lost: Vec<(Loss, Ts)> = lost.collect();
-        let begun = lost.iter().map(|(loss, _)| *loss).collect();
-        self.do_without(lost, begun);
-    }
-
-    /// Goes on without what is lost, where it is not there; of some nothing is sent in its place.
-    fn do_without(&mut self, mut losses: Vec<(Loss, Ts)>, begun: Vec<Loss>) {
+        let lost = config.lacked_by(self.options.id).filter(|(loss, since, _)| *since > loss.keyspace);
         let moving = &mut self.moving;
-        let is_new = |loss: &(Loss, Ts)| {
-            !moving.lost.contains(loss) && !moving.migrations.is_there(loss.0.keyspace, loss.0.range)
+        // Where it is there, operations on it have been executed, or are by every life.
+        let is_new = |(loss, since, _): &(Loss, Ts, bool)| {
+            !moving.lost.contains(&(*loss, *since)) && !moving.migrations.is_there(loss.keyspace, loss.range)
         };
-        losses.retain(is_new);
-        if losses.is_empty() {
+        let lost: Vec<(Loss, Ts, bool)> = lost.filter(is_new).collect();
+        if lost.is_empty() {
             return;
         }
-        moving.lost.extend(&losses);
-        let begun = losses.iter().map(|(loss, _)| loss).filter(|loss| begun.contains(loss));
-        let part = |loss: &Loss| PartId { keyspace: loss.keyspace, range: loss.range };
+        moving.lost.extend(lost.iter().map(|(loss, since, _)| (*loss, *since)));
+        // What is sent in its place is still to come.
+        let begun = lost.iter().filter(|(_, _, is_sent)| !is_sent);
+        let part = |(loss, ..): &(Loss, Ts, bool)| PartId { keyspace: loss.keyspace, range: loss.range };
         self.migrate(Event::Lost(begun.map(part).collect()));
         self.lose_late();
     }
@@ -477,8 +491,9 @@ impl Core {
         let mut held = self.held.clone();
         held.sort_unstable();
         let lost = intersect(&held, &normalise(lost));
-        if !lost.is_empty() {
-            self.recut(ts, lost, Vec::new(), Vec::new());
+        match lost.is_empty() {
+            true => self.make_up_for_a_checkpoint(),
+            false => self.recut(ts, lost, Vec::new(), Vec::new()),
         }
     }
 
