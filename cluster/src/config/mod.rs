@@ -445,18 +445,19 @@ impl Config {
 
     /// The same, if it suspects a storage process.
     pub(crate) fn losses_with(&self, process: ProcessId, incarnation: Incarnation) -> Vec<Loss> {
-        match process.kind == ProcessKind::Storage && incarnation == Incarnation::MAX {
-            true => self.without_rows_of(process).1,
-            false => Vec::new(),
-        }
+        self.failed(process, incarnation).1
     }
 
-    /// The config when a process has failed that may have what nobody else has, and what is lost with it. Who waits for
-    /// what others have, but nobody is left to send, has failed with it.
-    fn without_rows_of(&self, process: ProcessId) -> (Config, Vec<Loss>) {
-        let (before, stranded) = (self.in_vain(), self.stranded());
+    /// The config when the lives of a process up to an incarnation have failed; and if a storage process is given up by that,
+    /// which may have what nobody else has, what is lost with it. Who waits for what others have, but nobody is left to send,
+    /// has failed with it.
+    fn failed(&self, process: ProcessId, incarnation: Incarnation) -> (Config, Vec<Loss>) {
         let mut next = self.clone();
-        next.fail(process, Incarnation::MAX);
+        next.fail(process, incarnation);
+        if process.kind != ProcessKind::Storage || incarnation < Incarnation::MAX {
+            return (next, Vec::new());
+        }
+        let (before, stranded) = (self.in_vain(), self.stranded());
         loop {
             let losses: Vec<Loss> =
                 next.stranded().into_iter().filter(|loss| !stranded.contains(loss)).collect();
@@ -1031,18 +1032,8 @@ impl Config {
         if let Some(range) = self.solely_held(process).filter(|_| fails && incarnation < Incarnation::MAX) {
             return Err(ConfigError::LastHolder { process, range });
         }
-        let next = match process.kind == ProcessKind::Storage && incarnation == Incarnation::MAX {
-            true => {
-                let (mut next, losses) = self.without_rows_of(process);
-                next.begin_without(&losses, ts);
-                next
-            }
-            false => {
-                let mut next = self.clone();
-                next.fail(process, incarnation);
-                next
-            }
-        };
+        let (mut next, losses) = self.failed(process, incarnation);
+        next.begin_without(&losses, ts);
         Ok((next != *self).then_some(next))
     }
 

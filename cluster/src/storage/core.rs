@@ -677,12 +677,7 @@ impl Core {
                 .with_hint("Run the statement again.");
             return self.fail(delivery, error);
         }
-        if delivery.ranges.iter().any(|range| self.moving.is_lost(ts, range)) {
-            let is_lost = |range: &KeyRange| self.moving.is_lost(ts, range);
-            let (lost, left): (Few<KeyRange>, Few<KeyRange>) = match is_write {
-                true => delivery.ranges.iter().copied().partition(is_lost),
-                false => (delivery.ranges.clone(), Few::default()),
-            };
+        if let Some((lost, left)) = self.moving.split_lost(ts, &delivery.ranges, is_write) {
             let more = !left.is_empty();
             self.answer(message.id, ts, AnswerPart::Done { outcomes: rows_lost(&lost, is_write), more });
             if !more {

@@ -143,16 +143,9 @@ impl Core {
         for time in self.late.waiting().collect::<Vec<_>>() {
             let ts = global(time);
             let Some(running) = self.running.get_mut(&time) else { continue };
-            let is_lost = |range: &KeyRange| self.moving.is_lost(ts, range);
             let ranges: Few<KeyRange> = running.outcomes.iter().map(|(range, _)| *range).collect();
-            if !ranges.iter().any(is_lost) {
-                continue;
-            }
             let (is_write, answer) = (running.is_write, running.answer);
-            let (lost, left): (Few<KeyRange>, Few<KeyRange>) = match is_write {
-                true => ranges.iter().copied().partition(is_lost),
-                false => (ranges, Few::default()),
-            };
+            let Some((lost, left)) = self.moving.split_lost(ts, &ranges, is_write) else { continue };
             running.outcomes.retain(|(range, _)| left.contains(range));
             if left.is_empty() {
                 self.late.cancel(time);

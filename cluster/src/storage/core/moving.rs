@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use carousel_engine::{
-    TableId, Ts,
+    Few, TableId, Ts,
     operation::{Decision, Effect as ShardEffect, OperationKind, RowBatch},
     position::{KeyRange, intersect, normalise},
     recut::Recut,
@@ -157,11 +157,24 @@ impl Moving {
         self.is_changing() || self.migrations.is_waiting() && !planted(Bug::AheadOfTheCopy)
     }
 
-    /// Whether an operation at a `Ts` acts on a range whose rows are lost, and which nobody has as they were then.
-    pub(super) fn is_lost(&self, ts: Ts, range: &KeyRange) -> bool {
-        let concerns =
-            |(loss, until): &(Loss, Ts)| (loss.keyspace..*until).contains(&ts) && loss.range.overlaps(range);
-        self.lost.iter().any(concerns)
+    /// If an operation at a `Ts` acts on ranges whose rows are lost, and which nobody has as they were then: on which it ends,
+    /// and on which it goes on, which a read does on none.
+    pub(super) fn split_lost(
+        &self,
+        ts: Ts,
+        ranges: &Few<KeyRange>,
+        is_write: bool,
+    ) -> Option<(Few<KeyRange>, Few<KeyRange>)> {
+        let is_lost = |range: &KeyRange| {
+            let concerns = |(loss, until): &(Loss, Ts)| {
+                (loss.keyspace..*until).contains(&ts) && loss.range.overlaps(range)
+            };
+            self.lost.iter().any(concerns)
+        };
+        ranges.iter().any(is_lost).then(|| match is_write {
+            true => ranges.iter().copied().partition(is_lost),
+            false => (ranges.clone(), Few::default()),
+        })
     }
 
     /// Whether something is lost of what a keyspace message moves here, by a message that is to have its turn.
