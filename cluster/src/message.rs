@@ -154,13 +154,13 @@ impl Message {
         256 + body + 16 * self.ranges.len()
     }
 
-    /// The storage process whose suspicion it is, if it is one.
-    pub fn suspected_storage(&self) -> Option<ProcessId> {
+    /// The storage process whose suspicion it is, if it is one, and the last life that has failed.
+    pub fn suspected_storage(&self) -> Option<(ProcessId, Incarnation)> {
         match &self.body {
-            Body::Configuration(Configuration::Membership(Membership::Suspect { process, .. }))
+            Body::Configuration(Configuration::Membership(Membership::Suspect { process, incarnation }))
                 if process.kind == ProcessKind::Storage =>
             {
-                Some(*process)
+                Some((*process, *incarnation))
             }
             _ => None,
         }

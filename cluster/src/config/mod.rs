@@ -32,6 +32,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     sync::Arc,
 };
 
@@ -441,6 +442,15 @@ impl Config {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Who has failed when the lives of a storage process up to an incarnation have: that process first, then who waits in
+    /// vain from then on.
+    pub(crate) fn failing(&self, process: ProcessId, incarnation: Incarnation) -> Vec<ProcessId> {
+        let (next, _) = self.failed(process, incarnation);
+        let fails =
+            |other: &ProcessId| *other != process && next.is_suspected(*other) && !self.is_suspected(*other);
+        iter::once(process).chain(self.storage_processes().filter(fails)).collect()
     }
 
     /// The same, if it suspects a storage process.

@@ -554,6 +554,8 @@ fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
     assert!(lost.iter().all(|loss| !loss.range.overlaps(&range)), "{lost:?}");
     let given_up = give_up(&there, S(1), 12);
     assert!(given_up.is_suspected(S(5)), "nobody can send it that");
+    assert_eq!(there.failing(S(1), Incarnation::MAX), [S(1), S(5)]);
+    assert_eq!(there.failing(S(1), 1), [S(1)]);
 }
 
 #[test]

@@ -477,7 +477,12 @@ impl Core {
                 if let Role::Leading(leading) = &mut self.role
                     && leading.streams.contains_key(&from)
                     && !self.mseq.config().is_suspected(from)
-                    && leading.leases.grant(from, now_ms, led_ms, is_ordered)
+                    && leading.leases.grant(from, now_ms, led_ms, is_ordered, |suspicion| {
+                        let suspected = suspicion.suspected_storage();
+                        suspected.is_some_and(|(process, incarnation)| {
+                            self.mseq.config().failing(process, incarnation).contains(&from)
+                        })
+                    })
                 {
                     self.send(from, Wire::Lease { asked_ms });
                 }
@@ -653,12 +658,13 @@ impl Core {
                 ordered |=
                     last.is_some_and(|last| last.incarnation == incarnation && sequence <= last.sequence);
             } else if sequence == taken.sequence + 1 {
-                if let Some(process) = message.suspected_storage() {
-                    if let Some(until_ms) = leading.leases.ends_ms(process) {
+                if let Some((process, life)) = message.suspected_storage() {
+                    let failing = self.mseq.config().failing(process, life);
+                    if let Some(until_ms) = leading.leases.ends_ms(&failing) {
                         leading.leases.hold(until_ms, from, messages[index..].to_vec());
                         break;
                     }
-                    leading.leases.pass(process, message.id);
+                    leading.leases.pass(message.clone());
                 }
                 taken.sequence = sequence;
                 leading.enqueue(Command::Message(message.clone()));

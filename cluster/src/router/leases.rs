@@ -3,7 +3,7 @@
 //! Basic reads pass no router, so a storage process that is suspected and cannot hear of it would answer from the past
 //! for ever. Hence it answers only under a lease, which it asks the lead router for again and again and which it counts
 //! from the moment it asked, by its own clock. The lead router orders the suspicion of a storage process only when every
-//! lease that the process can have, also from an earlier leader, has run out. An earlier leader that has been cut off need not
+//! lease that the process can have, or who fails with it, also from an earlier leader, has run out. An earlier leader that has been cut off need not
 //! know that it is one: it grants leases only as long as a quorum follows it.
 
 use std::{
@@ -34,8 +34,8 @@ pub(super) struct Leases {
     granted_ms: BTreeMap<ProcessId, u64>,
     /// Messages that begin with a suspicion whose time has not come: when it comes, who sent them.
     held: VecDeque<(u64, ProcessId, Vec<Arc<Message>>)>,
-    /// Suspicions whose time has come and that are not known to be ordered yet, and of whom.
-    passed: Vec<(ProcessId, MessageId)>,
+    /// Suspicions whose time has come and that are not known to be ordered yet.
+    passed: Vec<Arc<Message>>,
 }
 
 impl Leases {
@@ -45,24 +45,23 @@ impl Leases {
     }
 
     /// Whether a process can have a lease now, when a quorum followed this leader at `led_ms` for the last time that is known.
-    /// One that is about to be suspected gets none, until its suspicion is ordered and the config has the say.
+    /// One that is about to be suspected, or fails with who is, gets none, until the suspicion is ordered and the config has
+    /// the say.
     pub(super) fn grant(
         &mut self,
         to: ProcessId,
         now_ms: u64,
         led_ms: Option<u64>,
         is_ordered: impl Fn(MessageId) -> bool,
+        fails_with: impl Fn(&Message) -> bool,
     ) -> bool {
         let leads = led_ms.is_some_and(|led_ms| now_ms < led_ms + DEPOSED_MS);
         if self.now_ms.is_none() || !(leads || planted(Bug::LeaseOfTheDeposed)) {
             return false;
         }
-        self.passed.retain(|(_, suspicion)| !is_ordered(*suspicion));
-        let is_held = self.held.iter().any(|(_, _, messages)| {
-            messages.first().is_some_and(|message| message.suspected_storage() == Some(to))
-        });
-        let has_passed = self.passed.iter().any(|(process, _)| *process == to);
-        let doomed = is_held || has_passed;
+        self.passed.retain(|suspicion| !is_ordered(suspicion.id));
+        let held = self.held.iter().filter_map(|(_, _, messages)| messages.first());
+        let doomed = held.chain(&self.passed).any(|suspicion| fails_with(suspicion));
         if !doomed {
             self.granted_ms.insert(to, now_ms);
         }
@@ -70,14 +69,15 @@ impl Leases {
     }
 
     /// A suspicion is on its way into the m-seq.
-    pub(super) fn pass(&mut self, process: ProcessId, suspicion: MessageId) {
-        self.passed.push((process, suspicion));
+    pub(super) fn pass(&mut self, suspicion: Arc<Message>) {
+        self.passed.push(suspicion);
     }
 
-    /// When the process can have no lease any more, if that is still to come.
-    pub(super) fn ends_ms(&self, process: ProcessId) -> Option<u64> {
+    /// When none of these can have a lease any more, if that is still to come.
+    pub(super) fn ends_ms(&self, processes: &[ProcessId]) -> Option<u64> {
         let now_ms = self.now_ms?;
-        let granted_ms = self.granted_ms.get(&process).copied().unwrap_or(0).max(self.since_ms);
+        let granted = processes.iter().filter_map(|process| self.granted_ms.get(process));
+        let granted_ms = granted.copied().fold(self.since_ms, u64::max);
         Some(granted_ms + LEASE_MS + MARGIN_MS).filter(|ends_ms| *ends_ms > now_ms)
     }
 
@@ -118,5 +118,49 @@ impl Leases {
         self.held = held;
         let due: VecDeque<_> = due;
         due.into_iter().map(|(_, from, messages)| (from, messages)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{Configuration, Membership},
+        router::testing,
+    };
+
+    #[test]
+    fn who_fails_with_the_suspected_has_no_lease_either() {
+        let [s1, s2, s3] = [1, 2, 3].map(ProcessId::storage);
+        let mut leases = Leases::new(Some(1_000));
+        let no = |_: &Message| false;
+        assert!(leases.grant(s2, 5_000, Some(5_000), |_| false, no));
+        assert!(leases.tick(5_100).is_empty());
+        assert_eq!(leases.ends_ms(&[s1]), None);
+        assert_eq!(leases.ends_ms(&[s1, s2]), Some(6_000));
+
+        let membership = Membership::Suspect { process: s1, incarnation: 1 };
+        let suspicion = Arc::new(testing::configuration(
+            ProcessId::client(1),
+            1,
+            1,
+            Configuration::Membership(membership),
+        ));
+        let fails = |process: ProcessId| {
+            move |message: &Message| {
+                message.suspected_storage() == Some((s1, 1)) && (process == s1 || process == s2)
+            }
+        };
+        leases.hold(6_000, ProcessId::client(1), vec![suspicion.clone()]);
+        for (process, granted) in [(s1, false), (s2, false), (s3, true)] {
+            assert_eq!(leases.grant(process, 5_200, Some(5_200), |_| false, fails(process)), granted);
+        }
+        assert_eq!(leases.tick(6_000).len(), 1);
+        leases.pass(suspicion);
+        assert!(
+            !leases.grant(s2, 6_000, Some(6_000), |_| false, fails(s2)),
+            "the config does not know it yet"
+        );
+        assert!(leases.grant(s2, 6_000, Some(6_000), |_| true, fails(s2)), "the config has the say");
     }
 }
