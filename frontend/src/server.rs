@@ -59,7 +59,8 @@ pub struct Options {
     pub startup_timeout: Duration,
     /// Longest message of a client, in bytes; also the longest row of COPY data.
     pub max_message_bytes: usize,
-    /// Most memory, in bytes, that joins, sorts and groups of all sessions together may take: 53200 beyond it.
+    /// Most memory, in bytes, that joins, sorts, groups and rows to be inserted of all sessions together may take: 53200
+    /// beyond it.
     pub relations_bytes: usize,
 }
 
@@ -72,6 +73,13 @@ impl Options {
             startup_timeout: Duration::from_secs(60),
             max_message_bytes: 64 << 20,
             relations_bytes: 512 << 20,
+        }
+    }
+
+    /// Statements may hold so many bytes on the way; as many as before with `None`.
+    pub fn limit_memory(&mut self, bytes: Option<u64>) {
+        if let Some(bytes) = bytes {
+            self.relations_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
     }
 }

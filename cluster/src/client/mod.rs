@@ -419,10 +419,15 @@ impl Client {
 
     /// The memory of the fullest storage process, and its limit: its share of what all may take together, if that is said.
     pub fn memory(&self) -> Memory {
-        let view = self.shared.view.borrow();
-        let on_ring = view.config.storage_processes().len().max(1) as u64;
-        let share = self.shared.network.memory_limit().map(|limit| limit / on_ring);
-        Memory { limit: share.or(view.memory.limit), ..view.memory }
+        let memory = self.shared.view.borrow().memory;
+        Memory { limit: self.memory_share().or(memory.limit), ..memory }
+    }
+
+    /// The most that each storage process on the ring may take, in bytes, where all are in this process and together have a
+    /// limit.
+    pub fn memory_share(&self) -> Option<u64> {
+        let on_ring = self.shared.view.borrow().config.storage_processes().len().max(1) as u64;
+        self.shared.network.memory_limit().map(|limit| limit / on_ring)
     }
 
     /// Whether enough routers have room in their logs for what changes data.

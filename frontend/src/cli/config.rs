@@ -151,6 +151,7 @@ struct Layers {
     threads: Option<u32>,
     memory_limit: MemorySize,
     max_connections: u32,
+    max_sql_memory: Option<MemorySize>,
     durability: Durability,
     log_reserve: Option<MemorySize>,
     demo: bool,
@@ -172,6 +173,7 @@ impl Default for Layers {
             threads: None,
             memory_limit: MemorySize::Percent(60),
             max_connections: serving::DEFAULT_MAX_CONNECTIONS,
+            max_sql_memory: None,
             durability: Durability::Disk,
             log_reserve: None,
             demo: false,
@@ -202,6 +204,8 @@ pub struct Settings {
     pub memory_limit: Option<u64>,
     /// Most sessions at a time.
     pub max_connections: u32,
+    /// Most bytes for what statements hold on the way.
+    pub max_sql_memory: Option<u64>,
     /// When a write counts as done.
     pub durability: Durability,
     /// Bytes that are to be free on the disk of the log.
@@ -295,6 +299,7 @@ impl Layers {
         if self.data_dir.as_os_str().is_empty() {
             return Err(Failure::setup("--data-dir is empty"));
         }
+        let memory_limit = self.memory_limit.bytes();
         Ok(Settings {
             listen: serving::listen_address(&self.listen, self.trust_clients)?,
             data_dir: self.data_dir,
@@ -302,8 +307,9 @@ impl Layers {
             storage,
             replication_factor,
             threads_per_storage,
-            memory_limit: self.memory_limit.bytes(),
+            memory_limit,
             max_connections: serving::max_connections(self.max_connections)?,
+            max_sql_memory: serving::max_sql_memory_beside(self.max_sql_memory, memory_limit),
             durability: self.durability,
             log_reserve: log_reserve(self.log_reserve)?,
             demo_rows: self.demo.then_some(self.demo_rows),
@@ -367,6 +373,9 @@ mod tests {
         assert_eq!((settings.routers, settings.storage), (3, 4));
         assert_eq!(settings.data_dir, PathBuf::from("/b"));
         assert_eq!((settings.memory_limit, settings.durability), (Some(2 << 30), Durability::Memory));
+        assert_eq!(settings.max_sql_memory, Some(512 << 20));
+        let settings = resolve_with(text, &["--max-sql-memory", "64MiB"]).unwrap();
+        assert_eq!(settings.max_sql_memory, Some(64 << 20));
         assert_eq!(settings.replication_factor, 1);
     }
 

@@ -288,6 +288,7 @@ struct Layers {
     listen: Option<String>,
     trust_clients: Option<bool>,
     max_connections: Option<u32>,
+    max_sql_memory: Option<MemorySize>,
 }
 
 /// One process of a cluster.
@@ -310,6 +311,8 @@ pub struct MemberSettings {
     pub listen: Option<SocketAddr>,
     /// Most sessions of a front end.
     pub max_connections: u32,
+    /// Most bytes for what statements of a front end hold on the way.
+    pub max_sql_memory: Option<u64>,
     /// Bytes that are taken at start and kept.
     pub memory_reserve: Option<u64>,
     /// Where metrics are served.
@@ -485,7 +488,8 @@ impl Role {
         let max_connections =
             serving::max_connections(layers.max_connections.unwrap_or(serving::DEFAULT_MAX_CONNECTIONS))?;
         let metrics_listen = layers.metrics_listen;
-        Ok(MemberSettings { member, listen, max_connections, memory_reserve, metrics_listen })
+        let max_sql_memory = serving::max_sql_memory(layers.max_sql_memory);
+        Ok(MemberSettings { member, listen, max_connections, max_sql_memory, memory_reserve, metrics_listen })
     }
 }
 

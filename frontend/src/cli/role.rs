@@ -14,8 +14,6 @@ use super::{
 };
 use crate::{FrontEnd, Handle, Options};
 
-/// Of the memory limit, this part may be taken by joins, sorts and groups in a front end.
-const RELATIONS_SHARE: u64 = 4;
 /// How often memory that is free is given back to the operating system.
 const TIDY: Duration = Duration::from_secs(1);
 /// A front end that has waited for so long for the cluster says so.
@@ -84,9 +82,7 @@ async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Fa
     open_files::allow(settings.max_connections, &format!("--max-connections {}", settings.max_connections))?;
     let mut options = Options::new(listen);
     options.max_connections = settings.max_connections as usize;
-    if let Some(limit) = settings.member.memory_limit {
-        options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
-    }
+    options.limit_memory(settings.max_sql_memory);
     // Whoever connects finds the tables that are there: the catalog comes with the first answer.
     wait_for_cluster(&client).await?;
     let front_end = FrontEnd::start(options, client).await.map_err(Failure::setup)?;

@@ -16,9 +16,6 @@ use crate::{
     load::{connect, reason},
 };
 
-/// Of the memory for rows, this part may be taken by joins, sorts and groups besides.
-const RELATIONS_SHARE: u64 = 4;
-
 /// How often memory that is free is given back to the operating system.
 const TIDY: Duration = Duration::from_secs(1);
 
@@ -66,9 +63,7 @@ impl Server {
             .map_err(|error| Failure::job(format!("the cluster did not start: {}", error.message)))?;
         let mut options = Options::new(settings.listen);
         options.max_connections = settings.max_connections as usize;
-        if let Some(limit) = settings.memory_limit {
-            options.relations_bytes = usize::try_from(limit / RELATIONS_SHARE).unwrap_or(usize::MAX);
-        }
+        options.limit_memory(settings.max_sql_memory);
         let front_end = FrontEnd::start(options, cluster.client()).await.map_err(Failure::setup)?;
         let server = Server { cluster, front_end, _tidying: Tidying::start(TIDY) };
         let client = connect(&server.config()).await?;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use clap::{Args, builder::BoolishValueParser};
 use serde::Serialize;
 
-use super::failure::Failure;
+use super::{failure::Failure, size::MemorySize};
 
 /// Where a front end listens unless it is told.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:5433";
@@ -40,6 +40,12 @@ pub struct ServingArgs {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
+
+    /// Most memory for what statements hold on the way, those of all sessions together: joins, sorts, groups, rows to be
+    /// inserted. Statements that need more fail with 53200 [default: 15%; of carousel start, a quarter of --memory-limit]
+    #[arg(long, value_name = "SIZE", env = "CAROUSEL_MAX_SQL_MEMORY", hide_env_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_sql_memory: Option<MemorySize>,
 }
 
 /// The address to listen on, if it may be served: there are no roles, so anybody who connects may do anything.
@@ -61,6 +67,17 @@ pub fn listen_address(text: &str, trust_clients: bool) -> Result<SocketAddr, Fai
              --trust-clients serves whoever reaches the address"
         ))),
     }
+}
+
+/// The bytes that a front end of its own takes for what statements hold on the way; `None` when that is a share of the
+/// machine's memory and it is not known how much that is.
+pub fn max_sql_memory(size: Option<MemorySize>) -> Option<u64> {
+    size.unwrap_or(MemorySize::Percent(15)).bytes()
+}
+
+/// As [`max_sql_memory`], beside storage processes in the same process whose rows may take `memory_limit` bytes.
+pub fn max_sql_memory_beside(size: Option<MemorySize>, memory_limit: Option<u64>) -> Option<u64> {
+    size.map_or(memory_limit.map(|limit| limit / 4), MemorySize::bytes)
 }
 
 /// How many sessions there may be.

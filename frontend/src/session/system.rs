@@ -80,7 +80,7 @@ fn routers(client: &Client) -> Vec<Vec<Value>> {
 }
 
 fn storage(client: &Client) -> Vec<Vec<Value>> {
-    let (config, heard) = (client.config(), client.heard());
+    let (config, heard, share) = (client.config(), client.heard(), client.memory_share());
     let mut processes: Vec<ProcessId> = config.storage_processes().chain(config.standbys()).collect();
     processes.sort_unstable();
     processes.dedup();
@@ -100,7 +100,7 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
             heard.map_or(Value::Null, |heard| Value::Bool(heard.lags)),
             known(heard.map(|heard| heard.incarnation)),
             known(heard.map(|heard| heard.used)),
-            known(heard.and_then(|heard| heard.limit)),
+            known(heard.and_then(|heard| share.filter(|_| config.is_active(process)).or(heard.limit))),
         ]
     };
     processes.into_iter().map(row).collect()
