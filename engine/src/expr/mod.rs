@@ -16,6 +16,7 @@ mod format;
 pub mod function;
 pub(crate) mod identity;
 mod moments_of_time;
+mod nesting;
 pub mod pattern;
 pub mod resolve;
 mod strings;
@@ -147,8 +148,9 @@ pub enum CastKind {
     Explicit,
 }
 
-/// A typed scalar expression over one input row.
+/// A typed scalar expression over one input row. What is nested deeper than [`MAX_DEPTH`] is not deserialised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub enum Expr {
     /// A constant; `ty` also types NULL.
     Literal {
