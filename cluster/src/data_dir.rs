@@ -18,6 +18,7 @@ const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";
 const NUMBER: &str = "number";
+const STARTS: &str = "starts";
 
 /// Creates the data directory or checks that it is ours; returns its lock.
 ///
@@ -110,20 +111,31 @@ pub(crate) fn directory_number(dir: &Path) -> io::Result<u64> {
     Ok(number)
 }
 
-/// Whether a router's log is the one that it has begun, which may be on a volume of its own: the number of its directory is
-/// noted in the data directory. A router that has none yet begins it.
+/// Whether a router's log is the one that it has begun, which may be on a volume of its own, and no copy from before its last
+/// start: the number of its directory, and how often it has been begun with, are noted in the data directory. A router that has
+/// none yet begins it. Counts a start.
 ///
 /// # Errors
-/// When the number cannot be read or written.
+/// When the numbers cannot be read or written.
 pub(crate) fn has_log(dir: &Path, router: ProcessId, log: &Path) -> io::Result<bool> {
     let path = dir.join(format!("log-{router}"));
-    if let Some(begun) = read_number(&path)? {
-        return Ok(read_number(&log.join(NUMBER))? == Some(begun));
+    match read_number(&path)? {
+        Some(begun) if read_number(&log.join(NUMBER))? != Some(begun) => return Ok(false),
+        Some(_) => {}
+        // Whoever finds the note finds the directory.
+        None => {
+            make_directory(log)?;
+            let number = directory_number(log)?;
+            write_number(&path, number)?;
+        }
     }
-    // Whoever finds the note finds the directory.
-    make_directory(log)?;
-    let number = directory_number(log)?;
-    write_number(&path, number)?;
+    let (noted, counted) = (dir.join(format!("log-{router}-{STARTS}")), log.join(STARTS));
+    if read_number(&counted)? < read_number(&noted)? {
+        return Ok(false);
+    }
+    // Killed between the two, it finds the log ahead.
+    let start = next_incarnation(&counted)?;
+    write_number(&noted, start)?;
     Ok(true)
 }
 
@@ -170,6 +182,19 @@ mod tests {
         assert!(!has_log(dir, r1, &log).unwrap());
         fs::remove_dir_all(&logs).unwrap();
         fs::rename(dir.join("away"), &logs).unwrap();
+        assert!(has_log(dir, r1, &log).unwrap());
+        // An old copy, however often it is tried.
+        let old = read_number(&log.join(STARTS)).unwrap().unwrap();
+        assert!(has_log(dir, r1, &log).unwrap());
+        let new = read_number(&log.join(STARTS)).unwrap().unwrap();
+        write_number(&log.join(STARTS), old).unwrap();
+        for _ in 0..3 {
+            assert!(!has_log(dir, r1, &log).unwrap());
+        }
+        write_number(&log.join(STARTS), new).unwrap();
+        assert!(has_log(dir, r1, &log).unwrap());
+        // It was killed when it had counted in the log.
+        next_incarnation(&log.join(STARTS)).unwrap();
         assert!(has_log(dir, r1, &log).unwrap());
     }
 }

@@ -293,10 +293,14 @@ impl Member {
     /// Waits until the process stops itself, as it cannot go on; tells why. Never ends otherwise.
     pub async fn failure(&self) -> String {
         match &self.part {
-            Part::Router { router, .. } => match router.wait_for(|_| false).await {
-                State::Failed(reason) => format!("router {} has stopped: {reason}", self.id),
-                State::Removed => removed(self.id),
-                _ => std::future::pending().await,
+            Part::Router { router, .. } => tokio::select! {
+                // Others could make up a quorum with it.
+                reason = self.transport.refused() => reason,
+                state = router.wait_for(|_| false) => match state {
+                    State::Failed(reason) => format!("router {} has stopped: {reason}", self.id),
+                    State::Removed => removed(self.id),
+                    _ => std::future::pending().await,
+                },
             },
             Part::Storage(storage) => {
                 let mut progress = storage.progress();

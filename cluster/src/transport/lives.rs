@@ -13,6 +13,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},
@@ -36,6 +37,8 @@ pub(super) struct Lives {
     /// Where it is written down; nowhere in a process that is no router, which does not remember anything.
     path: Option<PathBuf>,
     heard: Heard,
+    /// What `heard.forgetful` says, for those who wait for that.
+    refused: watch::Sender<Option<String>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -73,7 +76,9 @@ impl Lives {
         let content = path.as_deref().map(read_file).transpose()?.flatten();
         let heard = content.map(|content| Heard::decode(&content)).transpose();
         let heard = heard.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        Ok(Lives { path, heard: heard.unwrap_or_default() })
+        let heard = heard.unwrap_or_default();
+        let refused = watch::Sender::new(heard.forgetful.clone());
+        Ok(Lives { path, heard, refused })
     }
 
     /// The newest start of a router, if one is remembered.
@@ -99,6 +104,12 @@ impl Lives {
         let Some(path) = self.path.as_ref().filter(|_| self.heard.forgetful.is_none()) else { return };
         self.heard.forgetful = Some(reason.to_owned());
         self.heard.write(path);
+        self.refused.send_replace(self.heard.forgetful.clone());
+    }
+
+    /// As [`Lives::forgetful`], of what comes.
+    pub(super) fn refused(&self) -> watch::Receiver<Option<String>> {
+        self.refused.subscribe()
     }
 }
 
@@ -166,7 +177,9 @@ mod tests {
         let mut lives = Lives::load(path.clone()).unwrap();
         let start = Start { incarnation: 1, directory: 7, life: 11 };
         lives.hear(R2, start);
+        let refused = lives.refused();
         lives.refuse("an old copy");
+        assert_eq!(refused.borrow().as_deref(), Some("an old copy"));
         let mut lives = Lives::load(path.clone()).unwrap();
         assert_eq!((lives.forgetful(), lives.of(R2)), (Some("an old copy"), Some(start)));
         lives.hear(R2, Start { incarnation: 2, ..start });

@@ -250,6 +250,17 @@ impl Transport {
         self.shared.ask_all().await
     }
 
+    /// Waits until another process says that this router must not go on; tells why. Never ends otherwise.
+    pub(crate) async fn refused(&self) -> String {
+        let mut refused = self.shared.lives.lock().refused();
+        let reason = refused.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        match reason {
+            Some(reason) => reason,
+            // Its other end is this transport's own.
+            None => std::future::pending().await,
+        }
+    }
+
     /// Ends all connections; the port is free when this returns.
     pub async fn close(self) {
         let mut tasks = std::mem::take(&mut *self.shared.tasks.lock());
