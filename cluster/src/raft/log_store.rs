@@ -159,13 +159,17 @@ impl LogStore {
             let state = self.state.lock();
             index >= state.flushed && state.last.is_some_and(|last| last.index >= index)
         };
-        while self.wal.is_some() && is_pending() {
-            if disk.borrow_and_update().fails {
+        loop {
+            // What the disk says behind this is a change.
+            let fails = disk.borrow_and_update().fails;
+            if self.wal.is_none() || !is_pending() {
+                return Ok(());
+            }
+            if fails {
                 return Err(io::Error::other("the log cannot be written"));
             }
             disk.changed().await.map_err(io::Error::other)?;
         }
-        Ok(())
     }
 
     /// Waits until not much waits for the disk, or it fails.
