@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use carousel_engine::{Few, TableId, TableSchema, Ts, operation::PayloadId, position::KeyRange};
+use postcard::experimental::serialized_size;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -149,6 +150,8 @@ impl Message {
     pub(crate) fn weight(&self) -> usize {
         let body = match &self.body {
             Body::Data(data) => data.operation.weight(),
+            // Defaults and comments may be long. What cannot be serialised is ordered nowhere.
+            Body::Ddl(ddl) => 512 + serialized_size(ddl).unwrap_or_default(),
             _ => 512,
         };
         256 + body + 16 * self.ranges.len()
@@ -265,4 +268,21 @@ pub enum Ddl {
         /// `IF EXISTS`
         if_exists: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_change_of_the_catalog_weighs_what_it_takes() {
+        let drop = |name: &str| Message {
+            id: MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: 1 },
+            tables: Few::default(),
+            ranges: Few::default(),
+            body: Body::Ddl(Ddl::DropTables { names: vec![name.to_owned()], if_exists: true }),
+        };
+        assert!(drop("t").weight() < 2_000);
+        assert!(drop(&"t".repeat(1 << 20)).weight() > 1 << 20);
+    }
 }

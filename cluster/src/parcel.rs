@@ -18,8 +18,8 @@ use crate::wire::form;
 
 /// Bytes of an operation that concerns one row; most take few more.
 const POINT: usize = 64;
-/// Bytes of the longest operation that can be ordered.
-const MOST: usize = 256 << 20;
+/// Bytes of the longest operation, or change of the catalog, that can be ordered.
+pub(crate) const MOST: usize = 256 << 20;
 
 /// An operation, open or sealed. Cheap to clone.
 #[derive(Clone)]

@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
+    parcel,
     planted::{Bug, planted},
     routers::change::RouterChange,
     wire::{Delivery, Watermarks, Wire},
@@ -359,6 +360,9 @@ impl Leading {
     }
 }
 
+/// Bytes of the longest message: an operation or a change of the catalog, and what is around it.
+const LONGEST_MESSAGE: usize = parcel::MOST + (64 << 20);
+
 enum Role {
     Leading(Box<Leading>),
     Following(Option<ProcessId>),
@@ -658,6 +662,11 @@ impl Core {
                 ordered |=
                     last.is_some_and(|last| last.incarnation == incarnation && sequence <= last.sequence);
             } else if sequence == taken.sequence + 1 {
+                // Those who submit keep to that. One entry must take what is proposed together.
+                if message.weight() > LONGEST_MESSAGE {
+                    tracing::warn!(router = %self.id, %from, sequence, "a message that is too long has no effect");
+                    break;
+                }
                 if let Some((process, life)) = message.suspected_storage() {
                     let failing = self.mseq.config().failing(process, life);
                     if let Some(until_ms) = leading.leases.ends_ms(&failing) {

@@ -36,6 +36,7 @@ use carousel_engine::{
     position::{KeyRange, covers},
 };
 use hashbrown::{HashMap, HashSet};
+use postcard::experimental::serialized_size;
 use smallvec::SmallVec;
 
 mod checkpoints;
@@ -997,7 +998,7 @@ fn weight(body: &Body) -> u64 {
         Body::Data(data) => {
             512 + data.operation.weight() as u64 + if data.staged.is_some() { 4096 } else { 0 }
         }
-        Body::Ddl(_) => 1024,
+        Body::Ddl(ddl) => 1024 + serialized_size(ddl).unwrap_or_default() as u64,
         Body::Pin { .. } | Body::Checkpoint | Body::Configuration(_) => 0,
     }
 }
