@@ -44,7 +44,7 @@ use crate::{
     config::Config,
     message::ProcessId,
     metering::RouterMeter,
-    network::{Endpoint, Network, Sender, TrySendError},
+    network::{Endpoint, Lane, Network, Sender, TrySendError},
     raft::{Consensus, Event, ProposeError, Registrar, RouterRequest},
     routers::removed,
     wal::Durability,
@@ -453,6 +453,12 @@ impl Router {
                 Effect::Send { to, wire } => match self.sender.try_send(to, wire) {
                     Ok(()) => {}
                     Err(TrySendError::Unreachable(error)) => tracing::debug!(%error, "not sent"),
+                    // Reads that are lost: nobody asks for them again. There are no more of these than reads under way.
+                    Err(TrySendError::Full(to, wire)) if wire.lane() == Lane::Data => {
+                        let sender = self.sender.clone();
+                        // Whoever has ended waits for no answer.
+                        tokio::spawn(async move { sender.send(to, *wire).await });
+                    }
                     // By the network's rule every process drains its control lane; this one does not any more. It
                     // asks again if it lives.
                     Err(error @ TrySendError::Full(..)) => tracing::warn!(%error, "not sent"),

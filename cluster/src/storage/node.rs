@@ -567,10 +567,12 @@ impl Node {
 
     /// Snapshot reads among deliveries that are not taken: they do not come again.
     fn lose_reads(&mut self, deliveries: &[Delivery]) {
+        let mut lost: BTreeMap<ProcessId, Vec<MessageId>> = BTreeMap::new();
         for read in deliveries.iter().filter(|delivery| !delivery.message.id.is_ordered()) {
             let id = read.message.id;
-            self.send(id.submitter, Wire::ReadsLost(vec![id]));
+            lost.entry(id.submitter).or_default().push(id);
         }
+        lost.into_iter().for_each(|(submitter, reads)| self.send(submitter, Wire::ReadsLost(reads)));
     }
 
     /// Says that this life begins without data. What is ordered before that is not for it: it may be given the place of an
