@@ -345,8 +345,8 @@ impl Cluster {
         self.wait_for_storage(|_, progress| progress.watermarks.executed >= pin.ts()).await
     }
 
-    /// Waits until one of the processes that is not suspected stops itself, as it cannot go on; tells which, and why. Never
-    /// ends otherwise.
+    /// Waits until one of the processes that is not suspected stops itself, as it cannot go on, or the client process ends; tells
+    /// which, and why. Never ends otherwise.
     pub async fn failure(&self) -> String {
         let mut storage = self.storage.subscribe();
         loop {
@@ -387,8 +387,8 @@ impl Cluster {
             }
             .boxed()
         });
-        let never = std::iter::once(std::future::pending().boxed());
-        futures::future::select_all(storage.chain(routers).chain(never)).await.0
+        let client = std::iter::once(self.client.failure().boxed());
+        futures::future::select_all(storage.chain(routers).chain(client)).await.0
     }
 
     /// Ends the cluster cleanly: makes a checkpoint, so that the next start need not replay the log, and stops all

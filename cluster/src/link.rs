@@ -194,7 +194,8 @@ impl RouterLink {
         self.leads &= router == self.current;
         self.current = router;
         if std::mem::take(&mut self.leaving) {
-            // It stands last.
+            // It stands last; whoever has its place now has not answered.
+            self.leads = false;
             self.routers.pop();
             self.current %= self.routers.len();
         }

@@ -73,6 +73,8 @@ impl Admitted {
                     .with_hint("Delete rows or raise the memory limit."))
             }
             _ => {
+                // Estimates know no bounds.
+                let bytes = bytes.min(u64::MAX - under_way);
                 state.running += bytes;
                 self.bytes += bytes;
                 Ok(())

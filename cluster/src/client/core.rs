@@ -48,7 +48,7 @@ const BYTES_TOGETHER: usize = 16 << 20;
 /// When the oldest message in the window has not been ordered for this long, the window is sent again.
 const RESEND_AFTER_MS: u64 = 2_000;
 
-/// Bytes of groups that a read may give: they are merged only when all are here.
+/// Bytes of groups that all reads together may keep: they are merged only when all of a read are here.
 const GROUPS_BUFFER: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
 /// What the client process is.
@@ -291,6 +291,8 @@ pub(crate) struct Core {
     /// The last message that each was asked about.
     asked: BTreeMap<ProcessId, u64>,
     holding: Holding,
+    /// What the groups take that are kept.
+    group_bytes: usize,
     /// The leadership under which snapshot reads were sent last.
     leadership: u64,
     /// The router that led then.
@@ -347,6 +349,7 @@ impl Core {
             asked_ms: 0,
             asked: BTreeMap::new(),
             holding: Holding::default(),
+            group_bytes: 0,
             leadership: 0,
             reads_at: None,
             has_room: true,
@@ -965,7 +968,10 @@ impl Core {
         if id.is_ordered() {
             self.ordered(id.sequence, ts);
         }
-        if matches!(part, AnswerPart::Done { .. }) && self.open.contains_key(&id.sequence) {
+        // Rows may be handed out before the last part comes, or without it.
+        let shows =
+            matches!(part, AnswerPart::Done { .. } | AnswerPart::Rows { .. } | AnswerPart::Fetched { .. });
+        if shows && self.open.contains_key(&id.sequence) {
             self.seen = self.seen.max(ts);
         }
         let Some(open) = self.open.get_mut(&id.sequence) else {
@@ -999,14 +1005,21 @@ impl Core {
             AnswerPart::Kept(ranges) => open.kept.entry(from).or_default().extend(&ranges[..]),
             AnswerPart::Returned(range) => self.returned(id.sequence, from, ts, range),
             AnswerPart::Groups(groups) => {
-                open.has_groups = true;
-                open.group_bytes += groups.iter().map(Group::heap_size).sum::<usize>();
-                if open.group_bytes > GROUPS_BUFFER {
+                let bytes = groups.iter().map(Group::heap_size).sum::<usize>();
+                if self.group_bytes + bytes > GROUPS_BUFFER {
                     return self.end(id.sequence, Err(Failure::Sql(too_many_groups())));
                 }
+                self.group_bytes += bytes;
+                open.group_bytes += bytes;
+                open.has_groups = true;
                 open.grouped.entry(from).or_default().extend(groups);
             }
-            AnswerPart::Stale => self.end(id.sequence, Err(Failure::Stale { ts })),
+            AnswerPart::Stale => {
+                // It names holders that need not have been asked: the ring was another one.
+                let message = open.message.clone();
+                self.abandon_rows(&message.body);
+                self.end(id.sequence, Err(Failure::Stale { ts }));
+            }
             AnswerPart::Done { outcomes, more } => {
                 let returned = open.returned.remove(&from).unwrap_or_default();
                 let grouped = open.grouped.remove(&from).unwrap_or_default();
@@ -1092,6 +1105,7 @@ impl Core {
     fn take_open(&mut self, sequence: u64) -> Option<Open> {
         let mut open = self.open.remove(&sequence)?;
         drop(self.holding.release(&mut open.held));
+        self.group_bytes -= open.group_bytes;
         let kept = std::mem::take(&mut open.kept).into_keys();
         self.effects.extend(kept.map(|process| Effect::Send(process, Wire::Cancel(open.message.id))));
         Some(open)
@@ -1245,8 +1259,8 @@ pub(super) fn no_room() -> SqlError {
 
 fn too_many_groups() -> SqlError {
     SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
-        .with_detail(format!("The groups of the result take more than {GROUPS_BUFFER} bytes."))
-        .with_hint("Group by less, or restrict the rows.")
+        .with_detail(format!("The groups on their way to this process take more than {GROUPS_BUFFER} bytes."))
+        .with_hint("Group by less, restrict the rows, or ask one after the other.")
 }
 
 fn nobody() -> SqlError {

@@ -85,7 +85,11 @@ impl Client {
             self.precut(planned, config.cuts(&keyspace)).await;
             match self.order(Body::Configuration(Configuration::Keyspace(keyspace.clone()))).await {
                 // This client has followed the m-seq to its own message: it knows the config that was in force.
-                Err(_) if self.config().version() != planned && attempt < ATTEMPTS => {}
+                // Where it is not known what came of it, a further change could be one too many.
+                Err(error)
+                    if error.code != SqlState::OUTCOME_UNKNOWN
+                        && self.config().version() != planned
+                        && attempt < ATTEMPTS => {}
                 outcome => return outcome.map(|ts| (ts, keyspace)),
             }
         }

@@ -212,12 +212,42 @@ fn rows_that_were_staged_for_a_write_that_is_refused_are_abandoned() {
     if let Body::Data(data) = &mut body {
         data.staged = Some(Box::new(staged));
     }
+    let abandoned = |scene: &mut Scene| -> Vec<ProcessId> {
+        let effects = scene.core.take_effects().into_iter();
+        let abandoned = effects.filter_map(|effect| match effect {
+            Effect::Send(holder, Wire::Abandon(abandoned)) if abandoned == id => Some(holder),
+            _ => None,
+        });
+        abandoned.collect()
+    };
+    scene.submit(body.clone());
+    assert_eq!(abandoned(&mut scene), holders);
+    // One that turns out to be planned against another ring: not all of these need have it.
+    scene.receive(R1, Wire::Room { has_room: true });
     scene.submit(body);
-    let abandoned = scene.core.take_effects().into_iter().filter_map(|effect| match effect {
-        Effect::Send(holder, Wire::Abandon(abandoned)) if abandoned == id => Some(holder),
-        _ => None,
-    });
-    assert_eq!(abandoned.collect::<Vec<_>>(), holders);
+    assert_eq!(scene.routed(), [1]);
+    let stale = Answer {
+        id: MessageId { submitter: C1, incarnation: 1, sequence: 1 },
+        ts: Ts(4),
+        part: AnswerPart::Stale,
+    };
+    scene.receive(holders[0], Wire::Answers(vec![stale]));
+    assert_eq!(abandoned(&mut scene), holders);
+}
+
+#[test]
+fn rows_that_have_been_handed_out_have_been_seen() {
+    let s1 = ProcessId::storage(1);
+    let mut scene = Scene::subscribed(0);
+    let submission = scene.submit(testing::read(C1, 1, 0, 0).body);
+    assert_eq!(scene.routed(), [1]);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    rows(&mut scene, s1, id, 7, 200_000);
+    assert!(matches!(&scene.parts()[..], [(_, Ok(Part::Rows(_)))]), "it is too long to be held back");
+    scene.core.handle(Event::Cancel { submission });
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Basic);
+    let seen: Vec<Ts> = scene.basic_reads().into_iter().map(|(_, seen)| seen).collect();
+    assert!(!seen.is_empty() && seen.iter().all(|seen| *seen == Ts(7)), "{seen:?}");
 }
 
 #[test]
@@ -1084,6 +1114,48 @@ fn groups_that_take_too_much_memory_end_their_read() {
         if *ended == submission && error.code == SqlState::OUT_OF_MEMORY)
     };
     assert!(effects.iter().any(is_error), "{effects:?}");
+}
+
+#[test]
+fn groups_of_all_reads_together_are_bounded() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    let mut scene = Scene::subscribed(0);
+    let reads = [1, 2, 3].map(|_| scene.submit(testing::read(C1, 1, 0, 0).body));
+    let key = vec![carousel_engine::Value::Text("k".repeat(600_000).into())];
+    let groups = |scene: &mut Scene, sequence| {
+        let part = AnswerPart::Groups(vec![Group { key: key.clone(), states: Vec::new() }]);
+        let id = MessageId { submitter: C1, incarnation: 1, sequence };
+        scene.receive(s1, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+        id
+    };
+    let first = groups(&mut scene, 1);
+    assert!(scene.parts().is_empty());
+    groups(&mut scene, 2);
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(ended, Err(Failure::Sql(error)))]
+            if *ended == reads[1] && error.code == SqlState::OUT_OF_MEMORY),
+        "{parts:?}"
+    );
+    // What has been handed out counts no more.
+    [s1, s2].into_iter().for_each(|from| scene.answer(from, first, 1));
+    assert!(matches!(&scene.parts()[..], [(_, Ok(Part::Groups(_))), (_, Ok(Part::Done { .. }))]));
+    groups(&mut scene, 3);
+    assert!(scene.parts().is_empty());
+}
+
+#[test]
+fn a_read_that_several_owe_is_asked_again_once_when_they_are_back() {
+    let all = [1, 2, 3].map(ProcessId::storage);
+    let mut scene = Scene::with(Config::evenly(3, 1).expect("a ring"));
+    scene.state(0, true);
+    all.into_iter().for_each(|process| scene.receive(process, memory(1, 0)));
+    scene.submit(testing::read(C1, 1, 0, 0).body);
+    assert_eq!(scene.routed(), [1]);
+    all.into_iter().for_each(|process| scene.core.handle(Event::Unreachable(process)));
+    scene.core.take_effects();
+    scene.receive(all[0], memory(1, 0));
+    assert_eq!(scene.routed().len(), 1);
 }
 
 /// It reads as of a time at which those who hold the range now have not had it.

@@ -1,7 +1,7 @@
 //! Answers that will not come: from processes that have ended, are suspected, or could not be reached. Reads are submitted
 //! again under another identity; what is no read ends when nobody will ever know what came of it.
 
-use std::iter;
+use std::{collections::BTreeSet, iter};
 
 use carousel_engine::position::Position;
 
@@ -126,20 +126,22 @@ impl Core {
     /// A process that was absent is there again: what `back` has been sent meanwhile it may have answered in vain, and what
     /// others owe who are absent it may answer.
     pub(super) fn ask_absent_again(&mut self, back: Option<ProcessId>) {
-        let absent: Vec<ProcessId> = back.into_iter().chain(self.absent.iter().copied()).collect();
-        absent.into_iter().for_each(|process| self.ask_again(process));
+        let absent: BTreeSet<ProcessId> = back.into_iter().chain(self.absent.iter().copied()).collect();
+        self.ask_all_again(|process| absent.contains(&process));
     }
 
     /// Submits reads again that a storage process owes and will not answer any more.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
-        let owed: Vec<u64> =
-            self.owed(|p| p == process, 0).into_iter().map(|(sequence, _)| sequence).collect();
-        for sequence in owed {
-            if self.open.get(&sequence).is_some_and(|open| open.handed_out) {
-                self.end_lost(sequence, &format!("storage process {process}"));
-                continue;
+        self.ask_all_again(|owes| owes == process);
+    }
+
+    /// The same of several, each read once.
+    fn ask_all_again(&mut self, concerns: impl Fn(ProcessId) -> bool) {
+        for (sequence, owed_by) in self.owed(concerns, 0) {
+            match owed_by.first().filter(|_| self.open.get(&sequence).is_some_and(|open| open.handed_out)) {
+                Some(process) => self.end_lost(sequence, &format!("storage process {process}")),
+                None => self.submit_again(sequence),
             }
-            self.submit_again(sequence);
         }
     }
 
