@@ -159,8 +159,6 @@ impl Pipeline {
 
 /// What runs above the scan. Parts of the answer go in as they arrive, rows of the result come out as early as they are
 /// known. For a write it passes RETURNING rows through, in the statement's order.
-///
-/// When a message turns out to have had no effect and is submitted again, start afresh with [`Above::reset`].
 pub struct Above {
     pipeline: Arc<Pipeline>,
     context: EvalContext,
@@ -170,7 +168,6 @@ pub struct Above {
     seen: HashSet<Vec<Value>>,
     buffered: Vec<RecordBatch>,
     buffered_rows: usize,
-    memory: MemoryBudget,
     /// What the groups, the rows to be sorted, and the rows that were seen take of it.
     group_memory: Reservation,
     sort_memory: Reservation,
@@ -219,7 +216,7 @@ impl Above {
         limit: Option<u64>,
         offset: u64,
         context: EvalContext,
-        memory: MemoryBudget,
+        memory: &MemoryBudget,
     ) -> Above {
         let groups = Above::group_table(&pipeline.plan);
         Above {
@@ -234,7 +231,6 @@ impl Above {
             group_memory: memory.reservation(),
             sort_memory: memory.reservation(),
             seen_memory: memory.reservation(),
-            memory,
             skipped: 0,
             emitted: 0,
         }
@@ -247,7 +243,7 @@ impl Above {
             None,
             0,
             EvalContext::default(),
-            MemoryBudget::default(),
+            &MemoryBudget::default(),
         )
     }
 
@@ -322,8 +318,9 @@ impl Above {
         }
     }
 
-    /// Everything has arrived: the rest of the result.
-    pub fn finish(&mut self) -> Result<Vec<RecordBatch>> {
+    /// Everything has arrived: the rest of the result, and what it takes of the memory that all share. That is counted as long
+    /// as the rows are kept.
+    pub fn finish(mut self) -> Result<(Vec<RecordBatch>, Reservation)> {
         let mut output = Vec::new();
         if let Some(table) = self.groups.take() {
             let rows = table.finish()?.into_iter().map(|(mut key, results)| {
@@ -338,20 +335,11 @@ impl Above {
             let batch = self.first_of_equals(batch)?;
             output.extend(self.pass(batch)?);
         }
-        Ok(output)
-    }
-
-    /// Forgets everything that was poured in.
-    pub fn reset(&mut self) {
-        self.groups = Above::group_table(&self.pipeline.plan);
-        self.seen.clear();
-        self.buffered.clear();
-        self.buffered_rows = 0;
-        self.group_memory = self.memory.reservation();
-        self.sort_memory = self.memory.reservation();
-        self.seen_memory = self.memory.reservation();
-        self.skipped = 0;
-        self.emitted = 0;
+        let Above { pipeline, sort_memory: mut held, .. } = self;
+        if !pipeline.plan.ordinal {
+            held.resize(output.iter().map(RecordBatch::get_array_memory_size).sum())?;
+        }
+        Ok((output, held))
     }
 
     /// HAVING and the output columns over input rows.

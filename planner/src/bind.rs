@@ -300,7 +300,7 @@ impl<'a> Binder<'a> {
         let limit = self.count(plan.limit.as_ref(), "LIMIT", b"2201W")?;
         let offset = self.count(plan.offset.as_ref(), "OFFSET", b"2201X")?.unwrap_or(0);
         let pipeline = pipeline.bind(|exprs| self.exprs(exprs))?;
-        Ok(Above::new(pipeline, limit, offset, self.context.clone(), self.settings.memory.clone()))
+        Ok(Above::new(pipeline, limit, offset, self.context.clone(), &self.settings.memory))
     }
 }
 
@@ -340,12 +340,12 @@ fn bind_query(
                     let batch = rows_batch(&mut binder, rows, &above.plan().input)?;
                     let mut output = Vec::new();
                     output.extend(above.rows(batch)?.output);
-                    output.extend(above.finish()?);
+                    output.extend(above.finish()?.0);
                     return Ok(Execution::Rows(output));
                 }
                 None => {}
             }
-            return Ok(Execution::Rows(above.finish()?));
+            return Ok(Execution::Rows(above.finish()?.0));
         }
     };
     let predicate = binder.predicate(predicate)?;

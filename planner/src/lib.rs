@@ -42,7 +42,7 @@ mod values;
 
 pub use above::{Above, Progress};
 pub use bind::{Execution, Request, bind};
-pub use budget::MemoryBudget;
+pub use budget::{MemoryBudget, Reservation};
 pub use cluster::AlterCluster;
 pub use explain::explain;
 pub use parse::{Statement, parse};

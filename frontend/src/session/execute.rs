@@ -13,7 +13,8 @@ use carousel_engine::{
     operation::{InsertRows, OperationKind, RowBatch},
 };
 use carousel_planner::{
-    Above, Execution, OutputColumn, Plan, Planned, Statement, copy::CopyOptions, plan::InsertSelectPlan,
+    Above, Execution, OutputColumn, Plan, Planned, Reservation, Statement, copy::CopyOptions,
+    plan::InsertSelectPlan,
 };
 
 use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
@@ -58,6 +59,8 @@ pub struct Cursor {
     /// A part that arrived and was not looked at.
     arrived: Option<Part>,
     ready: VecDeque<RecordBatch>,
+    /// Room for those rows that had to be there before any came out.
+    held: Option<Reservation>,
     /// Where in the m-seq it was executed, or what it read, as soon as that is known.
     pub(super) ts: Option<Ts>,
     /// Rows that a write affected.
@@ -83,6 +86,7 @@ impl Cursor {
             above: None,
             arrived: None,
             ready: rows.into(),
+            held: None,
             ts: None,
             affected: None,
             sent: 0,
@@ -165,8 +169,10 @@ impl Cursor {
     /// Nothing more is needed of the cluster.
     fn finish(&mut self) -> carousel_engine::error::Result<()> {
         self.submission = None;
-        if let Some(mut above) = self.above.take() {
-            self.ready.extend(above.finish()?);
+        if let Some(above) = self.above.take() {
+            let (rows, held) = above.finish()?;
+            self.ready.extend(rows);
+            self.held = Some(held);
         }
         Ok(())
     }

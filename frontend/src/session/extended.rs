@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use carousel_engine::{SqlError, SqlState, Type, Value};
-use carousel_planner::{OutputColumn, Planned, Statement};
+use carousel_planner::{OutputColumn, Planned, Reservation, Statement};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -27,6 +27,8 @@ use crate::{
 const STATEMENTS_BYTES: usize = 64 << 20;
 /// What a prepared statement costs besides its text.
 const STATEMENT_OVERHEAD_BYTES: usize = 4 << 10;
+/// The parameters and the text of an unnamed portal are counted when they take more than this.
+const UNCOUNTED_BYTES: usize = 64 << 10;
 /// Most portals in a session.
 const MAX_PORTALS: usize = 10_000;
 
@@ -56,6 +58,8 @@ pub struct Portal {
     parameters: Vec<Value>,
     formats: Vec<Format>,
     columns: Option<Vec<OutputColumn>>,
+    /// Room for its parameters and its statement's text, unless that is little and there is only one such portal.
+    memory: Option<Reservation>,
     state: PortalState,
 }
 
@@ -88,13 +92,20 @@ impl Session<'_> {
             }
             FrontendMessage::Bind { portal, statement, parameter_formats, parameters, result_formats } => {
                 let portal_name = portal;
-                let portal = self.bind(&statement, &parameter_formats, &parameters, &result_formats)?;
+                let mut portal = self.bind(&statement, &parameter_formats, &parameters, &result_formats)?;
                 if !portal_name.is_empty() && self.portals.contains_key(&portal_name) {
                     let message = format!("cursor \"{portal_name}\" already exists");
                     return Err(SqlError::new(SqlState(*b"42P03"), message).into());
                 }
                 if self.portals.len() >= MAX_PORTALS {
                     return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "too many portals").into());
+                }
+                // The one that it replaces gives its room back first.
+                self.portals.remove(&portal_name);
+                let values: usize = portal.parameters.iter().map(Value::heap_size).sum();
+                let bytes = values + portal.prepared.bytes;
+                if !portal_name.is_empty() || bytes > UNCOUNTED_BYTES {
+                    portal.memory.insert(self.relations.memory().reservation()).grow(bytes)?;
                 }
                 self.portals.insert(portal_name, portal);
                 self.connection.output.bind_complete();
@@ -289,15 +300,15 @@ impl Session<'_> {
             (None, _) => Vec::new(),
             (Some(_), codes) => Format::expand(codes, count, "result")?,
         };
-        Ok(Portal { prepared, parameters, formats, columns, state: PortalState::Bound })
+        Ok(Portal { prepared, parameters, formats, columns, memory: None, state: PortalState::Bound })
     }
 
     async fn execute_portal(&mut self, name: &str, limit: Option<usize>) -> Result<()> {
-        let Portal { prepared, mut parameters, formats, columns, state } =
+        let Portal { prepared, mut parameters, formats, columns, mut memory, state } =
             self.portals.remove(name).ok_or_else(|| undefined_portal(name))?;
         let Some(statement) = &prepared.statement else {
             self.connection.output.empty_query();
-            let portal = Portal { prepared, parameters, formats, columns, state };
+            let portal = Portal { prepared, parameters, formats, columns, memory, state };
             self.portals.insert(name.to_owned(), portal);
             return Ok(());
         };
@@ -334,14 +345,14 @@ impl Session<'_> {
                     Outcome::CopyOut(cursor, options) => {
                         self.copy_out(cursor, options).await?;
                         let state = PortalState::Finished;
-                        let portal = Portal { prepared, parameters, formats, columns, state };
+                        let portal = Portal { prepared, parameters, formats, columns, memory, state };
                         self.portals.insert(name.to_owned(), portal);
                         return Ok(());
                     }
                     Outcome::Done(tag) => {
                         self.answered(tag);
                         let state = PortalState::Finished;
-                        let portal = Portal { prepared, parameters, formats, columns, state };
+                        let portal = Portal { prepared, parameters, formats, columns, memory, state };
                         // COMMIT and ROLLBACK have closed all portals, and this one with them.
                         if self.transaction.state() != State::Idle {
                             self.portals.insert(name.to_owned(), portal);
@@ -384,7 +395,10 @@ impl Session<'_> {
             self.in_doubt = false;
             PortalState::Suspended(Box::new(cursor), rest, room)
         };
-        self.portals.insert(name.to_owned(), Portal { prepared, parameters, formats, columns, state });
+        // Its parameters have gone into what was executed.
+        memory.as_mut().map_or(Ok(()), |memory| memory.resize(prepared.bytes))?;
+        self.portals
+            .insert(name.to_owned(), Portal { prepared, parameters, formats, columns, memory, state });
         Ok(())
     }
 

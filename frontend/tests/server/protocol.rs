@@ -228,6 +228,50 @@ async fn suspended_portals_are_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_portals_hold_is_bounded() {
+    let server = Server::start_with(|options| options.relations_bytes = 1 << 20).await;
+    let mut raw = server.raw().await;
+    raw.query("create table t (a int, b text)").await;
+    let values: Vec<String> = (0..2_000).map(|n| format!("({n}, '{}')", "x".repeat(80))).collect();
+    raw.query(&format!("insert into t values {}", values.join(", "))).await;
+    let sorted = "select b from t order by a";
+    // Its rows are all there when the first comes out.
+    raw.query("begin").await;
+    raw.send('P', &parse("s", sorted)).await;
+    for portal in 0..6 {
+        raw.send('B', &bind(&portal.to_string(), "s")).await;
+        raw.send('E', &execute(&portal.to_string(), 1)).await;
+    }
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert!(kinds(&answer).starts_with("12Ds") && kinds(&answer).ends_with("EZ"), "{}", kinds(&answer));
+    assert_eq!(answer[answer.len() - 2].field(b'C'), "53200");
+    raw.query("rollback").await;
+    assert_eq!(raw.query(sorted).await.len(), 2_000 + 3);
+
+    // So do parameters.
+    let long = |portal: &str| {
+        let (count, length) = (1_i16.to_be_bytes(), 400_000_i32.to_be_bytes());
+        let value = vec![b'y'; 400_000];
+        [portal.as_bytes(), b"\0p\0\0\0", &count, &length, &value, b"\0\0"].concat()
+    };
+    raw.send('P', &parse("p", "select length($1::text)")).await;
+    for portal in ["a", "b", "c"] {
+        raw.send('B', &long(portal)).await;
+    }
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    assert_eq!(kinds(&answer), "122EZ");
+    assert_eq!(answer[3].field(b'C'), "53200");
+    for _ in 0..6 {
+        raw.send('B', &long("")).await;
+    }
+    raw.send('E', &execute("", 0)).await;
+    raw.send('S', b"").await;
+    assert_eq!(kinds(&raw.until('Z').await), "222222DCZ");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_statements() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
