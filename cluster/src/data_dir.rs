@@ -119,6 +119,7 @@ pub(crate) fn directory_number(dir: &Path) -> io::Result<u64> {
 /// When the numbers cannot be read or written.
 pub(crate) fn has_log(dir: &Path, router: ProcessId, log: &Path) -> io::Result<bool> {
     let path = dir.join(format!("log-{router}"));
+    let (noted, counted) = (dir.join(format!("log-{router}-{STARTS}")), log.join(STARTS));
     match read_number(&path)? {
         Some(begun) if read_number(&log.join(NUMBER))? != Some(begun) => return Ok(false),
         Some(_) => {}
@@ -126,11 +127,11 @@ pub(crate) fn has_log(dir: &Path, router: ProcessId, log: &Path) -> io::Result<b
         None => {
             make_directory(log)?;
             let number = directory_number(log)?;
+            write_number(&noted, 0)?;
             write_number(&path, number)?;
         }
     }
-    let (noted, counted) = (dir.join(format!("log-{router}-{STARTS}")), log.join(STARTS));
-    if read_number(&counted)? < read_number(&noted)? {
+    if read_number(&counted)?.unwrap_or(0) < read_number(&noted)?.unwrap_or(0) {
         return Ok(false);
     }
     // Killed between the two, it finds the log ahead.

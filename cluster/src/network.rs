@@ -195,6 +195,8 @@ pub struct Network {
     config: Arc<watch::Sender<Option<Arc<Config>>>>,
     /// The newest list of routers that a process here has heard of.
     known: Arc<watch::Sender<Arc<Routers>>>,
+    /// Routers elsewhere that lack what they had confirmed, with the first index in the log that shows it.
+    disowned: Arc<watch::Sender<BTreeMap<ProcessId, u64>>>,
     /// The bytes that the rows of all storage processes may take together, if all are here and there is a limit.
     memory_limit: Arc<OnceLock<u64>>,
     /// Processes here that load what they had, and have not joined yet.
@@ -291,6 +293,26 @@ impl Network {
     /// The bytes that the rows of all storage processes may take together, if there is such a limit.
     pub(crate) fn memory_limit(&self) -> Option<u64> {
         self.memory_limit.get().copied()
+    }
+
+    /// A router elsewhere lacks an entry of the log that it had confirmed.
+    pub(crate) fn disown(&self, router: ProcessId, index: u64) {
+        self.disowned.send_if_modified(|disowned| disowned.insert(router, index) != Some(index));
+    }
+
+    /// Tells when there are such routers.
+    pub(crate) fn disowned(&self) -> watch::Receiver<BTreeMap<ProcessId, u64>> {
+        self.disowned.subscribe()
+    }
+
+    /// The routers of which that has come to light since this was asked last.
+    pub(crate) fn take_disowned(&self) -> BTreeMap<ProcessId, u64> {
+        let mut taken = BTreeMap::new();
+        self.disowned.send_if_modified(|disowned| {
+            taken = std::mem::take(disowned);
+            false
+        });
+        taken
     }
 
     /// A process here has heard who the routers are.

@@ -653,10 +653,13 @@ async fn routers_that_have_lost_their_logs_are_an_error() {
         for router in 1..=routers {
             std::fs::remove_file(dir.path().join(format!("log-r{router}"))).expect("it can be removed");
         }
-        let cluster = Cluster::start(options).await.expect("the cluster starts");
+        let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
         let error = cluster.ready().await.expect_err("the rows are newer than the log");
         assert!(error.message.contains("the routers have lost messages"), "{error:?}");
         cluster.shutdown().await.expect("nothing has changed");
+        // A later start does not forget that.
+        let error = Cluster::start(options).await.expect_err("the rows are newer than the log").to_string();
+        assert!(error.contains("has stopped itself before, as the routers' log ends at"), "{error}");
     }
 }
 

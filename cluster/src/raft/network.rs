@@ -18,7 +18,7 @@ use openraft::{
     errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{RPCOption, stream_append_sequential},
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
         TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
@@ -142,6 +142,10 @@ struct Calls {
     appends: Streams,
     /// When routers elsewhere have last answered an append, of whatever call.
     confirmed: Mutex<HashMap<ProcessId, Instant>>,
+    /// Up to where routers elsewhere have confirmed what was committed: they can never lack it again.
+    kept: Mutex<HashMap<ProcessId, u64>>,
+    /// The newest index that is known to be committed, as far as others have been told so.
+    committed: AtomicU64,
     /// Calls that appended, are over and could not tell so for want of room. The next one tells it before it appends, so
     /// they are no more than there were at once.
     over: Mutex<HashMap<(ProcessId, ProcessId), Vec<u64>>>,
@@ -156,6 +160,8 @@ impl Default for Calls {
             waiting: Mutex::default(),
             appends: Streams::default(),
             confirmed: Mutex::default(),
+            kept: Mutex::default(),
+            committed: AtomicU64::new(0),
             over: Mutex::default(),
         }
     }
@@ -166,6 +172,12 @@ impl Calls {
     fn answered(&self, from: ProcessId, call: u64, answer: What) {
         if let What::Appended(_) = answer {
             self.confirmed.lock().insert(from, Instant::now());
+        }
+        if let What::Appended(Ok(Ok(Some(confirmed)))) = &answer {
+            let committed = confirmed.index.min(self.committed.load(Ordering::Relaxed));
+            let mut kept = self.kept.lock();
+            let kept = kept.entry(from).or_default();
+            *kept = committed.max(*kept);
         }
         if let Some((_, answers)) = self.waiting.lock().get(&call) {
             let _ = answers.send(answer);
@@ -186,6 +198,22 @@ impl Calls {
                 since = Instant::now();
             }
         }
+    }
+
+    /// Somebody is told what is committed.
+    fn tell(&self, what: &What) {
+        if let What::Append(request) | What::Heartbeat(request) = what {
+            let committed = request.leader_commit.map_or(0, |committed| committed.index);
+            self.committed.fetch_max(committed, Ordering::Relaxed);
+        }
+    }
+
+    /// Where a router lacks an entry that was committed and that it has confirmed, if that is what it says: its log is an older
+    /// copy of the one that it had.
+    fn reverted(&self, from: ProcessId, answer: &What) -> Option<u64> {
+        let What::Appended(Ok(Err(StreamAppendError::Conflict(lacked)))) = answer else { return None };
+        let kept = self.kept.lock().get(&from).copied().unwrap_or(0);
+        (lacked.index <= kept).then_some(lacked.index)
     }
 
     /// The calls to a router that cannot be reached any more, and those that came from there, have ended.
@@ -283,7 +311,11 @@ impl Registry {
             What::HandOver(request) => {
                 reply.spawn(async move { What::HandedOver(text(raft.handle_transfer_leader(request).await)) })
             }
-            answer => self.calls.answered(from, call, answer),
+            answer => match self.calls.reverted(from, &answer) {
+                // openraft takes for granted that this does not happen.
+                Some(index) => network.disown(from, index),
+                None => self.calls.answered(from, call, answer),
+            },
         }
         Ok(())
     }
@@ -364,6 +396,7 @@ impl Way {
     }
 
     async fn send_for(&self, call: u64, what: What) -> Result<(), RPCError<TypeConfig>> {
+        self.calls().tell(&what);
         let sent = self.network.send_elsewhere(self.from, self.to, Way::packet(call, what)).await;
         sent.map_err(unreachable)
     }

@@ -36,12 +36,15 @@ use crate::{
     network::{Endpoint, Network, Starting},
     outbox::Outbox,
     payload::PayloadStore,
-    wal::make_directory,
+    wal::{make_directory, read_file, replace_file},
     wire::{Watermarks, Wire},
 };
 
 /// In the directory: its checkpoint is of no use, for the routers' log does not reach back to it.
 const OUTDATED: &str = "outdated";
+/// In the directory: why it must not go on, as the routers have lost what it had. A later life would begin with a checkpoint from
+/// before that, and go on as if nothing had been.
+const AHEAD: &str = "ahead";
 /// In the directory: the number of its newest life.
 const INCARNATION: &str = "incarnation";
 /// How often time passes for the core.
@@ -89,6 +92,17 @@ pub enum StorageError {
     /// Its checkpoint cannot be loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The routers have lost what an earlier life had.
+    #[error(
+        "the storage process has stopped itself before, as {reason}. If they cannot be restored, remove the file {path}: it \
+         goes on with what the routers have then, and what they have lost is lost"
+    )]
+    Ahead {
+        /// The file that says so.
+        path: PathBuf,
+        /// What it says.
+        reason: String,
+    },
 }
 
 /// How far a storage process is.
@@ -314,6 +328,11 @@ impl Storage {
             }
             None => {}
         }
+        if let Some(reason) = self.node.ahead()
+            && let Err(error) = replace_file(&self.dir.join(AHEAD), reason.as_bytes())
+        {
+            tracing::error!(process = %self.outbox.id(), %error, "cannot write down why it must not go on");
+        }
         if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
             tracing::error!(process = %self.outbox.id(), %error, "cannot mark the data as outdated");
         }
@@ -428,6 +447,10 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
         move |source| StorageError::Io { path, source }
     };
     make_directory(dir).map_err(io(dir))?;
+    let path = dir.join(AHEAD);
+    if let Some(reason) = read_file(&path).map_err(io(&path))? {
+        return Err(StorageError::Ahead { reason: String::from_utf8_lossy(&reason).into_owned(), path });
+    }
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
     let incarnation = next_incarnation(&path).map_err(io(dir))?;

@@ -185,7 +185,9 @@ fn is_news(shared: &Shared, hello: &Hello) -> bool {
 
 /// Why a router must not be taken for the one that it was.
 fn forgotten(shared: &Shared, router: ProcessId, start: Start) -> Option<String> {
-    forgetful(router, start, shared.lives.lock().of(router))
+    let lives = shared.lives.lock();
+    let disowned = lives.disowned(router).filter(|(life, _)| *life == start.life);
+    disowned.map(|(_, reason)| reason).or_else(|| forgetful(router, start, lives.of(router)))
 }
 
 /// What this process answers when it does not talk to that one at all, which has shown these certificates, and why.
@@ -198,7 +200,11 @@ fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>)
     }
     // Only routers remember the starts of others.
     let heard = hello.heard.filter(|_| hello.from.kind == ProcessKind::Router);
-    let reason = forgetful(hello.to, shared.start, heard)?;
+    let disowned = hello
+        .disowned
+        .clone()
+        .filter(|(life, _)| hello.from.kind == ProcessKind::Router && *life == shared.start.life);
+    let reason = disowned.map(|(_, reason)| reason).or_else(|| forgetful(hello.to, shared.start, heard))?;
     shared.lives.lock().refuse(&reason);
     Some((Reply::Refused(reason.clone()), reason))
 }

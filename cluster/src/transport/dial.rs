@@ -244,13 +244,18 @@ impl Dialler {
         taken: u64,
     ) -> Result<Connected, DialError> {
         let shared = &self.shared;
+        let (heard, disowned) = {
+            let lives = shared.lives.lock();
+            (lives.of(self.remote), lives.disowned(self.remote))
+        };
         let hello = Hello {
             cluster: shared.cluster.clone(),
             shape: shared.shape.clone(),
             from: self.local,
             start: shared.start,
             to: self.remote,
-            heard: shared.lives.lock().of(self.remote),
+            heard,
+            disowned,
             lane,
             session,
             begins,

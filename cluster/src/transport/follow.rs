@@ -109,6 +109,21 @@ impl Shared {
         Ok(())
     }
 
+    /// Talks no more to the lives of routers that lack what they had confirmed, and returns which these are; when they are
+    /// connected again, they hear why.
+    fn disown(&self) -> Vec<ProcessId> {
+        let mut known = Vec::new();
+        for (router, index) in self.network.take_disowned() {
+            let reason = self.lives.lock().disown(router, index);
+            if let Some(reason) = reason {
+                tracing::error!("{reason}");
+                self.sessions.lock().end(|remote| remote == router);
+                known.push(router);
+            }
+        }
+        known
+    }
+
     /// Ends what there is with those who have been removed.
     fn part_with(self: &Arc<Self>, tasks: Vec<AbortHandle>) {
         let shared = self.clone();
@@ -125,11 +140,17 @@ impl Shared {
 pub(super) async fn follow(shared: Arc<Shared>) {
     let mut known = shared.network.known_routers();
     let mut configs = shared.network.configs();
+    let mut disowned = shared.network.disowned();
     let mut dialled = Dialled::new();
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked = 0;
     loop {
+        disowned.mark_unchanged();
+        for router in shared.disown() {
+            let tasks = dialled.remove(&router).map(|(_, tasks)| tasks);
+            tasks.iter().flatten().for_each(AbortHandle::abort);
+        }
         let routers = known.borrow_and_update().clone();
         configs.mark_unchanged();
         let wanted = shared.addresses(&routers);
@@ -146,6 +167,10 @@ pub(super) async fn follow(shared: Arc<Shared>) {
                     Err(_) => return,
                 },
                 changed = configs.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                changed = disowned.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return,
                 },

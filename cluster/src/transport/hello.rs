@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 20;
+pub const PROTOCOL: u16 = 21;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.
@@ -49,6 +49,8 @@ pub(super) struct Hello {
     pub(super) to: ProcessId,
     /// The newest start of that one that the speaker remembers: one router of another.
     pub(super) heard: Option<Start>,
+    /// The life of that one that must not go on, as far as the speaker knows, and why.
+    pub(super) disowned: Option<(u64, String)>,
     /// The lane.
     pub(super) lane: Lane,
     /// The session that the connection belongs to; all connections of a session carry one stream of messages each way.

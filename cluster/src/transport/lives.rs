@@ -4,7 +4,8 @@
 //! it for the one that it was, it could make up a quorum with those that never had an entry that was acknowledged. So
 //! would one with an old copy of its directory. The others, who write down what they have heard, know the first by the
 //! number of its directory, which is another one however often it has been started since, and the second by the number of
-//! its start, which is none that comes next. As that one counts on, it writes down itself that it must not go on.
+//! its start, which is none that comes next. As that one counts on, it writes down itself that it must not go on. A copy from its
+//! last start is told from it by what its log lacks, by whoever leads and has heard it confirm that (`raft::network`).
 
 use std::{
     collections::BTreeMap,
@@ -37,6 +38,8 @@ pub(super) struct Lives {
     /// Where it is written down; nowhere in a process that is no router, which does not remember anything.
     path: Option<PathBuf>,
     heard: Heard,
+    /// Lives of routers elsewhere that lack what they had confirmed, and what is to be said of them. They remember that themselves.
+    disowned: BTreeMap<ProcessId, (u64, String)>,
     /// What `heard.forgetful` says, for those who wait for that.
     refused: watch::Sender<Option<String>>,
 }
@@ -78,7 +81,7 @@ impl Lives {
         let heard = heard.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let heard = heard.unwrap_or_default();
         let refused = watch::Sender::new(heard.forgetful.clone());
-        Ok(Lives { path, heard, refused })
+        Ok(Lives { path, heard, disowned: BTreeMap::new(), refused })
     }
 
     /// The newest start of a router, if one is remembered.
@@ -92,6 +95,21 @@ impl Lives {
         if self.heard.newest.insert(process.number, start) != Some(start) {
             self.heard.write(path);
         }
+    }
+
+    /// The present life of a router lacks an entry of the log that it had confirmed. Returns what is to be said of it, unless it
+    /// has been.
+    pub(super) fn disown(&mut self, router: ProcessId, index: u64) -> Option<String> {
+        let Start { life, .. } = self.of(router)?;
+        let which = format!("a copy of its log that lacks entry {index}, which it had confirmed");
+        let reason = replace_it(router, &which);
+        let before = self.disowned.insert(router, (life, reason.clone()));
+        before.is_none_or(|(before, _)| before != life).then_some(reason)
+    }
+
+    /// The life of a process that has been disowned, and why.
+    pub(super) fn disowned(&self, process: ProcessId) -> Option<(u64, String)> {
+        self.disowned.get(&process).cloned()
     }
 
     /// Why this router must not go on, also when it is started again.
@@ -126,10 +144,14 @@ pub(super) fn forgetful(router: ProcessId, start: Start, heard: Option<Start>) -
     } else {
         return None;
     };
-    Some(format!(
+    Some(replace_it(router, &which))
+}
+
+fn replace_it(router: ProcessId, which: &str) -> String {
+    format!(
         "{router} has {which}: what it acknowledged is not there. If the right one cannot be put back, remove the router \
          (ALTER CLUSTER REMOVE ROUTER {router}) and add another"
-    ))
+    )
 }
 
 #[cfg(test)]

@@ -368,6 +368,41 @@ async fn a_router_with_an_old_copy_of_its_directory_is_refused_for_good() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
+/// Its number of starts tells nothing, but the lead router knows what it has confirmed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_with_a_copy_of_its_directory_from_its_last_start_is_found_out() {
+    let test = async {
+        // The lead router dials those with lower numbers, and is dialled by the others.
+        for lowest in [true, false] {
+            let mut apart = Apart::start_all(3, 2, 1).await;
+            let client = apart.client(1).await;
+            let table = Table::create(&client, "t").await;
+            assert_eq!(table.insert(&[(0, 0)]).await, Ok(1));
+            let leader = client.leader();
+            let mut followers = [1, 2, 3].map(ProcessId::router).into_iter().filter(|r| Some(*r) != leader);
+            let restored = if lowest { followers.next() } else { followers.next_back() };
+            let restored = restored.expect("there are two");
+            let directory = apart.directory.path().join(restored.to_string());
+            let old = apart.directory.path().join("old");
+            copy(&directory, &old);
+            for key in 1..50 {
+                assert_eq!(table.insert(&[(key, key)]).await, Ok(1));
+            }
+            apart.kill(restored).await;
+            std::fs::remove_dir_all(&directory).expect("it can be removed");
+            std::fs::rename(&old, &directory).expect("it can be moved");
+            apart.start(restored).await;
+            let reason = apart.members[&restored].failure().await;
+            assert!(reason.contains("which it had confirmed"), "{reason}");
+            apart.kill(restored).await;
+            let reason = router_refused(&apart, restored).await;
+            assert!(reason.contains("which it had confirmed"), "{reason}");
+            assert_eq!(table.insert(&[(-1, 0)]).await, Ok(1), "two are a quorum");
+        }
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_that_has_lost_its_log_alone_is_refused() {
     let test = async {
@@ -490,6 +525,10 @@ async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
         apart.kill(process).await;
         client.contract(process).await.expect("it is not known to be dead");
         assert!(!client.config().migrations().is_empty(), "its rows are to be sent");
+        let left = client.replace_with_loss(process, None).await.expect_err("it has no place on the ring");
+        assert!(left.message.contains("s2 has left the ring"), "{left}");
+        let unknown = client.replace_with_loss(ProcessId::storage(9), None).await.expect_err("there is none");
+        assert_eq!(unknown.message, "s9 is not part of the system");
         let waits = tokio::spawn({
             let table = Table::find(&client, "t");
             let pairs: Vec<(i64, i64)> = (1000..1020).map(|k| (k, k)).collect();
