@@ -203,7 +203,8 @@ impl<F: Files> PayloadStore<F> {
 
     /// Removes a payload that its submitter has given up, unless a message names it after all.
     pub fn abandon(&mut self, payload: PayloadId) {
-        if self.payloads.get(&payload).is_some_and(|stored| !stored.ordered) {
+        // Also what has left no more than a directory.
+        if self.payloads.get(&payload).is_none_or(|stored| !stored.ordered) {
             self.remove(payload);
         }
     }
@@ -333,7 +334,7 @@ fn disk_error(error: &io::Error) -> SqlError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             SqlError::new(SqlState::DISK_FULL, "could not stage rows: no space left on device")
-                .with_hint("Make room in the data directory of the storage processes.")
+                .with_hint("Make room in its data directory.")
         }
         _ => SqlError::new(SqlState::INSUFFICIENT_RESOURCES, format!("could not stage rows: {error}")),
     }

@@ -48,6 +48,9 @@ const BYTES_TOGETHER: usize = 16 << 20;
 /// When the oldest message in the window has not been ordered for this long, the window is sent again.
 const RESEND_AFTER_MS: u64 = 2_000;
 
+/// The lead router says every second that there is no room, as long as there is none, but only once that there is room again.
+const NO_ROOM_MS: u64 = 4_000;
+
 /// Bytes of groups that all reads together may keep: they are merged only when all of a read are here.
 const GROUPS_BUFFER: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
@@ -297,8 +300,8 @@ pub(crate) struct Core {
     leadership: u64,
     /// The router that led then.
     reads_at: Option<ProcessId>,
-    /// Whether enough routers have room for more of their log.
-    has_room: bool,
+    /// Too few routers have room for more of their log, and until when that counts if it is not said again.
+    no_room_until_ms: Option<u64>,
     /// The newest `Ts` of an answer.
     seen: Ts,
     /// Where the last message stands of which that is known.
@@ -352,7 +355,7 @@ impl Core {
             group_bytes: 0,
             leadership: 0,
             reads_at: None,
-            has_room: true,
+            no_room_until_ms: None,
             seen: Ts::ZERO,
             ordered_to: (0, Ts::ZERO),
             by_submission: HashMap::new(),
@@ -389,7 +392,7 @@ impl Core {
             heard: self.heard.clone(),
             heartbeats: self.heartbeats.clone(),
             leader: self.link.leader(),
-            has_room: self.has_room,
+            has_room: self.no_room_until_ms.is_none(),
             stopped: None,
         }
     }
@@ -504,7 +507,7 @@ impl Core {
     fn refusal(&self, body: &Body, ranges: &[KeyRange]) -> Option<SqlError> {
         match body {
             _ if self.is_fenced() => Some(suspected()),
-            _ if !self.has_room && changes(body) => Some(no_room()),
+            _ if self.no_room_until_ms.is_some() && changes(body) => Some(no_room()),
             Body::Data(_) => {
                 self.config.without_holder(ranges).map(no_replica).or_else(|| self.too_old(body, ranges))
             }
@@ -613,10 +616,10 @@ impl Core {
                     return;
                 }
                 (self.is_known, self.follows) = (true, true);
-                // Who leads says so again and again while it is not so, and only once when it is.
-                self.has_room = true;
                 if leadership != self.leadership {
                     self.leadership = leadership;
+                    // The next leader has to find out.
+                    self.no_room_until_ms = None;
                     self.lose_sent_reads();
                 }
                 self.reads_at = Some(from);
@@ -679,7 +682,7 @@ impl Core {
             }
             Wire::NotLeader { leader } => self.link.not_leader(from, leader),
             Wire::Room { has_room } if from == self.link.router() => {
-                self.has_room = has_room;
+                self.no_room_until_ms = (!has_room).then_some(self.now_ms + NO_ROOM_MS);
                 self.effects.push(Effect::ViewChanged);
             }
             Wire::Routers(routers) => self.link.learn(&routers),
@@ -1186,6 +1189,10 @@ impl Core {
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.link.tick(now_ms, true);
+        if self.no_room_until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
+            self.no_room_until_ms = None;
+            self.effects.push(Effect::ViewChanged);
+        }
         let oldest = self.window.front().map(|message| message.id.sequence);
         if oldest != self.oldest.0 {
             self.oldest = (oldest, now_ms);

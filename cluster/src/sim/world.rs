@@ -689,7 +689,7 @@ impl World {
     /// What a super process does: whoever could not write what it has received waits for the next checkpoint.
     fn checkpoint_if_due(&mut self) {
         let now_ms = self.now_us / 1_000;
-        if self.checkpoints.is_due(now_ms, self.storage.values().map(StorageHost::heartbeat)) {
+        if self.checkpoints.is_due(now_ms, self.storage.values().map(StorageHost::heartbeat), true) {
             self.checkpoints.ordered(now_ms);
             self.submit_last_checkpoint();
         }

@@ -12,6 +12,8 @@ pub enum DiskState {
     Unproven,
     /// It takes no checkpoints.
     Failing,
+    /// It has refused staged rows, and no checkpoint has been tried since: one makes room, or shows that the disk fails.
+    Short,
 }
 
 /// See the module's head. Times are milliseconds of the process's clock.
@@ -27,6 +29,8 @@ pub(crate) struct Disk {
     failed_ms: Option<(u64, u64)>,
     /// A checkpoint was written last.
     is_proven: bool,
+    /// Staged rows were refused since a checkpoint was tried.
+    is_short: bool,
 }
 
 /// A disk that has taken nothing of what it was given for so long, or that fails again and again for so long, takes no
@@ -36,7 +40,15 @@ pub(crate) const DISK_PATIENCE_MS: u64 = 30_000;
 impl Disk {
     /// A disk that may hang or fail for so long.
     pub(crate) fn new(patience_ms: u64) -> Disk {
-        Disk { patience_ms, now_ms: 0, owed: 0, since_ms: 0, failed_ms: None, is_proven: false }
+        Disk {
+            patience_ms,
+            now_ms: 0,
+            owed: 0,
+            since_ms: 0,
+            failed_ms: None,
+            is_proven: false,
+            is_short: false,
+        }
     }
 
     /// Time has passed. When that was long, this process did not run, and what it has not heard of meanwhile means nothing.
@@ -64,9 +76,14 @@ impl Disk {
     /// A checkpoint is written, or could not be.
     pub(crate) fn ended(&mut self, is_written: bool) {
         self.took();
-        self.is_proven = is_written;
+        (self.is_proven, self.is_short) = (is_written, false);
         let now_ms = self.now_ms;
         self.failed_ms = (!is_written).then(|| (self.failed_ms.map_or(now_ms, |(first, _)| first), now_ms));
+    }
+
+    /// Staged rows could not be written. Returns whether they are the first since a checkpoint was tried.
+    pub(crate) fn refused(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_short, true)
     }
 
     /// Whether it takes no checkpoints.
@@ -83,6 +100,7 @@ impl Disk {
     pub(crate) fn state(&self) -> DiskState {
         match self.fails() {
             true => DiskState::Failing,
+            false if self.is_short => DiskState::Short,
             false if self.is_proven && self.hangs_for() < self.patience_ms / 3 => DiskState::Sound,
             false => DiskState::Unproven,
         }
@@ -97,6 +115,24 @@ mod tests {
         for now_ms in (disk.now_ms..=until_ms).step_by(100) {
             disk.tick(now_ms);
         }
+    }
+
+    #[test]
+    fn one_that_refuses_staged_rows_is_short_until_a_checkpoint_is_tried() {
+        let mut disk = Disk::new(1_000);
+        disk.ended(true);
+        assert!(disk.refused() && !disk.refused());
+        assert_eq!(disk.state(), DiskState::Short);
+        disk.ended(false);
+        assert_eq!(disk.state(), DiskState::Unproven);
+        assert!(disk.refused());
+        disk.ended(true);
+        assert_eq!(disk.state(), DiskState::Sound);
+        disk.refused();
+        pass(&mut disk, 5_000);
+        disk.gave();
+        pass(&mut disk, 7_000);
+        assert_eq!(disk.state(), DiskState::Failing);
     }
 
     #[test]

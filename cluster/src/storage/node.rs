@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use carousel_engine::{Ts, position::KeyRange, statistics::TableStatistics};
+use carousel_engine::{SqlError, SqlState, Ts, position::KeyRange, statistics::TableStatistics};
 
 use super::{
     basic::BasicRead,
@@ -143,6 +143,8 @@ pub(crate) struct Node {
     missed: bool,
     /// The routers' log no longer has what follows what has been recovered.
     outdated: bool,
+    /// The routers have lost what it has.
+    is_ahead: bool,
     /// See [`Node::outlived`].
     outlived: Option<Incarnation>,
     stopped: Option<String>,
@@ -200,6 +202,7 @@ impl Node {
             skipped: false,
             missed: false,
             outdated: false,
+            is_ahead: false,
             outlived: None,
             fetching: BTreeMap::new(),
             staging: BTreeSet::new(),
@@ -291,6 +294,11 @@ impl Node {
     /// Whether so many deliveries wait for their turn that no more should be taken.
     pub(crate) fn is_full(&self) -> bool {
         !self.core.is_receiving() && self.core.pending() > PENDING
+    }
+
+    /// Why it must not go on in another life either, if the routers have lost what it has: it would forget that, as they did.
+    pub(crate) fn ahead(&self) -> Option<&str> {
+        self.stopped.as_deref().filter(|_| self.is_ahead)
     }
 
     /// Whether what it has recovered is of no use any more: the next life has to begin without.
@@ -459,6 +467,7 @@ impl Node {
                 self.event(Event::Moving(migration::Event::Refused { from, part, attempt, anew }));
             }
             Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
+                self.is_ahead = true;
                 self.stopped = Some(log_lost(last, self.core.frontier()));
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
@@ -740,9 +749,16 @@ impl Node {
 
     fn payload_event(&mut self, event: PayloadEvent) {
         match event {
-            PayloadEvent::Send(to, wire) => {
-                if let Wire::Staged { payload, range, chunk, .. } = &wire {
+            PayloadEvent::Send(to, mut wire) => {
+                if let Wire::Staged { payload, range, chunk, outcome } = &mut wire {
                     self.staging.remove(&(to, (*payload, *range, *chunk)));
+                    let on_disk = |error: &&mut SqlError| error.code != SqlState::DATA_CORRUPTED;
+                    if let Some(error) = outcome.as_mut().err().filter(on_disk) {
+                        if self.disk.refused() {
+                            tracing::error!(process = %self.id, "{}", error.message);
+                        }
+                        error.detail = Some(format!("It is the disk of storage process {}.", self.id));
+                    }
                 }
                 self.send(to, wire);
             }

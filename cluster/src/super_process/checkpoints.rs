@@ -1,6 +1,8 @@
-//! When a checkpoint is due: as the log grows, or when it has not been empty for long. A pure function of heartbeats.
+//! When a checkpoint is due: as the log grows, when it has not been empty for long, or when the routers' disks have no room for
+//! more of it, or a storage process none for staged rows. A pure function of heartbeats.
 
 use super::Heartbeat;
+use crate::storage::disk::DiskState;
 
 /// When checkpoints are made.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,10 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// After an order for a checkpoint, heartbeats may be from before it for this many milliseconds.
     const SETTLES_MS: u64 = 500;
+    /// While there is no room, the next one has to wait for so long: what is cut off has to go first.
+    const NO_ROOM_MS: u64 = 5_000;
+    /// While a storage process has none for staged rows, it has to wait for so long.
+    const SHORT_MS: u64 = 20_000;
 
     /// Counts the interval from `now_ms`.
     pub fn new(policy: CheckpointPolicy, now_ms: u64) -> Checkpoints {
@@ -32,13 +38,18 @@ impl Checkpoints {
         self.last_ms = now_ms;
     }
 
-    /// Whether a checkpoint is due, by the heartbeats of the live storage processes.
-    pub fn is_due(&self, now_ms: u64, live: impl Iterator<Item = Heartbeat> + Clone) -> bool {
+    /// Whether a checkpoint is due, by the heartbeats of the live storage processes, and by whether the routers have room for
+    /// more of the log.
+    pub fn is_due(&self, now_ms: u64, live: impl Iterator<Item = Heartbeat> + Clone, has_room: bool) -> bool {
+        let is_short = live.clone().any(|heartbeat| heartbeat.disk == DiskState::Short);
+        let interval_ms = if has_room { self.policy.interval_ms } else { Checkpoints::NO_ROOM_MS };
         let logged = live.clone().map(|heartbeat| heartbeat.logged).max().unwrap_or(0);
         let passed = now_ms.saturating_sub(self.last_ms);
         passed >= Checkpoints::SETTLES_MS
             && !live.clone().any(|heartbeat| heartbeat.checkpointing)
-            && (logged >= self.policy.bytes.max(1) || logged > 0 && passed >= self.policy.interval_ms)
+            && (logged >= self.policy.bytes.max(1)
+                || logged > 0 && passed >= interval_ms
+                || is_short && passed >= Checkpoints::SHORT_MS)
     }
 }
 
@@ -54,7 +65,7 @@ mod tests {
                 Heartbeat { logged, ..Heartbeat::default() },
                 Heartbeat { checkpointing, ..Heartbeat::default() },
             ];
-            checkpoints.is_due(now_ms, live.into_iter())
+            checkpoints.is_due(now_ms, live.into_iter(), true)
         };
         assert!(!due(&checkpoints, 1_000, 99, false));
         assert!(due(&checkpoints, 1_000, 100, false));
@@ -64,6 +75,15 @@ mod tests {
         checkpoints.ordered(1_000);
         assert!(!due(&checkpoints, 1_100, 100, false), "that may be from before the checkpoint");
         assert!(due(&checkpoints, 1_500, 100, false));
-        assert!(!checkpoints.is_due(90_000, [].into_iter()));
+        assert!(!checkpoints.is_due(90_000, [].into_iter(), true));
+        let short = |now_ms, logged| {
+            checkpoints.is_due(now_ms, [Heartbeat { logged, ..Heartbeat::default() }].into_iter(), false)
+        };
+        assert!(!short(5_999, 1));
+        assert!(short(6_000, 1), "the log can be cut behind it");
+        assert!(!short(6_000, 0));
+        let full = Heartbeat { disk: DiskState::Short, ..Heartbeat::default() };
+        assert!(!checkpoints.is_due(20_999, [full].into_iter(), true));
+        assert!(checkpoints.is_due(21_000, [full].into_iter(), true), "staged rows are removed behind it");
     }
 }

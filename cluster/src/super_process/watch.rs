@@ -72,7 +72,7 @@ impl Watch {
         // Others do not wait for a disk that takes none; who has it tries by itself whether it is well again.
         let able =
             live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| heartbeat.disk != DiskState::Failing);
-        if !busy.checkpoint && self.checkpoints.is_due(now_ms, able) {
+        if !busy.checkpoint && self.checkpoints.is_due(now_ms, able, view.has_room) {
             self.checkpoints.ordered(now_ms);
             steps.push(Step::Checkpoint);
         }
