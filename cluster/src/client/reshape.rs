@@ -197,7 +197,13 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
-        let (config, _) = self.given_up(process)?.unwrap_or_else(|| (self.config(), Vec::new()));
+        let given_up = self.given_up(process)?;
+        if given_up.is_some() && !self.config().is_active(process) {
+            let message = format!("{process} has left the ring, but is to send what it alone has");
+            let hint = format!("ALTER CLUSTER CONTRACT BY {process} WITH DATA LOSS gives that up.");
+            return Err(SqlError::new(SqlState(*b"55000"), message).with_hint(hint));
+        }
+        let (config, _) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
         let replace = |_: &Config, by| Change::Replace { process, by };
         let by = self.standby(&config, by, Config::plan_with_loss, replace).await?;
         self.change_with_loss(process, Change::Replace { process, by }).await
@@ -244,18 +250,22 @@ impl Client {
         let is_given_up = given_up.is_some();
         let (config, mut lost) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
         config.plan_with_loss(change)?;
-        if is_given_up {
-            self.give_up(process).await?;
-        }
-        match self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await {
-            Ok((ts, keyspace)) => {
+        let given_up_at = if is_given_up { Some(self.give_up(process).await?) } else { None };
+        match (self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await, given_up_at) {
+            (Ok((ts, keyspace)), _) => {
                 lost.extend(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()));
                 Ok((ts, normalise(lost)))
             }
-            Err(error) if is_given_up => {
-                Err(error.with_detail(format!("{process} has been given up, and what it alone had.")))
+            // A super process has put another in its place meanwhile, as for whoever is suspected.
+            (Err(_), Some(ts)) if !self.config().is_active(process) => Ok((ts, lost)),
+            (Err(error), Some(_)) => {
+                let ranges: Vec<String> = lost.iter().map(ToString::to_string).collect();
+                let ranges = ranges.join(" and ");
+                Err(error.with_detail(format!(
+                    "{process} has been given up: the rows of range {ranges} are lost."
+                )))
             }
-            Err(error) => Err(error),
+            (Err(error), None) => Err(error),
         }
     }
 
@@ -393,8 +403,13 @@ impl Client {
             return Ok(standby);
         }
         let fits = |standby: &ProcessId| plan(config, change(config, *standby)).is_ok();
-        let other = || config.standbys().find(|standby| !config.is_active(*standby));
-        if let Some(standby) = config.standbys().find(fits).or_else(other) {
+        if let Some(standby) = config.standbys().find(fits) {
+            return Ok(standby);
+        }
+        // What is impossible with anybody is no matter of standbys.
+        let (with_another, another) = config.with_another_standby();
+        plan(&with_another, change(&with_another, another))?;
+        if let Some(standby) = config.standbys().find(|standby| !config.is_active(*standby)) {
             return Ok(standby);
         }
         let none = || {
@@ -402,9 +417,6 @@ impl Client {
                 .with_hint("Start one with `carousel storage --join`.")
         };
         let founder = self.shared.network.founder().ok_or_else(none)?;
-        // Who is started stays: not for a change that is impossible with anybody.
-        let (with_another, another) = config.with_another_standby();
-        plan(&with_another, change(&with_another, another))?;
         let (answer, founded) = oneshot::channel();
         founder.send(answer).await.map_err(|_| self.stopped())?;
         founded.await.map_err(|_| self.stopped())?

@@ -2,6 +2,7 @@
 //! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them
 //! has agreed, and the new one votes.
 
+use carousel_cluster::client::Client;
 use carousel_engine::{SqlError, SqlState, position::KeyRange};
 use carousel_planner::AlterCluster;
 
@@ -10,6 +11,19 @@ use super::{Result, Session, transaction::State};
 /// The ranges whose rows are lost by most changes.
 fn nothing<T>(_: T) -> Vec<KeyRange> {
     Vec::new()
+}
+
+/// What the rows on all storage processes of the ring take together, as far as they have told.
+fn used_bytes(client: &Client) -> u64 {
+    let heard = client.heard();
+    client.config().storage_processes().filter_map(|process| Some(heard.get(&process)?.used)).sum()
+}
+
+/// What they may take on those that are not suspected; `None` where there is no limit, or it is not known.
+fn limit_bytes(client: &Client) -> Option<u64> {
+    let (config, heard, share) = (client.config(), client.heard(), client.memory_share());
+    let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
+    live.map(|process| share.or(heard.get(&process)?.limit)).sum()
 }
 
 impl Session<'_> {
@@ -24,6 +38,7 @@ impl Session<'_> {
         }
         let contracts = matches!(alter, AlterCluster::Contract { .. });
         let (client, alter) = (self.client.clone(), alter.clone());
+        let used = used_bytes(&client);
         let changed = async {
             match alter {
                 AlterCluster::Expand { process, identifier } => {
@@ -72,6 +87,13 @@ impl Session<'_> {
         let wanted = config.replication() as usize;
         if contracts && live < wanted {
             let message = format!("each row has {live} of the {wanted} copies that it should have");
+            self.warning(SqlState::SUCCESS, &message);
+        }
+        if let Some(limit) = limit_bytes(&self.client).filter(|limit| contracts && used > *limit) {
+            let message = format!(
+                "the rows took {used} bytes, and the storage processes that are left may take {limit}: \
+                 they will refuse writes"
+            );
             self.warning(SqlState::SUCCESS, &message);
         }
         Ok(())
