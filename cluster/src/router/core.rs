@@ -44,7 +44,8 @@ pub struct Limits {
     pub proposal_messages: usize,
     /// Approximate bytes in one proposal.
     pub proposal_bytes: usize,
-    /// Approximate bytes of routed messages that wait for a proposal; beyond it the router takes no more.
+    /// Approximate bytes of routed messages that wait for a proposal; beyond it the router takes no more. Also of snapshot reads
+    /// that wait for one stream.
     pub queue_bytes: usize,
     /// Approximate bytes of the newest messages kept for delivery.
     pub window_bytes: usize,
@@ -288,6 +289,8 @@ struct Stream {
     due: bool,
     /// Snapshot reads that have not been sent, in the order of their `Ts`.
     reads: VecDeque<Delivery>,
+    /// About how many bytes these take.
+    reads_bytes: usize,
     /// Those of the step that is under way.
     sending: Vec<MessageId>,
 }
@@ -297,24 +300,30 @@ impl Stream {
     fn lost(self) -> impl Iterator<Item = MessageId> {
         self.sending.into_iter().chain(self.reads.into_iter().map(|read| read.message.id))
     }
-}
 
-/// Puts the waiting reads up to the frontier behind the messages whose `Ts` they have; remembers which.
-fn with_reads(
-    deliveries: Vec<Delivery>,
-    reads: &mut VecDeque<Delivery>,
-    frontier: Ts,
-    sending: &mut Vec<MessageId>,
-) -> Vec<Delivery> {
-    let count = reads.partition_point(|read| read.ts <= frontier);
-    if count == 0 {
-        return deliveries;
+    /// Keeps a snapshot read until it is sent.
+    fn push_read(&mut self, read: Delivery) {
+        self.reads_bytes += read.message.weight();
+        self.reads.push_back(read);
     }
-    sending.extend(reads.range(..count).map(|read| read.message.id));
-    let mut merged: Vec<Delivery> = deliveries.into_iter().chain(reads.drain(..count)).collect();
-    // Stable: a read stays behind the message with its `Ts`.
-    merged.sort_by_key(|delivery| delivery.ts);
-    merged
+
+    /// Puts the waiting reads up to the frontier behind the messages whose `Ts` they have; remembers which.
+    fn with_reads(&mut self, deliveries: Vec<Delivery>, frontier: Ts) -> Vec<Delivery> {
+        let count = self.reads.partition_point(|read| read.ts <= frontier);
+        if count == 0 {
+            return deliveries;
+        }
+        let reads = self.reads.range(..count);
+        // What was not serialised then may be now, and weighs more.
+        let bytes: usize = reads.clone().map(|read| read.message.weight()).sum();
+        let is_all = count == self.reads.len();
+        self.reads_bytes = if is_all { 0 } else { self.reads_bytes.saturating_sub(bytes) };
+        self.sending.extend(reads.map(|read| read.message.id));
+        let mut merged: Vec<Delivery> = deliveries.into_iter().chain(self.reads.drain(..count)).collect();
+        // Stable: a read stays behind the message with its `Ts`.
+        merged.sort_by_key(|delivery| delivery.ts);
+        merged
+    }
 }
 
 /// How far the leader has taken a submitter's messages: into the m-seq, a proposal or the queue.
@@ -714,7 +723,10 @@ impl Core {
             }
             let destinations = config.destset(&message);
             let has_room = |(to, _): &(ProcessId, _)| {
-                leading.streams.get(to).is_some_and(|stream| stream.reads.len() < self.limits.stream_reads)
+                leading.streams.get(to).is_some_and(|stream| {
+                    stream.reads.len() < self.limits.stream_reads
+                        && stream.reads_bytes < self.limits.queue_bytes
+                })
             };
             if !destinations.iter().all(has_room) {
                 lost.push(message.id);
@@ -723,7 +735,7 @@ impl Core {
             for (to, ranges) in destinations {
                 if let Some(stream) = leading.streams.get_mut(&to) {
                     let (message, config_version) = (message.clone(), config.version());
-                    stream.reads.push_back(Delivery { ts, message, ranges, config_version });
+                    stream.push_read(Delivery { ts, message, ranges, config_version });
                     touched.insert(to);
                 }
             }
@@ -830,6 +842,7 @@ impl Core {
             busy: false,
             due: true,
             reads: VecDeque::new(),
+            reads_bytes: 0,
             sending: Vec::new(),
         };
         leading.streams.insert(to, stream);
@@ -931,7 +944,7 @@ impl Core {
         }
         assert!(last <= frontier, "{to} would get {last} beyond the frontier {frontier}");
         let mut wires = Vec::from_iter(stream.state.take());
-        let mut deliveries = with_reads(deliveries, &mut stream.reads, frontier, &mut stream.sending);
+        let mut deliveries = stream.with_reads(deliveries, frontier);
         if planted(Bug::ReorderedWindow) && deliveries.len() > 1 {
             deliveries.swap(0, 1);
         }
