@@ -584,7 +584,8 @@ impl Core {
         }
     }
 
-    /// Tells clients when too few routers have room for more of the log, again and again, and when there is room again.
+    /// Tells clients when too few routers have room for more of the log, again and again, and when there is room again; also the
+    /// super process beside it, which makes some.
     fn hear_of_room(&mut self, router: ProcessId, has_room: bool) {
         let Role::Leading(leading) = &mut self.role else { return };
         let voters: Vec<ProcessId> = self.mseq.routers().voters().collect();
@@ -599,7 +600,8 @@ impl Core {
             }
         }
         if is_short || changed {
-            let clients = leading.streams.keys().filter(|process| process.kind == ProcessKind::Client);
+            let is_told = |process: &&ProcessId| process.kind != ProcessKind::Storage;
+            let clients = leading.streams.keys().filter(is_told);
             let clients: Vec<ProcessId> = clients.copied().collect();
             clients.into_iter().for_each(|client| self.send(client, Wire::Room { has_room: !is_short }));
         }

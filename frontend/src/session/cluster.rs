@@ -2,11 +2,18 @@
 //! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them
 //! has agreed, and the new one votes.
 
+use std::{pin::pin, time::Duration};
+
 use carousel_cluster::client::Client;
 use carousel_engine::{SqlError, SqlState, position::KeyRange};
 use carousel_planner::AlterCluster;
+use tokio::time::timeout;
 
 use super::{Result, Session, transaction::State};
+use crate::protocol::backend::Severity;
+
+/// A router that has not joined for so long is said to be waited for.
+const TELLS: Duration = Duration::from_secs(3);
 
 /// The ranges whose rows are lost by most changes.
 fn nothing<T>(_: T) -> Vec<KeyRange> {
@@ -37,6 +44,12 @@ impl Session<'_> {
             return Err(SqlError::new(SqlState::ACTIVE_TRANSACTION, message).into());
         }
         let contracts = matches!(alter, AlterCluster::Contract { .. });
+        let awaited = match alter {
+            AlterCluster::AddRouter { address, .. } => {
+                Some(format!("waiting for a router to join at '{address}'"))
+            }
+            _ => None,
+        };
         let (client, alter) = (self.client.clone(), alter.clone());
         let used = used_bytes(&client);
         let changed = async {
@@ -74,7 +87,21 @@ impl Session<'_> {
         };
         // It cannot be taken back.
         self.in_doubt = true;
-        let changed = self.connection.interrupts.guard(changed).await?;
+        let mut changed = pin!(changed);
+        let in_time = self.connection.interrupts.guard(timeout(TELLS, &mut changed)).await?;
+        let changed = match in_time {
+            Ok(changed) => changed,
+            Err(_) => {
+                if let Some(awaited) = awaited {
+                    let notice = SqlError::new(SqlState::SUCCESS, awaited).with_hint(
+                        "Start it with `carousel router --join`, or cancel this and remove the router again.",
+                    );
+                    self.notice(Severity::Notice, &notice);
+                    self.connection.flush().await?;
+                }
+                self.connection.interrupts.guard(changed).await?
+            }
+        };
         self.in_doubt = false;
         let lost = changed?;
         if !lost.is_empty() {
