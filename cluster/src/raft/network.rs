@@ -135,16 +135,34 @@ struct Routers {
     reachable: HashMap<u64, (u64, RouterRaft)>,
 }
 
+/// A call that has not been answered for the last time.
+struct Waiting {
+    to: ProcessId,
+    answers: mpsc::UnboundedSender<What>,
+    /// The leadership in which it appends.
+    vote: Option<Vote>,
+}
+
+/// What a router has confirmed to this one.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    /// The newest entry, in which leadership of this router: it could lose that only for another leader, whose vote it would
+    /// tell.
+    confirmed: Option<(Vote, u64)>,
+    /// The newest entry that is known to be committed.
+    committed: Option<u64>,
+}
+
 /// Calls to routers elsewhere that have not been answered, and streams of appends from there.
 struct Calls {
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, (ProcessId, mpsc::UnboundedSender<What>)>>,
+    waiting: Mutex<HashMap<u64, Waiting>>,
     appends: Streams,
     /// When routers elsewhere have last answered an append, of whatever call.
     confirmed: Mutex<HashMap<ProcessId, Instant>>,
-    /// Up to where routers elsewhere have confirmed what was committed: they can never lack it again.
-    kept: Mutex<HashMap<ProcessId, u64>>,
-    /// The newest index that is known to be committed, as far as others have been told so.
+    /// What routers elsewhere have confirmed and can never lack again.
+    kept: Mutex<HashMap<ProcessId, Kept>>,
+    /// Behind the newest index that is known to be committed, as far as others have been told so.
     committed: AtomicU64,
     /// Calls that appended, are over and could not tell so for want of room. The next one tells it before it appends, so
     /// they are no more than there were at once.
@@ -174,12 +192,9 @@ impl Calls {
             self.confirmed.lock().insert(from, Instant::now());
         }
         if let What::Appended(Ok(Ok(Some(confirmed)))) = &answer {
-            let committed = confirmed.index.min(self.committed.load(Ordering::Relaxed));
-            let mut kept = self.kept.lock();
-            let kept = kept.entry(from).or_default();
-            *kept = committed.max(*kept);
+            self.keep(from, call, confirmed.index);
         }
-        if let Some((_, answers)) = self.waiting.lock().get(&call) {
+        if let Some(Waiting { answers, .. }) = self.waiting.lock().get(&call) {
             let _ = answers.send(answer);
         }
     }
@@ -200,25 +215,48 @@ impl Calls {
         }
     }
 
-    /// Somebody is told what is committed.
-    fn tell(&self, what: &What) {
+    /// A call appends.
+    fn tell(&self, call: u64, what: &What) {
         if let What::Append(request) | What::Heartbeat(request) = what {
-            let committed = request.leader_commit.map_or(0, |committed| committed.index);
+            let committed = request.leader_commit.map_or(0, |committed| committed.index + 1);
             self.committed.fetch_max(committed, Ordering::Relaxed);
+            if let Some(waiting) = self.waiting.lock().get_mut(&call) {
+                waiting.vote = Some(request.vote);
+            }
         }
     }
 
-    /// Where a router lacks an entry that was committed and that it has confirmed, if that is what it says: its log is an older
-    /// copy of the one that it had.
-    fn reverted(&self, from: ProcessId, answer: &What) -> Option<u64> {
+    /// The leadership in which a call appends that still waits for answers.
+    fn vote(&self, call: u64) -> Option<Vote> {
+        self.waiting.lock().get(&call)?.vote
+    }
+
+    /// A router has confirmed an entry.
+    fn keep(&self, router: ProcessId, call: u64, index: u64) {
+        let vote = self.vote(call);
+        let committed = self.committed.load(Ordering::Relaxed).checked_sub(1).map(|last| last.min(index));
+        let mut kept = self.kept.lock();
+        let kept = kept.entry(router).or_default();
+        kept.committed = kept.committed.max(committed);
+        if let Some(vote) = vote {
+            let before = kept.confirmed.filter(|(of, _)| *of == vote).map_or(index, |(_, before)| before);
+            kept.confirmed = Some((vote, before.max(index)));
+        }
+    }
+
+    /// Which entry a router lacks that it has confirmed, if that is what it says: its log is an older copy of the one that it
+    /// had. What comes of a call that is over may be from before it had that.
+    fn reverted(&self, from: ProcessId, call: u64, answer: &What) -> Option<u64> {
         let What::Appended(Ok(Err(StreamAppendError::Conflict(lacked)))) = answer else { return None };
-        let kept = self.kept.lock().get(&from).copied().unwrap_or(0);
-        (lacked.index <= kept).then_some(lacked.index)
+        let vote = self.vote(call)?;
+        let Kept { confirmed, committed } = self.kept.lock().get(&from).copied()?;
+        let confirmed = confirmed.filter(|(of, _)| *of == vote).map(|(_, index)| index);
+        (Some(lacked.index) <= confirmed.max(committed)).then_some(lacked.index)
     }
 
     /// The calls to a router that cannot be reached any more, and those that came from there, have ended.
     fn lost(&self, router: ProcessId) {
-        self.waiting.lock().retain(|_, (to, _)| *to != router);
+        self.waiting.lock().retain(|_, waiting| waiting.to != router);
         self.over.lock().retain(|(_, to), _| *to != router);
         self.confirmed.lock().remove(&router);
         self.appends.lost(router);
@@ -311,7 +349,7 @@ impl Registry {
             What::HandOver(request) => {
                 reply.spawn(async move { What::HandedOver(text(raft.handle_transfer_leader(request).await)) })
             }
-            answer => match self.calls.reverted(from, &answer) {
+            answer => match self.calls.reverted(from, call, &answer) {
                 // openraft takes for granted that this does not happen.
                 Some(index) => network.disown(from, index),
                 None => self.calls.answered(from, call, answer),
@@ -396,7 +434,7 @@ impl Way {
     }
 
     async fn send_for(&self, call: u64, what: What) -> Result<(), RPCError<TypeConfig>> {
-        self.calls().tell(&what);
+        self.calls().tell(call, &what);
         let sent = self.network.send_elsewhere(self.from, self.to, Way::packet(call, what)).await;
         sent.map_err(unreachable)
     }
@@ -509,7 +547,7 @@ impl Connection {
         let number = calls.next.fetch_add(1, Ordering::Relaxed);
         let to = ProcessId::router(u32::try_from(self.target).unwrap_or(u32::MAX));
         let (sender, answers) = mpsc::unbounded_channel();
-        calls.waiting.lock().insert(number, (to, sender));
+        calls.waiting.lock().insert(number, Waiting { to, answers: sender, vote: None });
         let network = self.network.clone();
         let (appends, streams) = (Arc::default(), Arc::default());
         let way = Way { number, network, from: self.id, to, appends, streams };
@@ -759,6 +797,40 @@ mod tests {
             entries: (prev + 1..=prev + entries).map(entry).collect(),
             leader_commit: None,
         }
+    }
+
+    #[test]
+    fn who_lacks_what_it_has_confirmed_is_found_out() {
+        let calls = Calls::default();
+        let begin = |call, term, committed: Option<u64>| {
+            let answers = mpsc::unbounded_channel().0;
+            calls.waiting.lock().insert(call, Waiting { to: FOLLOWER, answers, vote: None });
+            let request =
+                Request { vote: Vote::new(term, 1), leader_commit: committed.map(log_id), ..request(0, 1) };
+            calls.tell(call, &What::Append(request));
+        };
+        let appended = |result| What::Appended(Ok(result));
+        let confirm = |call, index| calls.answered(FOLLOWER, call, appended(Ok(Some(log_id(index)))));
+        let lacks = |call, index| {
+            let conflict = StreamAppendError::Conflict(log_id(index));
+            calls.reverted(FOLLOWER, call, &appended(Err(conflict)))
+        };
+        begin(1, 1, None);
+        assert_eq!(lacks(1, 0), None, "it has confirmed nothing");
+        confirm(1, 7);
+        // It has not heard that this is committed.
+        assert_eq!((lacks(1, 8), lacks(1, 7), lacks(1, 3)), (None, Some(7), Some(3)));
+        // Another leadership may have taken that back, but nothing that was committed.
+        begin(2, 2, Some(4));
+        assert_eq!(lacks(2, 7), None);
+        confirm(2, 5);
+        assert_eq!((lacks(2, 6), lacks(2, 5)), (None, Some(5)));
+        begin(3, 3, Some(4));
+        assert_eq!((lacks(3, 5), lacks(3, 4)), (None, Some(4)));
+        // What a call that is over says may be from before.
+        calls.waiting.lock().remove(&2);
+        assert_eq!(lacks(2, 5), None);
+        assert_eq!(calls.reverted(LEADER, 3, &appended(Err(StreamAppendError::Conflict(log_id(1))))), None);
     }
 
     /// A way to the follower, whose lanes somebody else empties.

@@ -112,16 +112,13 @@ impl Shared {
     /// Talks no more to the lives of routers that lack what they had confirmed, and returns which these are; when they are
     /// connected again, they hear why.
     fn disown(&self) -> Vec<ProcessId> {
-        let mut known = Vec::new();
-        for (router, index) in self.network.take_disowned() {
-            let reason = self.lives.lock().disown(router, index);
-            if let Some(reason) = reason {
-                tracing::error!("{reason}");
-                self.sessions.lock().end(|remote| remote == router);
-                known.push(router);
-            }
+        let disowned = self.network.take_disowned();
+        for (router, index) in &disowned {
+            let reason = self.lives.lock().disown(*router, *index);
+            reason.into_iter().for_each(|reason| tracing::error!("{reason}"));
+            self.sessions.lock().end(|remote| remote == *router);
         }
-        known
+        disowned.into_keys().collect()
     }
 
     /// Ends what there is with those who have been removed.

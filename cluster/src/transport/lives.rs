@@ -4,8 +4,8 @@
 //! it for the one that it was, it could make up a quorum with those that never had an entry that was acknowledged. So
 //! would one with an old copy of its directory. The others, who write down what they have heard, know the first by the
 //! number of its directory, which is another one however often it has been started since, and the second by the number of
-//! its start, which is none that comes next. As that one counts on, it writes down itself that it must not go on. A copy from its
-//! last start is told from it by what its log lacks, by whoever leads and has heard it confirm that (`raft::network`).
+//! its start, which is none that comes next. As that one counts on, it writes down itself that it must not go on. A copy from
+//! its last start is told from it by what its log lacks, by whoever leads and has heard it confirm that (`raft::network`).
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,8 @@ pub(super) struct Lives {
     /// Where it is written down; nowhere in a process that is no router, which does not remember anything.
     path: Option<PathBuf>,
     heard: Heard,
-    /// Lives of routers elsewhere that lack what they had confirmed, and what is to be said of them. They remember that themselves.
+    /// Lives of routers elsewhere that lack what they had confirmed, and what is to be said of them. They remember that
+    /// themselves.
     disowned: BTreeMap<ProcessId, (u64, String)>,
     /// What `heard.forgetful` says, for those who wait for that.
     refused: watch::Sender<Option<String>>,
@@ -97,8 +98,8 @@ impl Lives {
         }
     }
 
-    /// The present life of a router lacks an entry of the log that it had confirmed. Returns what is to be said of it, unless it
-    /// has been.
+    /// The present life of a router lacks an entry of the log that it had confirmed. Returns what is to be said of it, unless
+    /// it has been.
     pub(super) fn disown(&mut self, router: ProcessId, index: u64) -> Option<String> {
         let Start { life, .. } = self.of(router)?;
         let which = format!("a copy of its log that lacks entry {index}, which it had confirmed");

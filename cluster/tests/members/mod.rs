@@ -388,7 +388,17 @@ async fn a_router_with_a_copy_of_its_directory_from_its_last_start_is_found_out(
             for key in 1..50 {
                 assert_eq!(table.insert(&[(key, key)]).await, Ok(1));
             }
+            // What it has confirmed last it need not know to be committed.
+            let writing = tokio::spawn({
+                let table = Table::find(&client, "t");
+                async move {
+                    for key in 100..200 {
+                        assert_eq!(table.insert(&[(key, key)]).await, Ok(1));
+                    }
+                }
+            });
             apart.kill(restored).await;
+            writing.await.expect("two are a quorum");
             std::fs::remove_dir_all(&directory).expect("it can be removed");
             std::fs::rename(&old, &directory).expect("it can be moved");
             apart.start(restored).await;
