@@ -216,7 +216,7 @@ impl From<StorageError> for StartError {
             StorageError::Checkpoint(CheckpointError::Damaged { path, reason }) => {
                 StartError::Damaged { path, reason }
             }
-            StorageError::Ahead { .. } => StartError::Process(error.to_string()),
+            StorageError::Ahead(_) => StartError::Process(error.to_string()),
         }
     }
 }

@@ -143,8 +143,8 @@ pub(crate) struct Node {
     missed: bool,
     /// The routers' log no longer has what follows what has been recovered.
     outdated: bool,
-    /// The routers have lost what it has.
-    is_ahead: bool,
+    /// The routers have lost what it has: where their log ends.
+    ahead_of: Option<Ts>,
     /// See [`Node::outlived`].
     outlived: Option<Incarnation>,
     stopped: Option<String>,
@@ -202,7 +202,7 @@ impl Node {
             skipped: false,
             missed: false,
             outdated: false,
-            is_ahead: false,
+            ahead_of: None,
             outlived: None,
             fetching: BTreeMap::new(),
             staging: BTreeSet::new(),
@@ -297,8 +297,10 @@ impl Node {
     }
 
     /// Why it must not go on in another life either, if the routers have lost what it has: it would forget that, as they did.
-    pub(crate) fn ahead(&self) -> Option<&str> {
-        self.stopped.as_deref().filter(|_| self.is_ahead)
+    /// Also whether its checkpoint is none of what they have lost.
+    pub(crate) fn ahead(&self) -> Option<(&str, bool)> {
+        let last = self.ahead_of?;
+        Some((self.stopped.as_deref()?, self.core.watermarks(0).durable <= last))
     }
 
     /// Whether what it has recovered is of no use any more: the next life has to begin without.
@@ -467,7 +469,7 @@ impl Node {
                 self.event(Event::Moving(migration::Event::Refused { from, part, attempt, anew }));
             }
             Wire::LogLost { incarnation, last } if incarnation == self.incarnation => {
-                self.is_ahead = true;
+                self.ahead_of = Some(last);
                 self.stopped = Some(log_lost(last, self.core.frontier()));
             }
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {

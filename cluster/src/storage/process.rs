@@ -93,16 +93,8 @@ pub enum StorageError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The routers have lost what an earlier life had.
-    #[error(
-        "the storage process has stopped itself before, as {reason}. If they cannot be restored, remove the file {path}: it \
-         goes on with what the routers have then, and what they have lost is lost"
-    )]
-    Ahead {
-        /// The file that says so.
-        path: PathBuf,
-        /// What it says.
-        reason: String,
-    },
+    #[error("the storage process has stopped itself before, as {0}")]
+    Ahead(String),
 }
 
 /// How far a storage process is.
@@ -328,10 +320,22 @@ impl Storage {
             }
             None => {}
         }
-        if let Some(reason) = self.node.ahead()
-            && let Err(error) = replace_file(&self.dir.join(AHEAD), reason.as_bytes())
-        {
-            tracing::error!(process = %self.outbox.id(), %error, "cannot write down why it must not go on");
+        if let Some((reason, goes_on)) = self.node.ahead() {
+            let path = self.dir.join(AHEAD);
+            let advice = match goes_on {
+                true => "remove that file, too: it goes on with what they have".to_owned(),
+                false => format!(
+                    "remove everything in {}: the checkpoint there is of what they have lost",
+                    self.dir.display()
+                ),
+            };
+            let text = format!(
+                "{reason}. Then remove the file {}. If they cannot be restored, {advice}",
+                path.display()
+            );
+            if let Err(error) = replace_file(&path, text.as_bytes()) {
+                tracing::error!(process = %self.outbox.id(), %error, "cannot write down why it must not go on");
+            }
         }
         if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
             tracing::error!(process = %self.outbox.id(), %error, "cannot mark the data as outdated");
@@ -449,7 +453,7 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
     make_directory(dir).map_err(io(dir))?;
     let path = dir.join(AHEAD);
     if let Some(reason) = read_file(&path).map_err(io(&path))? {
-        return Err(StorageError::Ahead { reason: String::from_utf8_lossy(&reason).into_owned(), path });
+        return Err(StorageError::Ahead(String::from_utf8_lossy(&reason).into_owned()));
     }
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
