@@ -44,8 +44,8 @@ pub struct Limits {
     pub proposal_messages: usize,
     /// Approximate bytes in one proposal.
     pub proposal_bytes: usize,
-    /// Approximate bytes of routed messages that wait for a proposal; beyond it the router takes no more. Also of snapshot reads
-    /// that wait for one stream.
+    /// Approximate bytes of routed messages that wait for a proposal; beyond it the router takes no more. Also of snapshot
+    /// reads that wait for one stream.
     pub queue_bytes: usize,
     /// Approximate bytes of the newest messages kept for delivery.
     pub window_bytes: usize,
@@ -584,8 +584,8 @@ impl Core {
         }
     }
 
-    /// Tells clients when too few routers have room for more of the log, again and again, and when there is room again; also the
-    /// super process beside it, which makes some.
+    /// Tells clients when too few routers have room for more of the log, again and again, and when there is room again; also
+    /// the super processes, of which one makes some.
     fn hear_of_room(&mut self, router: ProcessId, has_room: bool) {
         let Role::Leading(leading) = &mut self.role else { return };
         let voters: Vec<ProcessId> = self.mseq.routers().voters().collect();
@@ -601,9 +601,8 @@ impl Core {
         }
         if is_short || changed {
             let is_told = |process: &&ProcessId| process.kind != ProcessKind::Storage;
-            let clients = leading.streams.keys().filter(is_told);
-            let clients: Vec<ProcessId> = clients.copied().collect();
-            clients.into_iter().for_each(|client| self.send(client, Wire::Room { has_room: !is_short }));
+            let told: Vec<ProcessId> = leading.streams.keys().filter(is_told).copied().collect();
+            told.into_iter().for_each(|process| self.send(process, Wire::Room { has_room: !is_short }));
         }
     }
 

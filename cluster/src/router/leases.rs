@@ -3,8 +3,8 @@
 //! Basic reads pass no router, so a storage process that is suspected and cannot hear of it would answer from the past
 //! for ever. Hence it answers only under a lease, which it asks the lead router for again and again and which it counts
 //! from the moment it asked, by its own clock. The lead router orders the suspicion of a storage process only when every
-//! lease that the process can have, or who fails with it, also from an earlier leader, has run out. An earlier leader that has been cut off need not
-//! know that it is one: it grants leases only as long as a quorum follows it.
+//! lease that the process can have, or who fails with it, also from an earlier leader, has run out. An earlier leader that
+//! has been cut off need not know that it is one: it grants leases only as long as a quorum follows it.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -690,7 +690,7 @@ impl World {
     fn checkpoint_if_due(&mut self) {
         let now_ms = self.now_us / 1_000;
         if self.checkpoints.is_due(now_ms, self.storage.values().map(StorageHost::heartbeat), true) {
-            self.checkpoints.ordered(now_ms);
+            self.checkpoints.ordered(now_ms, true);
             self.submit_last_checkpoint();
         }
     }

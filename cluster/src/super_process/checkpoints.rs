@@ -18,31 +18,35 @@ pub struct CheckpointPolicy {
 pub struct Checkpoints {
     policy: CheckpointPolicy,
     last_ms: u64,
+    /// How long the next one has to wait while there is no room: longer after each that has made none.
+    pause_ms: u64,
 }
 
 impl Checkpoints {
     /// After an order for a checkpoint, heartbeats may be from before it for this many milliseconds.
     const SETTLES_MS: u64 = 500;
-    /// While there is no room, the next one has to wait for so long: what is cut off has to go first.
+    /// While there is no room, the first one has to wait for so long.
     const NO_ROOM_MS: u64 = 5_000;
     /// While a storage process has none for staged rows, it has to wait for so long.
     const SHORT_MS: u64 = 20_000;
 
     /// Counts the interval from `now_ms`.
     pub fn new(policy: CheckpointPolicy, now_ms: u64) -> Checkpoints {
-        Checkpoints { policy, last_ms: now_ms }
+        Checkpoints { policy, last_ms: now_ms, pause_ms: Checkpoints::NO_ROOM_MS }
     }
 
-    /// A checkpoint has been ordered.
-    pub fn ordered(&mut self, now_ms: u64) {
+    /// A checkpoint has been ordered, while the routers had room for more of the log or not.
+    pub fn ordered(&mut self, now_ms: u64, has_room: bool) {
         self.last_ms = now_ms;
+        self.pause_ms = if has_room { Checkpoints::NO_ROOM_MS } else { 2 * self.pause_ms };
     }
 
     /// Whether a checkpoint is due, by the heartbeats of the live storage processes, and by whether the routers have room for
     /// more of the log.
     pub fn is_due(&self, now_ms: u64, live: impl Iterator<Item = Heartbeat> + Clone, has_room: bool) -> bool {
         let is_short = live.clone().any(|heartbeat| heartbeat.disk == DiskState::Short);
-        let interval_ms = if has_room { self.policy.interval_ms } else { Checkpoints::NO_ROOM_MS };
+        let pause_ms = if has_room { u64::MAX } else { self.pause_ms };
+        let interval_ms = self.policy.interval_ms.min(pause_ms);
         let logged = live.clone().map(|heartbeat| heartbeat.logged).max().unwrap_or(0);
         let passed = now_ms.saturating_sub(self.last_ms);
         passed >= Checkpoints::SETTLES_MS
@@ -72,16 +76,20 @@ mod tests {
         assert!(!due(&checkpoints, 1_000, 100, true), "one is being made");
         assert!(!due(&checkpoints, 60_000, 0, false), "nothing was written");
         assert!(due(&checkpoints, 60_000, 1, false));
-        checkpoints.ordered(1_000);
+        checkpoints.ordered(1_000, true);
         assert!(!due(&checkpoints, 1_100, 100, false), "that may be from before the checkpoint");
         assert!(due(&checkpoints, 1_500, 100, false));
         assert!(!checkpoints.is_due(90_000, [].into_iter(), true));
-        let short = |now_ms, logged| {
+        let short = |checkpoints: &Checkpoints, now_ms, logged| {
             checkpoints.is_due(now_ms, [Heartbeat { logged, ..Heartbeat::default() }].into_iter(), false)
         };
-        assert!(!short(5_999, 1));
-        assert!(short(6_000, 1), "the log can be cut behind it");
-        assert!(!short(6_000, 0));
+        assert!(!short(&checkpoints, 5_999, 1));
+        assert!(short(&checkpoints, 6_000, 1), "the log can be cut behind it");
+        assert!(!short(&checkpoints, 6_000, 0));
+        checkpoints.ordered(6_000, false);
+        assert!(!short(&checkpoints, 15_999, 1), "that has not helped");
+        assert!(short(&checkpoints, 16_000, 1));
+        checkpoints.ordered(1_000, true);
         let full = Heartbeat { disk: DiskState::Short, ..Heartbeat::default() };
         assert!(!checkpoints.is_due(20_999, [full].into_iter(), true));
         assert!(checkpoints.is_due(21_000, [full].into_iter(), true), "staged rows are removed behind it");

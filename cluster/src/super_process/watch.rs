@@ -73,7 +73,7 @@ impl Watch {
         let able =
             live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| heartbeat.disk != DiskState::Failing);
         if !busy.checkpoint && self.checkpoints.is_due(now_ms, able, view.has_room) {
-            self.checkpoints.ordered(now_ms);
+            self.checkpoints.ordered(now_ms, view.has_room);
             steps.push(Step::Checkpoint);
         }
         if !self.options.heals || busy.change {
