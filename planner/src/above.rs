@@ -335,7 +335,8 @@ impl Above {
             let batch = self.first_of_equals(batch)?;
             output.extend(self.pass(batch)?);
         }
-        let Above { pipeline, sort_memory: mut held, .. } = self;
+        let Above { pipeline, group_memory, seen_memory, sort_memory: mut held, .. } = self;
+        drop((group_memory, seen_memory));
         if !pipeline.plan.ordinal {
             held.resize(output.iter().map(RecordBatch::get_array_memory_size).sum())?;
         }

@@ -250,20 +250,24 @@ impl Client {
         let is_given_up = given_up.is_some();
         let (config, mut lost) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
         config.plan_with_loss(change)?;
+        let is_done = |config: &Config| match change {
+            Change::Replace { by, .. } => config.is_active(by) && !config.is_active(process),
+            _ => !config.is_active(process),
+        };
         let given_up_at = if is_given_up { Some(self.give_up(process).await?) } else { None };
         match (self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await, given_up_at) {
             (Ok((ts, keyspace)), _) => {
                 lost.extend(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()));
                 Ok((ts, normalise(lost)))
             }
-            // A super process has put another in its place meanwhile, as for whoever is suspected.
-            (Err(_), Some(ts)) if !self.config().is_active(process) => Ok((ts, lost)),
+            // A super process has done it meanwhile, as for whoever is suspected.
+            (Err(_), Some(ts)) if is_done(&self.config()) => Ok((ts, lost)),
             (Err(error), Some(_)) => {
                 let ranges: Vec<String> = lost.iter().map(ToString::to_string).collect();
-                let ranges = ranges.join(" and ");
-                Err(error.with_detail(format!(
-                    "{process} has been given up: the rows of range {ranges} are lost."
-                )))
+                let (ranges, before) = (ranges.join(" and "), error.detail.clone().unwrap_or_default());
+                let detail =
+                    format!("{before} {process} has been given up: the rows of range {ranges} are lost.");
+                Err(error.with_detail(detail.trim_start()))
             }
             (Err(error), None) => Err(error),
         }

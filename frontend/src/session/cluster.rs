@@ -30,7 +30,7 @@ fn used_bytes(client: &Client) -> u64 {
 fn limit_bytes(client: &Client) -> Option<u64> {
     let (config, heard, share) = (client.config(), client.heard(), client.memory_share());
     let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
-    live.map(|process| share.or(heard.get(&process)?.limit)).sum()
+    live.map(|process| share.or_else(|| heard.get(&process)?.limit)).sum()
 }
 
 impl Session<'_> {
