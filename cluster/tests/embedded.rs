@@ -520,7 +520,8 @@ async fn many_snapshot_reads_without_a_write_between_them() {
         reader.await.expect("no assertion failed");
     }
     let moved = cluster.client().frontier().0 - before.0;
-    assert!((10..1000).contains(&moved), "80,000 reads made {moved} messages");
+    // The more slowly they are ordered the fewer.
+    assert!((2..1000).contains(&moved), "80,000 reads made {moved} messages");
     cluster.kill().await;
 }
 
