@@ -193,7 +193,11 @@ async fn read(front_end: usize, url: String, isolation: &str, load: Arc<Load>) -
     while load.goes_on() {
         if let Ok(row) = client.query_one("SELECT count(*), sum(money)::bigint FROM accounts", &[]).await {
             let (count, sum): (i64, i64) = (row.get(0), row.get(1));
-            assert!(count == ACCOUNTS && (sum == 0 || !is_consistent), "half of a write");
+            assert!(
+                count == ACCOUNTS && (sum == 0 || !is_consistent),
+                "half of a write under {isolation} at front end {front_end}, behind {answered} reads: {count} accounts, \
+                 sum {sum}"
+            );
             answered += 1;
         }
         let before = load.done.each_ref().map(|done| done.load(Ordering::SeqCst));
