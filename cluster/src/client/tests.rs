@@ -149,6 +149,15 @@ impl Scene {
         self.receive(from, Wire::Answers(vec![answer]));
     }
 
+    /// Whom the client tells such a thing now.
+    fn told(&mut self, is_it: impl Fn(&Wire) -> bool) -> Vec<ProcessId> {
+        let told = self.core.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::Send(process, wire) if is_it(&wire) => Some(process),
+            _ => None,
+        });
+        told.collect()
+    }
+
     /// What submissions hear now.
     fn parts(&mut self) -> Vec<(u64, Result<Part, Failure>)> {
         let parts = self.core.take_effects().into_iter().filter_map(|effect| match effect {
@@ -220,14 +229,8 @@ fn rows_that_were_staged_for_a_write_that_is_refused_are_abandoned() {
     if let Body::Data(data) = &mut body {
         data.staged = Some(Box::new(staged));
     }
-    let abandoned = |scene: &mut Scene| -> Vec<ProcessId> {
-        let effects = scene.core.take_effects().into_iter();
-        let abandoned = effects.filter_map(|effect| match effect {
-            Effect::Send(holder, Wire::Abandon(abandoned)) if abandoned == id => Some(holder),
-            _ => None,
-        });
-        abandoned.collect()
-    };
+    let abandoned =
+        |scene: &mut Scene| scene.told(|wire| matches!(wire, Wire::Abandon(abandoned) if *abandoned == id));
     scene.submit(body.clone());
     assert_eq!(abandoned(&mut scene), holders);
     // One that turns out to be planned against another ring: not all of these need have it.
@@ -1005,14 +1008,8 @@ fn a_read_that_is_too_long_to_be_held_back_fails_when_a_process_is_lost() {
 fn who_answers_a_read_that_has_failed_is_told_so() {
     let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
     let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
-    let told = |scene: &mut Scene| -> Vec<ProcessId> {
-        let effects = scene.core.take_effects().into_iter();
-        let told = effects.filter_map(|effect| match effect {
-            Effect::Send(process, Wire::Cancel(cancelled)) if cancelled == id => Some(process),
-            _ => None,
-        });
-        told.collect()
-    };
+    let told =
+        |scene: &mut Scene| scene.told(|wire| matches!(wire, Wire::Cancel(cancelled) if *cancelled == id));
     // A user gives the read up, or an outcome of it is an error, when others than at first hold what it asks for.
     for cancels in [true, false] {
         let mut scene = Scene::with(Config::evenly(3, 1).expect("a ring"));
