@@ -36,6 +36,7 @@ use crate::{
     config::Config,
     founder::Founding,
     message::{Incarnation, ProcessId, ProcessKind},
+    planted::{Bug, planted},
     raft,
     routers::Routers,
     wire::Wire,
@@ -119,6 +120,14 @@ impl Wire {
             | Wire::Rows { .. } => Lane::Data,
         }
     }
+}
+
+/// Whether `from` says to `to` what it has not asked for since it lives: a storage process answers what routers bring, to
+/// clients that it may not have met. Then something may be lost before the two meet for the first time.
+pub(crate) fn answers_unasked(from: ProcessId, to: ProcessId) -> bool {
+    from.kind == ProcessKind::Storage
+        && matches!(to.kind, ProcessKind::Client | ProcessKind::Super)
+        && !planted(Bug::FirstMeetingUntold)
 }
 
 /// The process is not there (any more).

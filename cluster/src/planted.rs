@@ -41,6 +41,8 @@ pub(crate) enum Bug {
     StagedForAnotherConfig,
     /// A router takes a process that has lost its directory for the one that it was.
     LostDirectoryTrusted,
+    /// A client that meets a storage process for the first time does not hear that answers may have been lost before.
+    FirstMeetingUntold,
     /// A router that leads no more, and does not know it, grants leases.
     LeaseOfTheDeposed,
 }

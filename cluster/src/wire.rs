@@ -374,8 +374,8 @@ pub enum Wire {
         /// The ranges.
         ranges: Vec<KeyRange>,
     },
-    /// The transport's word to both sides when two processes that stayed up could not reach one another for too long:
-    /// what was under way between them may be lost.
+    /// The transport's word to both sides when two processes that stayed up could not reach one another for too long, and to a
+    /// client that meets a life of a storage process for the first time: what was under way between them may be lost.
     Lost,
     /// Storage process to client: snapshot reads may have been lost on their way from the router, or reads were cancelled as
     /// this client seemed to have ended.

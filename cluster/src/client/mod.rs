@@ -407,6 +407,20 @@ impl Client {
         self.shared.view.borrow().statistics.get(&table).cloned()
     }
 
+    /// Waits until this client has heard of all storage processes on the ring that live: what they answer before is lost.
+    ///
+    /// # Errors
+    /// 57P01 when the client process has been stopped.
+    pub async fn meets_all(&self) -> Result<(), SqlError> {
+        let mut view = self.shared.view.clone();
+        let meets_all = |view: &View| {
+            let mut live =
+                view.config.storage_processes().filter(|process| !view.config.is_suspected(*process));
+            live.all(|process| view.heard.contains_key(&process))
+        };
+        view.wait_for(meets_all).await.map(drop).map_err(|_| self.stopped())
+    }
+
     /// What this client has heard of storage processes.
     pub fn heard(&self) -> Arc<BTreeMap<ProcessId, Heard>> {
         self.shared.view.borrow().heard.clone()

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     config::{Change, ConfigError, Configuration, Membership},
     message::{Incarnation, ProcessId, ProcessKind},
+    network::answers_unasked,
     routers::change::RouterChange,
 };
 
@@ -317,7 +318,7 @@ impl World {
                     self.network.unblock(*from, *to);
                     self.network.slow(*from, *to, 0);
                 }
-                self.meet();
+                self.meet(|_, _| true);
             }
             Disturbance::Strays => self.strays = false,
             Disturbance::Disks => self.disk_us = 0,
@@ -325,18 +326,22 @@ impl World {
         }
     }
 
-    /// Processes whose session was broken meet again, and hear of what was lost before they hear anything else.
-    fn meet(&mut self) {
-        for (a, b) in self.network.meet() {
-            self.schedule(1, Item::Lost { process: a, peer: b });
-            self.schedule(1, Item::Lost { process: b, peer: a });
+    /// Processes that have no session meet, if they are wanted, and hear of what may have been lost before they hear anything
+    /// else.
+    pub(super) fn meet(&mut self, is_wanted: impl Fn(ProcessId, ProcessId) -> bool) {
+        for ((a, b), again) in self.network.meet(is_wanted) {
+            for (process, peer) in [(a, b), (b, a)] {
+                if again || answers_unasked(peer, process) {
+                    self.schedule(1, Item::Lost { process, peer });
+                }
+            }
         }
     }
 
     /// All faults end.
     pub(super) fn heal(&mut self) {
         self.network.heal();
-        self.meet();
+        self.meet(|_, _| true);
         self.strays = false;
         self.disk_us = 0;
         self.full_disk = None;

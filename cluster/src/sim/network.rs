@@ -1,9 +1,10 @@
 //! Sessions over connections: for each pair of processes and lane, what is sent arrives in order after some delay, as
 //! long as both live. While the way is blocked, or the connection is being made again, it waits; what is under way to or
 //! from a process that ends is lost. When something has waited for too long the session breaks, in both directions, and
-//! when the two meet again, both hear of it ([`crate::transport`]). Nothing is ever repeated by the network itself.
+//! when the two meet again, both hear of it ([`crate::transport`]). It may take a while until a process that has started meets
+//! the others. Nothing is ever repeated by the network itself.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{message::ProcessId, network::Lane, wire::Wire};
 
@@ -28,8 +29,8 @@ struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Network {
     connections: BTreeMap<(ProcessId, ProcessId), Connection>,
-    /// Pairs of living processes whose session is broken, the smaller one first.
-    broken: BTreeSet<(ProcessId, ProcessId)>,
+    /// Pairs of living processes that have no session, the smaller one first, and whether they have had one.
+    apart: BTreeMap<(ProcessId, ProcessId), bool>,
 }
 
 fn pair(a: ProcessId, b: ProcessId) -> (ProcessId, ProcessId) {
@@ -104,29 +105,38 @@ impl Network {
 
     /// A living process ends: whoever meets its next life meets it for the first time.
     pub(super) fn forget(&mut self, process: ProcessId) {
-        self.broken.retain(|(a, b)| *a != process && *b != process);
+        self.apart.retain(|(a, b), _| *a != process && *b != process);
+    }
+
+    /// Two living processes have not met yet.
+    pub(super) fn separate(&mut self, a: ProcessId, b: ProcessId) {
+        self.apart.insert(pair(a, b), false);
     }
 
     /// The session of two living processes breaks: what is under way is lost.
     pub(super) fn break_session(&mut self, a: ProcessId, b: ProcessId) {
         self.reset(a, b);
         self.reset(b, a);
-        self.broken.insert(pair(a, b));
+        self.apart.insert(pair(a, b), true);
     }
 
-    /// Whether the session of two living processes is broken.
-    pub(super) fn is_broken(&self, a: ProcessId, b: ProcessId) -> bool {
-        self.broken.contains(&pair(a, b))
+    /// Whether two living processes have no session.
+    pub(super) fn are_apart(&self, a: ProcessId, b: ProcessId) -> bool {
+        self.apart.contains_key(&pair(a, b))
     }
 
-    /// The pairs that meet again now that nothing is between them.
-    pub(super) fn meet(&mut self) -> Vec<(ProcessId, ProcessId)> {
-        let (apart, together) = std::mem::take(&mut self.broken)
-            .into_iter()
-            .partition(|(a, b)| self.is_blocked(*a, *b) || self.is_blocked(*b, *a));
-        self.broken = apart;
-        let together: BTreeSet<_> = together;
-        together.into_iter().collect()
+    /// The pairs, of those in which both are wanted, that meet now that nothing is between them, and whether they meet again.
+    pub(super) fn meet(
+        &mut self,
+        is_wanted: impl Fn(ProcessId, ProcessId) -> bool,
+    ) -> Vec<((ProcessId, ProcessId), bool)> {
+        let mut apart = std::mem::take(&mut self.apart);
+        let may_meet = |(a, b): (ProcessId, ProcessId)| {
+            is_wanted(a, b) && !self.is_blocked(a, b) && !self.is_blocked(b, a)
+        };
+        let together = apart.extract_if(.., |pair, _| may_meet(*pair)).collect();
+        self.apart = apart;
+        together
     }
 
     /// Blocks one direction.

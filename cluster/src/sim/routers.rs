@@ -152,7 +152,7 @@ impl World {
                 }
                 Effect::Send { to, wire } => self.send(id, to, wire),
                 Effect::Stream { to, stream, wires } => {
-                    let up = self.is_up(to) && !self.network.is_broken(id, to);
+                    let up = self.is_up(to) && !self.network.are_apart(id, to);
                     for wire in wires {
                         self.send(id, to, wire);
                     }

@@ -102,7 +102,7 @@ fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// Every planted bug is caught within so many seeds.
-const PLANTED: [(Bug, u64); 18] = [
+const PLANTED: [(Bug, u64); 19] = [
     (Bug::SkippedConfirmation, 50),
     (Bug::ReorderedWindow, 5),
     (Bug::StaleConfig, 20),
@@ -121,6 +121,7 @@ const PLANTED: [(Bug, u64); 18] = [
     (Bug::LeaderForgotten, 1000),
     (Bug::StagedForAnotherConfig, 20),
     (Bug::LostDirectoryTrusted, 100),
+    (Bug::FirstMeetingUntold, 50),
 ];
 
 #[test]

@@ -87,6 +87,8 @@ pub(super) enum Item {
     ChangeRouters,
     EndOf(super::faults::Disturbance),
     Restart(ProcessId),
+    /// Two processes of which one has just started have a session.
+    Meet(ProcessId, ProcessId),
     /// A client that was suspected is given up.
     Replaced(ProcessId),
     /// Somebody changes the ring.
@@ -111,7 +113,7 @@ impl Item {
             | Item::Submit(process)
             | Item::Scan { storage: process, .. } => Some(*process),
             Item::Fault | Item::EndOf(_) | Item::Restart(_) | Item::Replaced(_) => None,
-            Item::ChangeRouters | Item::Reshape | Item::Look => None,
+            Item::ChangeRouters | Item::Reshape | Item::Look | Item::Meet(..) => None,
         }
     }
 }
@@ -405,7 +407,7 @@ impl World {
     pub(super) fn send(&mut self, from: ProcessId, to: ProcessId, wire: Wire) {
         assert!(wire.is_for(from.kind, to.kind), "{from} says to {to}: {wire:?}");
         let delay_us = self.delay_us();
-        if !self.is_up(to) || self.network.is_broken(from, to) {
+        if !self.is_up(to) || self.network.are_apart(from, to) {
             let wait_us = if self.is_up(to) || !self.network.is_blocked(from, to) { 0 } else { BREAK_US };
             return self.schedule(delay_us + wait_us, Item::Unreachable { process: from, peer: to });
         }
@@ -440,6 +442,7 @@ impl World {
         let number = ended + 1;
         *life = Life { number, forgotten, directory, up: true, started_us: now_us, ..Life::default() };
         self.note([1, number], || format!("{process} starts life {number}"));
+        self.come_slowly(process);
         let jitter_us = self.random.below(TICK_US);
         self.schedule(jitter_us, Item::Tick(process));
         match process.kind {
@@ -450,6 +453,18 @@ impl World {
             }
             ProcessKind::Storage => self.start_storage(process),
             ProcessKind::Client | ProcessKind::Super => self.start_client(process),
+        }
+    }
+
+    /// A process that has started may meet others later than these can be expected to talk to it.
+    fn come_slowly(&mut self, process: ProcessId) {
+        for other in self.processes() {
+            if other != process && self.is_up(other) && self.random.one_in(4) {
+                let slowest_us = if self.random.one_in(8) { 2_500_000 } else { 200_000 };
+                let after_us = self.random.within(1_000..slowest_us);
+                self.network.separate(process, other);
+                self.schedule(after_us, Item::Meet(process, other));
+            }
         }
     }
 
@@ -582,6 +597,11 @@ impl World {
             Item::ChangeRouters => self.change_routers_somehow(),
             Item::Replaced(client) => {
                 self.replace(client);
+                Ok(())
+            }
+            Item::Meet(a, b) => {
+                let these = (a.min(b), a.max(b));
+                self.meet(|a, b| (a, b) == these);
                 Ok(())
             }
             Item::EndOf(disturbance) => {

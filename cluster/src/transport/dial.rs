@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     message::{ProcessId, ProcessKind},
-    network::{Envelope, Lane},
+    network::{Envelope, Lane, answers_unasked},
     routers::Routers,
     wire::Wire,
 };
@@ -296,7 +296,9 @@ impl Dialler {
         let (Some(control_out), Some(data_out)) = (route.take(Lane::Control), route.take(Lane::Data)) else {
             return "its mailbox is in use".into();
         };
-        if again && network.deliver(self.remote, self.local, Wire::Lost).await.is_err() {
+        if (again || answers_unasked(self.remote, self.local))
+            && network.deliver(self.remote, self.local, Wire::Lost).await.is_err()
+        {
             return "this process has ended".into();
         }
         let there = self.shared.bulk.of(self.local, self.remote, Lane::Data);

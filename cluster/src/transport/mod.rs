@@ -11,7 +11,8 @@
 //! reach one another within a few seconds, channels are quasi-reliable and FIFO as the paper assumes (section 5.2),
 //! whatever happens to connections. A session ends when nobody listens at the other end any more, or when there was no
 //! connection for too long; from then on the process is [`crate::network::Unreachable`]. When two processes that both
-//! stayed up begin another session, each is told so by [`crate::wire::Wire::Lost`].
+//! stayed up begin another session, each is told so by [`crate::wire::Wire::Lost`]; and so is a client that meets a storage
+//! process for the first time, which may have answered it in vain before.
 //!
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the

@@ -245,7 +245,7 @@ async fn who_watches_hears_how_far_a_process_is_that_loads() {
     storage.send(supers, Wire::ReadsMissed).await;
     loop {
         match watching.receive().await {
-            (S1, Wire::Loading(_)) => {}
+            (S1, Wire::Loading(_) | Wire::Lost) => {}
             (S1, Wire::ReadsMissed) => break,
             other => panic!("{other:?}"),
         }
@@ -508,6 +508,21 @@ async fn a_half_open_connection_ends_and_both_sides_hear_that_something_may_be_l
     assert!(matches!(storage.receive().await, (R1, Wire::Lost)));
     exchange(&storage, R1, &mut router, S1, 0, 10).await;
     exchange(&router, S1, &mut storage, R1, 0, 10).await;
+}
+
+/// A storage process may have answered before what routers have brought there.
+#[tokio::test]
+async fn a_client_that_meets_a_storage_process_for_the_first_time_hears_that_something_may_be_lost() {
+    let mut there = options(S1, "127.0.0.1:1");
+    there.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let storage = Side::start(S1, there).await;
+    storage.unreachable(C7).await;
+    let mut here = options(C7, "127.0.0.1:1");
+    here.members.insert(S1, storage.address());
+    let mut client = Side::start(C7, here).await;
+    storage.send(C7, Wire::ReadsMissed).await;
+    assert!(matches!(client.receive().await, (S1, Wire::Lost)));
+    assert!(matches!(client.receive().await, (S1, Wire::ReadsMissed)));
 }
 
 /// Who signs certificates.

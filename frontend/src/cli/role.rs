@@ -18,6 +18,8 @@ use crate::{FrontEnd, Handle, Options};
 const TIDY: Duration = Duration::from_secs(1);
 /// A front end that has waited for so long for the cluster says so.
 const TELLS: Duration = Duration::from_secs(3);
+/// How long it waits for storage processes that it has not met when the others answer.
+const MEETS: Duration = Duration::from_secs(1);
 
 /// Runs one process until Ctrl-C or SIGTERM; a second one ends it at once.
 ///
@@ -68,7 +70,12 @@ async fn wait_for_cluster(client: &Client) -> Result<(), Failure> {
             pin.await
         }
     };
-    pinned.map(drop).map_err(Failure::setup)
+    pinned.map_err(Failure::setup)?;
+    match tokio::time::timeout(MEETS, client.meets_all()).await {
+        Ok(met) => met.map_err(Failure::setup),
+        // One that is dead, and not suspected yet.
+        Err(_) => Ok(()),
+    }
 }
 
 async fn start(settings: &MemberSettings) -> Result<(Member, Option<Handle>), Failure> {
