@@ -37,6 +37,8 @@ struct Inner {
     now: Mark,
     /// The mark that the next snapshot is to be made of.
     planned: Option<Mark>,
+    /// How many snapshots were received. What the log had before one need not have been agreed on.
+    received: u64,
 }
 
 /// See the module's head.
@@ -46,7 +48,7 @@ impl Marks {
     /// Begins at a snapshot, or at the beginning of all.
     pub(super) fn new(first: Mark) -> Self {
         let marks = VecDeque::from([first.clone()]);
-        Marks(Mutex::new(Inner { marks, distance: 1, now: first, planned: None }))
+        Marks(Mutex::new(Inner { marks, distance: 1, now: first, planned: None, received: 0 }))
     }
 
     /// Begins again at a snapshot that was received.
@@ -56,6 +58,12 @@ impl Marks {
         inner.distance = 1;
         inner.now = first;
         inner.planned = None;
+        inner.received += 1;
+    }
+
+    /// How often it has begun again.
+    pub(super) fn received(&self) -> u64 {
+        self.0.lock().received
     }
 
     /// The state after another entry.
@@ -102,11 +110,11 @@ impl Marks {
         (inner.now.mseq.routers().clone(), inner.now.membership.clone())
     }
 
-    /// The last mark at or before a `Ts`: the next index of the log and the state there.
-    pub(super) fn before(&self, ts: Ts) -> Option<(u64, MSeq)> {
+    /// The last mark at or before a `Ts`: the next index of the log and the state there, and [`Marks::received`].
+    pub(super) fn before(&self, ts: Ts) -> Option<(u64, MSeq, u64)> {
         let inner = self.0.lock();
         let mark = inner.marks.iter().rev().find(|mark| mark.mseq.ts() <= ts)?;
-        Some((mark.next(), mark.mseq.clone()))
+        Some((mark.next(), mark.mseq.clone(), inner.received))
     }
 
     /// Plans a snapshot of the last mark at or before `ts`; false when there is none behind the first.

@@ -503,6 +503,8 @@ pub(crate) struct MSeqReader {
 pub(crate) struct Cursor {
     next: u64,
     mseq: MSeq,
+    /// The snapshots that had been received when it began.
+    received: u64,
 }
 
 impl Cursor {
@@ -515,8 +517,9 @@ impl Cursor {
 impl MSeqReader {
     /// A cursor at or before `after`.
     pub(crate) fn seek(&self, after: Ts) -> Result<Cursor, ReadError> {
-        let (next, mseq) = self.marks.before(after).ok_or_else(|| ReadError::Purged(self.marks.first()))?;
-        Ok(Cursor { next, mseq })
+        let (next, mseq, received) =
+            self.marks.before(after).ok_or_else(|| ReadError::Purged(self.marks.first()))?;
+        Ok(Cursor { next, mseq, received })
     }
 
     /// Whether everything that was learned has been read.
@@ -533,7 +536,9 @@ impl MSeqReader {
             return Ok(learned);
         }
         let entries = self.log.read(cursor.next..end, bytes).await?;
-        if entries.first().is_none_or(|entry| entry.log_id.index != cursor.next) {
+        let is_next = entries.first().is_some_and(|entry| entry.log_id.index == cursor.next);
+        // Behind a snapshot that was received meanwhile, this log may still have what nobody has agreed on.
+        if !is_next || self.marks.received() != cursor.received {
             return Err(ReadError::Purged(self.marks.first()));
         }
         for entry in entries {
