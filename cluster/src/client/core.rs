@@ -983,6 +983,9 @@ impl Core {
         if id.is_ordered() {
             // Routers say that only of the last of several messages.
             (open.ordered_by, open.ordered_after) = (Some(ts), Ts(ts.0 - 1));
+        } else if open.isolation == ReadIsolation::Snapshot {
+            // It stands behind the message with that `Ts`.
+            (open.ordered_by, open.ordered_after) = (Some(ts), ts);
         }
         let is_write = match &open.message.body {
             Body::Data(data) => data.operation.is_write(),
@@ -1180,7 +1183,8 @@ impl Core {
             _ => {
                 self.lose_kept(process);
                 if self.absent.insert(process) {
-                    self.ask_again(process);
+                    // What it has answered in vain meanwhile will be known when it is met again.
+                    self.ask_owed_again(|owes| owes == process);
                 }
             }
         }

@@ -650,6 +650,7 @@ fn what_a_process_answers_again_after_a_restart_counts_once() {
         scene.answer(from, id, 1);
     };
     rows(&mut scene, s1);
+    scene.deliver(0, 1);
     // It has executed the message again, after the checkpoint from which it went on.
     scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
     rows(&mut scene, s1);
@@ -945,6 +946,40 @@ fn a_client_stops_when_the_routers_have_lost_what_it_has_seen() {
     let [Effect::Stop(error)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(error.code, SqlState::DATA_CORRUPTED);
     assert!(error.detail.as_ref().is_some_and(|detail| detail.contains("log ends at 3")), "{error:?}");
+}
+
+/// Who receives rows is asked for them as soon as it has them, and may answer a client that has not heard of that.
+#[test]
+fn anybody_may_owe_a_read_whose_place_is_not_known() {
+    let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+    for isolation in [ReadIsolation::Snapshot, ReadIsolation::Basic] {
+        let mut scene = Scene::subscribed(0);
+        let ranges = scene.config.held(s1);
+        let body = testing::read(C1, 1, 0, 0).body;
+        let request = Request { tables: Default::default(), ranges: ranges.into(), body };
+        scene.core.handle(Event::Submit { submission: 1, request, isolation });
+        if isolation == ReadIsolation::Basic {
+            // It has been sent to those that owe it.
+            scene.core.take_effects();
+            scene.receive(s2, Wire::Lost);
+            assert!(scene.core.take_effects().is_empty());
+            continue;
+        }
+        let [(first, _)] = scene.reads()[..] else { panic!("it is sent") };
+        scene.receive(s2, Wire::Lost);
+        let [(again, _)] = scene.reads()[..] else { panic!("it is sent again") };
+        assert_ne!(first, again);
+        // By then the client knows the config of that time.
+        rows(&mut scene, s1, again, 3, 10);
+        scene.receive(s2, Wire::Lost);
+        let [(again, _)] = scene.reads()[..] else { panic!("it is sent again") };
+        scene.deliver(0, 3);
+        rows(&mut scene, s1, again, 3, 10);
+        scene.receive(s2, Wire::Lost);
+        assert!(scene.reads().is_empty());
+        scene.receive(s1, Wire::Lost);
+        assert_eq!(scene.reads().len(), 1);
+    }
 }
 
 /// Rows of a storage process's half of the ring.

@@ -127,22 +127,46 @@ impl Core {
     /// others owe who are absent it may answer.
     pub(super) fn ask_absent_again(&mut self, back: Option<ProcessId>) {
         let absent: BTreeSet<ProcessId> = back.into_iter().chain(self.absent.iter().copied()).collect();
-        self.ask_all_again(|process| absent.contains(&process));
+        self.ask_owed_again(|process| absent.contains(&process));
     }
 
-    /// Submits reads again that a storage process owes and will not answer any more.
+    /// Submits reads again that a storage process owes, or may owe, and will not answer any more, or not in full.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
-        self.ask_all_again(|owes| owes == process);
+        let unplaced = self.unplaced();
+        self.ask_owed_again(|owes| owes == process);
+        for sequence in unplaced {
+            self.ask_read_again(sequence, process);
+        }
     }
 
-    /// The same of several, each read once.
-    fn ask_all_again(&mut self, concerns: impl Fn(ProcessId) -> bool) {
+    /// Submits reads again that some storage processes owe, by what is known here, and will not answer any more.
+    pub(super) fn ask_owed_again(&mut self, concerns: impl Fn(ProcessId) -> bool) {
         for (sequence, owed_by) in self.owed(concerns, 0) {
-            match owed_by.first().filter(|_| self.open.get(&sequence).is_some_and(|open| open.handed_out)) {
-                Some(process) => self.end_lost(sequence, &format!("storage process {process}")),
-                None => self.submit_again(sequence),
+            if let Some(process) = owed_by.first() {
+                self.ask_read_again(sequence, *process);
             }
         }
+    }
+
+    /// Submits a read again that a storage process will not answer in full, if it has not been submitted again already.
+    fn ask_read_again(&mut self, sequence: u64, process: ProcessId) {
+        match self.open.get(&sequence).is_some_and(|open| open.handed_out) {
+            true => self.end_lost(sequence, &format!("storage process {process}")),
+            false => self.submit_again(sequence),
+        }
+    }
+
+    /// Reads that may stand behind configs which are not known here yet: anybody may owe them.
+    fn unplaced(&self) -> Vec<u64> {
+        let is_unplaced = |open: &&Open| {
+            open.is_read()
+                && open.isolation != ReadIsolation::Basic
+                && open.ordered_by.is_none_or(|by| by > self.frontier)
+        };
+        let unplaced = self.open.values().filter(is_unplaced);
+        let mut unplaced: Vec<u64> = unplaced.map(|open| open.message.id.sequence).collect();
+        unplaced.sort_unstable();
+        unplaced
     }
 
     /// Deals with what all who may have executed it will not answer any more: nobody will know what came of it. Pins and
