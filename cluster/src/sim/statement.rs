@@ -30,6 +30,8 @@ pub(super) const KEYS: i64 = 24;
 pub(super) enum Filter {
     All,
     Key(i64),
+    /// One or the other, which may lie in ranges of different processes.
+    Keys([i64; 2]),
     /// `n` greater than.
     Above(i32),
 }
@@ -116,19 +118,24 @@ fn compare(op: CompareOp, left: Expr, right: Expr) -> Expr {
 
 impl Filter {
     fn random(random: &mut Random) -> Filter {
-        match random.below(4) {
+        let key = |random: &mut Random| random.below(KEYS as u64) as i64;
+        match random.below(5) {
             0 => Filter::All,
             1 => Filter::Above(random.below(60) as i32),
-            _ => Filter::Key(random.below(KEYS as u64) as i64),
+            2 => Filter::Keys([key(random), key(random)]),
+            _ => Filter::Key(key(random)),
         }
     }
 
     fn predicate(&self) -> Vec<Expr> {
+        let column = Expr::column(0, Type::Int8);
+        let literal = |key: &i64| Expr::literal(Value::Int8(*key), Type::Int8);
         match self {
             Filter::All => Vec::new(),
-            Filter::Key(key) => {
-                let key = Expr::literal(Value::Int8(*key), Type::Int8);
-                vec![compare(CompareOp::Eq, Expr::column(0, Type::Int8), key)]
+            Filter::Key(key) => vec![compare(CompareOp::Eq, column, literal(key))],
+            Filter::Keys(keys) => {
+                let list = keys.iter().map(literal).collect();
+                vec![Expr::InList { expr: Box::new(column), list, negated: false }]
             }
             Filter::Above(bound) => vec![compare(CompareOp::Gt, n(), int4(*bound))],
         }
@@ -137,6 +144,7 @@ impl Filter {
     fn ranges(&self, schema: &TableSchema) -> Vec<KeyRange> {
         match self {
             Filter::Key(key) => vec![KeyRange::point(position(schema, *key))],
+            Filter::Keys(keys) => normalise(keys.map(|key| KeyRange::point(position(schema, key))).to_vec()),
             Filter::All | Filter::Above(_) => vec![KeyRange::FULL],
         }
     }
@@ -146,6 +154,7 @@ impl Filter {
         match self {
             Filter::All => true,
             Filter::Key(wanted) => key == *wanted,
+            Filter::Keys(wanted) => wanted.contains(&key),
             Filter::Above(bound) => n > *bound,
         }
     }

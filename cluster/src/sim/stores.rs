@@ -48,8 +48,10 @@ use crate::{
 /// Milliseconds that a disk may take no checkpoint: less than [`super::faults::FULL_DISK_US`], with what is tried again.
 const DISK_PATIENCE_MS: u64 = 2_500;
 
-fn few_rows_a_segment() -> ShardOptions {
-    ShardOptions { segment_rows: 4, ..ShardOptions::default() }
+/// At some processes the rows of a range fill segments, at others what is received is added to a segment that has room.
+fn few_rows_a_segment(process: ProcessId) -> ShardOptions {
+    let segment_rows = if process.number.is_multiple_of(4) { 64 } else { 4 };
+    ShardOptions { segment_rows, ..ShardOptions::default() }
 }
 
 /// A checkpoint on a disk.
@@ -203,7 +205,7 @@ fn all_rows(shard: &mut Shard, table: TableId, time: Ts, ranges: &[KeyRange]) ->
 
 impl World {
     pub(super) fn start_storage(&mut self, id: ProcessId) {
-        let shards = if id.number.is_multiple_of(2) { 2 } else { 1 };
+        let shards = 1 + (id.number + 2) % 3;
         let disk = self.storage_disks.entry(id).or_default();
         let checkpoint = disk.checkpoint.clone();
         let outdated = std::mem::take(&mut disk.outdated);
@@ -213,8 +215,9 @@ impl World {
             None if joins => Vec::new(),
             None => self.config.held(id),
         };
-        let mut scans: Vec<Shard> =
-            (0..shards).map(|index| Shard::new(index, shards, held.clone(), few_rows_a_segment())).collect();
+        let mut scans: Vec<Shard> = (0..shards)
+            .map(|index| Shard::new(index, shards, held.clone(), few_rows_a_segment(id)))
+            .collect();
         let began = checkpoint.as_ref().map_or(Ts::ZERO, |checkpoint| checkpoint.began);
         let mut recovered = match checkpoint {
             Some(checkpoint) => {
@@ -629,7 +632,7 @@ impl World {
     /// It has the rows that the replay has at its `Ts` in these ranges.
     fn check_rows(&self, id: ProcessId, checkpoint: &Checkpoint, held: &[KeyRange]) -> Result<(), String> {
         let ts = checkpoint.recovered.ts;
-        let mut shard = [Shard::new(0, 1, checkpoint.recovered.held.clone(), few_rows_a_segment())];
+        let mut shard = [Shard::new(0, 1, checkpoint.recovered.held.clone(), few_rows_a_segment(id))];
         checkpoint.load(&mut shard);
         let [mut shard] = shard;
         for (number, table) in (1..).zip(checkpoint.recovered.catalog.tables()) {
