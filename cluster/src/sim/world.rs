@@ -409,7 +409,10 @@ impl World {
         let delay_us = self.delay_us();
         if !self.is_up(to) || self.network.are_apart(from, to) {
             let wait_us = if self.is_up(to) || !self.network.is_blocked(from, to) { 0 } else { BREAK_US };
-            return self.schedule(delay_us + wait_us, Item::Unreachable { process: from, peer: to });
+            // Who has much to do hears of it last.
+            let late_us = if self.random.one_in(8) { self.random.below(100_000) } else { 0 };
+            let after_us = delay_us + wait_us + late_us;
+            return self.schedule(after_us, Item::Unreachable { process: from, peer: to });
         }
         if self.strays && is_suppressed_twice(&wire) && self.random.one_in(8) {
             let later_us = self.random.within(1_000..500_000);
