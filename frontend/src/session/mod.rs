@@ -112,6 +112,8 @@ impl Session<'_> {
                 self.fail(&error);
                 if frontend::is_extended(kind) {
                     self.skipping = true;
+                    // A client may wait for it, and for what came before, without a Sync; its Flush would be left out, too.
+                    self.connection.flush().await?;
                 } else {
                     self.ready().await?;
                 }

@@ -162,6 +162,26 @@ async fn portals_give_rows_in_pieces() {
     assert_eq!(&answer[4].body, b"E");
 }
 
+/// As in PostgreSQL, also to who asks for a flush instead of a Sync, or for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_of_extended_queries_are_sent_at_once() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    for (sql, flushes, answer) in
+        [("select 1/0", true, "12E"), ("select 1/0", false, "12E"), ("selec", true, "E")]
+    {
+        raw.send('P', &parse("", sql)).await;
+        raw.send('B', &bind("", "")).await;
+        raw.send('E', &execute("", 0)).await;
+        if flushes {
+            raw.send('H', b"").await;
+        }
+        assert_eq!(kinds(&raw.until('E').await), answer);
+        raw.send('S', b"").await;
+        assert_eq!(kinds(&raw.until('Z').await), "Z");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn portals_of_a_failed_block_give_and_hold_nothing_more() {
     let server = Server::start().await;
