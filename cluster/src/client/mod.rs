@@ -9,6 +9,7 @@ pub(crate) mod core;
 mod held;
 mod parts;
 mod pin;
+mod precuts;
 mod process;
 mod reshape;
 mod routers;

@@ -1,7 +1,6 @@
 //! The client process's shell: a task around the pure core.
 
 use std::{
-    collections::BTreeSet,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -15,6 +14,7 @@ use super::{
     Answers, Client, Command, Failure, Part, Place, View,
     admission::Admission,
     core::{Core, CoreOptions, Effect, Event},
+    precuts::Precuts,
     routers::Changed,
     stage::StageCommand,
     staging::Staging,
@@ -91,8 +91,7 @@ impl Client {
             core,
             network: network.clone(),
             changes: HashMap::new(),
-            precuts: HashMap::new(),
-            precut: 0,
+            precuts: Precuts::default(),
             outbox,
             view,
             submissions: HashMap::new(),
@@ -111,9 +110,7 @@ struct Process {
     network: Network,
     /// Who waits for other routers, by the number of the request.
     changes: HashMap<u64, Changed>,
-    /// Who waits for storage processes to cut segments, by the number of the request, and for which.
-    precuts: HashMap<u64, (BTreeSet<ProcessId>, oneshot::Sender<()>)>,
-    precut: u64,
+    precuts: Precuts,
     outbox: Outbox,
     view: watch::Sender<View>,
     submissions: HashMap<u64, (Answers, Place)>,
@@ -158,6 +155,7 @@ impl Process {
                 }
                 Some(process) = unreachable.recv() => {
                     self.staging.lost(process);
+                    self.precuts.lost(process);
                     self.core.handle(Event::Unreachable(process));
                 }
                 _ = ticks.tick() => {
@@ -167,6 +165,10 @@ impl Process {
                     self.forget_changes();
                     for (to, wire) in self.staging.tick(now_ms) {
                         self.outbox.send(to, wire);
+                    }
+                    for process in self.precuts.awaited() {
+                        // Whether it is still there.
+                        self.outbox.send(process, Wire::Hello);
                     }
                 }
             }
@@ -186,6 +188,7 @@ impl Process {
     fn received(&mut self, from: ProcessId, wire: Wire) {
         if matches!(wire, Wire::Lost) || self.core.is_new_life(from, &wire) {
             self.staging.lost(from);
+            self.precuts.lost(from);
         }
         match wire {
             Wire::Staged { payload, range, chunk, outcome } => {
@@ -194,7 +197,7 @@ impl Process {
                     let _ = done.send(outcome);
                 }
             }
-            Wire::HasPrecut { request } => self.has_precut(from, request),
+            Wire::HasPrecut { request } => self.precuts.has_cut(from, request),
             Wire::Routers(routers) => self.network.learn_routers(&routers),
             wire => self.core.handle(Event::Received { from, wire }),
         }
@@ -229,11 +232,9 @@ impl Process {
                 self.changes.insert(request, done);
             }
             Command::Precut { at, done } => {
-                self.precut += 1;
                 let config = self.core.config();
                 let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
-                self.precuts.insert(self.precut, (live.collect(), done));
-                let request = self.precut;
+                let request = self.precuts.begin(live, done);
                 self.tell_storage(|| Wire::Precut { request, at: at.clone() });
             }
             Command::RenewPin(ts) => self.tell_storage(|| Wire::RenewPin(ts)),
@@ -253,18 +254,7 @@ impl Process {
             }
             !done.is_closed()
         });
-        self.precuts.retain(|_, (_, done)| !done.is_closed());
-    }
-
-    fn has_precut(&mut self, process: ProcessId, request: u64) {
-        let Some((waiting, _)) = self.precuts.get_mut(&request) else { return };
-        waiting.remove(&process);
-        if waiting.is_empty()
-            && let Some((_, done)) = self.precuts.remove(&request)
-        {
-            // Whoever asked may have gone away.
-            let _ = done.send(());
-        }
+        self.precuts.tidy();
     }
 
     fn tell_storage(&mut self, wire: impl Fn() -> Wire) {
