@@ -28,9 +28,11 @@ const UNKNOWN: f64 = 1.0 / 3.0;
 pub struct TableStatistics {
     /// Which table.
     pub table: TableId,
-    /// Versions of rows, all that are held.
+    /// Rows that have not ended.
     pub rows: u64,
-    /// What they take, with their versions and keys.
+    /// Versions of rows, all that are held.
+    pub versions: u64,
+    /// What these take, with their keys.
     pub bytes: u64,
     /// By column: how many values it has at least.
     pub distinct: Vec<u64>,
@@ -40,6 +42,7 @@ impl TableStatistics {
     /// Takes in what is known of other rows of the table.
     pub fn add(&mut self, other: &TableStatistics) {
         self.rows += other.rows;
+        self.versions += other.versions;
         self.bytes += other.bytes;
         self.distinct.resize(self.distinct.len().max(other.distinct.len()), 0);
         for (distinct, more) in self.distinct.iter_mut().zip(&other.distinct) {
@@ -57,7 +60,7 @@ impl TableStatistics {
     /// What an operation may add to memory: new versions of the rows that an UPDATE may find, and what an UPDATE or a
     /// DELETE may return. Other kinds add nothing that statistics tell of.
     pub fn expected_bytes(&self, kind: &OperationKind) -> u64 {
-        let row_bytes = self.bytes / self.rows.max(1);
+        let row_bytes = self.bytes / self.versions.max(1);
         let returned = |returning: &Option<Vec<Expr>>| {
             let size = |expr: &Expr| match expr {
                 Expr::Column { .. } => RETURNED_BYTES,
@@ -185,7 +188,8 @@ mod tests {
     use crate::{expr::CastKind, operation::Update, types::Type};
 
     fn statistics() -> TableStatistics {
-        TableStatistics { table: TableId(1), rows: 10_000, bytes: 1_000_000, distinct: vec![10_000, 100, 2] }
+        let distinct = vec![10_000, 100, 2];
+        TableStatistics { table: TableId(1), rows: 10_000, versions: 10_000, bytes: 1_000_000, distinct }
     }
 
     fn column(index: usize) -> Box<Expr> {
@@ -225,6 +229,10 @@ mod tests {
         assert_eq!(statistics().expected_bytes(&update(vec![equal(0)], None)), 264);
         let returning = Some(vec![number(), number()]);
         assert_eq!(statistics().expected_bytes(&update(vec![equal(0)], returning)), 264 + 64);
+        // Versions that somebody still reads are not written again.
+        let read = TableStatistics { versions: 50_000, bytes: 5_000_000, ..statistics() };
+        let all = update(vec![], None);
+        assert_eq!(read.expected_bytes(&all), statistics().expected_bytes(&all));
     }
 
     #[test]

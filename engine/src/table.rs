@@ -140,7 +140,8 @@ impl Table {
         };
         TableStatistics {
             table: self.schema.id,
-            rows: self.segments.iter().map(|segment| segment.rows as u64).sum(),
+            rows: self.live_rows() as u64,
+            versions: self.segments.iter().map(|segment| segment.rows as u64).sum(),
             bytes: self.size() as u64,
             distinct: (0..self.schema.columns.len()).map(distinct).collect(),
         }

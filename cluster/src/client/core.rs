@@ -308,8 +308,8 @@ pub(crate) struct Core {
     ordered_to: (u64, Ts),
     /// Sequence numbers of submissions.
     by_submission: HashMap<u64, u64>,
-    /// Submissions that have ended, by sequence number, until they are ordered.
-    ended: HashMap<u64, u64>,
+    /// Submissions that have ended, by sequence number, until they are ordered; and when they were submitted.
+    ended: HashMap<u64, (u64, u64)>,
     /// Processes that could not be reached and have not been heard since.
     absent: BTreeSet<ProcessId>,
     /// Which router leads, as others see it.
@@ -721,6 +721,8 @@ impl Core {
             Wire::Lost => {
                 self.lose_kept(from);
                 self.ask_again(from);
+                // It tells of its life, and what it has said of it before may be what is lost.
+                self.effects.push(Effect::Send(from, Wire::Hello));
             }
             Wire::Gone { id, ranges } if id.incarnation == self.options.incarnation => {
                 self.lose_kept_of(id.sequence, from, &ranges.into_iter().collect());
@@ -947,7 +949,7 @@ impl Core {
         while let Some(message) = self.window.front()
             && message.id.sequence <= sequence
         {
-            if let Some(submission) = self.ended.remove(&message.id.sequence) {
+            if let Some((submission, _)) = self.ended.remove(&message.id.sequence) {
                 self.effects.push(Effect::Release(submission));
             }
             if let Some(open) = self.open.get_mut(&message.id.sequence) {
@@ -1138,16 +1140,17 @@ impl Core {
                 self.call_off(&open);
             }
             self.effects.push(Effect::Part(open.submission, part));
-            self.close(sequence, open.submission);
+            self.close(&open);
         }
     }
 
-    fn close(&mut self, sequence: u64, submission: u64) {
+    fn close(&mut self, open: &Open) {
+        let (sequence, submission) = (open.message.id.sequence, open.submission);
         self.by_submission.remove(&submission);
         if self.is_ordered(sequence) {
             self.effects.push(Effect::Release(submission));
         } else {
-            self.ended.insert(sequence, submission);
+            self.ended.insert(sequence, (submission, open.submitted_ms));
         }
     }
 
@@ -1169,11 +1172,11 @@ impl Core {
         let Some(sequence) = self.by_submission.get(&submission).copied() else { return };
         self.unsend(sequence);
         if let Some(lost) = self.lost_reads.iter().position(|open| open.submission == submission) {
-            self.lost_reads.swap_remove(lost);
-            return self.close(sequence, submission);
+            let lost = self.lost_reads.swap_remove(lost);
+            return self.close(&lost);
         }
-        if self.take_back(sequence).is_some() {
-            self.close(sequence, submission);
+        if let Some(open) = self.take_back(sequence) {
+            self.close(&open);
         }
     }
 

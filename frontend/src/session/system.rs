@@ -38,6 +38,7 @@ fn operation(open: &OpenOperation, catalog: &Catalog) -> Vec<Value> {
         OperationState::Submitted => "submitted",
         OperationState::Ordered => "ordered",
         OperationState::Reading => "reading",
+        OperationState::Abandoned => "abandoned",
     };
     // A table may have been dropped since.
     let table = |id: &TableId| catalog.table_by_id(*id).map(|table| table.name.clone());

@@ -294,12 +294,12 @@ impl Core {
 
     /// Submits a read that was open again, under another identity.
     pub(super) fn resubmit(&mut self, read: Open) {
-        let Open { submission, message, isolation, .. } = read;
-        self.unsend(message.id.sequence);
-        let Message { tables, ranges, body, .. } = Message::clone(&message);
+        let Open { submission, isolation, .. } = read;
+        self.unsend(read.message.id.sequence);
+        let Message { tables, ranges, body, .. } = Message::clone(&read.message);
         if let Some(error) = self.refusal(&body, &ranges) {
             self.effects.push(Effect::Part(submission, Err(Failure::Sql(error))));
-            return self.close(message.id.sequence, submission);
+            return self.close(&read);
         }
         // The submission keeps its place in the window: one of its messages is open at a time.
         self.submit_message(submission, Request { tables, ranges, body }, isolation);

@@ -1,9 +1,11 @@
 //! What a client process has asked and is not answered in full.
 
+use std::cmp::Reverse;
+
 use carousel_engine::{TableId, Ts, operation::OperationKind};
 
 use super::{Core, Open};
-use crate::message::{Body, MessageId, ProcessId, ReadIsolation};
+use crate::message::{Body, Message, MessageId, ProcessId, ReadIsolation};
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub enum OperationState {
     Ordered,
     /// It is a read that takes no place in the m-seq, and has not all answers.
     Reading,
+    /// It is not known to have a place in the m-seq, but may still get one; nobody waits for its answer any more.
+    Abandoned,
 }
 
 /// An operation that is not answered in full.
@@ -38,22 +42,21 @@ pub struct OpenOperation {
 }
 
 impl Core {
-    /// What is open, the oldest first.
+    /// What is open, and what has been given up and may still be ordered, the oldest first.
     pub(crate) fn operations(&self) -> Vec<OpenOperation> {
-        let mut open: Vec<&Open> = self.open.values().collect();
-        open.sort_unstable_by_key(|open| (open.submitted_ms, open.message.id));
-        open.into_iter().map(|open| self.operation(open)).collect()
+        let open = self.open.values().map(|open| self.open_operation(open));
+        let abandoned = self.window.iter().filter_map(|message| {
+            let (_, submitted_ms) = self.ended.get(&message.id.sequence)?;
+            let (state, isolation) = (OperationState::Abandoned, ReadIsolation::Sequential);
+            Some(self.operation(message, state, isolation, Vec::new(), *submitted_ms))
+        });
+        let mut operations: Vec<OpenOperation> = open.chain(abandoned).collect();
+        operations.sort_unstable_by_key(|operation| (Reverse(operation.age_ms), operation.id));
+        operations
     }
 
-    fn operation(&self, open: &Open) -> OpenOperation {
+    fn open_operation(&self, open: &Open) -> OpenOperation {
         let message = &open.message;
-        let (kind, read_ts) = match &message.body {
-            Body::Data(data) => (data.operation.open().map_or("unreadable", |o| kind(&o.kind)), data.read_ts),
-            Body::Ddl(_) => ("DDL", None),
-            Body::Pin { .. } => ("pin", None),
-            Body::Checkpoint => ("checkpoint", None),
-            Body::Configuration(_) => ("ALTER CLUSTER", None),
-        };
         let state = match () {
             () if !message.id.is_ordered() => OperationState::Reading,
             () if self.is_ordered(message.id.sequence) => OperationState::Ordered,
@@ -64,15 +67,33 @@ impl Core {
             _ => Vec::new(),
         };
         waits_for.sort_unstable();
+        self.operation(message, state, open.isolation, waits_for, open.submitted_ms)
+    }
+
+    fn operation(
+        &self,
+        message: &Message,
+        state: OperationState,
+        isolation: ReadIsolation,
+        waits_for: Vec<ProcessId>,
+        submitted_ms: u64,
+    ) -> OpenOperation {
+        let (kind, read_ts) = match &message.body {
+            Body::Data(data) => (data.operation.open().map_or("unreadable", |o| kind(&o.kind)), data.read_ts),
+            Body::Ddl(_) => ("DDL", None),
+            Body::Pin { .. } => ("pin", None),
+            Body::Checkpoint => ("checkpoint", None),
+            Body::Configuration(_) => ("ALTER CLUSTER", None),
+        };
         OpenOperation {
             id: message.id,
             kind,
             tables: message.tables.iter().map(|(table, _)| *table).collect(),
-            isolation: (kind == "SELECT").then_some(open.isolation),
+            isolation: (kind == "SELECT").then_some(isolation),
             read_ts,
             state,
             waits_for,
-            age_ms: self.now_ms.saturating_sub(open.submitted_ms),
+            age_ms: self.now_ms.saturating_sub(submitted_ms),
         }
     }
 }
