@@ -117,6 +117,13 @@ impl TableStatistics {
     }
 }
 
+/// What the values may take, about, that are computed for each row that is returned; `row_bytes` is what a row takes on average.
+pub fn computed_bytes(returning: &[Expr], row_bytes: u64) -> u64 {
+    let computed = returning.iter().filter(|expr| !matches!(expr, Expr::Column { .. }));
+    let sizes = computed.map(|expr| size_of_value(expr, row_bytes).max(RETURNED_BYTES));
+    sizes.fold(0, u64::saturating_add)
+}
+
 /// What the value of an expression may take at most, about; a string column counts as long as a row is on average.
 fn size_of_value(expr: &Expr, row_bytes: u64) -> u64 {
     /// A number or a time as text.

@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use carousel_engine::{
     SqlError, SqlState,
     array::size_of_cells,
-    operation::{InsertRows, OperationKind, PayloadId, RowBatch},
-    statistics::ROW_BYTES,
+    operation::{Insert, InsertRows, OperationKind, PayloadId, RowBatch},
+    statistics::{ROW_BYTES, computed_bytes},
 };
 use parking_lot::Mutex;
 
@@ -33,8 +33,17 @@ struct State {
     running: u64,
     /// Bytes of those that have ended, in the present tick and those before.
     ended: [u64; REPORTED_AFTER],
-    /// Payloads that are staged, until an INSERT names them, with their age in ticks.
-    staged: HashMap<PayloadId, (Admitted, u32)>,
+    /// Payloads that are staged, until an INSERT names them.
+    staged: HashMap<PayloadId, Staged>,
+}
+
+/// A payload that is staged.
+#[derive(Debug)]
+struct Staged {
+    admitted: Admitted,
+    rows: u64,
+    /// In ticks.
+    age: u32,
 }
 
 /// Room for a write that was admitted.
@@ -93,9 +102,9 @@ impl Admission {
         let expired: Vec<PayloadId> = state
             .staged
             .iter_mut()
-            .filter_map(|(id, (_, age))| {
-                *age += 1;
-                (*age > STAGED_FOR).then_some(*id)
+            .filter_map(|(id, staged)| {
+                staged.age += 1;
+                (staged.age > STAGED_FOR).then_some(*id)
             })
             .collect();
         late.extend(expired.iter().filter_map(|id| state.staged.remove(id)));
@@ -104,17 +113,18 @@ impl Admission {
         drop(late);
     }
 
-    /// Keeps the room of a payload for the INSERT that will name it.
-    pub(crate) fn keep_staged(&self, payload: PayloadId, admitted: Admitted) {
+    /// Keeps the room of a payload of so many rows for the INSERT that will name it.
+    pub(crate) fn keep_staged(&self, payload: PayloadId, admitted: Admitted, rows: u64) {
         let replaced = {
             let mut state = self.state.lock();
-            state.staged.insert(payload, (admitted, 0))
+            state.staged.insert(payload, Staged { admitted, rows, age: 0 })
         };
         debug_assert!(replaced.is_none(), "a payload is staged once");
     }
 
     /// The room for a message, if there is any: of its rows, or that of its payload, which was admitted as it was staged;
-    /// of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics.
+    /// of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics; and of what an
+    /// INSERT returns, which is about what it inserts, and what is computed.
     ///
     /// # Errors
     /// 53200.
@@ -128,14 +138,17 @@ impl Admission {
         let Body::Data(data) = body else { return Ok(admitted) };
         match &data.operation.open()?.kind {
             OperationKind::Insert(insert) => match &insert.rows {
-                // What it returns is about what it inserts.
                 InsertRows::Inline(rows) => {
-                    let copies = 1 + u64::from(insert.returning.is_some());
-                    admitted.grow(bytes_of(rows) * copies, memory)?;
+                    let bytes = bytes_of(rows);
+                    let returned = returned_bytes(insert, bytes, rows.positions.len() as u64);
+                    admitted.grow(bytes.saturating_add(returned), memory)?;
                 }
                 InsertRows::Staged(payload) => {
                     let staged = self.state.lock().staged.remove(payload);
-                    return Ok(staged.map_or(admitted, |(staged, _)| staged));
+                    if let Some(staged) = staged {
+                        admitted = staged.admitted;
+                        admitted.grow(returned_bytes(insert, admitted.bytes, staged.rows), memory)?;
+                    }
                 }
             },
             OperationKind::Update(_) => admitted.grow(expected().max(ROW_BYTES), memory)?,
@@ -148,6 +161,13 @@ impl Admission {
     }
 }
 
+/// An estimate of the bytes of what is returned of so many rows with so many bytes.
+fn returned_bytes(insert: &Insert, bytes: u64, rows: u64) -> u64 {
+    let Some(returning) = &insert.returning else { return 0 };
+    let computed = computed_bytes(returning, bytes / rows.max(1));
+    bytes.saturating_add(computed.saturating_mul(rows))
+}
+
 /// An estimate of the bytes that rows will take.
 pub(crate) fn bytes_of(rows: &RowBatch) -> u64 {
     size_of_cells(&rows.rows) + rows.positions.len() as u64 * ROW_BYTES
@@ -155,7 +175,14 @@ pub(crate) fn bytes_of(rows: &RowBatch) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use carousel_engine::{
+        TableId, Type, Value,
+        expr::{Expr, Function},
+        operation::{OnConflict, Operation},
+    };
+
     use super::*;
+    use crate::message::Data;
 
     const MEMORY: Memory = Memory { used: 100, limit: Some(1000) };
 
@@ -179,10 +206,33 @@ mod tests {
     }
 
     #[test]
+    fn what_an_insert_returns_needs_room_too() {
+        let admission = Arc::new(Admission::default());
+        let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+        let text = |text: &str| Expr::literal(Value::text(text), Type::Text);
+        let times = Expr::literal(Value::Int4(1_000), Type::Int4);
+        let repeated =
+            Expr::Call { function: Function::Repeat, args: vec![text("x"), times], ty: Type::Text };
+        let admit = |returning: Option<Vec<Expr>>| {
+            admission.keep_staged(id, room(&admission, 300).expect("there is room"), 2);
+            let (rows, on_conflict) = (InsertRows::Staged(id), OnConflict::Nothing);
+            let kind = OperationKind::Insert(Insert { rows, on_conflict, returning });
+            let operation = Operation { table: TableId(1), context: Default::default(), kind };
+            let body = Body::Data(Data::new(Arc::new(operation)));
+            let outcome = admission.admit(&body, MEMORY, || 0).map(|admitted| admitted.bytes);
+            (0..=REPORTED_AFTER).for_each(|_| admission.tick());
+            outcome.map_err(|error| error.code)
+        };
+        assert_eq!(admit(None), Ok(300));
+        assert_eq!(admit(Some(vec![Expr::column(0, Type::Text)])), Ok(600));
+        assert_eq!(admit(Some(vec![repeated])), Err(SqlState::OUT_OF_MEMORY));
+    }
+
+    #[test]
     fn a_payload_keeps_its_room_until_it_is_inserted_or_forgotten() {
         let admission = Arc::new(Admission::default());
         let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
-        admission.keep_staged(id, room(&admission, 900).expect("there is room"));
+        admission.keep_staged(id, room(&admission, 900).expect("there is room"), 1);
         for _ in 0..STAGED_FOR {
             admission.tick();
         }

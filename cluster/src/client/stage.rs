@@ -53,6 +53,7 @@ pub struct Stager {
     in_flight: VecDeque<oneshot::Receiver<Result<(), SqlError>>>,
     /// The memory that its rows will take.
     admitted: Admitted,
+    rows: u64,
     submitted: bool,
 }
 
@@ -69,6 +70,7 @@ impl Stager {
             parts: BTreeMap::new(),
             in_flight: VecDeque::new(),
             admitted,
+            rows: 0,
             submitted: false,
         }
     }
@@ -89,6 +91,7 @@ impl Stager {
             return Err(no_room());
         }
         self.admitted.grow(admission::bytes_of(batch), self.client.memory())?;
+        self.rows += batch.positions.len() as u64;
         let config = self.config.clone();
         for range in config.overlapping(&[KeyRange::FULL]) {
             let Some(part) = rows_within(batch, &range)? else { continue };
@@ -127,7 +130,7 @@ impl Stager {
         }
         let admission = self.client.admission().clone();
         let admitted = std::mem::replace(&mut self.admitted, Admitted::nothing(&admission));
-        admission.keep_staged(self.id, admitted);
+        admission.keep_staged(self.id, admitted, self.rows);
         Ok(StagedPayload {
             id: self.id,
             config_version: self.config.version(),
