@@ -154,7 +154,7 @@ impl Process {
                     self.core.handle(Event::Routers(routers));
                 }
                 Some(process) = unreachable.recv() => {
-                    self.staging.lost(process);
+                    self.staging.unreachable(process);
                     self.precuts.lost(process);
                     self.core.handle(Event::Unreachable(process));
                 }
@@ -165,6 +165,10 @@ impl Process {
                     self.forget_changes();
                     for (to, wire) in self.staging.tick(now_ms) {
                         self.outbox.send(to, wire);
+                    }
+                    for (done, outcome) in self.staging.give_up() {
+                        // The stager may have been dropped.
+                        let _ = done.send(outcome);
                     }
                     for process in self.precuts.awaited() {
                         // Whether it is still there.
@@ -187,9 +191,12 @@ impl Process {
 
     fn received(&mut self, from: ProcessId, wire: Wire) {
         if matches!(wire, Wire::Lost) || self.core.is_new_life(from, &wire) {
-            self.staging.lost(from);
+            for wire in self.staging.met(from) {
+                self.send(from, wire);
+            }
             self.precuts.lost(from);
         }
+        self.staging.heard(from);
         match wire {
             Wire::Staged { payload, range, chunk, outcome } => {
                 if let Some((done, outcome)) = self.staging.receipt(from, (payload, range, chunk), outcome) {
@@ -224,7 +231,7 @@ impl Process {
             Command::Stage(StageCommand::Abandon { payload, holders }) => {
                 self.staging.abandon(payload);
                 for holder in holders {
-                    self.outbox.send(holder, Wire::Abandon(payload));
+                    self.send(holder, Wire::Abandon(payload));
                 }
             }
             Command::ChangeRouters { change, done } => {
@@ -257,6 +264,13 @@ impl Process {
         self.precuts.tidy();
     }
 
+    fn send(&mut self, to: ProcessId, wire: Wire) {
+        if let Wire::Abandon(payload) = &wire {
+            self.staging.note_abandoned(to, *payload);
+        }
+        self.outbox.send(to, wire);
+    }
+
     fn tell_storage(&mut self, wire: impl Fn() -> Wire) {
         for process in self.core.config().clone().storage_processes() {
             self.outbox.send(process, wire());
@@ -267,7 +281,7 @@ impl Process {
     fn apply(&mut self) -> Option<SqlError> {
         for effect in self.core.take_effects() {
             match effect {
-                Effect::Send(to, wire) => self.outbox.send(to, wire),
+                Effect::Send(to, wire) => self.send(to, wire),
                 Effect::Rows(submission, from, batch) => {
                     self.hand_out(submission, from, Ok(Part::Rows(batch)));
                 }

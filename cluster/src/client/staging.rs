@@ -1,8 +1,8 @@
 //! Chunks of payloads on their way to storage processes. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use carousel_engine::{SqlError, operation::PayloadId};
+use carousel_engine::{SqlError, SqlState, operation::PayloadId};
 
 use crate::{
     config::Config,
@@ -15,6 +15,11 @@ use crate::{
 /// How long a receipt is waited for before the chunk is sent again, at first and at most. A holder that may have lost it is
 /// known.
 const PATIENCE_MS: std::ops::RangeInclusive<u64> = 10_000..=60_000;
+/// A holder that cannot be reached from here for so long, and that nobody suspects, is not waited for: longer than it takes to
+/// start again, or to be suspected.
+const AWAY_MS: u64 = 60_000;
+/// The payloads of which each holder hears once more that they were given up.
+const ABANDONED: usize = 64;
 
 #[derive(Debug)]
 struct OnItsWay<D> {
@@ -27,12 +32,20 @@ struct OnItsWay<D> {
 #[derive(Debug)]
 pub(crate) struct Staging<D> {
     chunks: BTreeMap<ChunkKey, OnItsWay<D>>,
+    /// Holders that cannot be reached, since when.
+    away: BTreeMap<ProcessId, u64>,
+    /// By holder: the last payloads that were given up. It may not have heard of that.
+    abandoned: BTreeMap<ProcessId, VecDeque<PayloadId>>,
     now_ms: u64,
 }
 
+/// Whatever waited for receipts, and how that ended.
+type Ended<D> = (D, Result<(), SqlError>);
+
 impl<D> Staging<D> {
     pub(crate) fn new() -> Staging<D> {
-        Staging { chunks: BTreeMap::new(), now_ms: 0 }
+        let (away, abandoned) = (BTreeMap::new(), BTreeMap::new());
+        Staging { chunks: BTreeMap::new(), away, abandoned, now_ms: 0 }
     }
 
     /// A chunk is to be sent to those of its holders who are still there. Returns what to send; or what would wait, when
@@ -62,7 +75,7 @@ impl<D> Staging<D> {
         from: ProcessId,
         key: ChunkKey,
         outcome: Result<(), SqlError>,
-    ) -> Option<(D, Result<(), SqlError>)> {
+    ) -> Option<Ended<D>> {
         let chunk = self.chunks.get_mut(&key)?;
         chunk.waiting.remove(&from);
         if outcome.is_err() || chunk.waiting.is_empty() {
@@ -86,6 +99,50 @@ impl<D> Staging<D> {
         self.chunks.retain(|(id, ..), _| *id != payload);
     }
 
+    /// A holder is told that a payload was given up.
+    pub(crate) fn note_abandoned(&mut self, holder: ProcessId, payload: PayloadId) {
+        let abandoned = self.abandoned.entry(holder).or_default();
+        abandoned.push_back(payload);
+        if abandoned.len() > ABANDONED {
+            abandoned.pop_front();
+        }
+    }
+
+    /// Nothing can be sent to a process.
+    pub(crate) fn unreachable(&mut self, process: ProcessId) {
+        self.away.entry(process).or_insert(self.now_ms);
+        self.lost(process);
+    }
+
+    /// Something has come from a process.
+    pub(crate) fn heard(&mut self, process: ProcessId) {
+        self.away.remove(&process);
+    }
+
+    /// A process is met again, or begins another life: what it is to hear once more.
+    pub(crate) fn met(&mut self, process: ProcessId) -> Vec<Wire> {
+        self.lost(process);
+        let abandoned = self.abandoned.remove(&process).unwrap_or_default();
+        abandoned.into_iter().map(Wire::Abandon).collect()
+    }
+
+    /// What waits for a holder that has been away for too long fails: it has no effect anywhere yet.
+    pub(crate) fn give_up(&mut self) -> Vec<Ended<D>> {
+        let gone = |since: u64| self.now_ms >= since + AWAY_MS;
+        let gone: Vec<ProcessId> =
+            self.away.iter().filter(|(_, since)| gone(**since)).map(|(process, _)| *process).collect();
+        let mut ended = Vec::new();
+        for process in gone {
+            let stuck = self.chunks.extract_if(.., |_, chunk| chunk.waiting.contains_key(&process));
+            let error = || {
+                let message = format!("storage process {process} cannot be reached from this front end");
+                SqlError::new(SqlState::UNAVAILABLE, message)
+            };
+            ended.extend(stuck.map(|(_, chunk)| (chunk.done, Err(error()))));
+        }
+        ended
+    }
+
     /// Time passes; returns what to send again.
     pub(crate) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Wire)> {
         self.now_ms = now_ms;
@@ -99,7 +156,7 @@ impl<D> Staging<D> {
     }
 
     /// A process may have lost what it was sent, or its receipts were.
-    pub(crate) fn lost(&mut self, process: ProcessId) {
+    fn lost(&mut self, process: ProcessId) {
         self.chunks.values_mut().filter_map(|chunk| chunk.waiting.get_mut(&process)).for_each(Patience::end);
     }
 }
@@ -120,14 +177,55 @@ mod tests {
         router::testing::configuration,
     };
 
+    const PAYLOAD: PayloadId = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+
+    fn some_chunk() -> StageChunk {
+        let (rows, latest) = (Bytes::from_static(b"abc"), Ts(100));
+        let checksum = crc32fast::hash(&rows);
+        StageChunk { payload: PAYLOAD, range: KeyRange::FULL, chunk: 0, rows, checksum, latest }
+    }
+
+    #[test]
+    fn who_cannot_be_reached_for_long_is_not_waited_for() {
+        let storage = [1, 2].map(ProcessId::storage);
+        let config = Config::evenly(2, 2).expect("a ring");
+        let mut staging = Staging::new();
+        for comes_back in [true, false] {
+            assert!(staging.send(some_chunk(), storage.to_vec(), &config, "done").is_ok());
+            staging.unreachable(storage[1]);
+            let begun = staging.now_ms;
+            staging.tick(begun + AWAY_MS - 1);
+            staging.unreachable(storage[1]);
+            assert!(staging.give_up().is_empty());
+            if comes_back {
+                staging.heard(storage[1]);
+            }
+            staging.tick(begun + AWAY_MS);
+            let ended = staging.give_up();
+            assert_eq!(ended.is_empty(), comes_back);
+            assert!(ended.iter().all(|(done, ended)| {
+                *done == "done" && ended.as_ref().is_err_and(|error| error.code == SqlState::UNAVAILABLE)
+            }));
+        }
+    }
+
+    #[test]
+    fn who_may_not_have_heard_that_a_payload_was_given_up_hears_it_again() {
+        let (s1, s2) = (ProcessId::storage(1), ProcessId::storage(2));
+        let mut staging = Staging::<()>::new();
+        let payload = |sequence| PayloadId { sequence, ..PAYLOAD };
+        (1..=ABANDONED as u64 + 1).for_each(|sequence| staging.note_abandoned(s1, payload(sequence)));
+        assert!(staging.met(s2).is_empty());
+        let again = staging.met(s1);
+        assert!(again.len() == ABANDONED && matches!(again[0], Wire::Abandon(id) if id == payload(2)));
+        assert!(staging.met(s1).is_empty());
+    }
+
     #[test]
     fn who_has_left_the_ring_is_not_waited_for() {
         let storage = [1, 2, 3].map(ProcessId::storage);
         let config = Config::evenly(3, 3).expect("a ring");
-        let payload = PayloadId { process: 1, incarnation: 1, sequence: 1 };
-        let (rows, latest) = (Bytes::from_static(b"abc"), Ts(100));
-        let checksum = crc32fast::hash(&rows);
-        let chunk = StageChunk { payload, range: KeyRange::FULL, chunk: 0, rows, checksum, latest };
+        let (payload, chunk) = (PAYLOAD, some_chunk());
         let mut staging = Staging::new();
         let next = StageChunk { chunk: 1, ..chunk.clone() };
         assert!(staging.send(chunk, storage.to_vec(), &config, "done").is_ok_and(|wires| wires.len() == 3));
