@@ -192,7 +192,7 @@ impl Process {
     fn received(&mut self, from: ProcessId, wire: Wire) {
         if matches!(wire, Wire::Lost) || self.core.is_new_life(from, &wire) {
             for wire in self.staging.met(from) {
-                self.send(from, wire);
+                self.outbox.send(from, wire);
             }
             self.precuts.lost(from);
         }

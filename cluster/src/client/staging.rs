@@ -16,9 +16,9 @@ use crate::{
 /// known.
 const PATIENCE_MS: std::ops::RangeInclusive<u64> = 10_000..=60_000;
 /// A holder that cannot be reached from here for so long, and that nobody suspects, is not waited for: longer than it takes to
-/// start again, or to be suspected.
-const AWAY_MS: u64 = 60_000;
-/// The payloads of which each holder hears once more that they were given up.
+/// be suspected, unless that takes longer than usual.
+const AWAY_MS: u64 = 180_000;
+/// The payloads of which each holder hears, whenever it is met, that they were given up.
 const ABANDONED: usize = 64;
 
 #[derive(Debug)]
@@ -87,6 +87,8 @@ impl<D> Staging<D> {
     /// Another config is in force: the receipts of those who are suspected or have left the ring need not come. Returns
     /// what waited for nothing else; the INSERT will find another config, too, and be staged again.
     pub(crate) fn reconfigured(&mut self, config: &Config) -> Vec<D> {
+        self.away.retain(|process, _| config.contains(*process));
+        self.abandoned.retain(|process, _| config.contains(*process));
         let complete = self.chunks.extract_if(.., |_, chunk| {
             chunk.waiting.retain(|process, _| is_there(config, *process));
             chunk.waiting.is_empty()
@@ -119,15 +121,17 @@ impl<D> Staging<D> {
         self.away.remove(&process);
     }
 
-    /// A process is met again, or begins another life: what it is to hear once more.
+    /// A process is met, or begins another life: what it may not have heard.
     pub(crate) fn met(&mut self, process: ProcessId) -> Vec<Wire> {
         self.lost(process);
-        let abandoned = self.abandoned.remove(&process).unwrap_or_default();
-        abandoned.into_iter().map(Wire::Abandon).collect()
+        self.abandoned.get(&process).into_iter().flatten().copied().map(Wire::Abandon).collect()
     }
 
     /// What waits for a holder that has been away for too long fails: it has no effect anywhere yet.
     pub(crate) fn give_up(&mut self) -> Vec<Ended<D>> {
+        if self.chunks.is_empty() {
+            return Vec::new();
+        }
         let gone = |since: u64| self.now_ms >= since + AWAY_MS;
         let gone: Vec<ProcessId> =
             self.away.iter().filter(|(_, since)| gone(**since)).map(|(process, _)| *process).collect();
@@ -218,7 +222,9 @@ mod tests {
         assert!(staging.met(s2).is_empty());
         let again = staging.met(s1);
         assert!(again.len() == ABANDONED && matches!(again[0], Wire::Abandon(id) if id == payload(2)));
-        assert!(staging.met(s1).is_empty());
+        assert_eq!(staging.met(s1).len(), ABANDONED, "also this may be lost on its way");
+        staging.reconfigured(&Config::evenly(1, 1).expect("a ring"));
+        assert_eq!(staging.met(s1).len(), ABANDONED);
     }
 
     #[test]
