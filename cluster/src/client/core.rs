@@ -596,7 +596,9 @@ impl Core {
             // Who is known to begin another life is asked again for that.
             let knows = self.incarnations.contains_key(&from) || matches!(wire, Wire::Restarted { .. });
             let begins_anew = knows && self.is_new_life(from, &wire);
-            self.ask_absent_again((!begins_anew).then_some(from));
+            // So is who says what it is asked again for.
+            let asks_again = begins_anew || matches!(wire, Wire::Lost | Wire::ReadsMissed);
+            self.ask_absent_again((!asks_again).then_some(from));
         }
         match wire {
             Wire::Ordered { .. }

@@ -971,15 +971,21 @@ fn anybody_may_owe_a_read_whose_place_is_not_known() {
         }
         let [(first, _)] = scene.reads()[..] else { panic!("it is sent") };
         scene.receive(s2, Wire::Lost);
+        // Once, as others may say the same at the same time.
+        scene.receive(s2, Wire::ReadsMissed);
+        assert!(scene.reads().is_empty());
+        scene.pass(100);
         let [(again, _)] = scene.reads()[..] else { panic!("it is sent again") };
         assert_ne!(first, again);
         // By then the client knows the config of that time.
         rows(&mut scene, s1, again, 3, 10);
         scene.receive(s2, Wire::Lost);
+        scene.pass(100);
         let [(again, _)] = scene.reads()[..] else { panic!("it is sent again") };
         scene.deliver(0, 3);
         rows(&mut scene, s1, again, 3, 10);
         scene.receive(s2, Wire::Lost);
+        scene.pass(100);
         assert!(scene.reads().is_empty());
         scene.receive(s1, Wire::Lost);
         assert_eq!(scene.reads().len(), 1);
@@ -1140,6 +1146,10 @@ fn a_read_that_needs_somebody_absent_is_asked_again_when_that_one_is_back() {
         scene.receive(s2, memory(incarnation, 0));
         assert_eq!(scene.routed().len(), 1);
     }
+    scene.core.handle(Event::Unreachable(s2));
+    scene.core.take_effects();
+    scene.receive(s2, Wire::Lost);
+    assert_eq!(scene.routed().len(), 1);
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Core {
         lost.into_iter().for_each(|sequence| self.lose_read(sequence));
     }
 
-    /// A snapshot or basic read will not be answered in full. It is sent again, under another identity, when time has passed:
+    /// A read will not be answered in full, or may not be. It is sent again, under another identity, when time has passed:
     /// what is missing needs time to come back.
     pub(super) fn lose_read(&mut self, sequence: u64) {
         match self.open.get(&sequence) {
@@ -130,29 +130,21 @@ impl Core {
         self.ask_owed_again(|process| absent.contains(&process));
     }
 
-    /// Submits reads again that a storage process owes, or may owe, and will not answer any more, or not in full.
+    /// Submits reads again that a storage process owes, or may owe, and will not answer any more, or not in full. Those that it
+    /// may owe are submitted after a tick: what makes it lose answers may make others lose theirs.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
         let unplaced = self.unplaced();
         self.ask_owed_again(|owes| owes == process);
-        for sequence in unplaced {
-            self.ask_read_again(sequence, process);
-        }
+        unplaced.into_iter().for_each(|sequence| self.lose_read(sequence));
     }
 
     /// Submits reads again that some storage processes owe, by what is known here, and will not answer any more.
     pub(super) fn ask_owed_again(&mut self, concerns: impl Fn(ProcessId) -> bool) {
         for (sequence, owed_by) in self.owed(concerns, 0) {
-            if let Some(process) = owed_by.first() {
-                self.ask_read_again(sequence, *process);
+            match owed_by.first().filter(|_| self.open.get(&sequence).is_some_and(|open| open.handed_out)) {
+                Some(process) => self.end_lost(sequence, &format!("storage process {process}")),
+                None => self.submit_again(sequence),
             }
-        }
-    }
-
-    /// Submits a read again that a storage process will not answer in full, if it has not been submitted again already.
-    fn ask_read_again(&mut self, sequence: u64, process: ProcessId) {
-        match self.open.get(&sequence).is_some_and(|open| open.handed_out) {
-            true => self.end_lost(sequence, &format!("storage process {process}")),
-            false => self.submit_again(sequence),
         }
     }
 
