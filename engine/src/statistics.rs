@@ -62,11 +62,9 @@ impl TableStatistics {
     pub fn expected_bytes(&self, kind: &OperationKind) -> u64 {
         let row_bytes = self.bytes / self.versions.max(1);
         let returned = |returning: &Option<Vec<Expr>>| {
-            let size = |expr: &Expr| match expr {
-                Expr::Column { .. } => RETURNED_BYTES,
-                expr => size_of_value(expr, row_bytes).max(RETURNED_BYTES),
-            };
-            returning.iter().flatten().map(size).fold(0, u64::saturating_add)
+            let returning = returning.as_deref().unwrap_or_default();
+            let columns = returning.iter().filter(|expr| matches!(expr, Expr::Column { .. })).count() as u64;
+            (columns * RETURNED_BYTES).saturating_add(computed_bytes(returning, row_bytes))
         };
         match kind {
             OperationKind::Update(update) => {
