@@ -318,7 +318,7 @@ impl World {
                     self.network.unblock(*from, *to);
                     self.network.slow(*from, *to, 0);
                 }
-                self.meet(|_, _| true);
+                self.meet(None);
             }
             Disturbance::Strays => self.strays = false,
             Disturbance::Disks => self.disk_us = 0,
@@ -326,10 +326,10 @@ impl World {
         }
     }
 
-    /// Processes that have no session meet, if they are wanted, and hear of what may have been lost before they hear anything
+    /// Processes that have no session, or only these two, meet, and hear of what may have been lost before they hear anything
     /// else.
-    pub(super) fn meet(&mut self, is_wanted: impl Fn(ProcessId, ProcessId) -> bool) {
-        for ((a, b), again) in self.network.meet(is_wanted) {
+    pub(super) fn meet(&mut self, only: Option<(ProcessId, ProcessId)>) {
+        for ((a, b), again) in self.network.meet(only) {
             for (process, peer) in [(a, b), (b, a)] {
                 if again || answers_unasked(peer, process) {
                     self.schedule(1, Item::Lost { process, peer });
@@ -341,7 +341,7 @@ impl World {
     /// All faults end.
     pub(super) fn heal(&mut self) {
         self.network.heal();
-        self.meet(|_, _| true);
+        self.meet(None);
         self.strays = false;
         self.disk_us = 0;
         self.full_disk = None;

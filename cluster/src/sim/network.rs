@@ -125,14 +125,15 @@ impl Network {
         self.apart.contains_key(&pair(a, b))
     }
 
-    /// The pairs, of those in which both are wanted, that meet now that nothing is between them, and whether they meet again.
+    /// The pairs, or only this one, that meet now that nothing is between them, and whether they meet again.
     pub(super) fn meet(
         &mut self,
-        is_wanted: impl Fn(ProcessId, ProcessId) -> bool,
+        only: Option<(ProcessId, ProcessId)>,
     ) -> Vec<((ProcessId, ProcessId), bool)> {
+        let only = only.map(|(a, b)| pair(a, b));
         let mut apart = std::mem::take(&mut self.apart);
         let may_meet = |(a, b): (ProcessId, ProcessId)| {
-            is_wanted(a, b) && !self.is_blocked(a, b) && !self.is_blocked(b, a)
+            only.is_none_or(|only| only == (a, b)) && !self.is_blocked(a, b) && !self.is_blocked(b, a)
         };
         let together = apart.extract_if(.., |pair, _| may_meet(*pair)).collect();
         self.apart = apart;

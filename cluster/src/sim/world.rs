@@ -603,8 +603,7 @@ impl World {
                 Ok(())
             }
             Item::Meet(a, b) => {
-                let these = (a.min(b), a.max(b));
-                self.meet(|a, b| (a, b) == these);
+                self.meet(Some((a, b)));
                 Ok(())
             }
             Item::EndOf(disturbance) => {
