@@ -836,9 +836,7 @@ impl Core {
         if !self.is_fenced() {
             return;
         }
-        let mut open: Vec<u64> = self.open.keys().copied().collect();
-        open.sort_unstable();
-        for sequence in open {
+        for sequence in self.sequences(|_| true) {
             self.end(sequence, Err(Failure::Sql(outcome_unknown(suspected()))));
         }
         self.send_lost_reads();
@@ -900,11 +898,7 @@ impl Core {
     /// The placement or the suspected processes have changed. Which processes owe answers to a read depends on where it
     /// stands in the m-seq; as that is not known, all are asked again.
     fn rerouted(&mut self) {
-        let is_data = |open: &&Open| matches!(open.message.body, Body::Data(_));
-        let mut data: Vec<u64> =
-            self.open.values().filter(is_data).map(|open| open.message.id.sequence).collect();
-        data.sort_unstable();
-        for sequence in data {
+        for sequence in self.sequences(|open| matches!(open.message.body, Body::Data(_))) {
             let Some(open) = self.open.get(&sequence) else { continue };
             let is_write = matches!(&open.message.body, Body::Data(data) if data.operation.is_write());
             if let Some(range) = self.config.without_holder(&open.message.ranges) {
@@ -925,14 +919,7 @@ impl Core {
             }
         }
         if self.is_alone() {
-            let mut unanswerable: Vec<u64> = self
-                .open
-                .values()
-                .filter(|open| is_for_storage(&open.message.body))
-                .map(|open| open.message.id.sequence)
-                .collect();
-            unanswerable.sort_unstable();
-            for sequence in unanswerable {
+            for sequence in self.sequences(|open| is_for_storage(&open.message.body)) {
                 self.end(sequence, Err(Failure::Sql(nobody())));
             }
         }
@@ -1227,11 +1214,15 @@ impl Core {
 
     /// What is open whose outcome only the deliveries tell.
     fn open_changes(&self) -> Vec<u64> {
-        let is_change = |open: &Open| matches!(open.message.body, Body::Ddl(_) | Body::Configuration(_));
-        let changes = self.open.iter().filter(|(_, open)| is_change(open));
-        let mut changes: Vec<u64> = changes.map(|(sequence, _)| *sequence).collect();
-        changes.sort_unstable();
-        changes
+        self.sequences(|open| matches!(open.message.body, Body::Ddl(_) | Body::Configuration(_)))
+    }
+
+    /// The sequence numbers of what is open and of that kind, ascending.
+    fn sequences(&self, is_it: impl Fn(&Open) -> bool) -> Vec<u64> {
+        let open = self.open.iter().filter(|(_, open)| is_it(open));
+        let mut sequences: Vec<u64> = open.map(|(sequence, _)| *sequence).collect();
+        sequences.sort_unstable();
+        sequences
     }
 
     fn fail_ddl(&mut self) {

@@ -74,13 +74,10 @@ impl Core {
     /// Another leader leads: it does not know the snapshot reads that were sent to the one before it.
     pub(super) fn lose_sent_reads(&mut self) {
         let unsent: HashSet<u64> = self.unsent_reads.iter().map(|message| message.id.sequence).collect();
-        let sent = |open: &&Open| {
+        let sent = |open: &Open| {
             open.isolation == ReadIsolation::Snapshot && !unsent.contains(&open.message.id.sequence)
         };
-        let mut lost: Vec<u64> =
-            self.open.values().filter(sent).map(|open| open.message.id.sequence).collect();
-        lost.sort_unstable();
-        lost.into_iter().for_each(|sequence| self.lose_read(sequence));
+        self.sequences(sent).into_iter().for_each(|sequence| self.lose_read(sequence));
     }
 
     /// A read will not be answered in full, or may not be. It is sent again, under another identity, when time has passed:
@@ -150,15 +147,11 @@ impl Core {
 
     /// Reads that may stand behind configs which are not known here yet: anybody may owe them.
     fn unplaced(&self) -> Vec<u64> {
-        let is_unplaced = |open: &&Open| {
+        self.sequences(|open| {
             open.is_read()
                 && open.isolation != ReadIsolation::Basic
                 && open.ordered_by.is_none_or(|by| by > self.frontier)
-        };
-        let unplaced = self.open.values().filter(is_unplaced);
-        let mut unplaced: Vec<u64> = unplaced.map(|open| open.message.id.sequence).collect();
-        unplaced.sort_unstable();
-        unplaced
+        })
     }
 
     /// Deals with what all who may have executed it will not answer any more: nobody will know what came of it. Pins and
