@@ -558,6 +558,8 @@ pub enum AnswerPart {
     },
     /// The message was planned against another catalog or config: it has no effect.
     Stale,
+    /// The process does not keep the prefix that the read sees; others that hold its ranges may.
+    TooOld,
 }
 
 /// A chunk of a staged payload.

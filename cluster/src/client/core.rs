@@ -216,6 +216,8 @@ struct Open {
     held: Held,
     /// Rows have been handed out: the read cannot be repeated.
     handed_out: bool,
+    /// Storage processes that do not keep the prefix that the read sees, as they have said.
+    lacking: BTreeSet<ProcessId>,
 }
 
 impl Open {
@@ -248,6 +250,7 @@ impl Open {
             group_bytes: 0,
             held: Held::default(),
             handed_out: false,
+            lacking: BTreeSet::new(),
         }
     }
 
@@ -500,7 +503,7 @@ impl Core {
         let is_read = matches!(&request.body, Body::Data(data)
             if !data.operation.is_write() && data.read_ts.is_none());
         let isolation = if is_read { isolation } else { ReadIsolation::Sequential };
-        self.submit_message(submission, request, isolation);
+        self.submit_message(submission, request, isolation, BTreeSet::new());
     }
 
     /// Why something would have no effect anywhere: it is not even sent.
@@ -524,7 +527,14 @@ impl Core {
         self.effects.extend(abandons);
     }
 
-    fn submit_message(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
+    /// Submits something under an identity of its own, and not to processes that lack what it reads if there are others.
+    fn submit_message(
+        &mut self,
+        submission: u64,
+        request: Request,
+        isolation: ReadIsolation,
+        lacking: BTreeSet<ProcessId>,
+    ) {
         let (submitter, incarnation) = (self.options.id, self.options.incarnation);
         let id = if isolation == ReadIsolation::Sequential {
             self.sequence += 1;
@@ -535,7 +545,7 @@ impl Core {
         };
         let Request { tables, ranges, body } = request;
         let mut message = Message { id, tables, ranges, body };
-        self.choose_replicas(&mut message);
+        self.choose_replicas(&mut message, &lacking);
         let message = Arc::new(message);
         match isolation {
             ReadIsolation::Sequential => self.window.push_back(message.clone()),
@@ -544,7 +554,7 @@ impl Core {
         }
         self.by_submission.insert(submission, id.sequence);
         let open = Open::new(submission, message, isolation, self.now_ms, self.config.clone());
-        self.open.insert(id.sequence, open);
+        self.open.insert(id.sequence, Open { lacking, ..open });
     }
 
     /// Puts a basic read among those that travel together to the processes that answer it.
@@ -554,11 +564,12 @@ impl Core {
         }
     }
 
-    /// Spreads reads over the replicas, and away from processes that are known to be absent or, if that is possible, to lag.
-    fn choose_replicas(&mut self, message: &mut Message) {
+    /// Spreads reads over the replicas, and away from processes that are known to be absent, or to lack what is read, or, if that
+    /// is possible, to lag.
+    fn choose_replicas(&mut self, message: &mut Message, lacking: &BTreeSet<ProcessId>) {
         match &mut message.body {
             Body::Data(data) if !data.operation.is_write() => {
-                data.avoided = self.absent.iter().copied().collect();
+                data.avoided = self.absent.union(lacking).copied().collect();
             }
             _ => return,
         }
@@ -885,8 +896,7 @@ impl Core {
         let Body::Data(data) = body else { return None };
         let read_ts = data.read_ts.filter(|read_ts| !self.config.reaches_back(ranges, *read_ts))?;
         let detail = format!("The rows as of {read_ts} have moved to other storage processes since.");
-        let error = SqlError::new(SqlState::SERIALIZATION_FAILURE, "snapshot too old").with_detail(detail);
-        Some(error.with_hint("Run the statement again."))
+        Some(snapshot_too_old(detail))
     }
 
     /// Whether nothing that this client submits has an effect any more.
@@ -1016,6 +1026,14 @@ impl Core {
                 let message = open.message.clone();
                 self.abandon_rows(&message.body);
                 self.end(id.sequence, Err(Failure::Stale { ts }));
+            }
+            // It has been restarted behind a checkpoint, or has not heard of this client for a whole lease.
+            AnswerPart::TooOld if open.lacking.insert(from) && !open.handed_out => {
+                self.submit_again(id.sequence);
+            }
+            AnswerPart::TooOld => {
+                let detail = "The rows that the statement began to read are not kept any more.";
+                self.end(id.sequence, Err(Failure::Sql(snapshot_too_old(detail))));
             }
             AnswerPart::Done { outcomes, more } => {
                 let returned = open.returned.remove(&from).unwrap_or_default();
@@ -1262,6 +1280,12 @@ fn changes(body: &Body) -> bool {
 pub(super) fn no_room() -> SqlError {
     SqlError::new(SqlState::DISK_FULL, "the disks of the routers' logs are nearly full")
         .with_hint("Make room there, or add routers with more and remove these. Reads go on.")
+}
+
+fn snapshot_too_old(detail: impl Into<String>) -> SqlError {
+    SqlError::new(SqlState::SERIALIZATION_FAILURE, "snapshot too old")
+        .with_detail(detail)
+        .with_hint("Run the statement again.")
 }
 
 fn too_many_groups() -> SqlError {

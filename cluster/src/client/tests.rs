@@ -1048,6 +1048,43 @@ fn a_read_that_is_too_long_to_be_held_back_fails_when_a_process_is_lost() {
     );
 }
 
+/// A process that was restarted behind a checkpoint has no pin from before it.
+#[test]
+fn a_read_goes_to_another_replica_when_one_lacks_what_it_sees() {
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let mut body = testing::read(C1, 1, 0, 0).body;
+    if let Body::Data(data) = &mut body {
+        data.read_ts = Some(Ts(3));
+    }
+    let read = scene.submit(body);
+    let mut lacking = BTreeSet::new();
+    // Two of three hold everything; the third has no other to leave its ranges to, once the second lacks it, too.
+    for sequence in 1..=2 {
+        let routed = scene.core.take_effects().into_iter().find_map(|effect| match effect {
+            Effect::Send(R1, Wire::Route(messages)) => messages.first().cloned(),
+            _ => None,
+        });
+        let message = routed.expect("it is asked");
+        assert_eq!(message.id.sequence, sequence);
+        let asked: Vec<ProcessId> = scene.config.destset(&message).into_iter().map(|(s, _)| s).collect();
+        assert!(asked.iter().all(|process| !lacking.contains(process)), "{asked:?} {lacking:?}");
+        lacking.insert(asked[0]);
+        let too_old = Answer { id: message.id, ts: Ts(sequence + 3), part: AnswerPart::TooOld };
+        scene.receive(asked[0], Wire::Answers(vec![too_old]));
+    }
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 3 };
+    assert_eq!(scene.routed(), [id.sequence]);
+    let again = *lacking.first().expect("two");
+    scene.receive(again, Wire::Answers(vec![Answer { id, ts: Ts(6), part: AnswerPart::TooOld }]));
+    let parts = scene.parts();
+    assert!(
+        matches!(&parts[..], [(ended, Err(Failure::Sql(error)))]
+            if *ended == read && error.code == SqlState::SERIALIZATION_FAILURE),
+        "{parts:?}"
+    );
+}
+
 /// The others have sent as much as they may, and wait for some of it to be taken.
 #[test]
 fn who_answers_a_read_that_has_failed_is_told_so() {

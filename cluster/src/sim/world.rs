@@ -812,6 +812,7 @@ fn brief(wire: &Wire) -> String {
                             format!("done {}", outcomes.join(","))
                         }
                         crate::wire::AnswerPart::Stale => "stale".into(),
+                        crate::wire::AnswerPart::TooOld => "too old".into(),
                     };
                     format!("{}@{} {part}", short(&answer.id), answer.ts)
                 })

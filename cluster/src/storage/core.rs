@@ -166,6 +166,8 @@ pub struct Core {
     /// Others may have heard votes from this life.
     has_told_votes: bool,
     pins: BTreeMap<Ts, PinLease>,
+    /// Pins that were released before they were delivered here.
+    released: BTreeSet<Ts>,
     /// Checkpoints that wait for the execution of what was ordered before them, and the one being written.
     requested: VecDeque<Writing>,
     writing: Option<Writing>,
@@ -274,6 +276,7 @@ impl Core {
             questions_asked: 0,
             has_told_votes: false,
             pins: BTreeMap::new(),
+            released: BTreeSet::new(),
             requested: VecDeque::new(),
             writing: None,
             keeping: VecDeque::new(),
@@ -418,7 +421,10 @@ impl Core {
                 }
             }
             Event::ReleasePin(ts) => {
-                self.pins.remove(&ts);
+                // It comes from the client itself, and may be here before the pin.
+                if self.pins.remove(&ts).is_none() && ts > self.delivered {
+                    self.released.insert(ts);
+                }
             }
             Event::Precut { from, request, at } => self.precut(from, request, &at),
             Event::Cancel(id) => self.cancel(id),
@@ -515,6 +521,9 @@ impl Core {
         if self.pending.is_empty() && !self.moving.is_changing() {
             self.delivered = self.frontier;
         }
+        if !self.released.is_empty() {
+            self.released = self.released.split_off(&Ts(self.delivered.0 + 1));
+        }
         self.write_checkpoint();
         if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             for table in std::mem::take(&mut self.drops) {
@@ -608,7 +617,7 @@ impl Core {
             Body::Pin { lease_ms } => {
                 let lease_ms = u64::from(*lease_ms);
                 // Without a lease it is empty: all that it does is to take a place.
-                if lease_ms > 0 {
+                if lease_ms > 0 && !self.released.contains(&ts) {
                     self.pins.insert(ts, PinLease { lease_ms, deadline_ms: self.now_ms + lease_ms });
                 }
                 // Others than clients do not wait for answers.
@@ -673,10 +682,7 @@ impl Core {
             return self.answer(message.id, ts, AnswerPart::Stale);
         }
         if read_ts != ts && !self.pins.contains_key(&read_ts) {
-            let error = SqlError::new(SqlState::SERIALIZATION_FAILURE, "snapshot too old")
-                .with_detail("The rows that the statement began to read are not kept any more.")
-                .with_hint("Run the statement again.");
-            return self.fail(delivery, error);
+            return self.answer(message.id, ts, AnswerPart::TooOld);
         }
         if let Some((lost, left)) = self.moving.split_lost(ts, &delivery.ranges, is_write) {
             let more = !left.is_empty();

@@ -1186,13 +1186,13 @@ fn a_pin_holds_versions_until_its_lease_has_run_out() {
     scene.check(
         "s1 submits ts=6
          s1 -> c1 ts=6 done a=1
-         s1 -> c1 ts=7 done a=40001",
+         s1 -> c1 ts=7 TooOld",
     );
     // What is gone does not come back.
     scene.handle(1, Event::RenewPin(Ts(2)));
     assert_eq!(scene.horizon(1), 8);
     scene.read(1, 8, Some(Ts(2)));
-    scene.check("s1 -> c1 ts=8 done a=40001");
+    scene.check("s1 -> c1 ts=8 TooOld");
 }
 
 #[test]
@@ -1209,9 +1209,24 @@ fn a_released_pin_leaves_the_others() {
     scene.read(1, 5, Some(Ts(2)));
     scene.read(1, 6, Some(Ts(3)));
     scene.check(
-        "s1 -> c1 ts=5 done a=40001
+        "s1 -> c1 ts=5 TooOld
          s1 submits ts=6",
     );
+}
+
+#[test]
+fn a_pin_that_was_released_before_it_came_holds_nothing() {
+    let mut scene = Scene::new(1);
+    scene.handle(1, Event::ReleasePin(Ts(2)));
+    scene.handle(1, Event::ReleasePin(Ts(4)));
+    for ts in 2..=3 {
+        scene.deliver(1, ts, Body::Pin { lease_ms: 100 });
+    }
+    scene.write(1, 5);
+    scene.executed(1, 5, Ok(1));
+    assert_eq!(scene.horizon(1), 3, "the one that was not released");
+    scene.handle(1, Event::ReleasePin(Ts(3)));
+    assert_eq!(scene.horizon(1), 6);
 }
 
 #[test]

@@ -279,15 +279,15 @@ impl Core {
 
     /// Submits a read that was open again, under another identity.
     pub(super) fn resubmit(&mut self, read: Open) {
-        let Open { submission, isolation, .. } = read;
         self.unsend(read.message.id.sequence);
         let Message { tables, ranges, body, .. } = Message::clone(&read.message);
         if let Some(error) = self.refusal(&body, &ranges) {
-            self.effects.push(Effect::Part(submission, Err(Failure::Sql(error))));
+            self.effects.push(Effect::Part(read.submission, Err(Failure::Sql(error))));
             return self.close(&read);
         }
+        let Open { submission, isolation, lacking, .. } = read;
         // The submission keeps its place in the window: one of its messages is open at a time.
-        self.submit_message(submission, Request { tables, ranges, body }, isolation);
+        self.submit_message(submission, Request { tables, ranges, body }, isolation, lacking);
     }
 
     /// Takes back a read that was not sent.
