@@ -221,8 +221,8 @@ impl Config {
         })
     }
 
-    /// Counts changes of the placement or of the suspected processes on the ring. Other processes come and go without a
-    /// new version, for nothing that was planned depends on them.
+    /// Counts changes of the placement, of the suspected processes on the ring, and of those there that begin without data.
+    /// Other processes come and go without a new version, for nothing that was planned depends on them.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -990,9 +990,10 @@ impl Config {
         }
         let mut next = self.clone();
         if let Some(index) = on_ring.filter(|_| self.has_received_nothing(process)) {
-            // What it was to receive, it still receives.
+            // What it was to receive, it still receives. Rows that have been staged there are gone.
             next.end_sending(process);
             Arc::make_mut(&mut next.placement).restart(index, incarnation);
+            next.version += 1;
             return Ok(Some(next));
         }
         if known.is_some() {
