@@ -18,8 +18,6 @@ use crate::message::Body;
 
 /// Ticks after its end for which a write still counts: storage processes report once in a tick.
 const REPORTED_AFTER: usize = 4;
-/// Ticks for which a payload that has been staged counts when no INSERT names it.
-const STAGED_FOR: u32 = 600;
 
 /// The writes on their way through one client process.
 #[derive(Debug, Default)]
@@ -33,7 +31,7 @@ struct State {
     running: u64,
     /// Bytes of those that have ended, in the present tick and those before.
     ended: [u64; REPORTED_AFTER],
-    /// Payloads that are staged, until an INSERT names them.
+    /// Payloads that are staged, until an INSERT names them or they are given up.
     staged: HashMap<PayloadId, Staged>,
 }
 
@@ -42,8 +40,6 @@ struct State {
 struct Staged {
     admitted: Admitted,
     rows: u64,
-    /// In ticks.
-    age: u32,
 }
 
 /// Room for a write that was admitted.
@@ -95,31 +91,25 @@ impl Admitted {
 impl Admission {
     /// Time has passed: storage processes have reported what ended long ago.
     pub(crate) fn tick(&self) {
-        let mut late = Vec::new();
         let mut state = self.state.lock();
         state.ended.rotate_right(1);
         state.ended[0] = 0;
-        let expired: Vec<PayloadId> = state
-            .staged
-            .iter_mut()
-            .filter_map(|(id, staged)| {
-                staged.age += 1;
-                (staged.age > STAGED_FOR).then_some(*id)
-            })
-            .collect();
-        late.extend(expired.iter().filter_map(|id| state.staged.remove(id)));
-        // What is given back takes the lock itself.
-        drop(state);
-        drop(late);
     }
 
     /// Keeps the room of a payload of so many rows for the INSERT that will name it.
     pub(crate) fn keep_staged(&self, payload: PayloadId, admitted: Admitted, rows: u64) {
         let replaced = {
             let mut state = self.state.lock();
-            state.staged.insert(payload, Staged { admitted, rows, age: 0 })
+            state.staged.insert(payload, Staged { admitted, rows })
         };
         debug_assert!(replaced.is_none(), "a payload is staged once");
+    }
+
+    /// No INSERT will name a payload.
+    pub(crate) fn forget_staged(&self, payload: PayloadId) {
+        let staged = self.state.lock().staged.remove(&payload);
+        // What is given back takes the lock itself.
+        drop(staged);
     }
 
     /// The room for a message, if there is any: of its rows, or that of its payload, which was admitted as it was staged;
@@ -233,13 +223,10 @@ mod tests {
         let admission = Arc::new(Admission::default());
         let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
         admission.keep_staged(id, room(&admission, 900).expect("there is room"), 1);
-        for _ in 0..STAGED_FOR {
-            admission.tick();
-        }
+        (0..=REPORTED_AFTER).for_each(|_| admission.tick());
         assert!(room(&admission, 1).is_err());
-        for _ in 0..=REPORTED_AFTER {
-            admission.tick();
-        }
+        admission.forget_staged(id);
+        (0..=REPORTED_AFTER).for_each(|_| admission.tick());
         assert!(room(&admission, 900).is_ok());
     }
 }

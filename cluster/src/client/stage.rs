@@ -155,6 +155,7 @@ impl Stager {
 impl Drop for Stager {
     fn drop(&mut self) {
         if !self.submitted {
+            self.client.admission().forget_staged(self.id);
             let holders: BTreeSet<ProcessId> =
                 self.parts.values().flat_map(|part| part.holders.clone()).collect();
             let holders = holders.into_iter().collect();
