@@ -381,9 +381,7 @@ impl Core {
 
     pub(crate) fn view(&self) -> super::View {
         // What somebody said who is suspected is not so for ever.
-        let live = |process: &ProcessId| !self.config.is_suspected(*process);
-        let live = || self.config.storage_processes().filter(live);
-        let on_ring = || live().filter_map(|process| self.heard.get(&process));
+        let on_ring = || self.config.live_storage().filter_map(|process| self.heard.get(&process));
         let used = on_ring().map(|heard| heard.used).max().unwrap_or(0);
         let limit = on_ring().filter_map(|heard| heard.limit).min();
         super::View {
@@ -938,7 +936,7 @@ impl Core {
 
     /// Whether no storage process lives.
     fn is_alone(&self) -> bool {
-        self.config.storage_processes().all(|process| self.config.is_suspected(process))
+        self.config.live_storage().next().is_none()
     }
 
     /// The message `sequence` stands in the m-seq at a `Ts`, those before it before that.

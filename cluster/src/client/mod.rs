@@ -414,11 +414,8 @@ impl Client {
     /// 57P01 when the client process has been stopped.
     pub async fn meets_all(&self) -> Result<(), SqlError> {
         let mut view = self.shared.view.clone();
-        let meets_all = |view: &View| {
-            let mut live =
-                view.config.storage_processes().filter(|process| !view.config.is_suspected(*process));
-            live.all(|process| view.heard.contains_key(&process))
-        };
+        let meets_all =
+            |view: &View| view.config.live_storage().all(|process| view.heard.contains_key(&process));
         view.wait_for(meets_all).await.map(drop).map_err(|_| self.stopped())
     }
 

@@ -239,9 +239,7 @@ impl Process {
                 self.changes.insert(request, done);
             }
             Command::Precut { at, done } => {
-                let config = self.core.config();
-                let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
-                let request = self.precuts.begin(live, done);
+                let request = self.precuts.begin(self.core.config().live_storage(), done);
                 self.tell_storage(|| Wire::Precut { request, at: at.clone() });
             }
             Command::RenewPin(ts) => self.tell_storage(|| Wire::RenewPin(ts)),

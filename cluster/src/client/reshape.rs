@@ -287,9 +287,7 @@ impl Client {
 
     /// Everybody who is there and holds something has a durable checkpoint of the present.
     async fn checkpoint_of_all(&self) -> Result<(), SqlError> {
-        let live = |config: &Config| -> Vec<ProcessId> {
-            config.storage_processes().filter(|process| !config.is_suspected(*process)).collect()
-        };
+        let live = |config: &Config| -> Vec<ProcessId> { config.live_storage().collect() };
         if live(&self.config()).is_empty() {
             return Ok(());
         }
@@ -361,8 +359,7 @@ impl Client {
         let fails = |other: &ProcessId| {
             *other != process && next.as_ref().is_some_and(|next| next.is_suspected(*other))
         };
-        let mut failing =
-            config.storage_processes().filter(|other| !config.is_suspected(*other) && fails(other));
+        let mut failing = config.live_storage().filter(fails);
         match failing.find(|other| may_tell(*other)) {
             None => Ok(()),
             Some(other) => {

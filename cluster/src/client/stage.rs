@@ -95,8 +95,7 @@ impl Stager {
         let config = self.config.clone();
         for range in config.overlapping(&[KeyRange::FULL]) {
             let Some(part) = rows_within(batch, &range)? else { continue };
-            let mut holders = config.holders(range);
-            holders.retain(|holder| !config.is_suspected(*holder));
+            let holders = config.live_holders(range);
             if holders.is_empty() {
                 let message = format!("no live storage process holds key range {range}");
                 return Err(SqlError::new(SqlState::UNAVAILABLE, message));

@@ -237,6 +237,11 @@ impl Config {
         self.placement.nodes().iter().map(|node| node.process)
     }
 
+    /// Those of them that are not suspected.
+    pub fn live_storage(&self) -> impl Iterator<Item = ProcessId> {
+        self.placement.nodes().iter().filter(|node| !node.suspected).map(|node| node.process)
+    }
+
     /// The ring: identifiers, ascending, and the processes that stand there.
     pub fn ring(&self) -> impl ExactSizeIterator<Item = (Position, ProcessId)> {
         self.placement.nodes().iter().map(|node| (node.identifier, node.process))
@@ -634,6 +639,13 @@ impl Config {
         self.placement.holders(partition).map(|node| node.process).collect()
     }
 
+    /// Those of them that are not suspected.
+    pub fn live_holders(&self, range: KeyRange) -> Vec<ProcessId> {
+        let mut holders = self.holders(range);
+        holders.retain(|holder| !self.is_suspected(*holder));
+        holders
+    }
+
     /// Since when a process holds the primary range that contains a position; none when it does not hold it.
     pub(crate) fn held_since(&self, process: ProcessId, position: Position) -> Option<Ts> {
         let partition = self.placement.primary()[self.placement.primary_at(position)].1;
@@ -671,9 +683,8 @@ impl Config {
     /// The processes whose durable watermarks keep the log: those on the ring that are not suspected, and those that have left
     /// it and may still have to send.
     pub fn keepers_of_log(&self) -> Vec<ProcessId> {
-        let live = self.placement.nodes().iter().filter(|node| !node.suspected).map(|node| node.process);
         let senders = self.transfers_under_way().flat_map(|(_, transfer)| transfer.senders.iter().copied());
-        let mut keepers: Vec<ProcessId> = live.chain(senders).collect();
+        let mut keepers: Vec<ProcessId> = self.live_storage().chain(senders).collect();
         keepers.sort_unstable();
         keepers.dedup();
         keepers

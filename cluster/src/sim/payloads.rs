@@ -171,8 +171,7 @@ impl World {
         let rows = batch(&table, rows);
         let (mut parts, mut chunks) = (Vec::new(), Vec::new());
         for range in view.config.overlapping(&[KeyRange::FULL]) {
-            let mut holders = view.config.holders(range);
-            holders.retain(|holder| !view.config.is_suspected(*holder));
+            let holders = view.config.live_holders(range);
             let Some(part) = rows_within(&rows, &range).map_err(|error| error.to_string())? else { continue };
             if holders.is_empty() {
                 // The statement fails at once.

@@ -656,7 +656,7 @@ impl World {
     pub(super) fn is_checkpointed(&self) -> bool {
         let last = self.last_checkpoint();
         let config = self.replay.config();
-        config.storage_processes().filter(|id| !config.is_suspected(*id)).all(|id| {
+        config.live_storage().all(|id| {
             self.storage.get(&id).is_some_and(|host| {
                 if host.payloads.keeps_any() {
                     return false;

@@ -110,11 +110,7 @@ impl FailureDetector {
             self.reset();
         }
         self.last_ms = Some(now_ms);
-        let members: Vec<ProcessId> = config
-            .storage_processes()
-            .filter(|process| !config.is_suspected(*process))
-            .chain(config.standbys())
-            .collect();
+        let members: Vec<ProcessId> = config.live_storage().chain(config.standbys()).collect();
         self.sights.retain(|process, _| members.contains(process));
         let (mut silent, mut failing, mut useless) = (Vec::new(), Vec::new(), Vec::new());
         for process in members {

@@ -29,8 +29,7 @@ fn used_bytes(client: &Client) -> u64 {
 /// What they may take on those that are not suspected; `None` where there is no limit, or it is not known.
 fn limit_bytes(client: &Client) -> Option<u64> {
     let (config, heard, share) = (client.config(), client.heard(), client.memory_share());
-    let live = config.storage_processes().filter(|process| !config.is_suspected(*process));
-    live.map(|process| share.or_else(|| heard.get(&process)?.limit)).sum()
+    config.live_storage().map(|process| share.or_else(|| heard.get(&process)?.limit)).sum()
 }
 
 impl Session<'_> {
@@ -110,7 +109,7 @@ impl Session<'_> {
             self.warning(SqlState::SUCCESS, &message);
         }
         let config = self.client.config();
-        let live = config.storage_processes().filter(|process| !config.is_suspected(*process)).count();
+        let live = config.live_storage().count();
         let wanted = config.replication() as usize;
         if contracts && live < wanted {
             let message = format!("each row has {live} of the {wanted} copies that it should have");

@@ -113,9 +113,8 @@ fn ring(config: &Config) -> Vec<Vec<Value>> {
         let ranges = config.primary_ranges().filter(|range| range.contains(identifier));
         let next = config.ring().map(|(next, _)| next).find(|next| *next > identifier);
         let next = next.or_else(|| config.ring().map(|(next, _)| next).next()).unwrap_or(identifier);
-        let holders = ranges.flat_map(|range| config.holders(range));
-        let live = holders.filter(|holder| !config.is_suspected(*holder));
-        let holders: Vec<String> = live.map(|holder| holder.to_string()).collect();
+        let holders = ranges.flat_map(|range| config.live_holders(range));
+        let holders: Vec<String> = holders.map(|holder| holder.to_string()).collect();
         vec![position(identifier), text(process), position(next.wrapping_sub(1)), text(holders.join(", "))]
     };
     config.ring().map(row).collect()
