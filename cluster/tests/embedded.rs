@@ -526,6 +526,29 @@ async fn many_snapshot_reads_without_a_write_between_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pin_outlives_the_restart_of_a_replica_behind_a_checkpoint() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 2, 2, 2)).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let table = Table::create(&cluster.client(), "pinned").await;
+    assert_eq!(table.insert(&[(1, 2), (3, 4)]).await, Ok(2));
+    let pin = cluster.client().pin(Duration::from_secs(60)).await.expect("it is ordered");
+    assert_eq!(table.set(5).await, Ok(2));
+    cluster.checkpoint().await.expect("a checkpoint is made");
+    let seen = BTreeMap::from([(1, 2), (3, 4)]);
+    for (number, read_ts) in [(1, Ok(seen)), (2, Err(SqlState::SERIALIZATION_FAILURE))] {
+        cluster.kill_storage(number).await;
+        cluster.restart_storage(number).await.expect("it starts again");
+        // They take turns in answering reads.
+        for _ in 0..4 {
+            assert_eq!(table.read_at(Some(pin.ts()), ReadIsolation::Sequential).await, read_ts);
+        }
+    }
+    assert_eq!(table.read().await, BTreeMap::from([(1, 5), (3, 5)]));
+    cluster.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn statements_go_on_without_a_suspected_storage_process() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = options(dir.path(), 1, 3, 2, 2);
