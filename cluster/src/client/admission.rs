@@ -14,7 +14,7 @@ use carousel_engine::{
 use parking_lot::Mutex;
 
 use super::Memory;
-use crate::message::Body;
+use crate::message::{Body, ProcessId};
 
 /// Ticks after its end for which a write still counts: storage processes report once in a tick.
 const REPORTED_AFTER: usize = 4;
@@ -42,6 +42,23 @@ struct Staged {
     rows: u64,
 }
 
+/// The storage process with the least room of those that a write goes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tightest {
+    pub(crate) process: ProcessId,
+    /// Bytes that its rows take.
+    pub(crate) used: u64,
+    /// What they may take.
+    pub(crate) limit: u64,
+}
+
+impl Tightest {
+    /// Which of them that is; none when they have no limits.
+    pub(crate) fn of(processes: impl Iterator<Item = Tightest>) -> Option<Tightest> {
+        processes.min_by_key(|process| i128::from(process.limit) - i128::from(process.used))
+    }
+}
+
 /// Room for a write that was admitted.
 #[derive(Debug)]
 pub(crate) struct Admitted {
@@ -63,28 +80,35 @@ impl Admitted {
         Admitted { admission: admission.clone(), bytes: 0 }
     }
 
-    /// Makes room for more.
-    pub(crate) fn grow(&mut self, bytes: u64, memory: Memory) -> Result<(), SqlError> {
+    /// Makes room for more, where even the fullest process could take it under the lowest limit, or at least the one of those
+    /// concerned with the least room can.
+    pub(crate) fn grow(
+        &mut self,
+        bytes: u64,
+        memory: Memory,
+        tightest: impl FnOnce() -> Option<Tightest>,
+    ) -> Result<(), SqlError> {
         let mut state = self.admission.state.lock();
         let under_way: u64 = state.running + state.ended.iter().sum::<u64>();
-        match memory.limit {
-            Some(limit) if bytes > 0 && memory.used.saturating_add(under_way).saturating_add(bytes) > limit => {
-                Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
-                    .with_detail(format!(
-                        "A storage process uses {} bytes of its limit of {limit}, and statements under way may add \
-                         {under_way}; this one may add {bytes}.",
-                        memory.used
-                    ))
-                    .with_hint("Delete rows or raise the memory limit."))
-            }
-            _ => {
-                // Estimates know no bounds.
-                let bytes = bytes.min(u64::MAX - under_way);
-                state.running += bytes;
-                self.bytes += bytes;
-                Ok(())
-            }
+        let exceeds = |used: u64, limit: u64| used.saturating_add(under_way).saturating_add(bytes) > limit;
+        if bytes > 0
+            && memory.limit.is_some_and(|limit| exceeds(memory.used, limit))
+            && let Some(Tightest { process, used, limit }) = tightest()
+            && exceeds(used, limit)
+        {
+            let detail = format!(
+                "Storage process {process} uses {used} bytes of its limit of {limit}, and statements under way may add \
+                 {under_way}; this one may add {bytes}."
+            );
+            return Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+                .with_detail(detail)
+                .with_hint("Delete rows or raise the memory limit."));
         }
+        // Estimates know no bounds.
+        let bytes = bytes.min(u64::MAX - under_way);
+        state.running += bytes;
+        self.bytes += bytes;
+        Ok(())
     }
 }
 
@@ -112,7 +136,7 @@ impl Admission {
         drop(staged);
     }
 
-    /// The room for a message, if there is any: of its rows, or that of its payload, which was admitted as it was staged;
+    /// The room for a message at those it goes to, if there is any: of its rows, or that of its payload, which was admitted as it was staged;
     /// of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics; and of what an
     /// INSERT returns, which is about what it inserts, and what is computed.
     ///
@@ -122,6 +146,7 @@ impl Admission {
         self: &Arc<Self>,
         body: &Body,
         memory: Memory,
+        tightest: impl FnOnce() -> Option<Tightest>,
         expected: impl FnOnce() -> u64,
     ) -> Result<Admitted, SqlError> {
         let mut admitted = Admitted::nothing(self);
@@ -131,19 +156,20 @@ impl Admission {
                 InsertRows::Inline(rows) => {
                     let bytes = bytes_of(rows);
                     let returned = returned_bytes(insert, bytes, rows.positions.len() as u64);
-                    admitted.grow(bytes.saturating_add(returned), memory)?;
+                    admitted.grow(bytes.saturating_add(returned), memory, tightest)?;
                 }
                 InsertRows::Staged(payload) => {
                     let staged = self.state.lock().staged.remove(payload);
                     if let Some(staged) = staged {
                         admitted = staged.admitted;
-                        admitted.grow(returned_bytes(insert, admitted.bytes, staged.rows), memory)?;
+                        let returned = returned_bytes(insert, admitted.bytes, staged.rows);
+                        admitted.grow(returned, memory, tightest)?;
                     }
                 }
             },
-            OperationKind::Update(_) => admitted.grow(expected().max(ROW_BYTES), memory)?,
+            OperationKind::Update(_) => admitted.grow(expected().max(ROW_BYTES), memory, tightest)?,
             OperationKind::Delete(delete) if delete.returning.is_some() => {
-                admitted.grow(expected(), memory)?
+                admitted.grow(expected(), memory, tightest)?
             }
             _ => {}
         }
@@ -176,9 +202,13 @@ mod tests {
 
     const MEMORY: Memory = Memory { used: 100, limit: Some(1000) };
 
+    fn tightest() -> Option<Tightest> {
+        Some(Tightest { process: ProcessId::storage(1), used: 100, limit: 1000 })
+    }
+
     fn room(admission: &Arc<Admission>, bytes: u64) -> Result<Admitted, SqlState> {
         let mut admitted = Admitted::nothing(admission);
-        admitted.grow(bytes, MEMORY).map(|()| admitted).map_err(|error| error.code)
+        admitted.grow(bytes, MEMORY, tightest).map(|()| admitted).map_err(|error| error.code)
     }
 
     #[test]
@@ -192,7 +222,30 @@ mod tests {
             admission.tick();
         }
         assert!(room(&admission, 900).is_ok());
-        assert!(Admitted::nothing(&admission).grow(1 << 40, Memory { used: 0, limit: None }).is_ok());
+        let unlimited = Memory { used: 0, limit: None };
+        assert!(Admitted::nothing(&admission).grow(1 << 40, unlimited, || None).is_ok());
+    }
+
+    #[test]
+    fn only_those_count_that_a_write_goes_to() {
+        let admission = Arc::new(Admission::default());
+        let process =
+            |number: u32, used, limit| Tightest { process: ProcessId::storage(number), used, limit };
+        let (large, small, over) = (process(1, 5_000, 10_000), process(2, 10, 1_000), process(3, 90, 80));
+        // Of what one uses and what another may use there is nothing to tell.
+        let memory = Memory { used: 5_000, limit: Some(80) };
+        let grow = |bytes, processes: &[Tightest]| {
+            let tightest = || Tightest::of(processes.iter().copied());
+            let grown = Admitted::nothing(&admission).grow(bytes, memory, tightest);
+            (0..=REPORTED_AFTER).for_each(|_| admission.tick());
+            grown.map_err(|error| error.detail.clone().unwrap_or_default())
+        };
+        assert_eq!(grow(900, &[large, small]), Ok(()));
+        let detail = grow(991, &[large, small]).expect_err("too many");
+        assert!(detail.starts_with("Storage process s2 uses 10 bytes of its limit of 1000,"), "{detail}");
+        assert_eq!(grow(5_000, &[large]), Ok(()));
+        let detail = grow(1, &[large, over, small]).expect_err("one has too much already");
+        assert!(detail.starts_with("Storage process s3 uses 90 bytes of its limit of 80,"), "{detail}");
     }
 
     #[test]
@@ -209,7 +262,7 @@ mod tests {
             let kind = OperationKind::Insert(Insert { rows, on_conflict, returning });
             let operation = Operation { table: TableId(1), context: Default::default(), kind };
             let body = Body::Data(Data::new(Arc::new(operation)));
-            let outcome = admission.admit(&body, MEMORY, || 0).map(|admitted| admitted.bytes);
+            let outcome = admission.admit(&body, MEMORY, tightest, || 0).map(|admitted| admitted.bytes);
             (0..=REPORTED_AFTER).for_each(|_| admission.tick());
             outcome.map_err(|error| error.code)
         };

@@ -38,7 +38,7 @@ use carousel_engine::{
 use postcard::experimental::serialized_size;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use self::admission::{Admission, Admitted};
+use self::admission::{Admission, Admitted, Tightest};
 pub use self::{
     core::{OpenOperation, OperationState},
     pin::Pin,
@@ -114,12 +114,12 @@ impl From<SqlError> for Failure {
     }
 }
 
-/// The memory of storage processes as far as this client knows.
+/// The memory of storage processes as far as this client knows; what is used and the limit need not be those of the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Bytes that the rows of the fullest storage process take.
     pub used: u64,
-    /// The most a storage process may take; `None` for no limit.
+    /// What the one with the lowest limit may take; `None` for no limit.
     pub limit: Option<u64>,
 }
 
@@ -299,7 +299,8 @@ impl Client {
         isolation: ReadIsolation,
     ) -> Result<Submission, SqlError> {
         let expected = || self.expected_bytes(&request.body);
-        let admitted = self.shared.admission.admit(&request.body, self.memory(), expected)?;
+        let tightest = || self.tightest(&request.ranges);
+        let admitted = self.shared.admission.admit(&request.body, self.memory(), tightest, expected)?;
         match &mut request.body {
             Body::Data(data) if self.shared.network.goes_elsewhere() => data.operation.close()?,
             // Routers will need it for their log.
@@ -429,7 +430,20 @@ impl Client {
         self.shared.view.borrow().leader
     }
 
-    /// The memory of the fullest storage process, and its limit: its share of what all may take together, if that is said.
+    /// The storage process with the least room for rows of these ranges.
+    fn tightest(&self, ranges: &[KeyRange]) -> Option<Tightest> {
+        let share = self.memory_share();
+        let view = self.shared.view.borrow();
+        let holders =
+            view.config.overlapping(ranges).into_iter().flat_map(|range| view.config.live_holders(range));
+        Tightest::of(holders.filter_map(|process| {
+            let heard = view.heard.get(&process)?;
+            Some(Tightest { process, used: heard.used, limit: share.or(heard.limit)? })
+        }))
+    }
+
+    /// What the fullest storage process uses, and the lowest limit, which is the share of each of what all may take together, if
+    /// that is said.
     pub fn memory(&self) -> Memory {
         let memory = self.shared.view.borrow().memory;
         Memory { limit: self.memory_share().or(memory.limit), ..memory }

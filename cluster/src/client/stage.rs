@@ -90,7 +90,9 @@ impl Stager {
         if !self.client.has_room() {
             return Err(no_room());
         }
-        self.admitted.grow(admission::bytes_of(batch), self.client.memory())?;
+        // They may go to anybody.
+        let tightest = || self.client.tightest(&[KeyRange::FULL]);
+        self.admitted.grow(admission::bytes_of(batch), self.client.memory(), tightest)?;
         self.rows += batch.positions.len() as u64;
         let config = self.config.clone();
         for range in config.overlapping(&[KeyRange::FULL]) {
