@@ -753,7 +753,8 @@ impl Core {
                 if self.watches() {
                     let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
                     let loading = None;
-                    let heartbeat = Heartbeat { incarnation, beats, loading, logged, checkpointing, disk };
+                    let heartbeat =
+                        Heartbeat { incarnation, beats, loading, durable, logged, checkpointing, disk };
                     self.heartbeats.insert(from, heartbeat);
                 }
                 match self.incarnations.get(&from) {

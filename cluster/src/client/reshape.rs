@@ -229,6 +229,12 @@ impl Client {
         if config.is_suspected(process) || config.solely_held(process).is_none() {
             return Ok(None);
         }
+        if config.has_received_nothing(process) {
+            let message =
+                format!("{process} has nothing yet of what others are to send to it: it need not be lost");
+            let hint = format!("Start {process} again, with an empty data directory if its own is gone.");
+            return Err(SqlError::new(SqlState(*b"55000"), message).with_hint(hint));
+        }
         let next = config.suspect(process, Incarnation::MAX, Ts::ZERO)?;
         let next = next.map_or_else(|| config.clone(), Arc::new);
         let dies = |range: &KeyRange| {

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use carousel_engine::Ts;
+use carousel_engine::{Ts, position::KeyRange};
 
 use crate::{
     config::Config,
@@ -20,6 +20,8 @@ pub struct Heartbeat {
     /// It does nothing yet but load what it had: the most that lives since the last heartbeat have loaded. As long as that
     /// grows, it is not silent.
     pub loading: Option<u64>,
+    /// It has everything before this on its disk.
+    pub durable: Ts,
     /// Bytes of messages since its last checkpoint.
     pub logged: u64,
     /// Whether it is writing a checkpoint.
@@ -43,6 +45,8 @@ pub enum Symptom {
     Silence,
     /// It is heard, and its disk takes no checkpoints: what it keeps the routers from cutting fills their disks.
     DiskFails,
+    /// One life after the other is heard and ends without a checkpoint: it comes to nothing, and the log grows.
+    Ends,
 }
 
 /// A life that has to be suspected.
@@ -72,6 +76,41 @@ struct Sight {
     /// Of that life, or a later one.
     heartbeat: Option<Heartbeat>,
     at_ms: u64,
+    /// When it was last of no use to suspect it: with whoever else has its rows it was silent, too.
+    spared_ms: Option<u64>,
+}
+
+/// The lives of a process that have followed each other.
+#[derive(Clone, Copy, Debug)]
+struct Lives {
+    incarnation: Incarnation,
+    since_ms: u64,
+    durable: Ts,
+    /// How many have ended since one has come to something.
+    ended: usize,
+}
+
+/// So many lives end before their process is suspected …
+const LIVES: usize = 5;
+/// … none of which has been there for so many milliseconds, or has made a checkpoint.
+const WELL_MS: u64 = 60_000;
+
+impl Lives {
+    fn new(now_ms: u64, heartbeat: Heartbeat) -> Lives {
+        let Heartbeat { incarnation, durable, .. } = heartbeat;
+        Lives { incarnation, since_ms: now_ms, durable, ended: 0 }
+    }
+
+    /// Whether they come to nothing.
+    fn hear(&mut self, now_ms: u64, heartbeat: Heartbeat) -> bool {
+        if heartbeat.durable > self.durable || now_ms - self.since_ms >= WELL_MS {
+            *self = Lives::new(now_ms, heartbeat);
+        } else if heartbeat.incarnation > self.incarnation {
+            let ended = self.ended + 1;
+            *self = Lives { ended, durable: self.durable, ..Lives::new(now_ms, heartbeat) };
+        }
+        self.ended >= LIVES
+    }
 }
 
 /// Watches the storage processes of a config.
@@ -79,18 +118,20 @@ struct Sight {
 pub struct FailureDetector {
     patience: Patience,
     sights: BTreeMap<ProcessId, Sight>,
+    lives: BTreeMap<ProcessId, Lives>,
     last_ms: Option<u64>,
 }
 
 impl FailureDetector {
     /// Begins to watch.
     pub fn new(patience: Patience) -> FailureDetector {
-        FailureDetector { patience, sights: BTreeMap::new(), last_ms: None }
+        FailureDetector { patience, sights: BTreeMap::new(), lives: BTreeMap::new(), last_ms: None }
     }
 
     /// Forgets what was heard: everybody gets a new chance. For when this process could not listen.
     pub fn reset(&mut self) {
         self.sights.clear();
+        self.lives.clear();
         self.last_ms = None;
     }
 
@@ -98,8 +139,10 @@ impl FailureDetector {
     ///
     /// When more than half the patience has passed since the last look, this process itself was not running, and
     /// whatever was not heard meanwhile means nothing. Whose suspicion the config would refuse is not suspected: it is the
-    /// last one that has the rows of a range. Nor is one whose disk fails, where no other that has them is there with a disk
-    /// that is known to be sound: it would be of no use.
+    /// last one that has the rows of a range. Nor is one whose disk fails, or that ends in each life, where no other that has
+    /// them is there with a disk that is known to be sound: it would be of no use. Where all who have the rows of a process are
+    /// silent, too, as when there is no power, nobody could go on without it, and its rows might be the only ones that come back: it
+    /// has the time of one that starts from when one of the others is there again.
     pub fn look(
         &mut self,
         now_ms: u64,
@@ -112,32 +155,53 @@ impl FailureDetector {
         self.last_ms = Some(now_ms);
         let members: Vec<ProcessId> = config.live_storage().chain(config.standbys()).collect();
         self.sights.retain(|process, _| members.contains(process));
+        self.lives.retain(|process, _| members.contains(process));
         let (mut silent, mut failing, mut useless) = (Vec::new(), Vec::new(), Vec::new());
         for process in members {
             // The silence of an earlier life says nothing about one that has joined since.
             let life = config.incarnation(process);
             let heartbeat = heard.get(&process).copied().filter(|heard| Some(heard.incarnation) >= life);
-            let fresh = Sight { life, heartbeat, at_ms: now_ms };
+            let fresh = Sight { life, heartbeat, at_ms: now_ms, spared_ms: None };
             let sight = self.sights.entry(process).or_insert(fresh);
             let pulse = |heartbeat: Option<Heartbeat>| heartbeat.map(|heartbeat| heartbeat.pulse());
+            if sight.life != life {
+                self.lives.remove(&process);
+            }
             if sight.life != life || pulse(sight.heartbeat) != pulse(heartbeat) {
                 *sight = fresh;
             }
+            let ends = heartbeat.filter(|heartbeat| heartbeat.loading.is_none()).is_some_and(|heartbeat| {
+                let lives = self.lives.entry(process).or_insert_with(|| Lives::new(now_ms, heartbeat));
+                lives.hear(now_ms, heartbeat)
+            });
             let patience = match sight.heartbeat {
                 Some(_) => self.patience.silent_ms,
                 None => self.patience.starting_ms,
             };
             let is_silent = now_ms - sight.at_ms > patience;
-            if is_silent || heartbeat.is_none_or(|heartbeat| heartbeat.disk != DiskState::Sound) {
+            if is_silent || ends || heartbeat.is_none_or(|heartbeat| heartbeat.disk != DiskState::Sound) {
                 useless.push(process);
             }
+            let incarnation = heartbeat.map_or(0, |heartbeat| heartbeat.incarnation);
             if is_silent {
-                silent.push((process, heartbeat.map_or(0, |heartbeat| heartbeat.incarnation)));
-            } else if let Some(heartbeat) = heartbeat.filter(|heartbeat| heartbeat.disk == DiskState::Failing)
-            {
-                failing.push((process, heartbeat.incarnation));
+                silent.push((process, incarnation));
+            } else if heartbeat.is_some_and(|heartbeat| heartbeat.disk == DiskState::Failing) {
+                failing.push(((process, incarnation), Symptom::DiskFails));
+            } else if ends {
+                failing.push(((process, incarnation), Symptom::Ends));
             }
         }
+        let quiet: Vec<ProcessId> = silent.iter().map(|(process, _)| *process).collect();
+        silent.retain(|(process, _)| {
+            let held = config.held(*process);
+            let is_missed =
+                |range: &KeyRange| config.live_holders(*range).iter().any(|other| !quiet.contains(other));
+            let Some(sight) = self.sights.get_mut(process) else { return false };
+            if !held.is_empty() && !held.iter().any(is_missed) {
+                sight.spared_ms = Some(now_ms);
+            }
+            sight.spared_ms.is_none_or(|spared_ms| now_ms - spared_ms > self.patience.starting_ms)
+        });
         let mut config = Cow::Borrowed(config);
         let mut suspected = Vec::new();
         let mut suspect = |config: &mut Cow<'_, Config>, (process, incarnation), symptom| {
@@ -150,9 +214,9 @@ impl FailureDetector {
         for life in silent {
             suspect(&mut config, life, Symptom::Silence);
         }
-        for life in failing {
+        for (life, symptom) in failing {
             if config.solely_held_beside(life.0, &useless).is_none() {
-                suspect(&mut config, life, Symptom::DiskFails);
+                suspect(&mut config, life, symptom);
             }
         }
         suspected
@@ -170,6 +234,8 @@ impl FailureDetector {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use carousel_engine::Ts;
 
     use super::*;
@@ -306,6 +372,54 @@ mod tests {
         let mut scene = Scene::new(2, 1);
         scene.pass(1_000, &[1, 2]);
         assert_eq!(scene.pass(60_000, &[1]), []);
+    }
+
+    /// As when there is no power for a while.
+    #[test]
+    fn nobody_is_suspected_where_all_who_have_its_rows_are_silent() {
+        let mut scene = Scene::new(4, 2);
+        scene.pass(1_000, &[1, 2, 3, 4]);
+        assert_eq!(scene.pass(60_000, &[]), []);
+        let suspected: BTreeSet<u32> =
+            scene.pass(60_000, &[1]).iter().map(|(process, _)| process.number).collect();
+        assert_eq!(suspected, BTreeSet::from([2, 4]), "s3 alone has what it has together with s2 or s4");
+        // The others may need a little longer.
+        let mut scene = Scene::new(4, 2);
+        scene.pass(1_000, &[1, 2, 3, 4]);
+        scene.pass(60_000, &[]);
+        assert_eq!(scene.pass(20_000, &[1]), []);
+        assert_eq!(scene.pass(60_000, &[1, 2, 3, 4]), []);
+    }
+
+    #[test]
+    fn who_ends_in_one_life_after_the_other_is_suspected() {
+        let process = ProcessId::storage(3);
+        let live = |scene: &mut Scene, incarnation: Incarnation, ms: u64, durable| {
+            let heartbeat = Heartbeat { incarnation, beats: 1, durable: Ts(durable), ..Heartbeat::default() };
+            scene.heard.insert(process, heartbeat);
+            scene
+                .pass_with_bad_disks(ms, &[1, 2, 4], &[])
+                .into_iter()
+                .map(|found| found.symptom)
+                .collect::<Vec<_>>()
+        };
+        let mut scene = Scene::new(4, 2);
+        scene.pass(1_000, &[1, 2, 4]);
+        for incarnation in 1..=5 {
+            assert_eq!(live(&mut scene, incarnation, 500, 9), []);
+        }
+        // It has come to something.
+        assert_eq!(live(&mut scene, 6, 500, 10), []);
+        for incarnation in 7..=10 {
+            assert_eq!(live(&mut scene, incarnation, 500, 10), []);
+        }
+        assert_eq!(live(&mut scene, 11, 500, 10), [Symptom::Ends]);
+        // Who alone has rows is waited for.
+        let mut scene = Scene::new(4, 1);
+        scene.pass(1_000, &[1, 2, 4]);
+        for incarnation in 1..=20 {
+            assert_eq!(live(&mut scene, incarnation, 500, 9), []);
+        }
     }
 
     #[test]

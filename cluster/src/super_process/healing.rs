@@ -51,13 +51,18 @@ impl Healer {
         }
         self.given_back
             .retain(|process, (_, at_ms)| suspected.contains(process) || now_ms - *at_ms < WELL_MS);
-        // What nobody is there to send may never come. It is not what other ranges have to wait for.
+        // What nobody is there to send may never come. It is not what other ranges have to wait for; nor is a receiver that is not
+        // there and cannot be suspected.
         let is_sent = |transfer: &Transfer| transfer.senders.iter().any(|sender| is_alive(*sender));
+        let goes_on = |transfer: &Transfer| {
+            let comes = is_alive(transfer.to) || config.solely_held(transfer.to).is_none();
+            is_sent(transfer) && comes
+        };
         let is_under_way = |migration: &Migration| {
             // What is lost is not sent.
             let mut copied =
                 migration.transfers.iter().filter(|transfer| transfer.lost.is_empty()).peekable();
-            copied.peek().is_some() && copied.all(is_sent)
+            copied.peek().is_some() && copied.all(goes_on)
         };
         if config.migrations().values().any(is_under_way) {
             return None;
@@ -183,6 +188,23 @@ mod tests {
         let (process, by) = (ProcessId::storage(5), ProcessId::storage(8));
         let change = healer.look(0, &receiving, |process| !senders.contains(&process));
         assert_eq!(change, Some(Change::Replace { process, by }));
+    }
+
+    #[test]
+    fn a_receiver_that_is_not_there_and_cannot_be_suspected_is_not_waited_for() {
+        let ring = join(&join(&Config::evenly(6, 2).expect("a ring"), 7, 1), 8, 1);
+        let (s5, s7, s8) = (ProcessId::storage(5), ProcessId::storage(7), ProcessId::storage(8));
+        let identifier = ring.best_place(s7).expect("a place");
+        let keyspace = ring.plan(Change::Expand { process: s7, identifier }).expect("a possible change");
+        let expanded = after(&ring, Configuration::Keyspace(keyspace));
+        // It alone is left to hold some of what others are to send to it.
+        let without = |number| suspect(&suspect(&expanded, 5), number);
+        let mut ill = [1, 2, 3].map(without).into_iter().filter(|ill| ill.solely_held(s7).is_some());
+        let ill = ill.next().expect("somebody holds it, too");
+        let mut healer = Healer::new(None);
+        assert_eq!(healer.look(0, &ill, |_| true), None, "it receives");
+        let change = healer.look(0, &ill, |process| process != s7);
+        assert_eq!(change, Some(Change::Replace { process: s5, by: s8 }));
     }
 
     #[test]

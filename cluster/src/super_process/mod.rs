@@ -137,6 +137,7 @@ async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
                 now.map(|heartbeat| heartbeat.pulse()) == before.map(|heartbeat| heartbeat.pulse())
             }
             Symptom::DiskFails => now.is_some_and(|heartbeat| heartbeat.disk == DiskState::Failing),
+            Symptom::Ends => true,
         };
         if !lasts {
             continue;
@@ -145,6 +146,9 @@ async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
             Symptom::Silence => tracing::warn!(%process, incarnation, "no heartbeat: suspected"),
             Symptom::DiskFails => {
                 tracing::warn!(%process, incarnation, "its disk takes no checkpoints: suspected");
+            }
+            Symptom::Ends => {
+                tracing::warn!(%process, incarnation, "it ends in one life after the other: suspected");
             }
         }
         let suspicion = Membership::Suspect { process, incarnation };
