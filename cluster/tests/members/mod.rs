@@ -574,6 +574,36 @@ async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_has_received_nothing_need_not_be_given_up() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 2, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
+        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let (process, address) = (ProcessId::storage(3), addresses(1).remove(0));
+        apart.start_added(3, &address).await;
+        client
+            .config_when(|config| config.standbys().any(|standby| standby == process))
+            .await
+            .expect("it joins");
+        apart.kill(process).await;
+        client.expand(Some(process), None).await.expect("it is not known to be dead");
+        for outcome in
+            [client.replace_with_loss(process, None).await, client.contract_with_loss(process).await]
+        {
+            let error = outcome.expect_err("others have everything");
+            assert!(error.message.contains("s3 has nothing yet"), "{error}");
+        }
+        apart.lose_directory(process);
+        apart.start_added(3, &address).await;
+        assert_eq!(table.read().await, pairs.into_iter().collect());
+        client.settled().await.expect("it receives everything");
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_front_end_that_has_lost_its_directory_counts_its_starts_on() {
     let test = async {
         let mut apart = Apart::start_all(1, 2, 2).await;
