@@ -718,6 +718,28 @@ fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
     world.check_rows(300);
 }
 
+/// The log is not kept for that one any more.
+#[test]
+fn who_is_placed_again_while_it_sends_to_one_that_has_left_begins_with_a_checkpoint() {
+    let mut world = World::with_rows(3, 2);
+    let [process, left, standby] = [3, 4, 5].map(ProcessId::storage);
+    (4..=5).for_each(|number| world.join(number));
+    world.settle();
+    world.cut = Some(left);
+    world.change(Change::Replace { process, by: left });
+    world.change(Change::Replace { process: left, by: standby });
+    world.wait(standby, 1..100);
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    assert!(!world.processes[&process].core.is_blank(), "it would send: {}", world.trace);
+    let placed = world.change(Change::Expand { process, identifier: (1 << 62) + (1 << 61) });
+    world.wait(process, 100..200);
+    let begins = format!("{process} makes checkpoint ts={}\n", Ts(placed.0 - 1));
+    assert!(world.trace.contains(&begins), "{}", world.trace);
+    world.cut = None;
+    world.wait(left, 200..300);
+    world.check_rows(300);
+}
+
 /// Two of the three that stay receive what the fourth had.
 #[test]
 fn who_receives_goes_on_with_what_it_has() {

@@ -558,11 +558,19 @@ impl Core {
             transfers.iter_mut().for_each(|transfer| transfer.senders.retain(|sender| *sender != id));
         }
         let held = held_by(&config, id);
-        if self.is_empty() && !held.is_empty() {
-            // From here on the log is kept for it: a restart begins here again.
+        if self.held.is_empty() && !held.is_empty() {
+            // From here on the log is kept for it: a restart begins here again. For what it still sends to one who is not waited
+            // for any more, the log is not.
             self.moving.base = Ts(ts.0 - 1);
-            self.request_checkpoint(self.moving.base, false);
-            self.write_checkpoint();
+            if self.moving.lacks_rows() {
+                self.moving.has_missed_a_checkpoint = true;
+            } else {
+                self.request_checkpoint(self.moving.base, false);
+            }
+            // What has to be read for it is, when the message has had its turn.
+            if self.is_empty() {
+                self.write_checkpoint();
+            }
         }
         let ranges = |concerns: &dyn Fn(&Transfer) -> bool| -> Vec<KeyRange> {
             let mut ranges: Vec<KeyRange> = transfers
