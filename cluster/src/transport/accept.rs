@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Semaphore, mpsc},
-    time::{timeout, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -16,6 +16,7 @@ use super::{
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
     lives::{Start, forgetful},
+    refusals::plain,
     socket::{TcpListener, TcpStream},
 };
 use crate::{
@@ -76,19 +77,19 @@ pub(super) async fn listen(shared: Arc<Shared>, listener: TcpListener) {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let Ok(place) = greeting.clone().try_acquire_owned() else {
-                    tracing::warn!(%address, "too many connections are greeting: one was dropped");
+                    shared.tell_refused(address, "too many others are greeting");
                     continue;
                 };
                 let greeting = shared.clone();
                 shared.spawn(async move {
-                    let greeted = timeout(HANDSHAKE, greeted(&greeting, stream, address)).await;
+                    let greeted = timeout(HANDSHAKE, greeted(&greeting, stream)).await;
                     drop(place);
                     let refused = match greeted {
                         Ok(Ok(())) => return,
                         Ok(Err(reason)) => reason,
                         Err(_) => format!("no greeting within {} s", HANDSHAKE.as_secs()),
                     };
-                    tracing::warn!(%address, "a connection was refused: {refused}");
+                    greeting.tell_refused(address, &refused);
                 });
             }
             Err(error) => {
@@ -100,8 +101,18 @@ pub(super) async fn listen(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
+impl Shared {
+    /// A line for a connection that was not taken, unless an equal one has just been said.
+    fn tell_refused(&self, address: SocketAddr, reason: &str) {
+        if let Some(line) = self.refusals.lock().line(address.ip(), reason, Instant::now()) {
+            let process = self.locals.first().map(tracing::field::display);
+            tracing::warn!(process, %address, "{line}");
+        }
+    }
+}
+
 /// Hears the greeting of a connection and hands it to its session; or tells why not.
-async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -> Result<(), String> {
+async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> {
     // Only a delay is at stake.
     let _ = stream.set_nodelay(true);
     let mut shown = None;
@@ -135,15 +146,14 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) -
         Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady(None), Ok(())),
         Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
             Some((reply, reason)) => {
-                let line = format!("{} at {address} wants to talk to {}: {reason}", hello.from, hello.to);
-                (reply, Err(line))
+                (reply, Err(format!("{} wants to talk to {}: {reason}", hello.from, hello.to)))
             }
             None => {
                 let accepted = Accepted { reading, writing, taken: hello.taken };
                 let Err((reply, accepted)) = join_session(shared, &hello, accepted) else { return Ok(()) };
                 writing = accepted.writing;
                 let outcome = match &reply {
-                    Reply::Refused(reason) => Err(format!("{} at {address}: {reason}", hello.from)),
+                    Reply::Refused(reason) => Err(format!("{}: {reason}", hello.from)),
                     _ => Ok(()),
                 };
                 (reply, outcome)
@@ -204,7 +214,8 @@ fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>)
         .disowned
         .clone()
         .filter(|(life, _)| hello.from.kind == ProcessKind::Router && *life == shared.start.life);
-    let reason = disowned.map(|(_, reason)| reason).or_else(|| forgetful(hello.to, shared.start, heard))?;
+    let reason =
+        disowned.map(|(_, reason)| plain(&reason)).or_else(|| forgetful(hello.to, shared.start, heard))?;
     shared.lives.lock().refuse(&reason);
     Some((Reply::Refused(reason.clone()), reason))
 }

@@ -17,7 +17,8 @@
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
 //! protocol, has no certificate of the cluster's authority, is an older life of a connected process or a router that has
-//! lost its data directory (`lives`) is refused, with a line in both logs. Frames (`frame`) are bounded, summed and counted:
+//! lost its data directory (`lives`) is refused, with a line in both logs. Who listens
+//! says an equal line once in a minute (`refusals`). Frames (`frame`) are bounded, summed and counted:
 //! a damaged or replayed one ends its connection and nothing else. All memory is bounded: by the mailboxes, and by a window
 //! for each lane.
 
@@ -31,6 +32,7 @@ mod identity;
 mod lane;
 mod lives;
 mod ports;
+mod refusals;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -50,6 +52,7 @@ use self::{
     bulk::Bulk,
     lane::End,
     lives::{Lives, Start},
+    refusals::Refusals,
     socket::TcpListener,
     tls::Tls,
 };
@@ -147,6 +150,7 @@ struct Shared {
     unnamed_certificates: bool,
     network: Network,
     sessions: Mutex<accept::Sessions>,
+    refusals: Mutex<Refusals>,
     /// Whatever runs until the transport is dropped.
     tasks: Mutex<JoinSet<()>>,
     bulk: Bulk,
@@ -227,6 +231,7 @@ impl Transport {
             unnamed_certificates,
             network: network.clone(),
             sessions: Mutex::default(),
+            refusals: Mutex::default(),
             tasks: Mutex::default(),
             bulk: Bulk::default(),
         });
@@ -285,6 +290,7 @@ impl Transport {
             unnamed_certificates: true,
             network: Network::new(),
             sessions: Mutex::default(),
+            refusals: Mutex::default(),
             tasks: Mutex::default(),
             bulk: Bulk::default(),
         };
