@@ -18,6 +18,7 @@ use super::{
     lives::{Start, forgetful},
     refusals::plain,
     socket::{TcpListener, TcpStream},
+    tls::failure,
 };
 use crate::{
     message::{ProcessId, ProcessKind},
@@ -122,15 +123,14 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
             (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
         }
         Some(tls) => {
-            let stream =
-                tls.acceptor.accept(stream).await.map_err(|error| format!("its TLS handshake: {error}"))?;
+            let stream = tls.acceptor.accept(stream).await.map_err(|error| failure(&error))?;
             shown = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
             let (reading, writing) = tokio::io::split(stream);
             (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
         }
     };
-    let frame = reading.next().await.map_err(|error| format!("it does not greet: {error}"))?;
-    let (reply, outcome) = match decode(&frame) {
+    let frame = reading.next().await.map_err(|error| format!("it does not greet: {error}"));
+    let (reply, outcome) = match frame.and_then(|frame| decode(&frame)) {
         Ok(Greeting::Describe) => (Reply::Description(shared.describe()), Ok(())),
         Ok(Greeting::Routers { cluster, shape, router }) => {
             let forgotten = router.and_then(|(router, start)| forgotten(shared, router, start));
@@ -159,6 +159,10 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
                 (reply, outcome)
             }
         },
+        Ok(Greeting::Refused { from, to, reason }) => {
+            let line = format!("{from} wants to talk to {to}, but not to this process: {reason}");
+            (Reply::Refused(reason), Err(line))
+        }
         Err(reason) => (Reply::Refused(reason.clone()), Err(reason)),
     };
     // What it does not hear it will find out.

@@ -10,12 +10,13 @@ use tokio::{
 use super::{
     Shared,
     bulk::Apart,
-    frame::{FrameReader, FrameWriter},
+    frame::{FrameError, FrameReader, FrameWriter},
     hello::{Greeting, Hello, Reply, Welcome, decode, encode},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
+    refusals::plain,
     socket::TcpStream,
-    tls::server_name,
+    tls::{failure, server_name},
 };
 use crate::{
     message::{ProcessId, ProcessKind},
@@ -80,65 +81,79 @@ pub(super) struct Connected {
     welcome: Welcome,
 }
 
-/// Connects, secures the connection and hands it out in halves. With TLS, `to` must be whom the certificate names.
+/// Connects, secures the connection and hands it out in halves; and says why whoever has answered is not `to`, if with TLS
+/// it has shown the certificate of another.
 async fn connect(
     shared: &Shared,
     address: &str,
     to: Option<ProcessId>,
-) -> Result<(Reading, Writing), DialError> {
+) -> Result<(Reading, Writing, Option<String>), DialError> {
+    let tls = shared.tls.as_ref().map(|tls| server_name(address).map(|name| (tls, name)));
+    let tls = tls.transpose().map_err(DialError::Refused)?;
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => DialError::NotListening,
         _ => DialError::Failed(error.to_string()),
     })?;
     // Only a delay is at stake.
     let _ = stream.set_nodelay(true);
-    match &shared.tls {
+    match tls {
         None => {
             let (reading, writing) = stream.into_split();
-            Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing))))
+            Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)), None))
         }
-        Some(tls) => {
-            let name = server_name(address).map_err(DialError::Refused)?;
-            let stream = tls.connector.connect(name, stream).await.map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => DialError::Refused(format!("TLS: {error}")),
-                _ => DialError::Failed(format!("TLS: {error}")),
-            })?;
-            if let Some(to) = to {
-                let shown = stream.get_ref().1.peer_certificates();
-                let refused = identity::refusal(shown, &shared.cluster, to, shared.unnamed_certificates);
-                refused.map_or(Ok(()), |reason| Err(DialError::Refused(reason)))?;
-            }
+        Some((tls, name)) => {
+            let stream = tls.connector.connect(name, stream).await.map_err(unsecured)?;
+            let shown = stream.get_ref().1.peer_certificates();
+            let refused =
+                to.and_then(|to| identity::refusal(shown, &shared.cluster, to, shared.unnamed_certificates));
             let (reading, writing) = tokio::io::split(stream);
-            Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing))))
+            Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)), refused))
         }
     }
 }
 
-/// Sends a greeting, to this process if it is said who listens there, and waits for the reply.
+/// What an error of TLS means: what is wrong with a certificate or its owner stays so.
+fn unsecured(error: io::Error) -> DialError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => DialError::Refused(failure(&error)),
+        _ => DialError::Failed(failure(&error)),
+    }
+}
+
+/// Sends a greeting, from one process to another if it is said who listens there, and waits for the reply.
 async fn greet(
     shared: &Shared,
     address: &str,
-    to: Option<ProcessId>,
+    between: Option<(ProcessId, ProcessId)>,
     greeting: &Greeting,
 ) -> Result<(Reading, Writing, Reply), DialError> {
+    let mut refused = None;
     let greeted = async {
-        let (mut reading, mut writing) = connect(shared, address, to).await?;
-        let failed = |error: &dyn std::fmt::Display| DialError::Failed(error.to_string());
-        writing.write(&encode(greeting), 0).await.map_err(|error| failed(&error))?;
-        writing.flush().await.map_err(|error| failed(&error))?;
-        // Whoever does not like our certificate says so only now.
-        let frame = reading.next().await.map_err(|error| {
-            DialError::Failed(match &shared.tls {
-                Some(_) => format!("it ended the connection: {error}"),
-                None => format!("it ended the connection (does it want TLS?): {error}"),
-            })
+        let (mut reading, mut writing, reason) = connect(shared, address, between.map(|(_, to)| to)).await?;
+        refused = reason;
+        let refusal = between.zip(refused.clone());
+        let refusal = refusal.map(|((from, to), reason)| Greeting::Refused { from, to, reason });
+        // Whoever does not like our certificate says so only now, even if it does not hear any more.
+        let _ = writing.write(&encode(refusal.as_ref().unwrap_or(greeting)), 0).await;
+        let _ = writing.flush().await;
+        let frame = reading.next().await.map_err(|error| match error {
+            FrameError::Io(error) if error.kind() == io::ErrorKind::InvalidData => unsecured(error),
+            FrameError::Tls => DialError::Refused(error.to_string()),
+            _ => DialError::Failed(format!("it ended the connection: {error}")),
         })?;
-        let reply = decode(&frame).map_err(DialError::Refused)?;
+        let reply = match decode(&frame).map_err(DialError::Refused)? {
+            Reply::Refused(reason) => Reply::Refused(plain(&reason)),
+            Reply::Forgetful(reason) => Reply::Forgetful(plain(&reason)),
+            reply => reply,
+        };
         Ok((reading, writing, reply))
     };
-    match timeout(HANDSHAKE, greeted).await {
-        Ok(greeted) => greeted,
-        Err(_) => Err(DialError::Failed(format!("no answer within {} s", HANDSHAKE.as_secs()))),
+    let greeted = timeout(HANDSHAKE, greeted).await;
+    match (refused, greeted) {
+        // Whatever it has answered to that.
+        (Some(reason), _) => Err(DialError::Refused(reason)),
+        (None, Ok(greeted)) => greeted,
+        (None, Err(_)) => Err(DialError::Failed(format!("no answer within {} s", HANDSHAKE.as_secs()))),
     }
 }
 
@@ -158,12 +173,13 @@ pub(super) async fn ask_routers(
     address: &str,
 ) -> Result<Routers, DialError> {
     let router = shared.locals.iter().copied().find(|local| local.kind == ProcessKind::Router);
+    let Some(local) = shared.locals.first() else { return Err(DialError::NotReady) };
     let greeting = Greeting::Routers {
         cluster: shared.cluster.clone(),
         shape: shared.shape.clone(),
         router: router.map(|router| (router, shared.start)),
     };
-    match greet(shared, address, Some(asked), &greeting).await? {
+    match greet(shared, address, Some((*local, asked)), &greeting).await? {
         (_, _, Reply::Routers(routers)) => Ok(routers),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
         (_, _, Reply::Forgetful(reason)) => {
@@ -205,7 +221,7 @@ impl Dialler {
                     }
                 }
                 Err(error) => {
-                    let text = error.to_string();
+                    let text = plain(&error.to_string());
                     let harmless = matches!(error, DialError::NotReady | DialError::Unknown);
                     if text != told && !harmless {
                         tracing::warn!(
@@ -262,8 +278,9 @@ impl Dialler {
             taken,
             routers: shared.network.known_routers().borrow().version(),
         };
+        let between = Some((self.local, self.remote));
         let (reading, writing, reply) =
-            greet(shared, &self.address, Some(self.remote), &Greeting::Hello(hello)).await?;
+            greet(shared, &self.address, between, &Greeting::Hello(hello)).await?;
         match reply {
             Reply::Welcome(welcome) => {
                 shared.lives.lock().hear(self.remote, welcome.start);

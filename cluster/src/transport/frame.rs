@@ -14,9 +14,11 @@
 //! A frame that is damaged, that comes twice, that is missing or that comes in another's place is told by its sums and
 //! its number.
 
+use std::io;
+
 use bytes::{Buf, BufMut, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec, LengthDelimitedCodecError};
 
 /// Most bytes of a frame's content. Larger messages travel in pieces.
 pub(super) const CONTENT: usize = 1 << 20;
@@ -73,8 +75,10 @@ impl Content {
 pub(super) enum FrameError {
     #[error("the connection was closed")]
     Closed,
+    #[error("it speaks TLS, this process does not")]
+    Tls,
     #[error("{0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
     #[error("a corrupted frame: {0}")]
     Corrupted(&'static str),
     #[error("frame {found} arrived where frame {expected} was due: a replayed or lost frame")]
@@ -102,7 +106,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) async fn next(&mut self) -> Result<Frame, FrameError> {
         let mut bytes = match futures::StreamExt::next(&mut self.frames).await {
             None => return Err(FrameError::Closed),
-            Some(bytes) => bytes?.freeze(),
+            Some(bytes) => bytes.map_err(|error| self.failure(error))?.freeze(),
         };
         if bytes.len() < HEADER {
             return Err(FrameError::Corrupted("it is too short"));
@@ -131,6 +135,18 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.number = expected.wrapping_add(1);
         Ok(Frame { kind, first, taken, content: bytes })
     }
+
+    fn failure(&self, error: io::Error) -> FrameError {
+        let is_too_long = error.get_ref().is_some_and(|error| error.is::<LengthDelimitedCodecError>());
+        match &self.frames.read_buffer()[..] {
+            // So begin an alert and a handshake of TLS.
+            [0x15 | 0x16, 3, ..] if is_too_long && self.number == 0 => FrameError::Tls,
+            _ if is_too_long => FrameError::Corrupted("it is too long"),
+            // With TLS, one side is to tell the other that it closes the connection; who ends or dies does not.
+            _ if error.kind() == io::ErrorKind::UnexpectedEof => FrameError::Closed,
+            _ => FrameError::Io(error),
+        }
+    }
 }
 
 /// The sending side of a connection.
@@ -145,7 +161,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 
     /// Writes a frame; it is under way only after a [`FrameWriter::flush`].
-    pub(super) async fn write(&mut self, content: &Content, taken: u64) -> std::io::Result<()> {
+    pub(super) async fn write(&mut self, content: &Content, taken: u64) -> io::Result<()> {
         let mut header = Vec::with_capacity(4 + HEADER);
         header.put_u32((HEADER + content.bytes.len()) as u32);
         header.put_u8(content.kind as u8);
@@ -159,7 +175,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         self.writer.write_all(&content.bytes).await
     }
 
-    pub(super) async fn flush(&mut self) -> std::io::Result<()> {
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
         self.writer.flush().await
     }
 }

@@ -32,6 +32,15 @@ pub(super) enum Greeting {
         /// The speaker and its start, if it is a router.
         router: Option<(ProcessId, Start)>,
     },
+    /// No, not to you, as your certificate is not that of whom I want to talk to.
+    Refused {
+        /// The speaker.
+        from: ProcessId,
+        /// Whom it wants to talk to.
+        to: ProcessId,
+        /// Why it does not.
+        reason: String,
+    },
 }
 
 /// One process wants to talk to another over one lane.

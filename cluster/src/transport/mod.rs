@@ -17,8 +17,9 @@
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
 //! protocol, has no certificate of the cluster's authority, is an older life of a connected process or a router that has
-//! lost its data directory (`lives`) is refused, with a line in both logs. Who listens
-//! says an equal line once in a minute (`refusals`). Frames (`frame`) are bounded, summed and counted:
+//! lost its data directory (`lives`) is refused, with a line in both logs; who finds another process than the one that it
+//! has dialled says so before it leaves. Whatever cannot be healed by trying again soon is tried every two seconds, and an
+//! equal line is said once in a minute (`refusals`). Frames (`frame`) are bounded, summed and counted:
 //! a damaged or replayed one ends its connection and nothing else. All memory is bounded: by the mailboxes, and by a window
 //! for each lane.
 

@@ -39,6 +39,12 @@ impl Refusals {
             _ => format!("{line} ({left_out} more times since this was last said)"),
         })
     }
+
+    /// Why connections were refused, and how often that was not said.
+    #[cfg(test)]
+    pub(super) fn reasons(&self) -> Vec<(String, u64)> {
+        self.said.iter().map(|((_, reason), (_, left_out))| (reason.clone(), *left_out)).collect()
+    }
 }
 
 /// A text that another process may have made up, fit for a line of the log.

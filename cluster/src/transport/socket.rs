@@ -114,6 +114,18 @@ mod either {
             }
         }
 
+        // TLS gives its last records, an alert among them, all at once or not at all.
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[io::IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            match self.get_mut() {
+                TcpStream::System(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+                TcpStream::Simulated(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            }
+        }
+
         fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 TcpStream::System(stream) => Pin::new(stream).poll_flush(context),

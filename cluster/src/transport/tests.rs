@@ -1,14 +1,17 @@
 use std::collections::VecDeque;
 
 use carousel_engine::Ts;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
 
-use super::{dial::Dialler, *};
+use super::{
+    dial::{DialError, Dialler},
+    *,
+};
 use crate::{
     message::ProcessKind,
     network::{Endpoint, Lane, Loading, TrySendError},
@@ -81,21 +84,36 @@ impl Side {
         self.endpoint.recv().await.expect("it is not replaced")
     }
 
-    /// Why a connection with such options to this side is refused.
+    /// Waits until this side has said so of connections, and left out so many equal lines.
+    async fn says(&self, reason: &str, left_out: u64) {
+        let said = || self.transport.shared.refusals.lock().reasons();
+        let waiting = async {
+            while !said().iter().any(|(said, count)| said == reason && *count == left_out) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(10), waiting).await;
+        assert!(waited.is_ok(), "'{reason}' and {left_out} more: {:?}", said());
+    }
+
+    /// Why a connection with such options to this side is refused, for good.
     async fn refusal(&self, from: ProcessId, change: impl FnOnce(&mut TransportOptions)) -> String {
         let mut options = options(from, &self.address());
         change(&mut options);
         // It shall not connect by itself.
         let members = std::mem::take(&mut options.members);
         let side = Side::start(from, options).await;
-        self.dial(&side, members[&R1].clone(), from).await.expect_err("it is refused")
+        match self.dial(&side, members[&R1].clone(), from).await {
+            Err(DialError::Refused(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
     }
 
-    async fn dial(&self, side: &Side, address: String, from: ProcessId) -> Result<(), String> {
+    async fn dial(&self, side: &Side, address: String, from: ProcessId) -> Result<(), DialError> {
         let shared = side.transport.shared.clone();
         let dialler = Dialler { shared, local: from, remote: R1, address };
         let session = rand::random();
-        dialler.connect(session, Lane::Control, true, 0).await.map(drop).map_err(|error| error.to_string())
+        dialler.connect(session, Lane::Control, true, 0).await.map(drop)
     }
 }
 
@@ -291,6 +309,20 @@ async fn who_does_not_belong_is_refused() {
     }
 }
 
+/// Who cannot be let in tries again for ever.
+#[tokio::test]
+async fn connections_that_are_refused_for_the_same_reason_make_one_line() {
+    let router = Side::start(R1, options(R1, "127.0.0.1:1")).await;
+    for _ in 0..10 {
+        router.refusal(S1, |options| options.cluster = "a\nb".into()).await;
+        drop(TcpStream::connect(router.address()).await.expect("it listens"));
+    }
+    router.says("it does not greet: the connection was closed", 9).await;
+    let line = r"s1 wants to talk to r1: the process that connects belongs to the cluster 'a\nb', the other one to 'test'";
+    router.says(line, 9).await;
+    assert_eq!(router.transport.shared.refusals.lock().reasons().len(), 2);
+}
+
 #[tokio::test]
 async fn an_older_or_second_life_of_a_connected_process_is_refused() {
     let (mut router, storage) = pair().await;
@@ -334,7 +366,7 @@ async fn a_router_that_dials_or_is_dialled_hears_that_it_has_lost_its_directory(
         let lives = |id: &ProcessId| sides[id].transport.shared.lives.lock();
         lives(&other).hear(forgetful, Start { incarnation: 1, directory: 99, life: 1 });
         let dialled = sides[&R1].dial(&sides[&r2], sides[&R1].address(), r2).await;
-        let refused = dialled.expect_err("it is refused");
+        let refused = dialled.expect_err("it is refused").to_string();
         assert!(refused.contains(&format!("{forgetful} has another data directory")), "{refused}");
         assert!(lives(&forgetful).forgetful().is_some() && lives(&other).forgetful().is_none());
     }
@@ -536,6 +568,7 @@ struct Authority {
 impl Authority {
     fn new(name: &'static str) -> Authority {
         let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+        authority.distinguished_name.push(DnType::CommonName, name);
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let pem = authority.self_signed(&key).expect("a certificate").pem();
@@ -610,6 +643,8 @@ async fn a_certificate_speaks_for_the_process_that_it_names() {
         refusal.contains("is that of carousel://test/storage/1, not of carousel://test/router/1"),
         "{refusal}"
     );
+    let line = format!("s1 wants to talk to r1, but not to this process: {refusal}");
+    impostor.says(&line, 0).await;
     // Where the description says so, names do not matter.
     let lenient = |mut options: TransportOptions| {
         options.unnamed_certificates = true;
@@ -622,27 +657,40 @@ async fn a_certificate_speaks_for_the_process_that_it_names() {
 
 #[tokio::test]
 async fn with_tls_only_those_with_a_certificate_of_the_authority_are_heard() {
-    let (authority, another) = (Authority::new("ours"), Authority::new("theirs"));
+    let authority = Authority::new("ours");
     let router_files = authority.certify(Some("carousel://test/router/1"));
     let ours = authority.certify(Some("carousel://test/storage/1"));
-    let theirs = another.certify(Some("carousel://test/storage/1"));
     let mut router = Side::start(R1, secured(R1, "127.0.0.1:1", &router_files)).await;
     let address = router.address();
     let mut storage = Side::start(S1, secured(S1, &address, &ours)).await;
     exchange(&storage, R1, &mut router, S1, 0, 500).await;
     exchange(&router, S1, &mut storage, R1, 0, 500).await;
 
-    let stranger = router.refusal(S1, |options| options.tls = Some(theirs.clone())).await;
-    assert!(stranger.contains("TLS") && stranger.contains("certificate"), "{stranger}");
-    // It trusts the router, but cannot be trusted itself.
-    let forged = TlsFiles { authority: ours.authority.clone(), ..theirs };
-    let forger = router.refusal(S1, |options| options.tls = Some(forged)).await;
-    assert!(forger.contains("ended the connection"), "{forger}");
+    let not_trusted = "TLS: its certificate is of no authority that this process trusts";
+    for (left_out, (name, alert)) in (0..).zip([("theirs", "UnknownCA"), ("ours", "DecryptError")]) {
+        let not_accepted = format!("TLS: it does not accept the certificate of this process (alert {alert})");
+        let another = Authority::new(name);
+        let theirs = another.certify(Some("carousel://test/storage/1"));
+        let stranger = router.refusal(S1, |options| options.tls = Some(theirs.clone())).await;
+        assert_eq!(stranger, not_trusted);
+        router.says(&not_accepted, 0).await;
+        // It trusts the router, but cannot be trusted itself.
+        let forged = TlsFiles { authority: ours.authority.clone(), ..theirs };
+        let forger = router.refusal(S1, |options| options.tls = Some(forged)).await;
+        assert_eq!(forger, not_accepted);
+        router.says(not_trusted, left_out).await;
+    }
     let open = router.refusal(S1, |options| options.tls = None).await;
-    assert!(open.contains("does it want TLS?"), "{open}");
+    assert_eq!(open, "it speaks TLS, this process does not");
+    router.says("it does not speak TLS, this process does", 0).await;
     let error = Transport::describe(&address, None).await.expect_err("it is no secured connection");
     assert!(error.to_string().contains("TLS"), "{error}");
     exchange(&storage, R1, &mut router, S1, 500, 10).await;
+
+    let plain = Side::start(R1, options(R1, "127.0.0.1:1")).await;
+    let secure = plain.refusal(S1, |options| options.tls = Some(ours.clone())).await;
+    assert_eq!(secure, "it does not speak TLS, this process does");
+    plain.says("it does not greet: it speaks TLS, this process does not", 0).await;
 
     let missing = TlsFiles { key: "nothing.pem".into(), ..ours };
     let error = Transport::start(secured(R1, "127.0.0.1:1", &missing), &Network::new()).await;

@@ -1,11 +1,11 @@
 //! Mutual TLS: both sides show a certificate that the cluster's own authority has signed.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     rustls::{
-        ClientConfig, RootCertStore, ServerConfig,
+        AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, ServerConfig,
         crypto::ring,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
         server::WebPkiClientVerifier,
@@ -74,6 +74,34 @@ impl Tls {
             acceptor: TlsAcceptor::from(Arc::new(server)),
             connector: TlsConnector::from(Arc::new(client)),
         })
+    }
+}
+
+/// Why TLS cannot be used with the other side of a connection.
+pub(super) fn failure(error: &io::Error) -> String {
+    let reason = error.get_ref().and_then(|reason| reason.downcast_ref());
+    match reason {
+        Some(Error::InvalidMessage(_)) => "it does not speak TLS, this process does".into(),
+        Some(Error::NoCertificatesPresented) => "TLS: it has shown no certificate".into(),
+        // The second where two authorities have the same name.
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            "TLS: its certificate is of no authority that this process trusts".into()
+        }
+        Some(Error::InvalidCertificate(reason)) => format!("TLS: its certificate is not accepted: {reason}"),
+        Some(Error::AlertReceived(
+            alert @ (AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateRequired
+            | AlertDescription::UnknownCA
+            | AlertDescription::DecryptError
+            | AlertDescription::AccessDenied),
+        )) => format!("TLS: it does not accept the certificate of this process (alert {alert:?})"),
+        Some(Error::AlertReceived(alert)) => format!("TLS: it does not go on (alert {alert:?})"),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "TLS: the connection was closed".into(),
+        _ => format!("TLS: {error}"),
     }
 }
 
