@@ -718,6 +718,30 @@ fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
     world.check_rows(300);
 }
 
+#[test]
+fn who_sends_to_a_standby_that_joins_once_more_ends() {
+    let mut world = World::with_rows(3, 2);
+    let [left, standby] = [4, 5].map(ProcessId::storage);
+    (4..=5).for_each(|number| world.join(number));
+    world.settle();
+    world.cut = Some(left);
+    world.change(Change::Expand { process: left, identifier: (1 << 62) + (1 << 61) });
+    let replaced = world.change(Change::Replace { process: left, by: standby });
+    world.wait(standby, 1..100);
+    let serves = |world: &World| {
+        let others = world.processes.iter().filter(|(id, _)| **id != left);
+        others.filter(|(_, process)| process.core.horizon() <= local(replaced)).count()
+    };
+    assert!(serves(&world) > 0, "{}", world.trace);
+    // It has been without the log for so long that it can only begin anew.
+    let incarnation = world.mseq.config().incarnation(left).expect("it is a standby");
+    let join = Membership::Join { process: left, incarnation, address: None };
+    world.order(left, Body::Configuration(Configuration::Membership(join)), Vec::new());
+    world.settle();
+    assert_eq!(serves(&world), 0, "{}", world.trace);
+    world.check_rows(300);
+}
+
 /// The log is not kept for that one any more.
 #[test]
 fn who_is_placed_again_while_it_sends_to_one_that_has_left_begins_with_a_checkpoint() {

@@ -364,6 +364,13 @@ impl Core {
         if let Configuration::Received { keyspace, process } = configuration {
             self.migrate(Event::Received { keyspace: *keyspace, process: *process });
         }
+        // So do those who send to a standby that says once more, in the same life, that it has no data.
+        if let Configuration::Membership(Membership::Join { process, .. }) = configuration
+            && config.is_none()
+            && self.moving.heard.standbys().any(|standby| standby == *process)
+        {
+            self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
+        }
         let Some(config) = config else { return };
         let before = std::mem::replace(&mut self.moving.heard, Arc::new(config));
         self.tell_durable();
