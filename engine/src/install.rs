@@ -319,7 +319,10 @@ impl Table {
         let vacant = self.segments.iter().position(|segment| segment.range == NO_PIECE);
         let slot = vacant.unwrap_or(self.segments.len()) as u32;
         match vacant {
-            Some(vacant) => self.segments[vacant] = segment,
+            Some(vacant) => {
+                let empty = std::mem::replace(&mut self.segments[vacant], segment);
+                self.forget_size(&empty);
+            }
             None => self.segments.push(segment),
         }
         self.measure(slot);
