@@ -371,6 +371,7 @@ async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
     let term = raft.metrics().borrow_watched().current_term;
     let batch = Arc::new(batch);
     let mut pause = OFFERED_AGAIN;
+    let mut told = false;
     loop {
         match raft.client_write(batch.clone()).await {
             Ok(_) => return Ok(()),
@@ -379,7 +380,8 @@ async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward)))
                 if forward.reason != ForwardReason::NotLeader && leads_in(raft, term) =>
             {
-                if pause >= OFFERED_AT_LEAST {
+                // Without a quorum it may be long.
+                if pause >= OFFERED_AT_LEAST && !std::mem::replace(&mut told, true) {
                     tracing::warn!(reason = ?forward.reason, "the lead router cannot order at the moment");
                 }
                 tokio::time::sleep(pause).await;
