@@ -93,7 +93,8 @@ impl Session<'_> {
             Err(_) => {
                 if let Some(awaited) = awaited {
                     let notice = SqlError::new(SqlState::SUCCESS, awaited).with_hint(
-                        "Start it with `carousel router --join`, or cancel this and remove the router again.",
+                        "Start it with `carousel router --join`, or cancel this and remove the router that \
+                         carousel.routers shows at the address.",
                     );
                     self.notice(Severity::Notice, &notice);
                     self.connection.flush().await?;
