@@ -432,17 +432,26 @@ impl Migrations {
         receiving.map(|(keyspace, _)| *keyspace)
     }
 
-    /// Parts that are being received: their keyspace message, range, and how much of them has come.
+    /// Parts that are to be received, and not known to be durable together: their keyspace message, range, and how much of them
+    /// has come.
     pub fn progress(&self) -> impl Iterator<Item = (PartId, Arrived)> {
         self.receiving.iter().flat_map(|(keyspace, receiving)| {
-            let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
-            open.map(|(range, part)| {
+            receiving.parts.iter().map(|(range, part)| {
                 let follow = u64::try_from(part.follow_in_all).unwrap_or(u64::MAX);
                 let whole = part.state != State::Receiving || part.senders.first() == Some(&self.id);
                 let arrived = Arrived { whole, chunks: part.next, rows: part.rows, follow };
                 (PartId { keyspace: *keyspace, range: *range }, arrived)
             })
         })
+    }
+
+    /// Those of them that are not installed.
+    fn open_parts(&self) -> Vec<PartId> {
+        let parts = self.receiving.iter().flat_map(|(keyspace, receiving)| {
+            let open = receiving.parts.iter().filter(|(_, part)| part.state != State::Installed);
+            open.map(|(range, _)| PartId { keyspace: *keyspace, range: *range })
+        });
+        parts.collect()
     }
 
     /// Takes an event and returns what is to be done, in order.
@@ -735,8 +744,7 @@ impl Migrations {
             // What it has on its own disk is there all the same.
             return;
         }
-        let parts: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
-        for part in parts {
+        for part in self.open_parts() {
             self.exclude(part, process, "is suspected");
         }
         // If the rows that are being installed turn out to be wrong, it is not asked either.
@@ -762,8 +770,7 @@ impl Migrations {
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         let (limits, own) = (self.limits, self.id);
-        let late: Vec<PartId> = self.progress().map(|(part, _)| part).collect();
-        for part in late {
+        for part in self.open_parts() {
             let Some(incoming) = self.incoming(part) else { continue };
             // What this process has on its own disk comes for sure.
             if now_ms < incoming.progress_ms + limits.patience_ms || incoming.senders.first() == Some(&own) {

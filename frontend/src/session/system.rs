@@ -142,12 +142,21 @@ fn migrations(client: &Client) -> Vec<Vec<Value>> {
                         .iter()
                         .filter(|(part, _)| part.keyspace == *keyspace && part.range.overlaps(range))
                 };
-                // The numbers are the processes' word.
-                let sum = |of: fn(&Arrived) -> u64| {
-                    count(parts().fold(0, |all: u64, (_, arrived)| all.saturating_add(of(arrived))))
+                let state = match heard.get(to) {
+                    _ if parts().any(|(_, arrived)| !arrived.whole) => "receiving",
+                    _ if parts().next().is_some() => "writing",
+                    // It has only to be ordered that it has.
+                    Some(heard) if heard.reached >= *keyspace => "received",
+                    // It has not come to the message, or is not there.
+                    _ => "waiting",
                 };
-                // Else it may not have come to the message, or have everything and be writing it.
-                let state = if parts().next().is_some() { "receiving" } else { "waiting" };
+                // The numbers are the processes' word, and not known before and after.
+                let sum = |of: fn(&Arrived) -> u64| match parts().next() {
+                    Some(_) => {
+                        count(parts().fold(0, |all: u64, (_, arrived)| all.saturating_add(of(arrived))))
+                    }
+                    None => Value::Null,
+                };
                 rows.push(vec![
                     count(keyspace.0),
                     text(migration.change),
