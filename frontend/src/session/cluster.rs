@@ -4,7 +4,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use carousel_cluster::client::Client;
+use carousel_cluster::{client::Client, config::Config, message::ProcessId};
 use carousel_engine::{SqlError, SqlState, position::KeyRange};
 use carousel_planner::AlterCluster;
 use tokio::time::timeout;
@@ -20,16 +20,26 @@ fn nothing<T>(_: T) -> Vec<KeyRange> {
     Vec::new()
 }
 
-/// What the rows on all storage processes of the ring take together, as far as they have told.
-fn used_bytes(client: &Client) -> u64 {
-    let heard = client.heard();
-    client.config().storage_processes().filter_map(|process| Some(heard.get(&process)?.used)).sum()
+/// What one copy of all rows takes, as far as the storage processes of the ring have told.
+fn bytes_of_a_copy(client: &Client) -> u64 {
+    let (config, heard) = (client.config(), client.heard());
+    let used: u64 = config.live_storage().filter_map(|process| Some(heard.get(&process)?.used)).sum();
+    used / config.live_storage().count().clamp(1, config.replication() as usize) as u64
 }
 
-/// What they may take on those that are not suspected; `None` where there is no limit, or it is not known.
-fn limit_bytes(client: &Client) -> Option<u64> {
-    let (config, heard, share) = (client.config(), client.heard(), client.memory_share());
-    config.live_storage().map(|process| share.or_else(|| heard.get(&process)?.limit)).sum()
+/// Who may not take what it is to hold, if rows are spread evenly: the process, what that takes, and its limit.
+fn overfull(
+    config: &Config,
+    of_a_copy: u64,
+    limit: impl Fn(ProcessId) -> Option<u64>,
+) -> Vec<(ProcessId, u64, u64)> {
+    let wanted = |process| {
+        let positions: u128 =
+            config.held(process).iter().map(|range| u128::from(range.last - range.first) + 1).sum();
+        (positions as f64 / 2f64.powi(64) * of_a_copy as f64) as u64
+    };
+    let found = config.live_storage().filter_map(|process| Some((process, wanted(process), limit(process)?)));
+    found.filter(|(_, wanted, limit)| wanted > limit).collect()
 }
 
 impl Session<'_> {
@@ -50,7 +60,7 @@ impl Session<'_> {
             _ => None,
         };
         let (client, alter) = (self.client.clone(), alter.clone());
-        let used = used_bytes(&client);
+        let of_a_copy = bytes_of_a_copy(&client);
         let changed = async {
             match alter {
                 AlterCluster::Expand { process, identifier } => {
@@ -116,13 +126,30 @@ impl Session<'_> {
             let message = format!("each row has {live} of the {wanted} copies that it should have");
             self.warning(SqlState::SUCCESS, &message);
         }
-        if let Some(limit) = limit_bytes(&self.client).filter(|limit| contracts && used > *limit) {
+        let (heard, share) = (self.client.heard(), self.client.memory_share());
+        let limit = |process| share.or_else(|| heard.get(&process)?.limit);
+        for (process, wanted, limit) in overfull(&config, of_a_copy, limit) {
             let message = format!(
-                "the rows took {used} bytes, and the storage processes that are left may take {limit}: \
-                 they will refuse writes"
+                "the rows that {process} is to hold may take about {wanted} bytes, and its limit is {limit}: writes to \
+                 it will be refused"
             );
             self.warning(SqlState::SUCCESS, &message);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_too_little_room_is_named() {
+        let config = Config::evenly(4, 2).expect("a ring");
+        let small = ProcessId::storage(3);
+        let limit =
+            |process| (process != ProcessId::storage(1)).then_some(if process == small { 499 } else { 501 });
+        assert_eq!(overfull(&config, 1_000, limit), [(small, 500, 499)]);
+        assert_eq!(overfull(&config, 990, limit), []);
     }
 }
