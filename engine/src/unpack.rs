@@ -48,6 +48,8 @@ enum Stage {
     Derive(Box<Deriving>),
     Unpacked(Box<Unpacked>),
     Failed(SqlError),
+    /// Somebody does some of the work, or has panicked at it, or it has been taken.
+    Away,
 }
 
 /// Rows, and what follows from them, as far as it is known.
@@ -88,8 +90,11 @@ impl Unpacking {
     }
 
     /// Does some of the work. Idle when nothing is left.
+    ///
+    /// # Panics
+    /// When that has made another thread panic.
     pub fn unpack_some(&mut self) -> Progress {
-        match std::mem::replace(&mut self.stage, Stage::Packed(Bytes::new())) {
+        match std::mem::replace(&mut self.stage, Stage::Away) {
             stage @ (Stage::Unpacked(_) | Stage::Failed(_)) => self.stage = stage,
             stage => self.stage = self.next(stage).unwrap_or_else(Stage::Failed),
         }
@@ -107,7 +112,7 @@ impl Unpacking {
     /// When the block cannot be read or has rows of another table.
     pub(crate) fn take(&mut self, schema: &TableSchema) -> Result<Box<Unpacked>> {
         while self.unpack_some() == Progress::Busy {}
-        match std::mem::replace(&mut self.stage, Stage::Packed(Bytes::new())) {
+        match std::mem::replace(&mut self.stage, Stage::Away) {
             Stage::Unpacked(unpacked) if *self.schema == *schema => Ok(unpacked),
             Stage::Failed(error) => Err(error),
             _ => Err(SqlError::internal("rows of a table that has changed")),
@@ -137,6 +142,8 @@ impl Unpacking {
                 }
             },
             done @ (Stage::Unpacked(_) | Stage::Failed(_)) => done,
+            // It is not what has been sent that is at fault.
+            Stage::Away => panic!("whoever unpacks blocks has not failed"),
         })
     }
 
