@@ -101,9 +101,11 @@ impl Lives {
         Lives { incarnation, since_ms: now_ms, durable, ended: 0 }
     }
 
-    /// Whether they come to nothing.
-    fn hear(&mut self, now_ms: u64, heartbeat: Heartbeat) -> bool {
-        if heartbeat.durable > self.durable || now_ms - self.since_ms >= WELL_MS {
+    /// Whether they come to nothing. The last one was last heard at `at_ms`.
+    fn hear(&mut self, now_ms: u64, heartbeat: Heartbeat, at_ms: u64) -> bool {
+        let is_well =
+            heartbeat.incarnation == self.incarnation && at_ms.saturating_sub(self.since_ms) >= WELL_MS;
+        if heartbeat.durable > self.durable || is_well {
             *self = Lives::new(now_ms, heartbeat);
         } else if heartbeat.incarnation > self.incarnation {
             let ended = self.ended + 1;
@@ -172,7 +174,7 @@ impl FailureDetector {
             }
             let ends = heartbeat.filter(|heartbeat| heartbeat.loading.is_none()).is_some_and(|heartbeat| {
                 let lives = self.lives.entry(process).or_insert_with(|| Lives::new(now_ms, heartbeat));
-                lives.hear(now_ms, heartbeat)
+                lives.hear(now_ms, heartbeat, sight.at_ms)
             });
             let patience = match sight.heartbeat {
                 Some(_) => self.patience.silent_ms,
@@ -192,13 +194,19 @@ impl FailureDetector {
             }
         }
         let quiet: Vec<ProcessId> = silent.iter().map(|(process, _)| *process).collect();
+        let is_heard = |sight: &Sight| now_ms - sight.at_ms <= self.patience.silent_ms / 2;
+        let there: Vec<ProcessId> =
+            self.sights.iter().filter(|(_, sight)| is_heard(sight)).map(|(process, _)| *process).collect();
         silent.retain(|(process, _)| {
             let held = config.held(*process);
-            let is_missed =
-                |range: &KeyRange| config.live_holders(*range).iter().any(|other| !quiet.contains(other));
+            let others: Vec<ProcessId> = held.iter().flat_map(|range| config.live_holders(*range)).collect();
             let Some(sight) = self.sights.get_mut(process) else { return false };
-            if !held.is_empty() && !held.iter().any(is_missed) {
-                sight.spared_ms = Some(now_ms);
+            if !held.is_empty() && !others.iter().any(|other| there.contains(other)) {
+                // Who was heard a little later may have fallen silent with it.
+                if others.iter().all(|other| quiet.contains(other)) {
+                    sight.spared_ms = Some(now_ms);
+                }
+                return false;
             }
             sight.spared_ms.is_none_or(|spared_ms| now_ms - spared_ms > self.patience.starting_ms)
         });
@@ -383,6 +391,11 @@ mod tests {
         let suspected: BTreeSet<u32> =
             scene.pass(60_000, &[1]).iter().map(|(process, _)| process.number).collect();
         assert_eq!(suspected, BTreeSet::from([2, 4]), "s3 alone has what it has together with s2 or s4");
+        // Not all were heard in the same moment for the last time.
+        let mut scene = Scene::new(4, 2);
+        scene.pass(1_000, &[1, 2, 3, 4]);
+        scene.pass(200, &[2, 4]);
+        assert_eq!(scene.pass(60_000, &[]), []);
         // The others may need a little longer.
         let mut scene = Scene::new(4, 2);
         scene.pass(1_000, &[1, 2, 3, 4]);
@@ -414,6 +427,19 @@ mod tests {
             assert_eq!(live(&mut scene, incarnation, 500, 10), []);
         }
         assert_eq!(live(&mut scene, 11, 500, 10), [Symptom::Ends]);
+        // Lives that take long to begin.
+        let mut scene = Scene::new(4, 2);
+        scene.pass(1_000, &[1, 2, 4]);
+        for incarnation in 1..=5 {
+            assert_eq!(live(&mut scene, incarnation, 500, 9), []);
+            for progress in 0..130 {
+                let loading = Some(incarnation * 1_000 + progress);
+                let heartbeat = Heartbeat { incarnation: incarnation + 1, loading, ..Heartbeat::default() };
+                scene.heard.insert(process, heartbeat);
+                assert_eq!(scene.pass(500, &[1, 2, 4]), []);
+            }
+        }
+        assert_eq!(live(&mut scene, 6, 500, 9), [Symptom::Ends]);
         // Who alone has rows is waited for.
         let mut scene = Scene::new(4, 1);
         scene.pass(1_000, &[1, 2, 4]);
