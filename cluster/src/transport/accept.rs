@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use super::{
     Shared,
     bulk::Apart,
-    frame::{FrameReader, FrameWriter},
+    frame::{FrameError, FrameReader, FrameWriter},
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
@@ -129,8 +129,13 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
             (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
         }
     };
-    let frame = reading.next().await.map_err(|error| format!("it does not greet: {error}"));
-    let (reply, outcome) = match frame.and_then(|frame| decode(&frame)) {
+    let greeting = match reading.next().await {
+        Ok(frame) => decode(&frame),
+        // It is told so: it does not find out by itself.
+        Err(error @ FrameError::Tls) => Err(format!("it does not greet: {error}")),
+        Err(error) => return Err(format!("it does not greet: {error}")),
+    };
+    let (reply, outcome) = match greeting {
         Ok(Greeting::Describe) => (Reply::Description(shared.describe()), Ok(())),
         Ok(Greeting::Routers { cluster, shape, router }) => {
             let forgotten = router.and_then(|(router, start)| forgotten(shared, router, start));
