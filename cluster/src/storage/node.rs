@@ -159,7 +159,8 @@ struct Told {
     lags: bool,
     reached: Ts,
     durable: Ts,
-    receiving: Vec<PartId>,
+    /// With whether all of it has come.
+    receiving: Vec<(PartId, bool)>,
 }
 
 #[derive(Debug)]
@@ -941,7 +942,7 @@ impl Node {
 
     fn to_tell(&self) -> Told {
         let Watermarks { durable, .. } = self.core.watermarks(0);
-        let receiving = self.core.receiving().map(|(part, _)| part).collect();
+        let receiving = self.core.receiving().map(|(part, arrived)| (part, arrived.whole)).collect();
         Told { used: self.memory, lags: self.lags(), reached: self.core.reached(), durable, receiving }
     }
 
