@@ -229,7 +229,7 @@ impl Client {
         if config.is_suspected(process) || config.solely_held(process).is_none() {
             return Ok(None);
         }
-        if config.has_received_nothing(process) {
+        if config.has_received_nothing(process) && config.is_receiving(process) {
             let message =
                 format!("{process} has nothing yet of what others are to send to it: it need not be lost");
             let hint = format!("Start {process} again, with an empty data directory if its own is gone.");
