@@ -53,6 +53,10 @@ impl Session<'_> {
             return Err(SqlError::new(SqlState::ACTIVE_TRANSACTION, message).into());
         }
         let contracts = matches!(alter, AlterCluster::Contract { .. });
+        let moves_rows = !matches!(
+            alter,
+            AlterCluster::Remove(_) | AlterCluster::AddRouter { .. } | AlterCluster::RemoveRouter(_)
+        );
         let awaited = match alter {
             AlterCluster::AddRouter { address, .. } => {
                 Some(format!("waiting for a router to join at '{address}'"))
@@ -125,6 +129,9 @@ impl Session<'_> {
         if contracts && live < wanted {
             let message = format!("each row has {live} of the {wanted} copies that it should have");
             self.warning(SqlState::SUCCESS, &message);
+        }
+        if !moves_rows {
+            return Ok(());
         }
         let (heard, share) = (self.client.heard(), self.client.memory_share());
         let limit = |process| share.or_else(|| heard.get(&process)?.limit);
