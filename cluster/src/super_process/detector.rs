@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use carousel_engine::{Ts, position::KeyRange};
+use carousel_engine::Ts;
 
 use crate::{
     config::Config,
