@@ -498,6 +498,7 @@ fn an_expansion_moves_rows_while_messages_go_on() {
     world.settle();
     world.check_rows(400);
     world.compare_replicas();
+    assert!(world.processes.values().all(|process| process.core.moving_bytes() == 0));
     insta::assert_snapshot!(world.trace);
 }
 
@@ -531,8 +532,10 @@ fn rows_are_sent_again_only_when_they_may_have_been_lost() {
         world.trace.lines().filter(|line| line.starts_with(&from_sender)).filter_map(sent).collect()
     };
     let begun = 1 << 33;
+    assert_eq!(world.processes[&sender].core.moving_bytes(), 0);
     let all = asked(&mut world, begun, 0..4);
     assert!(all.len() > 1 && all.last() == Some(&"last"), "{all:?}");
+    assert!(world.processes[&sender].core.moving_bytes() > 0, "they may be asked for again");
     assert_eq!(asked(&mut world, begun, 0..4), ["follows"]);
     world.handle(sender, Event::SentRowsLost(ProcessId::storage(2)));
     assert_eq!(asked(&mut world, begun, 0..4), ["follows"]);

@@ -84,8 +84,9 @@ pub(crate) enum Output {
 /// A process lags when it has not executed what it received so long ago. Reads avoid it then, as they would wait so long there.
 const LAG_MS: u64 = 1_000;
 
-/// Rows that writes will return count in pieces of so many bytes: a few are not worth a report to every client.
-const RETURNED_PIECE: u64 = 1 << 16;
+/// Rows that writes will return, or that are on their way to others or from them, count in pieces of so many bytes: a few are not
+/// worth a report to every client.
+const PIECE: u64 = 1 << 16;
 
 /// A life of a storage process.
 #[derive(Clone, Copy, Debug)]
@@ -257,7 +258,8 @@ impl Node {
 
     /// Takes an input, while the rows take `memory` bytes, and returns what is to be done.
     pub(crate) fn handle(&mut self, input: Input, memory: u64) -> Vec<Output> {
-        self.memory = memory + self.core.returned_bytes() / RETURNED_PIECE * RETURNED_PIECE;
+        let besides = self.core.returned_bytes() + self.core.moving_bytes();
+        self.memory = memory + besides / PIECE * PIECE;
         match input {
             Input::Received { from, wire } => self.received(from, wire),
             Input::Shard((shard, effects)) => self.event(Event::Shard { shard, effects }),

@@ -182,6 +182,15 @@ impl Moving {
         self.lost.iter().any(|(loss, _)| loss.keyspace == keyspace)
     }
 
+    /// Bytes of the chunks that have come and wait for their turn.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        let bytes = |event: &Event| match event {
+            Event::Chunk { chunk, .. } => chunk.rows.len(),
+            _ => 0,
+        };
+        self.arrived.iter().map(bytes).sum()
+    }
+
     /// Whether what is held here is not what the m-seq says, until the message has its turn by which the rest is lost.
     pub(super) fn lacks_rows(&self) -> bool {
         self.is_waiting() || !self.lost.is_empty()

@@ -240,6 +240,16 @@ impl Core {
         None
     }
 
+    /// Bytes of the chunks that are kept for their receivers, or have come and wait for their turn.
+    pub(crate) fn moving_bytes(&self) -> u64 {
+        let of_session = |session: &Session| {
+            let ready = session.reading.iter().flat_map(|reading| &reading.ready).map(|(_, rows)| rows.len());
+            session.sent.iter().map(|sent| sent.chunk.rows.len()).chain(ready).sum::<usize>()
+        };
+        let kept: usize = self.moving.sessions.values().map(of_session).sum();
+        (kept + self.moving.waiting_bytes()) as u64
+    }
+
     /// Ends what is being sent to a receiver.
     pub(super) fn close_session(&mut self, key: Key) {
         if let Some(Session { reading: Some(reading), .. }) = self.moving.sessions.remove(&key) {
