@@ -578,14 +578,14 @@ impl Core {
             // From here on the log is kept for it: a restart begins here again. For what it still sends to one who is not waited
             // for any more, the log is not.
             self.moving.base = Ts(ts.0 - 1);
-            if self.moving.lacks_rows() {
+            if self.is_empty() {
+                self.request_checkpoint(self.moving.base, false);
+                self.write_checkpoint();
+            } else if self.moving.lacks_rows() {
                 self.moving.has_missed_a_checkpoint = true;
             } else {
+                // What has to be read for it is, when the message has had its turn.
                 self.request_checkpoint(self.moving.base, false);
-            }
-            // What has to be read for it is, when the message has had its turn.
-            if self.is_empty() {
-                self.write_checkpoint();
             }
         }
         let ranges = |concerns: &dyn Fn(&Transfer) -> bool| -> Vec<KeyRange> {
