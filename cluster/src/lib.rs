@@ -16,7 +16,7 @@ mod founder;
 mod link;
 pub mod member;
 pub mod message;
-mod metering;
+pub mod metering;
 pub mod network;
 mod outbox;
 pub mod parcel;

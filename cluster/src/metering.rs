@@ -1,7 +1,7 @@
 //! What processes tell about themselves in numbers, by the `metrics` facade: whoever runs the process chooses where the
 //! numbers go. In the cores there is none of it; shells count what passes through them.
 
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 use crate::{
     message::ProcessId,
@@ -9,6 +9,47 @@ use crate::{
     router::mseq::{Learned, MSeq},
     storage::Progress,
 };
+
+/// What only grows, and what it counts.
+const COUNTERS: [(&str, &str); 12] = [
+    ("carousel_router_ordered_messages_total", "Messages that the router has learned to be ordered"),
+    ("carousel_router_entries_total", "Entries of the log that the router has learned"),
+    ("carousel_router_duplicate_messages_total", "Messages in those entries that had been ordered before"),
+    ("carousel_router_leaderships_total", "How often the router has begun to lead"),
+    ("carousel_storage_failed_checkpoints_total", "Checkpoints that could not be written"),
+    ("carousel_storage_checkpoints_total", "Checkpoints that have become durable"),
+    ("carousel_storage_moved_bytes_total", "Bytes of rows that other storage processes have sent"),
+    ("carousel_scan_revolutions_total", "Revolutions of the shared scan"),
+    ("carousel_transport_sent_bytes_total", "Bytes sent to the peer on the lane"),
+    ("carousel_transport_received_bytes_total", "Bytes received from the peer on the lane"),
+    ("carousel_transport_sent_messages_total", "Messages sent to the peer on the lane"),
+    ("carousel_transport_received_messages_total", "Messages received from the peer on the lane"),
+];
+
+/// What goes up and down.
+const GAUGES: [(&str, &str); 11] = [
+    ("carousel_mseq_ts", "Ts of the last message that the router has learned to be ordered"),
+    ("carousel_router_leading", "Whether the router leads"),
+    ("carousel_router_streams", "Processes to which the router delivers"),
+    ("carousel_storage_delivered_ts", "Ts up to which deliveries have been given to the scan threads"),
+    ("carousel_storage_executed_ts", "Ts up to which everything has been executed"),
+    ("carousel_storage_durable_ts", "Ts of the last durable checkpoint that others may count on"),
+    ("carousel_storage_memory_bytes", "Bytes that count against the memory limit"),
+    ("carousel_storage_logged_bytes", "Bytes of messages since the last checkpoint"),
+    ("carousel_storage_pending_operations", "Deliveries that wait for their turn"),
+    ("carousel_scan_riders", "Operations that ride the shared scan"),
+    ("carousel_transport_untaken_bytes", "Bytes sent to the peer on the lane that it has not taken yet"),
+];
+
+/// Says what all these numbers mean, to whoever takes them.
+pub fn describe() {
+    for (name, meaning) in COUNTERS {
+        describe_counter!(name, meaning);
+    }
+    for (name, meaning) in GAUGES {
+        describe_gauge!(name, meaning);
+    }
+}
 
 /// A router's numbers.
 pub(crate) struct RouterMeter {

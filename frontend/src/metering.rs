@@ -3,13 +3,27 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
 
 /// The name of the statements' durations, for whoever chooses the buckets of the histogram.
 pub const STATEMENT_SECONDS: &str = "carousel_frontend_statement_seconds";
 
 /// The first words of command tags that are told apart; all others are `other`.
 const KINDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "COPY"];
+
+/// Says what all numbers of a process mean, to whoever takes them.
+pub fn describe() {
+    carousel_cluster::metering::describe();
+    describe_histogram!(
+        STATEMENT_SECONDS,
+        "Seconds from the receipt of a statement to its answer, by its kind"
+    );
+    describe_counter!("carousel_frontend_failed_statements_total", "Statements that have failed");
+    describe_gauge!("carousel_frontend_sessions", "Sessions of clients");
+}
 
 /// A front end's numbers.
 pub struct Meter {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::failure::Failure;
-use crate::metering::STATEMENT_SECONDS;
+use crate::metering::{STATEMENT_SECONDS, describe};
 
 /// Upper bounds of the buckets in which durations of statements are counted.
 const SECONDS: [f64; 16] =
@@ -84,5 +84,7 @@ pub fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
             source = error.source();
         }
         Failure::setup(format!("cannot serve metrics on {address}: {text}"))
-    })
+    })?;
+    describe();
+    Ok(())
 }

@@ -293,6 +293,10 @@ impl Cluster {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
+        let names = |word: &str| -> BTreeSet<&str> {
+            text.lines().filter_map(|line| line.strip_prefix(word)?.split(' ').next()).collect()
+        };
+        assert_eq!(names("# TYPE "), names("# HELP "), "each says what it is");
         text
     }
 }
