@@ -590,8 +590,13 @@ impl Core {
         let Role::Leading(leading) = &mut self.role else { return };
         let voters: Vec<ProcessId> = self.mseq.routers().voters().collect();
         let now_ms = self.now_ms.unwrap_or(0);
-        leading.rooms.hear(router, has_room, now_ms);
+        let is_news = leading.rooms.hear(router, has_room, now_ms);
         let (is_short, changed) = leading.rooms.look(&voters, now_ms);
+        match has_room {
+            _ if !is_news => {}
+            true => tracing::info!(of = %router, "the disk of a router's log has room again"),
+            false => tracing::warn!(of = %router, "the disk of a router's log is nearly full"),
+        }
         if changed {
             let router = self.id;
             match is_short {

@@ -37,9 +37,10 @@ pub(super) struct Rooms {
 }
 
 impl Rooms {
-    /// A router says whether its disk has room.
-    pub(super) fn hear(&mut self, router: ProcessId, has_room: bool, now_ms: u64) {
-        self.heard.insert(router, (has_room, now_ms));
+    /// A router says whether its disk has room; whether that is news.
+    pub(super) fn hear(&mut self, router: ProcessId, has_room: bool, now_ms: u64) -> bool {
+        let before = self.heard.insert(router, (has_room, now_ms));
+        before.map_or(!has_room, |(before, _)| before != has_room)
     }
 
     /// Whether too few routers have room, and whether that has changed. Of whom nothing is known yet, or any more, it is not
@@ -68,7 +69,9 @@ mod tests {
         assert_eq!(rooms.look(&voters, 0), (false, false));
         let mut hear = |has_room: [Option<bool>; 3], now_ms, (is_short, changed)| {
             for (router, has_room) in voters.iter().zip(has_room) {
-                has_room.into_iter().for_each(|has_room| rooms.hear(*router, has_room, now_ms));
+                if let Some(has_room) = has_room {
+                    rooms.hear(*router, has_room, now_ms);
+                }
             }
             assert_eq!(rooms.look(&voters, now_ms), (is_short, changed), "{has_room:?}");
         };
@@ -81,5 +84,7 @@ mod tests {
         hear([Some(true), Some(true), None], 6_000, (false, true));
         // Nobody says anything: nothing is known.
         hear([None, None, None], 60_000, (false, false));
+        let news = [false, false, true].map(|has_room| rooms.hear(voters[0], has_room, 61_000));
+        assert_eq!(news, [true, false, true]);
     }
 }

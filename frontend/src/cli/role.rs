@@ -65,7 +65,8 @@ async fn wait_for_cluster(client: &Client) -> Result<(), Failure> {
         Ok(pinned) => pinned,
         Err(_) => {
             tracing::warn!(
-                "waiting for an answer of the cluster: it has no lead router, or storage processes are starting"
+                "waiting for an answer of the cluster: it has no lead router, storage processes are starting, or it \
+                 refuses this process, as other lines say"
             );
             pin.await
         }
