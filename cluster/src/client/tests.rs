@@ -1053,11 +1053,14 @@ fn a_read_that_is_too_long_to_be_held_back_fails_when_a_process_is_lost() {
 fn a_read_goes_to_another_replica_when_one_lacks_what_it_sees() {
     let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
     scene.state(0, true);
-    let mut body = testing::read(C1, 1, 0, 0).body;
-    if let Body::Data(data) = &mut body {
-        data.read_ts = Some(Ts(3));
-    }
-    let read = scene.submit(body);
+    let pinned_read = || {
+        let mut body = testing::read(C1, 1, 0, 0).body;
+        if let Body::Data(data) = &mut body {
+            data.read_ts = Some(Ts(3));
+        }
+        body
+    };
+    let read = scene.submit(pinned_read());
     let mut lacking = BTreeSet::new();
     // Any two of the three have everything. When two lack it, there is no other for what both hold.
     for sequence in 1..=3 {
@@ -1083,11 +1086,7 @@ fn a_read_goes_to_another_replica_when_one_lacks_what_it_sees() {
     );
     // Who had answered everything before it was restarted lacks nothing.
     let id = MessageId { submitter: C1, incarnation: 1, sequence: 4 };
-    let mut body = testing::read(C1, 1, 0, 0).body;
-    if let Body::Data(data) = &mut body {
-        data.read_ts = Some(Ts(3));
-    }
-    let read = scene.submit(body);
+    let read = scene.submit(pinned_read());
     assert_eq!(scene.routed(), [id.sequence]);
     let [first, second] = [1, 2].map(ProcessId::storage);
     scene.answer(first, id, 8);

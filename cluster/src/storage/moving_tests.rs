@@ -702,18 +702,29 @@ fn who_holds_what_it_sends_still_sends_it_after_a_restart() {
     world.compare_replicas();
 }
 
-/// The config forgets what it was to receive before it has it.
-#[test]
-fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
+/// By a change s4 is to receive from those who hold everything, but cannot be reached; another takes its place, and the config
+/// forgets what it was to receive before it has it. Returns s4 and when it was replaced.
+fn with_one_that_has_left(change: Change) -> (World, ProcessId, Ts) {
     let mut world = World::with_rows(3, 2);
     let [left, standby] = [4, 5].map(ProcessId::storage);
     (4..=5).for_each(|number| world.join(number));
     world.settle();
     world.cut = Some(left);
-    world.change(Change::Expand { process: left, identifier: (1 << 62) + (1 << 61) });
+    world.change(change);
     let replaced = world.change(Change::Replace { process: left, by: standby });
     world.wait(standby, 1..100);
     assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    (world, left, replaced)
+}
+
+/// Takes a part of the second of three ranges.
+fn expansion(number: u32) -> Change {
+    Change::Expand { process: ProcessId::storage(number), identifier: (1 << 62) + (1 << 61) }
+}
+
+#[test]
+fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
+    let (mut world, left, replaced) = with_one_that_has_left(expansion(4));
     world.cut = None;
     world.wait(left, 100..200);
     for (id, process) in &world.processes {
@@ -724,14 +735,7 @@ fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
 
 #[test]
 fn who_sends_to_a_standby_that_joins_once_more_ends() {
-    let mut world = World::with_rows(3, 2);
-    let [left, standby] = [4, 5].map(ProcessId::storage);
-    (4..=5).for_each(|number| world.join(number));
-    world.settle();
-    world.cut = Some(left);
-    world.change(Change::Expand { process: left, identifier: (1 << 62) + (1 << 61) });
-    let replaced = world.change(Change::Replace { process: left, by: standby });
-    world.wait(standby, 1..100);
+    let (mut world, left, replaced) = with_one_that_has_left(expansion(4));
     let serves = |world: &World| {
         let others = world.processes.iter().filter(|(id, _)| **id != left);
         others.filter(|(_, process)| process.core.horizon() <= local(replaced)).count()
@@ -749,17 +753,10 @@ fn who_sends_to_a_standby_that_joins_once_more_ends() {
 /// The log is not kept for that one any more.
 #[test]
 fn who_is_placed_again_while_it_sends_to_one_that_has_left_begins_with_a_checkpoint() {
-    let mut world = World::with_rows(3, 2);
-    let [process, left, standby] = [3, 4, 5].map(ProcessId::storage);
-    (4..=5).for_each(|number| world.join(number));
-    world.settle();
-    world.cut = Some(left);
-    world.change(Change::Replace { process, by: left });
-    world.change(Change::Replace { process: left, by: standby });
-    world.wait(standby, 1..100);
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    let [process, by] = [3, 4].map(ProcessId::storage);
+    let (mut world, left, _) = with_one_that_has_left(Change::Replace { process, by });
     assert!(!world.processes[&process].core.is_blank(), "it would send: {}", world.trace);
-    let placed = world.change(Change::Expand { process, identifier: (1 << 62) + (1 << 61) });
+    let placed = world.change(expansion(3));
     world.wait(process, 100..200);
     let begins = format!("{process} makes checkpoint ts={}\n", Ts(placed.0 - 1));
     assert!(world.trace.contains(&begins), "{}", world.trace);
