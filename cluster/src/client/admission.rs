@@ -136,9 +136,9 @@ impl Admission {
         drop(staged);
     }
 
-    /// The room for a message at those it goes to, if there is any: of its rows, or that of its payload, which was admitted as it was staged;
-    /// of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics; and of what an
-    /// INSERT returns, which is about what it inserts, and what is computed.
+    /// The room for a message at those it goes to, if there is any: of its rows, or that of its payload, which was admitted as it
+    /// was staged; of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics; and
+    /// of what an INSERT returns, which is about what it inserts, and what is computed.
     ///
     /// # Errors
     /// 53200.

@@ -702,8 +702,7 @@ impl Config {
 
     /// The storage processes of which that is so.
     pub fn awaited(&self) -> Vec<ProcessId> {
-        let live = self.placement.nodes().iter().filter(|node| !node.suspected).map(|node| node.process);
-        let mut awaited: Vec<ProcessId> = live.chain(self.standbys()).collect();
+        let mut awaited: Vec<ProcessId> = self.live_storage().chain(self.standbys()).collect();
         awaited.sort_unstable();
         awaited.dedup();
         awaited
