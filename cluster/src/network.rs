@@ -70,6 +70,7 @@ impl Wire {
             | Wire::RoutersChanged { .. }
             | Wire::SubscribeRefused { .. }
             | Wire::GivenUp { .. }
+            | Wire::JoinRefused { .. }
             | Wire::Outlived { .. }
             | Wire::LogLost { .. }
             | Wire::Votes { .. }

@@ -129,6 +129,13 @@ pub enum Wire {
         /// Streams can begin here or later.
         purged: Ts,
     },
+    /// Router to storage process: its message by which it was to join without data had no effect.
+    JoinRefused {
+        /// The subscriber's incarnation.
+        incarnation: Incarnation,
+        /// Why.
+        reason: String,
+    },
     /// Router to storage process: no life of it can be part of the system any more.
     GivenUp {
         /// The subscriber's incarnation.
@@ -418,7 +425,9 @@ impl Wire {
             Wire::Consensus(_) => from == Router && to == Router,
             Wire::Room { .. } => from == Router && to != Storage,
             Wire::Routers(_) => from == Router,
-            Wire::Lease { .. } | Wire::GivenUp { .. } => from == Router && to == Storage,
+            Wire::Lease { .. } | Wire::GivenUp { .. } | Wire::JoinRefused { .. } => {
+                from == Router && to == Storage
+            }
             Wire::RoutersChanged { .. } => from == Router && asked,
             Wire::State { .. }
             | Wire::SubscribeRefused { .. }

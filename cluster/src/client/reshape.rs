@@ -319,7 +319,7 @@ impl Client {
                 let state = if is_there { "connected" } else { "starting" };
                 let message = format!("{process} is {state}: its rows need not be lost");
                 let error = SqlError::new(SqlState(*b"55000"), message);
-                return Err(error.with_hint("Leave WITH DATA LOSS out."));
+                return Err(error.with_hint("Leave WITH DATA LOSS out; or stop it, if it has lost them."));
             }
             if tokio::time::Instant::now() >= end {
                 return self.make_sure_of_losses(process);

@@ -95,6 +95,19 @@ pub enum ConfigError {
         /// A range of which that is so.
         range: KeyRange,
     },
+    /// Others are to receive rows that only an earlier life of a process had, which joins without them.
+    #[error(
+        "{process} has lost its data, but nobody else could send range {range} to {to}: it cannot join without what others \
+         wait for"
+    )]
+    LastSender {
+        /// Who cannot join.
+        process: ProcessId,
+        /// A range of which that is so.
+        range: KeyRange,
+        /// Who waits for it.
+        to: ProcessId,
+    },
     /// The change does not imply this instruction.
     #[error("the change does not imply the instruction {0:?}")]
     Instruction(Instruction),

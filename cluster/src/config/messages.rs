@@ -33,7 +33,8 @@ pub enum Configuration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Membership {
     /// An incarnation of a process becomes part of the system; a storage process as a standby and without data, which is the
-    /// failure of its earlier lives, unless these have not received anything.
+    /// failure of its earlier lives, unless these have not received anything. Refused where others wait for what only an earlier
+    /// life could send.
     Join {
         /// The process.
         process: ProcessId,

@@ -389,15 +389,24 @@ impl Config {
     /// Whether all that a storage process holds is still being copied to it.
     pub(crate) fn receives_everything(&self, process: ProcessId) -> bool {
         let held = self.held(process);
-        let received = self.transfers_under_way().filter(|(_, transfer)| transfer.to == process);
-        let received = normalise(received.map(|(_, transfer)| transfer.range).collect());
-        !held.is_empty() && covers(&received, &held)
+        !held.is_empty() && covers(&self.to_be_received(process, Ts::INFINITY), &held)
     }
 
-    /// Whether that is so, and nobody needs it to send anything: then no life of it has anything that could be lost.
+    /// Whether all that a storage process holds, or alone is to send, is still being copied to it: then no life of it has anything
+    /// that could be lost.
     pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
-        let is_needed = self.transfers_under_way().any(|(_, transfer)| transfer.senders == [process]);
-        self.receives_everything(process) && !is_needed
+        let received = self.to_be_received(process, Ts::INFINITY);
+        let mut needed = self.transfers_under_way().filter(|(_, transfer)| transfer.senders == [process]);
+        !received.is_empty()
+            && covers(&received, &self.held(process))
+            && needed.all(|(ts, transfer)| covers(&self.to_be_received(process, ts), &[transfer.range]))
+    }
+
+    /// What a process is to receive by keyspace messages before a `Ts`, and may not have received.
+    fn to_be_received(&self, process: ProcessId, before: Ts) -> Vec<KeyRange> {
+        let received =
+            self.transfers_under_way().filter(|(ts, transfer)| *ts < before && transfer.to == process);
+        normalise(received.map(|(_, transfer)| transfer.range).collect())
     }
 
     /// Whether a storage process may still be asked for rows of a copy that is not complete.
@@ -983,7 +992,13 @@ impl Config {
         self.copies().map(|(from, to, _)| (from, to)).collect()
     }
 
-    fn join(&self, process: ProcessId, incarnation: Incarnation) -> Result<Option<Config>, ConfigError> {
+    /// The config with an incarnation of a process that joins without data, if that changes it. Nobody begins without what others
+    /// still wait for, and nobody else has: it may be found again, and to give it up is for the users to say.
+    pub(crate) fn join(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+    ) -> Result<Option<Config>, ConfigError> {
         if self.fenced.get(&process).is_some_and(|fenced| incarnation <= *fenced) {
             return Err(ConfigError::Fenced(process, incarnation));
         }
@@ -999,16 +1014,27 @@ impl Config {
             return Ok(None);
         }
         let mut next = self.clone();
-        if let Some(index) = on_ring.filter(|_| self.has_received_nothing(process)) {
-            // What it was to receive, it still receives. Rows that have been staged there are gone.
-            next.end_sending(process);
-            Arc::make_mut(&mut next.placement).restart(index, incarnation);
-            next.version += 1;
+        if known.is_some() && self.has_received_nothing(process) {
+            // What it was to receive, it still receives, and can send then.
+            next.end_sending(process, |ts, range| !covers(&self.to_be_received(process, ts), &[range]));
+            match on_ring {
+                // Rows that have been staged there are gone.
+                Some(index) => {
+                    Arc::make_mut(&mut next.placement).restart(index, incarnation);
+                    next.version += 1;
+                }
+                None => drop(next.standbys.insert(process, incarnation)),
+            }
             return Ok(Some(next));
         }
         if known.is_some() {
             // Its data is gone, which is the failure of its earlier lives.
             next.fail(process, incarnation.saturating_sub(1));
+            let stranded = self.stranded();
+            if let Some(loss) = next.stranded().into_iter().find(|loss| !stranded.contains(loss)) {
+                let Loss { process: to, range, .. } = loss;
+                return Err(ConfigError::LastSender { process, range, to });
+            }
         }
         next.standbys.insert(process, incarnation);
         Ok(Some(next))
@@ -1089,15 +1115,15 @@ impl Config {
             }
         }
         if has_failed {
-            self.end_sending(process);
+            self.end_sending(process, |_, _| true);
             self.end_copies(|_, to| to == process);
         }
     }
 
-    /// A process has nothing any more of what others were to receive from it.
-    fn end_sending(&mut self, process: ProcessId) {
-        for migration in self.migrations.values_mut() {
-            for transfer in &mut migration.transfers {
+    /// A process has nothing any more of some of that which others were to receive from it.
+    fn end_sending(&mut self, process: ProcessId, ended: impl Fn(Ts, KeyRange) -> bool) {
+        for (ts, migration) in &mut self.migrations {
+            for transfer in migration.transfers.iter_mut().filter(|transfer| ended(*ts, transfer.range)) {
                 transfer.senders.retain(|sender| *sender != process);
             }
             migration.name_senders();

@@ -410,7 +410,40 @@ fn who_restarts_without_data_before_it_has_received_anything_goes_on_receiving()
     // So is what it was to receive, when it has to send something that it had.
     let moved = change(&received, Change::Rebalance { process: S(4), identifier: 25 }, 10);
     assert!(moved.copies().any(|(from, ..)| from == S(4)));
-    assert!(join(&moved, S(4), 3).is_suspected(S(4)));
+    assert!(!moved.has_received_nothing(S(4)));
+}
+
+#[test]
+fn nobody_joins_without_what_others_wait_for() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
+    let replaced = change(&join(&config, S(4), 1), Change::Replace { process: S(1), by: S(4) }, 8);
+    let refused = |config: &Config, incarnation| config.join(S(1), incarnation).expect_err("s4 waits");
+    let last = ConfigError::LastSender { process: S(1), range: KeyRange::new(10, 19), to: S(4) };
+    assert_eq!(refused(&replaced, 1), last);
+    // To give it up is for the users to say; and when s4 has received it all, nobody waits.
+    let given_up = give_up(&replaced, S(1), 9);
+    assert!(matches!(given_up.join(S(1), 2), Err(ConfigError::Fenced(..))));
+    assert_eq!(received(&replaced, 8, S(4), 9).join(S(1), 1).map(|joined| joined.is_some()), Ok(true));
+    // Where somebody else has it, who waits has failed.
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 2).expect("a valid ring");
+    let replaced = change(&join(&config, S(4), 1), Change::Replace { process: S(1), by: S(4) }, 8);
+    assert!(join(&replaced, S(1), 1).standbys().any(|standby| standby == S(1)), "s2 and s3 can send");
+}
+
+/// Who receives something, and sends it on, can begin anew wherever it stands.
+#[test]
+fn who_has_received_nothing_can_still_send_it_on() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
+    let expanded = change(&join(&config, S(4), 1), Change::Expand { process: S(4), identifier: 15 }, 8);
+    let contracted = change(&expanded, Change::Contract { process: S(4) }, 9);
+    assert!(contracted.has_received_nothing(S(4)) && !contracted.is_active(S(4)));
+    let again = join(&contracted, S(4), 2);
+    assert_eq!(again.migrations(), contracted.migrations(), "s1 sends to it, and gets it back");
+    assert_eq!((again.incarnation(S(4)), again.receives_since(S(4))), (Some(2), Some(Ts(8))));
+    // It has it, and only s1 waits for it.
+    let there = received(&contracted, 8, S(4), 10);
+    assert!(!there.has_received_nothing(S(4)));
+    assert!(matches!(there.join(S(4), 2), Err(ConfigError::LastSender { .. })));
 }
 
 #[test]
@@ -767,7 +800,8 @@ impl World {
                 if before.has_received_nothing(*process) =>
             {
                 // Who has received nothing is sent everything again; here copies take no time.
-                let before = self.rows.get(&(*process, incarnation - 1)).cloned();
+                let life = before.incarnation(*process).unwrap_or_default();
+                let before = self.rows.get(&(*process, life)).cloned();
                 self.rows.insert((*process, *incarnation), before.unwrap_or_default());
             }
             _ => {}
@@ -851,9 +885,18 @@ impl World {
                 let lost = has_data && self.config.placement.node(process).is_some();
                 self.incarnations.insert(process, incarnation);
                 let joins = Membership::Join { process, incarnation, address: None };
+                let before = self.config.clone();
                 self.apply(Configuration::Membership(joins))?;
                 prop_assert!(self.config.contains(process));
-                prop_assert!(!lost || self.config.is_suspected(process), "its data is gone");
+                let stranded = before.stranded();
+                let is_new = |loss: &Loss| !stranded.contains(loss);
+                prop_assert!(!self.config.stranded().iter().any(is_new), "somebody receives in vain");
+                if let Err(ConfigError::LastSender { .. }) = before.join(process, incarnation) {
+                    prop_assert_eq!(&before, &self.config);
+                    prop_assert!(before.solely_held(process).is_some() && has_data);
+                } else {
+                    prop_assert!(!lost || self.config.is_suspected(process), "its data is gone");
+                }
                 Ok(())
             }
             Step::Part(who) => {

@@ -30,6 +30,7 @@ use super::{
     room::Rooms,
 };
 use crate::{
+    config::ConfigError,
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     parcel,
     planted::{Bug, planted},
@@ -791,7 +792,32 @@ impl Core {
             }
             return;
         }
-        self.open(from, incarnation, after);
+        if !self.refuses_to_let_join(from, incarnation, after) {
+            self.open(from, incarnation, after);
+        }
+    }
+
+    /// Whether a storage process that has ordered that it joins has not, as that had no effect: it is told.
+    fn refuses_to_let_join(&mut self, from: ProcessId, incarnation: Incarnation, after: Option<Ts>) -> bool {
+        let config = self.mseq.config();
+        let has_ordered = from.kind == ProcessKind::Storage && after.is_none();
+        if !has_ordered || config.incarnation(from).is_none_or(|life| life >= incarnation) {
+            return false;
+        }
+        let refused = match config.join(from, incarnation) {
+            Err(error @ ConfigError::LastSender { .. }) => {
+                let reason =
+                    format!("{error}; ALTER CLUSTER CONTRACT BY {from} WITH DATA LOSS gives that up");
+                tracing::warn!(router = %self.id, %from, incarnation, reason, "a storage process may not join");
+                Wire::JoinRefused { incarnation, reason }
+            }
+            // It finds in the config why.
+            Err(_) => return false,
+            // Others have waited for what it had, and do so no more.
+            Ok(_) => Wire::SubscribeRefused { incarnation, purged: Ts(self.mseq.ts().0 + 1) },
+        };
+        self.send(from, refused);
+        true
     }
 
     /// Whether a process has lost its directory: it is told. It counts its lives anew, so that nobody listens to it or what it
@@ -1008,7 +1034,9 @@ impl Core {
                     }
                 }
                 Learned::Outlived { process, incarnation, newest } => {
-                    if self.end_joining(process, incarnation).is_some() {
+                    if let Some((_, after)) = self.end_joining(process, incarnation)
+                        && !self.refuses_to_let_join(process, incarnation, after)
+                    {
                         self.send(process, Wire::Outlived { incarnation, newest });
                     }
                 }

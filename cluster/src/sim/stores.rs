@@ -372,8 +372,8 @@ impl World {
         Ok(())
     }
 
-    /// A storage process has stopped itself: because it is suspected, what it has is outdated, or the copies are gone that
-    /// it was to receive.
+    /// A storage process has stopped itself: because it is suspected, what it has is outdated, the copies are gone that it was to
+    /// receive, or its own, which others wait for.
     fn storage_stopped(
         &mut self,
         id: ProcessId,
@@ -386,12 +386,17 @@ impl World {
         let incarnation = self.incarnation(id);
         let is_live = config.is_active(id) && !config.is_suspected(id);
         let is_damaged = reason.starts_with("no holder has an undamaged copy") && !self.damaged.is_empty();
-        let has_lost = reason.starts_with("no holder remains") || is_damaged || self.has_diverged(reason);
+        // Somebody may look for what it has lost for a while, or those who wait have received it.
+        let must_not_join = reason.contains("cannot join without what others wait for");
+        let has_lost = reason.starts_with("no holder remains")
+            || is_damaged
+            || self.has_diverged(reason)
+            || must_not_join && self.random.one_in(2);
         // What a standby is to receive may be behind what is left of the log when it hears of it.
         let is_another =
             outlived.is_some() && self.storage_disks.get(&id).is_some_and(|disk| disk.is_another);
         let is_receiving = config.receives_since(id).is_some();
-        let may_begin_anew = outdated && (!is_live || is_receiving || is_another);
+        let may_begin_anew = outdated && (!is_live || is_receiving || is_another || must_not_join);
         // Who has said that it has received something has it.
         let has_received = is_live && reason.starts_with("no holder remains") && !config.is_receiving(id);
         if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) || has_received {

@@ -144,6 +144,8 @@ pub(crate) struct Node {
     missed: bool,
     /// The routers' log no longer has what follows what has been recovered.
     outdated: bool,
+    /// Others wait for what an earlier life had: users have to say that it is given up.
+    may_not_join: bool,
     /// The routers have lost what it has: where their log ends.
     ahead_of: Option<Ts>,
     /// See [`Node::outlived`].
@@ -204,6 +206,7 @@ impl Node {
             skipped: false,
             missed: false,
             outdated: false,
+            may_not_join: false,
             ahead_of: None,
             outlived: None,
             fetching: BTreeMap::new(),
@@ -312,9 +315,9 @@ impl Node {
     }
 
     /// It goes on in another life, without what it had. One whose disk fails would only get everything again that it cannot
-    /// keep: somebody has to see to that.
+    /// keep, and one that may not join is refused again: somebody has to see to that.
     pub(crate) fn begins_anew(&self) -> bool {
-        self.outdated && !self.disk.fails()
+        self.outdated && !self.disk.fails() && !self.may_not_join
     }
 
     /// The last life that others have heard of, or this one, if it has lost its directory: the next one has to be behind it.
@@ -478,6 +481,10 @@ impl Node {
             Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
                 self.refused(from, purged);
             }
+            Wire::JoinRefused { incarnation, reason } if incarnation == self.incarnation && self.begins => {
+                (self.outdated, self.may_not_join) = (true, true);
+                self.stopped = Some(reason);
+            }
             Wire::GivenUp { incarnation } if incarnation == self.incarnation => {
                 self.stopped = Some(given_up(self.id));
             }
@@ -602,7 +609,7 @@ impl Node {
         if self.begins && self.link.awaits(router) {
             // A later life may have a place, and this one never: it must not wait for one.
             self.outdated = true;
-            self.stopped = Some("it has been suspected or removed since it joined".into());
+            self.stopped = Some("it has been suspected or removed since it joined, or could not join".into());
         } else if self.joining || self.begins {
             // It answers what was asked before: who begins anew needs nothing of the log.
         } else if self.announced && !self.core.config().contains(self.id) {

@@ -539,6 +539,13 @@ async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
         assert!(left.message.contains("s2 has left the ring"), "{left}");
         let unknown = client.replace_with_loss(ProcessId::storage(9), None).await.expect_err("there is none");
         assert_eq!(unknown.message, "s9 is not part of the system");
+        // It does not join without what others wait for: its directory may be found again.
+        apart.lose_directory(process);
+        apart.start(process).await;
+        let reason = apart.members[&process].failure().await;
+        let told = ["s2 has lost its data", "to s1", "CONTRACT BY s2 WITH DATA LOSS"];
+        assert!(told.iter().all(|text| reason.contains(text)), "{reason}");
+        apart.kill(process).await;
         let waits = tokio::spawn({
             let table = Table::find(&client, "t");
             let pairs: Vec<(i64, i64)> = (1000..1020).map(|k| (k, k)).collect();

@@ -368,7 +368,9 @@ impl Core {
     /// Takes a configuration message as soon as it is delivered: who waits for others must not wait for its turn.
     pub(super) fn hear(&mut self, delivery: &Delivery) {
         let Body::Configuration(configuration) = &delivery.message.body else { return };
-        let config = self.moving.heard.apply(&delivery.message, delivery.ts).ok().flatten();
+        let applied = self.moving.heard.apply(&delivery.message, delivery.ts);
+        let is_refused = applied.is_err();
+        let config = applied.ok().flatten();
         // The config need not wait for a receiver that has left the ring since: those who send to it do.
         if let Configuration::Received { keyspace, process } = configuration {
             self.migrate(Event::Received { keyspace: *keyspace, process: *process });
@@ -376,6 +378,7 @@ impl Core {
         // So do those who send to a standby that says once more, in the same life, that it has no data.
         if let Configuration::Membership(Membership::Join { process, .. }) = configuration
             && config.is_none()
+            && !is_refused
             && self.moving.heard.standbys().any(|standby| standby == *process)
         {
             self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
@@ -397,8 +400,9 @@ impl Core {
             let heard = self.moving.heard.clone();
             let mut failed = before.awaited();
             failed.retain(|other| other != process && !heard.is_awaited(*other));
-            // A standby that joins again has lost what it had.
-            let begins_anew = before.standbys().any(|standby| standby == *process);
+            // A standby that joins again has lost what it had, if it had anything.
+            let begins_anew = before.standbys().any(|standby| standby == *process)
+                && !before.has_received_nothing(*process);
             failed.extend((begins_anew || heard.is_suspected(*process)).then_some(*process));
             // It begins without data: what an earlier life has had is compared with nothing any more.
             failed.retain(|process| *process != self.options.id);
