@@ -43,7 +43,7 @@ use crate::{
 
 /// Deliveries that may wait for their turn before no more are taken.
 const PENDING: usize = 4096;
-/// The same while rows are received that all of them wait for. What comes then is not taken, and asked for again later,
+/// The same while rows are received that all of them wait for, or votes. What comes then is not taken, and asked for again later,
 /// for the rows come the same way.
 const PENDING_WHILE_RECEIVING: usize = 1 << 16;
 /// Or when their messages have about so many bytes.
@@ -138,7 +138,9 @@ pub(crate) struct Node {
     earlier: BTreeMap<ProcessId, (Option<MessageId>, bool)>,
     failed_checkpoints: u64,
     disk: Disk,
-    /// Deliveries have not been taken, because rows are being received.
+    /// What was given to the shards last, and since when no more has been of the much that waits.
+    processed: (Ts, u64),
+    /// Deliveries have not been taken, because rows are being received, or votes are missing.
     skipped: bool,
     /// What a router had sent has been lost once.
     missed: bool,
@@ -178,6 +180,9 @@ struct Fetching {
 
 /// How long nothing may come of what is received, before the present config is asked for: all that is not taken comes with it.
 const RECEIVING_PATIENCE_MS: std::ops::RangeInclusive<u64> = 5_000..=80_000;
+/// How long nothing may be given to the shards of much that waits. Those who have the votes that are missing may have been given
+/// up: what says so comes behind all that.
+const STUCK_MS: u64 = 5_000;
 /// How long a holder of a chunk is waited for at first, and at most.
 const FETCH_PATIENCE_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 
@@ -203,6 +208,7 @@ impl Node {
             submitter: Submitter::new(id, incarnation),
             joining: joins,
             begins: joins,
+            processed: (Ts::ZERO, 0),
             skipped: false,
             missed: false,
             outdated: false,
@@ -299,7 +305,12 @@ impl Node {
 
     /// Whether so many deliveries wait for their turn that no more should be taken.
     pub(crate) fn is_full(&self) -> bool {
-        !self.core.is_receiving() && self.core.pending() > PENDING
+        !self.holds_back() && self.core.pending() > PENDING
+    }
+
+    /// Whether what is delivered waits for others: then more of it is taken, as long as there is room.
+    fn holds_back(&self) -> bool {
+        self.core.is_receiving() || self.now_ms >= self.processed.1 + STUCK_MS
     }
 
     /// Why it must not go on in another life either, if the routers have lost what it has: it would forget that, as they did.
@@ -504,7 +515,7 @@ impl Node {
                 self.link.heard(from);
                 let is_much = self.core.pending() > PENDING_WHILE_RECEIVING
                     || self.core.pending_bytes() > BYTES_WHILE_RECEIVING;
-                if self.core.is_receiving() && is_much {
+                if self.holds_back() && is_much {
                     self.skipped = true;
                     return self.lose_reads(&deliveries);
                 }
@@ -896,6 +907,10 @@ impl Node {
     fn tick(&mut self, now_ms: u64) {
         self.link.tick(now_ms, !self.is_full());
         self.now_ms = now_ms;
+        let processed = self.core.watermarks(0).delivered;
+        if processed != self.processed.0 || self.core.pending() <= PENDING {
+            self.processed = (processed, now_ms);
+        }
         self.disk.tick(now_ms);
         self.submitter.tick(now_ms);
         self.event(Event::Tick(now_ms));

@@ -780,6 +780,43 @@ fn a_process_says_when_it_has_not_executed_what_it_received_a_while_ago() {
     assert_eq!(tick(&mut node, 2_000), Some(true));
 }
 
+/// Who has the votes that it waits for may have been given up, which is said behind all that waits.
+#[test]
+fn a_process_that_is_full_for_long_takes_what_fits_into_memory() {
+    let router = ProcessId::router(1);
+    let mut node = node();
+    let config = node.config().clone();
+    let (incarnation, clients, catalog, leadership) = (1, Arc::default(), None, 1);
+    let present = Some((Ts(9), config.clone()));
+    let state = Wire::State { incarnation, ts: Ts(9), config, clients, catalog, present, leadership };
+    node.handle(Input::Received { from: router, wire: state }, 0);
+    let deliver = |node: &mut Node, count: u64| {
+        let after = node.frontier();
+        let delivery = |sequence: u64| {
+            let ts = Ts(after.0 + sequence);
+            let message = Arc::new(testing::truncate_table(ProcessId::client(1), 1, ts.0));
+            Delivery { ts, message, ranges: [KeyRange::FULL].into(), config_version: 0 }
+        };
+        let (deliveries, frontier) = ((1..=count).map(delivery).collect(), Ts(after.0 + count));
+        let wire = Wire::Deliver { incarnation, after, deliveries, frontier };
+        node.handle(Input::Received { from: router, wire }, 0);
+        assert!(node.stopped().is_none());
+        node.frontier().0 - after.0
+    };
+    node.handle(Input::Tick(100), 0);
+    assert_eq!(deliver(&mut node, 5_000), 5_000);
+    assert!(node.is_full(), "nothing that runs comes to an end");
+    node.handle(Input::Tick(200), 0);
+    assert!(node.is_full());
+    node.handle(Input::Tick(5_199), 0);
+    assert!(node.is_full());
+    node.handle(Input::Tick(5_200), 0);
+    assert!(!node.is_full());
+    assert_eq!(deliver(&mut node, 70_000), 70_000);
+    assert!(!node.is_full());
+    assert_eq!(deliver(&mut node, 1), 0, "there is a limit");
+}
+
 #[test]
 fn who_has_been_removed_stops() {
     let mut node = node_of(ProcessId::storage(2), Config::evenly(2, 2).expect("a ring"));
