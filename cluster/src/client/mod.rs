@@ -12,6 +12,7 @@ mod pin;
 mod precuts;
 mod process;
 mod reshape;
+pub mod room;
 mod routers;
 mod stage;
 mod staging;

@@ -88,7 +88,7 @@ impl World {
     /// replace, or without which the ring would go on.
     pub(super) fn to_heal(&self) -> Option<Change> {
         let config = self.replay.config();
-        Healer::new(Some(0)).look(0, config, |process| self.is_up(process))
+        Healer::new(Some(0)).look(0, config, |process| self.is_up(process), |_, _| true)
     }
 }
 

@@ -36,12 +36,13 @@ impl Healer {
     }
 
     /// The change to make now, if there is one. One change at a time: what is being copied is waited for, for a
-    /// second change may need it.
+    /// second change may need it. Of several standbys it is one that has room for what the suspected is to hold, if there is one.
     pub fn look(
         &mut self,
         now_ms: u64,
         config: &Config,
         is_alive: impl Fn(ProcessId) -> bool,
+        has_room: impl Fn(ProcessId, ProcessId) -> bool,
     ) -> Option<Change> {
         let suspected: Vec<ProcessId> =
             config.storage_processes().filter(|process| config.is_suspected(*process)).collect();
@@ -80,14 +81,19 @@ impl Healer {
                 .iter()
                 .map(|standby| Change::Replace { process, by: *standby })
                 .partition(|change| matches!(change, Change::Replace { by, .. } if *by == process));
+            let fits = |change: &Change| match change {
+                Change::Replace { process, by } => has_room(*process, *by),
+                _ => true,
+            };
+            let (roomy, small): (Vec<_>, Vec<_>) = others.into_iter().partition(fits);
             let overdue = |after| fails || now_ms - self.since_ms[&process] >= after;
             // A ring without anybody left to have copies gains nothing by being shorter, and nobody would take the place back.
             let overdue = self.contract_after_ms.is_some_and(overdue)
                 && config.storage_processes().len() > config.replication() as usize;
             let contract = overdue.then_some(Change::Contract { process });
             let changes: Vec<Change> = match fails {
-                true => others.into_iter().chain(contract).chain(own).collect(),
-                false => own.into_iter().chain(others).chain(contract).collect(),
+                true => roomy.into_iter().chain(contract).chain(small).chain(own).collect(),
+                false => own.into_iter().chain(roomy).chain(contract).chain(small).collect(),
             };
             // What is impossible waits for better times.
             let Some(change) = changes.into_iter().find(is_possible) else { continue };
@@ -131,18 +137,42 @@ mod tests {
     fn a_standby_takes_the_place_of_the_suspected() {
         let healthy = join(&Config::evenly(4, 2).expect("a ring"), 7, 1);
         let mut healer = Healer::new(Some(60_000));
-        assert_eq!(healer.look(0, &healthy, |_| true), None);
+        assert_eq!(healer.look(0, &healthy, |_| true, |_, _| true), None);
         let ill = suspect(&healthy, 2);
         let (process, by) = (ProcessId::storage(2), ProcessId::storage(7));
-        assert_eq!(healer.look(0, &ill, |_| false), None, "the standby is not there");
-        let change = healer.look(0, &ill, |_| true);
+        assert_eq!(healer.look(0, &ill, |_| false, |_, _| true), None, "the standby is not there");
+        let change = healer.look(0, &ill, |_| true, |_, _| true);
         assert_eq!(change, Some(Change::Replace { process, by }));
         let keyspace = ill.plan(change.expect("a change")).expect("a possible one");
         let healing = after(&ill, Configuration::Keyspace(keyspace));
-        assert_eq!(healer.look(0, &suspect(&healing, 4), |_| true), None, "one change at a time");
+        assert_eq!(
+            healer.look(0, &suspect(&healing, 4), |_| true, |_, _| true),
+            None,
+            "one change at a time"
+        );
         // Its own next life comes first.
         let back = join(&ill, 2, 2);
-        assert_eq!(healer.look(0, &back, |_| true), Some(Change::Replace { process, by: process }));
+        assert_eq!(
+            healer.look(0, &back, |_| true, |_, _| true),
+            Some(Change::Replace { process, by: process })
+        );
+    }
+
+    #[test]
+    fn a_standby_with_room_is_preferred() {
+        let process = ProcessId::storage(2);
+        let ill = suspect(&Config::evenly(4, 2).expect("a ring"), 2);
+        let [small, roomy] = [7, 8].map(ProcessId::storage);
+        let healed = |config: &Config, after_ms: Option<u64>| {
+            let mut healer = Healer::new(after_ms);
+            healer.look(0, config, |_| true, |_, by| by != small)
+        };
+        let with_small = join(&ill, 7, 1);
+        let by_small = Some(Change::Replace { process, by: small });
+        assert_eq!(healed(&with_small, Some(60_000)), by_small, "what fits is better than nothing");
+        assert_eq!(healed(&with_small, Some(0)), Some(Change::Contract { process }));
+        let with_both = join(&with_small, 8, 1);
+        assert_eq!(healed(&with_both, Some(0)), Some(Change::Replace { process, by: roomy }));
     }
 
     /// It would be no shorter way to as many copies as before, and its next life could not have the place.
@@ -150,8 +180,8 @@ mod tests {
     fn a_ring_of_no_more_than_there_are_copies_waits() {
         let ill = suspect(&Config::evenly(2, 2).expect("a ring"), 2);
         let mut healer = Healer::new(Some(1));
-        assert_eq!(healer.look(0, &ill, |_| true), None);
-        assert_eq!(healer.look(100_000, &ill, |_| true), None);
+        assert_eq!(healer.look(0, &ill, |_| true, |_, _| true), None);
+        assert_eq!(healer.look(100_000, &ill, |_| true, |_, _| true), None);
     }
 
     #[test]
@@ -161,16 +191,22 @@ mod tests {
         let ill = suspect(&Config::evenly(4, 2).expect("a ring"), 2);
         for life in 2..5 {
             let back = join(&ill, 2, life);
-            let change = healer.look(life * 1_000, &back, |_| true);
+            let change = healer.look(life * 1_000, &back, |_| true, |_, _| true);
             assert_eq!(change, Some(Change::Replace { process, by: process }));
         }
         let back = join(&ill, 2, 5);
-        assert_eq!(healer.look(6_000, &back, |_| true), Some(Change::Contract { process }));
+        assert_eq!(healer.look(6_000, &back, |_| true, |_, _| true), Some(Change::Contract { process }));
         let (with_other, by) = (join(&back, 7, 1), ProcessId::storage(7));
-        assert_eq!(healer.look(6_000, &with_other, |_| true), Some(Change::Replace { process, by }));
+        assert_eq!(
+            healer.look(6_000, &with_other, |_| true, |_, _| true),
+            Some(Change::Replace { process, by })
+        );
         // It has been well for long.
-        assert_eq!(healer.look(2 * WELL_MS, &Config::evenly(4, 2).expect("a ring"), |_| true), None);
-        let change = healer.look(2 * WELL_MS, &with_other, |_| true);
+        assert_eq!(
+            healer.look(2 * WELL_MS, &Config::evenly(4, 2).expect("a ring"), |_| true, |_, _| true),
+            None
+        );
+        let change = healer.look(2 * WELL_MS, &with_other, |_| true, |_, _| true);
         assert_eq!(change, Some(Change::Replace { process, by: process }));
     }
 
@@ -182,11 +218,11 @@ mod tests {
         let keyspace = ill.plan(Change::Replace { process, by }).expect("a possible change");
         let receiving = suspect(&after(&ill, Configuration::Keyspace(keyspace)), 5);
         let mut healer = Healer::new(None);
-        assert_eq!(healer.look(0, &receiving, |_| true), None, "it is sent");
+        assert_eq!(healer.look(0, &receiving, |_| true, |_, _| true), None, "it is sent");
         let senders = receiving.migrations().values().flat_map(|migration| &migration.transfers);
         let senders: BTreeSet<ProcessId> = senders.flat_map(|transfer| transfer.senders.clone()).collect();
         let (process, by) = (ProcessId::storage(5), ProcessId::storage(8));
-        let change = healer.look(0, &receiving, |process| !senders.contains(&process));
+        let change = healer.look(0, &receiving, |process| !senders.contains(&process), |_, _| true);
         assert_eq!(change, Some(Change::Replace { process, by }));
     }
 
@@ -202,8 +238,8 @@ mod tests {
         let mut ill = [1, 2, 3].map(without).into_iter().filter(|ill| ill.solely_held(s7).is_some());
         let ill = ill.next().expect("somebody holds it, too");
         let mut healer = Healer::new(None);
-        assert_eq!(healer.look(0, &ill, |_| true), None, "it receives");
-        let change = healer.look(0, &ill, |process| process != s7);
+        assert_eq!(healer.look(0, &ill, |_| true, |_, _| true), None, "it receives");
+        let change = healer.look(0, &ill, |process| process != s7, |_, _| true);
         assert_eq!(change, Some(Change::Replace { process: s5, by: s8 }));
     }
 
@@ -212,24 +248,24 @@ mod tests {
         let ill = join(&suspect(&Config::evenly(4, 2).expect("a ring"), 2), 7, 1);
         let mut healer = Healer::new(Some(0));
         // It alone has what both had: it may come back, or be given up.
-        assert_eq!(healer.look(0, &ill, |process| process != ProcessId::storage(3)), None);
+        assert_eq!(healer.look(0, &ill, |process| process != ProcessId::storage(3), |_, _| true), None);
         let (process, by) = (ProcessId::storage(2), ProcessId::storage(7));
-        assert_eq!(healer.look(0, &ill, |_| true), Some(Change::Replace { process, by }));
+        assert_eq!(healer.look(0, &ill, |_| true, |_, _| true), Some(Change::Replace { process, by }));
     }
 
     #[test]
     fn without_a_standby_the_ring_contracts_in_the_end() {
         let ill = suspect(&Config::evenly(4, 2).expect("a ring"), 2);
         let mut healer = Healer::new(Some(60_000));
-        assert_eq!(healer.look(1_000, &ill, |_| true), None);
-        assert_eq!(healer.look(60_999, &ill, |_| true), None);
+        assert_eq!(healer.look(1_000, &ill, |_| true, |_, _| true), None);
+        assert_eq!(healer.look(60_999, &ill, |_| true, |_, _| true), None);
         let process = ProcessId::storage(2);
-        assert_eq!(healer.look(61_000, &ill, |_| true), Some(Change::Contract { process }));
-        assert_eq!(Healer::new(None).look(1 << 40, &ill, |_| true), None);
+        assert_eq!(healer.look(61_000, &ill, |_| true, |_, _| true), Some(Change::Contract { process }));
+        assert_eq!(Healer::new(None).look(1 << 40, &ill, |_| true, |_, _| true), None);
         let dead: BTreeSet<ProcessId> = [1, 2].map(ProcessId::storage).into();
         let (process, incarnation) = (ProcessId::storage(1), Incarnation::MAX);
         let dying = after(&ill, Configuration::Membership(Membership::Suspect { process, incarnation }));
         assert!(dead.iter().all(|process| dying.is_suspected(*process)));
-        assert_eq!(healer.look(200_000, &dying, |_| true), None, "nobody has what both held");
+        assert_eq!(healer.look(200_000, &dying, |_| true, |_, _| true), None, "nobody has what both held");
     }
 }

@@ -2,7 +2,12 @@
 //! submitting already.
 
 use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Patience, Suspicion};
-use crate::{client::View, config::Change, message::ProcessId, storage::disk::DiskState};
+use crate::{
+    client::{View, room},
+    config::Change,
+    message::ProcessId,
+    storage::disk::DiskState,
+};
 
 /// What a super process watches for.
 #[derive(Clone, Debug)]
@@ -82,7 +87,8 @@ impl Watch {
         if !suspicions.is_empty() {
             steps.push(Step::Suspect(suspicions));
         } else {
-            steps.extend(self.healer.look(now_ms, &view.config, is_alive).map(Step::Heal));
+            let has_room = |process, by| room::has_room(&view.config, &view.heard, process, by);
+            steps.extend(self.healer.look(now_ms, &view.config, is_alive, has_room).map(Step::Heal));
         }
         steps
     }

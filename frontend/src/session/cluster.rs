@@ -4,7 +4,11 @@
 
 use std::{pin::pin, time::Duration};
 
-use carousel_cluster::{client::Client, config::Config, message::ProcessId};
+use carousel_cluster::{
+    client::room::{bytes_of_a_copy, bytes_to_hold},
+    config::Config,
+    message::ProcessId,
+};
 use carousel_engine::{SqlError, SqlState, position::KeyRange};
 use carousel_planner::AlterCluster;
 use tokio::time::timeout;
@@ -20,24 +24,13 @@ fn nothing<T>(_: T) -> Vec<KeyRange> {
     Vec::new()
 }
 
-/// What one copy of all rows takes, as far as the storage processes of the ring have told.
-fn bytes_of_a_copy(client: &Client) -> u64 {
-    let (config, heard) = (client.config(), client.heard());
-    let used: u64 = config.live_storage().filter_map(|process| Some(heard.get(&process)?.used)).sum();
-    used / config.live_storage().count().clamp(1, config.replication() as usize) as u64
-}
-
 /// Who may not take what it is to hold, if rows are spread evenly: the process, what that takes, and its limit.
 fn overfull(
     config: &Config,
     of_a_copy: u64,
     limit: impl Fn(ProcessId) -> Option<u64>,
 ) -> Vec<(ProcessId, u64, u64)> {
-    let wanted = |process| {
-        let positions: u128 =
-            config.held(process).iter().map(|range| u128::from(range.last - range.first) + 1).sum();
-        (positions as f64 / 2f64.powi(64) * of_a_copy as f64) as u64
-    };
+    let wanted = |process| bytes_to_hold(config, process, of_a_copy);
     let found = config.live_storage().filter_map(|process| Some((process, wanted(process), limit(process)?)));
     found.filter(|(_, wanted, limit)| wanted > limit).collect()
 }
@@ -64,7 +57,7 @@ impl Session<'_> {
             _ => None,
         };
         let (client, alter) = (self.client.clone(), alter.clone());
-        let of_a_copy = bytes_of_a_copy(&client);
+        let of_a_copy = bytes_of_a_copy(&client.config(), &client.heard());
         let changed = async {
             match alter {
                 AlterCluster::Expand { process, identifier } => {
