@@ -524,6 +524,7 @@ impl Core {
         if !self.released.is_empty() {
             self.released = self.released.split_off(&Ts(self.delivered.0 + 1));
         }
+        self.ask_for_hashes();
         self.write_checkpoint();
         if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             for table in std::mem::take(&mut self.drops) {
@@ -545,6 +546,12 @@ impl Core {
     fn has_local(&self) -> bool {
         let last = Ts(self.submitted.0.max(local(self.delivered).0) + OWN_OPERATIONS);
         global(last) == self.delivered && in_time(last) == last
+    }
+
+    /// Whether many operations of the process's own can have local times before the next message.
+    fn has_own_local(&self) -> bool {
+        let last = Ts(self.submitted.0.max(local(self.delivered).0) + OWN_OPERATIONS);
+        global(last) == self.delivered.max(global(self.submitted)) && in_time(last) == last
     }
 
     /// Makes a table, or drops one.

@@ -502,6 +502,24 @@ fn an_expansion_moves_rows_while_messages_go_on() {
     insta::assert_snapshot!(world.trace);
 }
 
+#[test]
+fn parts_of_many_tables_are_compared_a_few_tables_at_a_time() {
+    let mut world = World::with_rows(2, 1);
+    for number in 0..50 {
+        let schema =
+            TableSchema { name: format!("t{number}"), primary_key_name: format!("p{number}"), ..schema() };
+        let create = Ddl::CreateTable { schema: Arc::new(schema), if_not_exists: false };
+        world.order(CLIENT, Body::Ddl(create), Vec::new());
+    }
+    world.join(3);
+    world.settle();
+    let identifier = world.middle(1);
+    world.change(Change::Expand { process: ProcessId::storage(3), identifier });
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    world.check_rows(300);
+}
+
 /// Links may be slow: what is on its way would be held up by a second one.
 #[test]
 fn rows_are_sent_again_only_when_they_may_have_been_lost() {

@@ -34,6 +34,9 @@ use crate::{
 
 /// Chunks that each shard and the disk are given before they have taken the first of them.
 const TAKING: usize = 4;
+/// Tables of a part that the shards are asked about at a time. There may be more of them than there are times for the process's
+/// own operations between two messages.
+const CHECKED_AT_ONCE: usize = 16;
 
 /// A keyspace message whose turn it is, until the shards have changed their ranges.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ struct Checking {
     part: PartId,
     wanted: BTreeMap<TableId, u128>,
     found: BTreeMap<TableId, u128>,
+    /// Tables that the shards have not been asked about.
+    unasked: Vec<TableId>,
     /// What has been asked, by local time: of which table, and the shards that have not answered.
     asked: BTreeMap<Ts, (TableId, BTreeSet<usize>)>,
 }
@@ -726,25 +731,35 @@ impl Core {
             let outcome = Err(format!("does not have table {}", missing.0));
             return self.migrate(Event::Installed { part, outcome });
         }
-        let mut asked = BTreeMap::new();
-        for table in tables {
-            let time = self.next_local();
-            self.take_time(time);
-            asked.insert(time, (table, (0..self.options.shards).collect()));
-            self.tell_shards(|| ShardCommand::Compare { ts: time, table, range: part.range });
-        }
-        let empty = asked.is_empty();
-        self.moving.checking.push(Checking { part, wanted, found: BTreeMap::new(), asked });
-        if empty {
-            self.checked();
+        let (found, asked) = (BTreeMap::new(), BTreeMap::new());
+        self.moving.checking.push(Checking { part, wanted, found, unasked: tables, asked });
+        self.ask_for_hashes();
+        self.checked();
+    }
+
+    /// Asks the shards about further tables, as far as there are times for that.
+    pub(super) fn ask_for_hashes(&mut self) {
+        for index in 0..self.moving.checking.len() {
+            while self.moving.checking[index].asked.len() < CHECKED_AT_ONCE
+                && self.has_own_local()
+                && let Some(table) = self.moving.checking[index].unasked.pop()
+            {
+                let time = self.next_local();
+                self.take_time(time);
+                let checking = &mut self.moving.checking[index];
+                checking.asked.insert(time, (table, (0..self.options.shards).collect()));
+                let range = checking.part.range;
+                self.tell_shards(|| ShardCommand::Compare { ts: time, table, range });
+            }
         }
     }
 
     /// Reports the parts whose content hashes are all known.
     fn checked(&mut self) {
         let moving = &mut self.moving;
-        let (done, open) =
-            std::mem::take(&mut moving.checking).into_iter().partition(|checking| checking.asked.is_empty());
+        let (done, open) = std::mem::take(&mut moving.checking)
+            .into_iter()
+            .partition(|checking| checking.asked.is_empty() && checking.unasked.is_empty());
         moving.checking = open;
         let done: Vec<Checking> = done;
         for Checking { part, wanted, found, .. } in done {
@@ -783,6 +798,7 @@ impl Core {
                         checking.asked.remove(&ts);
                     }
                 }
+                self.ask_for_hashes();
                 self.checked();
             }
             other => return self.serving_effect(shard, other),
