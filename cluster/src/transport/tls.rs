@@ -7,8 +7,8 @@ use tokio_rustls::{
     rustls::{
         AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, ServerConfig,
         crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-        server::WebPkiClientVerifier,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+        server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     },
 };
 
@@ -58,6 +58,14 @@ impl Tls {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
             .map_err(|error| bad(&files.authority, &error))?;
+        // Others may trust another authority, too, so this is no error.
+        if let Some(problem) = problem(&*verifier, &own) {
+            tracing::warn!(
+                certificate = %files.certificate.display(),
+                authority = %files.authority.display(),
+                "others may not accept the certificate of this process: {problem}"
+            );
+        }
         let server = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| bad(&files.certificate, &error))?
@@ -74,6 +82,18 @@ impl Tls {
             acceptor: TlsAcceptor::from(Arc::new(server)),
             connector: TlsConnector::from(Arc::new(client)),
         })
+    }
+}
+
+/// Why somebody with this process's authority would not accept certificates.
+fn problem(verifier: &dyn ClientCertVerifier, certificates: &[CertificateDer<'_>]) -> Option<String> {
+    let (own, between) = certificates.split_first()?;
+    match verifier.verify_client_cert(own, between, UnixTime::now()).err()? {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            Some("it is of another authority".into())
+        }
+        Error::InvalidCertificate(reason) => Some(reason.to_string()),
+        error => Some(error.to_string()),
     }
 }
 
@@ -110,4 +130,40 @@ pub(super) fn server_name(address: &str) -> Result<ServerName<'static>, String> 
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     ServerName::try_from(host.to_owned()).map_err(|error| format!("'{host}' in no certificate: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    #[test]
+    fn what_others_will_not_accept_is_known_at_once() {
+        let authority = || {
+            let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+            authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().expect("a key");
+            let certificate = authority.self_signed(&key).expect("a certificate");
+            (certificate, Issuer::new(authority, key))
+        };
+        let (root, ours) = authority();
+        let (_, theirs) = authority();
+        let mut roots = RootCertStore::empty();
+        roots.add(root.der().clone()).expect("a root");
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let verifier = verifier.expect("a verifier");
+        let found = |issuer: &Issuer<'static, KeyPair>, until: i32| {
+            let key = KeyPair::generate().expect("a key");
+            let mut parameters = CertificateParams::new(vec!["localhost".into()]).expect("parameters");
+            parameters.not_after = date_time_ymd(until, 1, 1);
+            let certificate = parameters.signed_by(&key, issuer).expect("a certificate");
+            problem(&*verifier, &[certificate.der().clone()])
+        };
+        assert_eq!(found(&ours, 4_000), None);
+        assert_eq!(found(&theirs, 4_000).as_deref(), Some("it is of another authority"));
+        let expired = found(&ours, 2_001).expect("it is over");
+        assert!(expired.contains("expired"), "{expired}");
+    }
 }
