@@ -148,6 +148,8 @@ pub enum Wire {
         incarnation: Incarnation,
         /// The newest one that has been heard of.
         newest: Incarnation,
+        /// It is the other directory whose lives have come to nothing: a storage process goes on with what it has.
+        goes_on: bool,
     },
     /// Router to application process: the m-seq ends at `last`, before what the subscriber has. It is the leader that
     /// says so, after it has proved that it leads: the routers have lost messages that had been acknowledged.

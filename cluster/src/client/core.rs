@@ -667,7 +667,7 @@ impl Core {
                 let error = error.with_detail(log_lost(last, self.frontier));
                 self.effects.push(Effect::Stop(error));
             }
-            Wire::Outlived { incarnation, newest } if incarnation == own => {
+            Wire::Outlived { incarnation, newest, .. } if incarnation == own => {
                 let process = self.options.id;
                 let reason = format!(
                     "the directory of {process} is not the one that it had; started again, it counts its starts on"

@@ -766,6 +766,9 @@ impl Core {
         if self.is_outlived(from, incarnation, Some(directory)) {
             return;
         }
+        if let Some(newest) = self.mseq.outnumbered(from, incarnation, directory) {
+            return self.send(from, Wire::Outlived { incarnation, newest, goes_on: true });
+        }
         let Role::Leading(leading) = &mut self.role else { return };
         if leading.streams.get(&from).is_some_and(|stream| stream.incarnation > incarnation) {
             return;
@@ -828,7 +831,7 @@ impl Core {
         }
         let Some(newest) = self.mseq.outlived(from, incarnation, directory) else { return false };
         tracing::warn!(router = %self.id, %from, incarnation, newest, "a process has lost its directory");
-        self.send(from, Wire::Outlived { incarnation, newest });
+        self.send(from, Wire::Outlived { incarnation, newest, goes_on: false });
         true
     }
 
@@ -1037,7 +1040,7 @@ impl Core {
                     if let Some((_, after)) = self.end_joining(process, incarnation)
                         && !self.refuses_to_let_join(process, incarnation, after)
                     {
-                        self.send(process, Wire::Outlived { incarnation, newest });
+                        self.send(process, Wire::Outlived { incarnation, newest, goes_on: false });
                     }
                 }
                 Learned::Truncate(ts) => self.effects.push(Effect::Truncate(ts)),

@@ -248,6 +248,21 @@ impl MSeq {
         (newest > incarnation || is_another).then_some(newest)
     }
 
+    /// The newest incarnation in which a storage process has ordered something, if this one comes before it and is the later one
+    /// in the directory of the last that has subscribed: between them it had lost that directory, and has it again. Nobody listens
+    /// to it before it has counted on.
+    pub fn outnumbered(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        directory: u64,
+    ) -> Option<Incarnation> {
+        let (_, known) = self.lives.get(&process)?;
+        let newest = self.submitters.get(&process)?.incarnation;
+        let is_again = process.kind == ProcessKind::Storage && *known == directory;
+        (is_again && newest > incarnation).then_some(newest)
+    }
+
     /// As [`MSeq::outlived`], and whether a storage process with another directory than before has not joined without data: that
     /// is to be asked in the order of the m-seq only, behind what it has said.
     fn lacks_directory(

@@ -124,7 +124,7 @@ impl Scenario {
             Wire::NotLeader { leader: None } => "not leader, nobody is".into(),
             Wire::Confirm(watermarks) => format!("confirm durable={}", watermarks.durable),
             Wire::SubscribeRefused { purged, .. } => format!("refused, the log begins after {purged}"),
-            Wire::Outlived { incarnation, newest } => {
+            Wire::Outlived { incarnation, newest, .. } => {
                 format!("incarnation={incarnation} has not the directory of {newest}")
             }
             other => format!("{other:?}"),

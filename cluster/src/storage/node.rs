@@ -325,10 +325,10 @@ impl Node {
         self.outdated
     }
 
-    /// It goes on in another life, without what it had. One whose disk fails would only get everything again that it cannot
+    /// It goes on in another life, mostly without what it had. One whose disk fails would only get everything again that it cannot
     /// keep, and one that may not join is refused again: somebody has to see to that.
     pub(crate) fn begins_anew(&self) -> bool {
-        self.outdated && !self.disk.fails() && !self.may_not_join
+        (self.outdated || self.outlived.is_some()) && !self.disk.fails() && !self.may_not_join
     }
 
     /// The last life that others have heard of, or this one, if it has lost its directory: the next one has to be behind it.
@@ -499,13 +499,18 @@ impl Node {
             Wire::GivenUp { incarnation } if incarnation == self.incarnation => {
                 self.stopped = Some(given_up(self.id));
             }
-            Wire::Outlived { incarnation, newest } if incarnation == self.incarnation => {
-                self.outdated = true;
+            Wire::Outlived { incarnation, newest, goes_on } if incarnation == self.incarnation => {
+                self.outdated = !goes_on;
                 self.outlived = Some(newest.max(incarnation));
-                self.stopped = Some(format!(
-                    "the directory of {} is not the one that life {newest} had, so its copies are lost; it joins without data",
-                    self.id
-                ));
+                self.stopped = Some(match goes_on {
+                    true => {
+                        format!("life {newest} had not the directory of {}; it goes on behind that", self.id)
+                    }
+                    false => format!(
+                        "the directory of {} is not the one that life {newest} had, so its copies are lost; it joins without data",
+                        self.id
+                    ),
+                });
             }
             Wire::Deliver { incarnation, after, deliveries, frontier }
                 if incarnation == self.incarnation

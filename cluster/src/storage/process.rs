@@ -312,8 +312,11 @@ impl Storage {
         }
         let (is_outdated, begins_anew) = (self.node.is_outdated(), self.node.begins_anew());
         match self.node.stopped() {
-            Some(reason) if begins_anew => {
+            Some(reason) if is_outdated && begins_anew => {
                 tracing::warn!(process = %self.outbox.id(), "storage process gives up its data: {reason}");
+            }
+            Some(reason) if begins_anew => {
+                tracing::warn!(process = %self.outbox.id(), "storage process begins another life: {reason}");
             }
             Some(reason) => {
                 tracing::error!(process = %self.outbox.id(), "storage process stops itself: {reason}");

@@ -1112,7 +1112,7 @@ fn a_standby_that_is_refused_says_that_it_begins_without_data() {
 fn a_process_of_which_a_later_life_has_been_heard_of_begins_anew() {
     let mut node = node();
     let outlived = |incarnation| {
-        let wire = Wire::Outlived { incarnation, newest: 5 };
+        let wire = Wire::Outlived { incarnation, newest: 5, goes_on: false };
         Input::Received { from: ProcessId::router(1), wire }
     };
     // It answers what an earlier life had said.
@@ -1121,6 +1121,12 @@ fn a_process_of_which_a_later_life_has_been_heard_of_begins_anew() {
     node.handle(outlived(1), 0);
     assert!(node.stopped().is_some_and(|reason| reason.contains("is not the one that life 5 had")));
     assert!(node.is_outdated() && node.outlived() == Some(5));
+    // Unless it was that one that had lost its directory.
+    let mut found = self::node();
+    let wire = Wire::Outlived { incarnation: 1, newest: 5, goes_on: true };
+    found.handle(Input::Received { from: ProcessId::router(1), wire }, 0);
+    assert!(found.stopped().is_some() && found.begins_anew() && !found.is_outdated());
+    assert_eq!(found.outlived(), Some(5));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn examples() -> Vec<Wire> {
             }],
             frontier: Ts(9),
         },
-        Wire::Outlived { incarnation: 1, newest: 3 },
+        Wire::Outlived { incarnation: 1, newest: 3, goes_on: false },
         Wire::State {
             incarnation: 1,
             ts: Ts(2),

@@ -580,6 +580,38 @@ async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
+/// Its disk was not there when it was started.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finds_its_directory_again_sends_what_others_wait_for() {
+    let test = async {
+        let mut apart = Apart::start_all(1, 3, 1).await;
+        let client = apart.client(1).await;
+        let table = Table::create(&client, "t").await;
+        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
+        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let process = ProcessId::storage(2);
+        apart.kill(process).await;
+        client.contract(process).await.expect("it is not known to be dead");
+        let [directory, away] = ["s2", "away"].map(|name| apart.directory.path().join(name));
+        std::fs::rename(&directory, &away).expect("it can be moved");
+        for _ in 0..3 {
+            apart.start(process).await;
+            let reason = apart.members[&process].failure().await;
+            assert!(reason.contains("s2 has lost its data"), "{reason}");
+            apart.kill(process).await;
+        }
+        std::fs::remove_dir_all(&directory).expect("it can be removed");
+        std::fs::rename(&away, &directory).expect("it can be moved");
+        apart.start(process).await;
+        assert_eq!(table.read().await, pairs.into_iter().collect());
+        client.settled().await.expect("everything is received");
+        // What it orders has an effect, too.
+        client.expand(Some(process), None).await.expect("it is a standby");
+        client.settled().await.expect("it says that it has received everything");
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_received_nothing_need_not_be_given_up() {
     let test = async {
