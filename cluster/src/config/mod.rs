@@ -93,12 +93,19 @@ pub struct Migration {
     pub copies: Vec<Instruction>,
     /// What is received by them, and what has been begun without rows and is not known to be durable.
     pub transfers: Vec<Transfer>,
+    /// Who holds nothing behind it but what it moves there: a life of it without data can begin just before it.
+    anew: BTreeSet<ProcessId>,
 }
 
 impl Migration {
     /// Whether a process is to receive something.
     pub(crate) fn has_for(&self, process: ProcessId) -> bool {
         self.transfers.iter().any(|transfer| transfer.to == process)
+    }
+
+    /// Who holds nothing behind it but what it moves there.
+    pub(crate) fn anew(&self) -> impl Iterator<Item = ProcessId> {
+        self.anew.iter().copied()
     }
 
     /// The senders and receivers of copies that are not complete, with their ranges.
@@ -389,24 +396,24 @@ impl Config {
     /// Whether all that a storage process holds is still being copied to it.
     pub(crate) fn receives_everything(&self, process: ProcessId) -> bool {
         let held = self.held(process);
-        !held.is_empty() && covers(&self.to_be_received(process, Ts::INFINITY), &held)
+        let received = self.transfers_under_way().filter(|(_, transfer)| transfer.to == process);
+        let received = normalise(received.map(|(_, transfer)| transfer.range).collect());
+        !held.is_empty() && covers(&received, &held)
     }
 
-    /// Whether all that a storage process holds, or alone is to send, is still being copied to it: then no life of it has anything
-    /// that could be lost.
+    /// Whether all that a storage process holds, or alone is to send, is still being copied to it since it held nothing: then no
+    /// life of it has anything that could be lost.
     pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
-        let received = self.to_be_received(process, Ts::INFINITY);
-        let mut needed = self.transfers_under_way().filter(|(_, transfer)| transfer.senders == [process]);
-        !received.is_empty()
-            && covers(&received, &self.held(process))
-            && needed.all(|(ts, transfer)| covers(&self.to_be_received(process, ts), &[transfer.range]))
+        let Some(began) = self.begins_before(process) else { return false };
+        let mut earlier = self.transfers_under_way().filter(|(ts, _)| *ts <= began);
+        !earlier.any(|(_, transfer)| transfer.senders == [process])
     }
 
-    /// What a process is to receive by keyspace messages before a `Ts`, and may not have received.
-    fn to_be_received(&self, process: ProcessId, before: Ts) -> Vec<KeyRange> {
-        let received =
-            self.transfers_under_way().filter(|(ts, transfer)| *ts < before && transfer.to == process);
-        normalise(received.map(|(_, transfer)| transfer.range).collect())
+    /// The first keyspace message before which a life of a storage process without data can begin: it has held nothing since but
+    /// what such messages move there, and may not have received anything of it.
+    pub(crate) fn begins_before(&self, process: ProcessId) -> Option<Ts> {
+        let mut begun = self.migrations.iter();
+        begun.find(|(_, by)| by.anew.contains(&process) && by.has_for(process)).map(|(ts, _)| *ts)
     }
 
     /// Whether a storage process may still be asked for rows of a copy that is not complete.
@@ -815,7 +822,15 @@ impl Config {
                     lost.lost = vec![(lost.range, ts)];
                 }
                 if !transfers.is_empty() {
-                    next.migrations.insert(ts, Migration { change: keyspace.change, copies, transfers });
+                    let moved = |process: ProcessId| {
+                        let moved = transfers.iter().filter(|transfer| transfer.to == process);
+                        normalise(moved.map(|transfer| transfer.range).collect())
+                    };
+                    let mut anew: BTreeSet<ProcessId> =
+                        transfers.iter().map(|transfer| transfer.to).collect();
+                    anew.retain(|process| covers(&moved(*process), &next.held(*process)));
+                    next.migrations
+                        .insert(ts, Migration { change: keyspace.change, copies, transfers, anew });
                 }
                 next.end_copies(|_, _| false);
                 Ok(Some(next))
@@ -1014,9 +1029,12 @@ impl Config {
             return Ok(None);
         }
         let mut next = self.clone();
-        if known.is_some() && self.has_received_nothing(process) {
+        if known.is_some()
+            && self.has_received_nothing(process)
+            && let Some(began) = self.begins_before(process)
+        {
             // What it was to receive, it still receives, and can send then.
-            next.end_sending(process, |ts, range| !covers(&self.to_be_received(process, ts), &[range]));
+            next.end_sending(process, |ts| ts <= began);
             match on_ring {
                 // Rows that have been staged there are gone.
                 Some(index) => {
@@ -1115,15 +1133,15 @@ impl Config {
             }
         }
         if has_failed {
-            self.end_sending(process, |_, _| true);
+            self.end_sending(process, |_| true);
             self.end_copies(|_, to| to == process);
         }
     }
 
     /// A process has nothing any more of some of that which others were to receive from it.
-    fn end_sending(&mut self, process: ProcessId, ended: impl Fn(Ts, KeyRange) -> bool) {
-        for (ts, migration) in &mut self.migrations {
-            for transfer in migration.transfers.iter_mut().filter(|transfer| ended(*ts, transfer.range)) {
+    fn end_sending(&mut self, process: ProcessId, ended: impl Fn(Ts) -> bool) {
+        for (_, migration) in self.migrations.iter_mut().filter(|(ts, _)| ended(**ts)) {
+            for transfer in &mut migration.transfers {
                 transfer.senders.retain(|sender| *sender != process);
             }
             migration.name_senders();

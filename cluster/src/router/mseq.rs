@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     catalog::Catalog,
-    config::{Config, Configuration, History, Membership},
+    config::{Config, Configuration, History, Membership, Migration},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     planted::{Bug, planted},
     routers::Routers,
@@ -378,11 +378,8 @@ impl MSeq {
         });
         let placed: BTreeSet<ProcessId> = placed.collect();
         // And who has to receive all of it anew.
-        let receives = |process: &ProcessId| {
-            let is_told = config.migrations().get(&ts).is_some_and(|migration| migration.has_for(*process));
-            is_told && config.receives_everything(*process)
-        };
-        let moved: Vec<ProcessId> = config.storage_processes().filter(receives).collect();
+        let migration = config.migrations().get(&ts);
+        let moved: Vec<ProcessId> = migration.into_iter().flat_map(Migration::anew).collect();
         if !(placed.is_empty() && moved.is_empty()) {
             let place = self.beginning(Ts(ts.0 - 1));
             for process in placed.iter().chain(moved.iter().filter(|moved| !placed.contains(moved))) {
@@ -390,7 +387,7 @@ impl MSeq {
                 // Who has left may still have to send what it received, wherever it is placed again.
                 let goes_on = match placed.contains(process) {
                     true => before.held(*process).is_empty() && before.receives_since(*process).is_some(),
-                    false => before.receives_everything(*process),
+                    false => before.begins_before(*process).is_some(),
                 };
                 if !goes_on {
                     places.clear();

@@ -140,6 +140,8 @@ pub(crate) struct Node {
     disk: Disk,
     /// What was given to the shards last, and since when no more has been of the much that waits.
     processed: (Ts, u64),
+    /// The router that has been sent what this process submits.
+    submits_to: ProcessId,
     /// Deliveries have not been taken, because rows are being received, or votes are missing.
     skipped: bool,
     /// What a router had sent has been lost once.
@@ -197,6 +199,7 @@ impl Node {
         core: Core,
         joins: bool,
     ) -> Node {
+        let link = RouterLink::new(routers);
         Node {
             id,
             incarnation,
@@ -204,7 +207,8 @@ impl Node {
             memory_limit,
             shards,
             core,
-            link: RouterLink::new(routers),
+            submits_to: link.router(),
+            link,
             submitter: Submitter::new(id, incarnation),
             joining: joins,
             begins: joins,
@@ -391,9 +395,15 @@ impl Node {
     }
 
     fn subscribe(&mut self) {
-        let joins = self.submitter.unsent();
-        if !joins.is_empty() {
-            self.send(self.link.router(), Wire::Route(joins));
+        let router = self.link.router();
+        if std::mem::replace(&mut self.submits_to, router) != router {
+            // It need not have heard what another one has been sent. Later would be too late where that is not there: what is sent
+            // again as time passes could meet it each time.
+            self.submitter.resend(1);
+        }
+        let messages = self.submitter.unsent();
+        if !messages.is_empty() {
+            self.send(router, Wire::Route(messages));
         }
         if self.joining {
             return;

@@ -1109,6 +1109,38 @@ fn a_standby_that_is_refused_says_that_it_begins_without_data() {
 }
 
 #[test]
+fn who_turns_to_another_router_says_there_that_it_joins() {
+    let id = ProcessId::storage(2);
+    let options = CoreOptions {
+        id,
+        incarnation: 1,
+        address: None,
+        config: Arc::new(Config::evenly(1, 1).expect("a ring")),
+        shards: 1,
+        running: 16,
+        between: BETWEEN,
+    };
+    let core = Core::new(options, Recovered::default());
+    let routers: Vec<ProcessId> = [1, 2, 3].map(ProcessId::router).into();
+    let mut node = Node::new(Life { id, incarnation: 1, directory: 1 }, None, 1, routers.clone(), core, true);
+    let told = |outputs: &[Output]| -> Vec<ProcessId> {
+        let joins = |output: &Output| match output {
+            Output::Send(to, Wire::Route(_)) => Some(*to),
+            _ => None,
+        };
+        outputs.iter().filter_map(joins).collect()
+    };
+    node.begin();
+    // The first one is down for good, the second one says nothing.
+    let mut led = Vec::new();
+    for now_ms in (0..10_000).step_by(100) {
+        led.extend(told(&node.handle(Input::Tick(now_ms), 0)));
+        led.extend(told(&node.handle(Input::Unreachable(routers[0]), 0)));
+    }
+    assert!(routers[1..].iter().all(|router| led.iter().filter(|to| *to == router).count() >= 5), "{led:?}");
+}
+
+#[test]
 fn a_process_of_which_a_later_life_has_been_heard_of_begins_anew() {
     let mut node = node();
     let outlived = |incarnation| {
