@@ -282,7 +282,11 @@ impl Files for Directory {
         let path = self.path(key);
         let new = path.with_extension(format!("{}.new", key.2));
         let write = || {
-            fs::create_dir_all(self.dir_of(key.0))?;
+            // Where the process's directory has been removed, a part of it must not come back.
+            match fs::create_dir(self.dir_of(key.0)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
             let mut file = File::create(&new)?;
             pieces.iter().try_for_each(|piece| file.write_all(piece))?;
             file.sync_all()?;
@@ -330,13 +334,15 @@ fn rows_in(file: &Bytes) -> Option<Bytes> {
     (crc32fast::hash(&rows) == checksum).then_some(rows)
 }
 
+const IO_ERROR: SqlState = SqlState(*b"58030");
+
 fn disk_error(error: &io::Error) -> SqlError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             SqlError::new(SqlState::DISK_FULL, "could not stage rows: no space left on device")
                 .with_hint("Make room in its data directory.")
         }
-        _ => SqlError::new(SqlState::INSUFFICIENT_RESOURCES, format!("could not stage rows: {error}")),
+        _ => SqlError::new(IO_ERROR, format!("could not stage rows: {error}")),
     }
 }
 
@@ -393,6 +399,10 @@ mod tests {
         fs::remove_dir(&new).expect("it is empty");
         assert!(store.stage(&[chunk(1, 0, b"abc")])[0].is_ok());
         assert_eq!(fs::read_dir(store.files.dir_of(id(1))).expect("a directory").count(), 1);
+        // Whoever starts there once more must not find a part of it.
+        fs::remove_dir_all(dir.path()).expect("it is there");
+        let error = store.stage(&[chunk(2, 0, b"abc")])[0].clone().expect_err("nothing is there");
+        assert!(error.code == IO_ERROR && !dir.path().exists(), "{error}");
     }
 
     #[test]

@@ -130,17 +130,18 @@ impl Table {
     }
 
     pub(crate) fn statistics(&self) -> TableStatistics {
+        let rows = self.live_rows() as u64;
         let distinct = |column: usize| {
-            // Also where nothing has been encoded.
+            // Also where nothing has been encoded, and while keys follow their rows.
             if self.schema.primary_key == [column] {
-                return self.keys.len().max(1) as u64;
+                return rows.max(1);
             }
             let values = self.segments.iter().filter_map(|segment| segment.columns[column].base.as_ref());
             values.map(|base| base.distinct()).max().unwrap_or(1)
         };
         TableStatistics {
             table: self.schema.id,
-            rows: self.live_rows() as u64,
+            rows,
             versions: self.segments.iter().map(|segment| segment.rows as u64).sum(),
             bytes: self.size() as u64,
             distinct: (0..self.schema.columns.len()).map(distinct).collect(),

@@ -1286,7 +1286,7 @@ pub(super) fn no_room() -> SqlError {
 fn snapshot_too_old(detail: impl Into<String>) -> SqlError {
     SqlError::new(SqlState::SERIALIZATION_FAILURE, "snapshot too old")
         .with_detail(detail)
-        .with_hint("Run the statement again.")
+        .with_hint("Run the statement again, or the transaction that it is part of.")
 }
 
 fn too_many_groups() -> SqlError {

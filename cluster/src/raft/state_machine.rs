@@ -4,6 +4,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -172,6 +173,13 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 }
 
+/// How long a snapshot for which there is no room waits for some.
+const AGAIN: Duration = Duration::from_secs(1);
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Makes a snapshot of the planned mark.
 pub(super) struct Builder {
     marks: Arc<Marks>,
@@ -186,9 +194,24 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let meta = SnapshotMeta { last_log_id: mark.log_id, last_membership: mark.membership.clone() };
         let state = postcard::to_stdvec(&mark.mseq).map_err(io::Error::other)?;
         let snapshot = Snapshot { meta, snapshot: state.into() };
-        if self.stored.store(snapshot.clone()).await? {
-            self.marks.snapshot_made(&mark);
+        let mut told = false;
+        loop {
+            match self.stored.store(snapshot.clone()).await {
+                Ok(is_newest) => {
+                    if is_newest {
+                        self.marks.snapshot_made(&mark);
+                    }
+                    return Ok(snapshot);
+                }
+                // The log goes on growing until there is room: that alone is no reason to end.
+                Err(error) if is_full(&error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::error!(%error, "cannot write a snapshot, so the log cannot be cut: trying again");
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(snapshot)
     }
 }

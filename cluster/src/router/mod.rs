@@ -324,7 +324,10 @@ impl Router {
                 // Time passes, however much is received: suspicions wait for it.
                 _ = ticks.tick() => Input::Tick(ms(Instant::now())),
                 _ = looks.tick() => match &self.disk {
-                    Some(disk) => Input::Room(disk.has_room()),
+                    Some(disk) => match disk.has_room() {
+                        Ok(has_room) => Input::Room(has_room),
+                        Err(reason) => break End::Failed(reason.into()),
+                    },
                     None => continue,
                 },
                 event = events.recv() => match event {

@@ -22,9 +22,15 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Whether it has room. One that does not tell has some.
-    pub(super) fn has_room(&self) -> bool {
-        let told = rustix::fs::statvfs(&self.directory);
-        told.map_or(true, |told| told.f_bavail.saturating_mul(told.f_frsize) >= self.reserve_bytes)
+    ///
+    /// # Errors
+    /// When the directory is not there any more: what is written to files in it that are open is lost with the process.
+    pub(super) fn has_room(&self) -> Result<bool, String> {
+        match rustix::fs::statvfs(&self.directory) {
+            Ok(told) => Ok(told.f_bavail.saturating_mul(told.f_frsize) >= self.reserve_bytes),
+            Err(rustix::io::Errno::NOENT) => Err(format!("{} has been removed", self.directory.display())),
+            Err(_) => Ok(true),
+        }
     }
 }
 

@@ -397,6 +397,23 @@ async fn a_full_log_stops_the_router_and_loses_nothing() {
     .await;
 }
 
+/// What it writes to files that are open there is in no directory any more, and would be gone with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_whose_directory_is_removed_stops() {
+    within(async {
+        let directory = tempfile::tempdir().expect("a directory");
+        let network = Network::new();
+        let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
+        let options = Options::single(Config::evenly(1, 1).expect("a ring"), durability);
+        let router = Router::start(options, &network).await.expect("starts");
+        router.wait_for(|state| *state == State::Leading).await;
+        drop(directory);
+        let state = router.wait_for(|_| false).await;
+        assert!(matches!(&state, State::Failed(reason) if reason.contains("has been removed")), "{state:?}");
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_is_another_leadership() {
     within(async {

@@ -838,6 +838,24 @@ fn who_is_moved_and_loses_its_data_begins_with_nothing() {
     world.check_rows(300);
 }
 
+/// Nobody reads there any more, and its place, which it may get back, has other versions then.
+#[test]
+fn who_leaves_keeps_nothing_for_those_who_have_pinned_something() {
+    let mut world = World::with_rows(3, 2);
+    let [left, standby] = [2, 4].map(ProcessId::storage);
+    world.join(4);
+    world.settle();
+    let pinned = world.order(CLIENT, Body::Pin { lease_ms: 1_000_000 }, Vec::new());
+    world.settle();
+    let horizon = |world: &World, process| super::core::global(world.processes[&process].core.horizon());
+    assert!(horizon(&world, left) <= pinned);
+    world.change(Change::Replace { process: left, by: standby });
+    world.settle();
+    assert!(horizon(&world, left) > pinned, "{}", world.trace);
+    assert!(horizon(&world, ProcessId::storage(1)) <= pinned);
+    world.check_rows(300);
+}
+
 /// A write that it has begun can still be decided, and nobody else may be left who answers for its range.
 #[test]
 fn who_has_left_and_comes_back_ends_what_it_had_begun() {

@@ -31,13 +31,12 @@ pub enum LogFormat {
 /// A setup failure when the filter cannot be read.
 pub fn log_to_stderr(filter: Option<&str>, format: LogFormat) -> Result<(), Failure> {
     let filter = match filter {
-        Some(filter) => EnvFilter::try_new(filter)
+        Some(filter) => EnvFilter::try_new(beside_consensus(filter))
             .map_err(|error| Failure::setup(format!("--log '{filter}': {error}")))?,
         None => match std::env::var("RUST_LOG") {
-            Ok(filter) => EnvFilter::try_new(&filter)
+            Ok(filter) => EnvFilter::try_new(beside_consensus(&filter))
                 .map_err(|error| Failure::setup(format!("RUST_LOG '{filter}': {error}")))?,
-            // Consensus warns of every election, also of the first one.
-            Err(_) => EnvFilter::new("warn,openraft=error"),
+            Err(_) => EnvFilter::new(beside_consensus("warn")),
         },
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -48,12 +47,21 @@ pub fn log_to_stderr(filter: Option<&str>, format: LogFormat) -> Result<(), Fail
     Ok(())
 }
 
+/// The filter, with errors only of the consensus where it says nothing of that: it warns of every election, also of the first
+/// one, and of each heartbeat that a dead router misses.
+fn beside_consensus(filter: &str) -> String {
+    match filter.contains("openraft") {
+        true => filter.to_owned(),
+        false => format!("{filter},openraft=error"),
+    }
+}
+
 /// Options about what a process tells about itself.
 #[derive(Args, Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObserveArgs {
-    /// What to log on stderr, in the syntax of RUST_LOG: info, or carousel_cluster=debug,warn [default: RUST_LOG, or
-    /// warn]
+    /// What to log on stderr, in the syntax of RUST_LOG: info, or carousel_cluster=debug,warn; of openraft errors only,
+    /// unless it is named [default: RUST_LOG, or warn]
     #[arg(long, value_name = "FILTER", env = "CAROUSEL_LOG", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,

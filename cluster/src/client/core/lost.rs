@@ -100,7 +100,7 @@ impl Core {
             SqlState::SERIALIZATION_FAILURE,
             format!("{whom} was lost while it answered the statement"),
         )
-        .with_hint("Run the statement again.");
+        .with_hint("Run the statement again, or the transaction that it is part of.");
         self.end(sequence, Err(Failure::Sql(error)));
     }
 

@@ -611,6 +611,10 @@ impl Core {
         let cuts = ranges(&|transfer: &Transfer| transfer.to == id || transfer.senders.contains(&id));
         let recut = held != self.held || !cuts.is_empty();
         self.moving.left = held.is_empty().then_some(ts);
+        if held.is_empty() {
+            // Nobody reads here any more, nor would it hear that a pin is released.
+            self.pins.clear();
+        }
         self.moving.begun_empty = false;
         (self.held, self.options.config) = (held.clone(), config);
         // What is here of rows that are lost is as stale as what is received, but nothing comes.
