@@ -108,6 +108,16 @@ pub enum ConfigError {
         /// Who waits for it.
         to: ProcessId,
     },
+    /// A process that alone was to receive rows has begun without what it had before.
+    #[error(
+        "{process} has lost its data, and nobody else is to receive range {range}: it cannot join without what others wait for"
+    )]
+    LastReceiver {
+        /// Who cannot join.
+        process: ProcessId,
+        /// A range of which that is so.
+        range: KeyRange,
+    },
     /// The change does not imply this instruction.
     #[error("the change does not imply the instruction {0:?}")]
     Instruction(Instruction),

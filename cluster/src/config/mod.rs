@@ -404,16 +404,17 @@ impl Config {
     /// Whether all that a storage process holds, or alone is to send, is still being copied to it since it held nothing: then no
     /// life of it has anything that could be lost.
     pub(crate) fn has_received_nothing(&self, process: ProcessId) -> bool {
-        let Some(began) = self.begins_before(process) else { return false };
-        let mut earlier = self.transfers_under_way().filter(|(ts, _)| *ts <= began);
-        !earlier.any(|(_, transfer)| transfer.senders == [process])
+        self.begins_before(process).is_some()
     }
 
-    /// The first keyspace message before which a life of a storage process without data can begin: it has held nothing since but
-    /// what such messages move there, and may not have received anything of it.
+    /// The last keyspace message before which a life of a storage process without data can begin: it has held nothing since but
+    /// what such messages move there, may not have received anything of it, and is needed for nothing that it had before.
     pub(crate) fn begins_before(&self, process: ProcessId) -> Option<Ts> {
-        let mut begun = self.migrations.iter();
-        begun.find(|(_, by)| by.anew.contains(&process) && by.has_for(process)).map(|(ts, _)| *ts)
+        let mut sends = self.transfers_under_way().filter(|(_, transfer)| transfer.senders == [process]);
+        let sends = sends.next().map_or(Ts::INFINITY, |(ts, _)| ts);
+        let begun = self.migrations.range(..sends).rev();
+        let mut begun = begun.filter(|(_, by)| by.anew.contains(&process) && by.has_for(process));
+        begun.next().map(|(ts, _)| *ts)
     }
 
     /// Whether a storage process may still be asked for rows of a copy that is not complete.
@@ -1035,6 +1036,7 @@ impl Config {
         {
             // What it was to receive, it still receives, and can send then.
             next.end_sending(process, |ts| ts <= began);
+            next.end_copies(|ts, to| to == process && ts < began);
             match on_ring {
                 // Rows that have been staged there are gone.
                 Some(index) => {
@@ -1052,6 +1054,16 @@ impl Config {
             if let Some(loss) = next.stranded().into_iter().find(|loss| !stranded.contains(loss)) {
                 let Loss { process: to, range, .. } = loss;
                 return Err(ConfigError::LastSender { process, range, to });
+            }
+            // What it was to receive others still have, but not what it alone has executed of it since.
+            let received = self.transfers_under_way().map(|(_, transfer)| transfer);
+            let mut received =
+                received.filter(|transfer| transfer.to == process && !transfer.senders.is_empty());
+            let is_lost = |transfer: &&Transfer| {
+                self.is_active(process) && next.without_holder(&[transfer.range]).is_some()
+            };
+            if let Some(Transfer { range, .. }) = received.find(is_lost) {
+                return Err(ConfigError::LastReceiver { process, range: *range });
             }
         }
         next.standbys.insert(process, incarnation);

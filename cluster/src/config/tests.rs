@@ -430,6 +430,20 @@ fn nobody_joins_without_what_others_wait_for() {
     assert!(join(&replaced, S(1), 1).standbys().any(|standby| standby == S(1)), "s2 and s3 can send");
 }
 
+/// Others have what it was to receive, and nobody but it what was written since.
+#[test]
+fn nobody_joins_who_alone_was_to_receive_something() {
+    let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
+    let expanded = change(&join(&config, S(4), 1), Change::Expand { process: S(4), identifier: 15 }, 4);
+    let holds = received(&expanded, 4, S(4), 5);
+    let moved = change(&holds, Change::Rebalance { process: S(4), identifier: 12 }, 6);
+    let expanded = change(&join(&moved, S(5), 1), Change::Expand { process: S(5), identifier: 15 }, 7);
+    let there = received(&expanded, 7, S(5), 8);
+    assert!(there.receives_everything(S(4)) && !there.has_received_nothing(S(4)), "it held more");
+    let last = ConfigError::LastReceiver { process: S(4), range: KeyRange::new(12, 14) };
+    assert_eq!(there.join(S(4), 2), Err(last));
+}
+
 /// Who receives something, and sends it on, can begin anew wherever it stands.
 #[test]
 fn who_has_received_nothing_can_still_send_it_on() {
@@ -891,7 +905,8 @@ impl World {
                 let stranded = before.stranded();
                 let is_new = |loss: &Loss| !stranded.contains(loss);
                 prop_assert!(!self.config.stranded().iter().any(is_new), "somebody receives in vain");
-                if let Err(ConfigError::LastSender { .. }) = before.join(process, incarnation) {
+                let outcome = before.join(process, incarnation);
+                if let Err(ConfigError::LastSender { .. } | ConfigError::LastReceiver { .. }) = outcome {
                     prop_assert_eq!(&before, &self.config);
                     prop_assert!(before.solely_held(process).is_some() && has_data);
                 } else {

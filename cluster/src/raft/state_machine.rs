@@ -58,6 +58,22 @@ impl Stored {
         stored.unwrap_or_else(|_| Err(io::Error::other("shutting down")))
     }
 
+    /// The same, as often as it takes: that there is no room is no reason to end.
+    async fn store_when_there_is_room(&self, snapshot: Snapshot) -> io::Result<bool> {
+        let mut told = false;
+        loop {
+            match self.store(snapshot.clone()).await {
+                Err(error) if is_full(&error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::error!(%error, "cannot write a snapshot, without which the log cannot be cut: trying again");
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Waits until nothing is being written, and lets nothing be written later: the directory may have another life's
     /// files by then.
     pub(super) async fn close(&self) {
@@ -161,8 +177,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Bytes) -> Result<(), io::Error> {
-        self.now = mark(meta, &snapshot)?;
-        self.stored.store(Snapshot { meta: meta.clone(), snapshot }).await?;
+        let now = mark(meta, &snapshot)?;
+        self.stored.store_when_there_is_room(Snapshot { meta: meta.clone(), snapshot }).await?;
+        self.now = now;
         self.marks.reset(self.now.clone());
         let _ = self.events.send(Event::Installed(self.now.mseq.clone())).await;
         Ok(())
@@ -194,24 +211,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let meta = SnapshotMeta { last_log_id: mark.log_id, last_membership: mark.membership.clone() };
         let state = postcard::to_stdvec(&mark.mseq).map_err(io::Error::other)?;
         let snapshot = Snapshot { meta, snapshot: state.into() };
-        let mut told = false;
-        loop {
-            match self.stored.store(snapshot.clone()).await {
-                Ok(is_newest) => {
-                    if is_newest {
-                        self.marks.snapshot_made(&mark);
-                    }
-                    return Ok(snapshot);
-                }
-                // The log goes on growing until there is room: that alone is no reason to end.
-                Err(error) if is_full(&error) => {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::error!(%error, "cannot write a snapshot, so the log cannot be cut: trying again");
-                    }
-                    tokio::time::sleep(AGAIN).await;
-                }
-                Err(error) => return Err(error),
-            }
+        if self.stored.store_when_there_is_room(snapshot.clone()).await? {
+            self.marks.snapshot_made(&mark);
         }
+        Ok(snapshot)
     }
 }

@@ -30,7 +30,7 @@ use super::{
     room::Rooms,
 };
 use crate::{
-    config::ConfigError,
+    config::{ConfigError, Configuration, Membership},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     parcel,
     planted::{Bug, planted},
@@ -254,6 +254,15 @@ impl Window {
 }
 
 /// Bytes that the messages in a wire message take, roughly.
+/// Whether a storage process says that it begins without data.
+fn joins_itself(message: &Message) -> bool {
+    matches!(
+        &message.body,
+        Body::Configuration(Configuration::Membership(Membership::Join { process, .. }))
+            if *process == message.id.submitter && process.kind == ProcessKind::Storage
+    )
+}
+
 fn wire_weight(wire: &Wire) -> usize {
     match wire {
         Wire::Route(messages) | Wire::Read { messages, .. } => {
@@ -647,6 +656,7 @@ impl Core {
         let last = self.mseq.last(from);
         let mut ordered = false;
         let mut resend = None;
+        let mut outnumbered = None;
         for (index, message) in messages.iter().enumerate() {
             let MessageId { submitter, incarnation, sequence } = message.id;
             if submitter != from {
@@ -665,6 +675,10 @@ impl Core {
             if incarnation < taken.incarnation {
                 let newest = taken.incarnation;
                 tracing::warn!(router = %self.id, %from, incarnation, newest, "an earlier life says something");
+                if joins_itself(message) {
+                    // Lives in other directories have tried that before, to no effect, and it would wait for an answer.
+                    outnumbered = Some(Wire::Outlived { incarnation, newest, goes_on: false });
+                }
                 continue;
             }
             if incarnation > taken.incarnation {
@@ -702,7 +716,7 @@ impl Core {
             let wire = Wire::Ordered { incarnation: last.incarnation, sequence: last.sequence, ts: last.ts };
             self.send(from, wire);
         }
-        if let Some(wire) = resend {
+        if let Some(wire) = resend.or(outnumbered) {
             self.send(from, wire);
         }
     }
@@ -808,7 +822,7 @@ impl Core {
             return false;
         }
         let refused = match config.join(from, incarnation) {
-            Err(error @ ConfigError::LastSender { .. }) => {
+            Err(error @ (ConfigError::LastSender { .. } | ConfigError::LastReceiver { .. })) => {
                 let reason =
                     format!("{error}; ALTER CLUSTER CONTRACT BY {from} WITH DATA LOSS gives that up");
                 tracing::warn!(router = %self.id, %from, incarnation, reason, "a storage process may not join");

@@ -204,7 +204,7 @@ impl MSeq {
     /// Where the stream of a storage process without data begins: just before it was given a place, or what it still is to
     /// receive of it; or at the end.
     pub fn begins(&self, process: ProcessId) -> Beginning {
-        let since = self.config().receives_since(process);
+        let since = self.config().begins_before(process);
         let places = self.placed.get(&process).and_then(|places| {
             let before = |place: &&Beginning| since.is_none_or(|since| place.ts < since);
             places.iter().rev().filter(|_| since.is_some()).find(before).or(places.first())
@@ -385,11 +385,7 @@ impl MSeq {
             for process in placed.iter().chain(moved.iter().filter(|moved| !placed.contains(moved))) {
                 let places = self.placed.entry(*process).or_default();
                 // Who has left may still have to send what it received, wherever it is placed again.
-                let goes_on = match placed.contains(process) {
-                    true => before.held(*process).is_empty() && before.receives_since(*process).is_some(),
-                    false => before.begins_before(*process).is_some(),
-                };
-                if !goes_on {
+                if before.begins_before(*process).is_none() {
                     places.clear();
                 }
                 places.push(place.clone());

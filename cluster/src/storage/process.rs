@@ -170,7 +170,7 @@ impl Storage {
         let registry = network.clone();
         let task = tokio::spawn(async move {
             while storage.run(inputs, &mut stopping, &progress_in).await {
-                tracing::warn!(process = %id, "storage process begins anew, without data");
+                tracing::warn!(process = %id, "storage process begins another life");
                 (storage, inputs) = match Storage::build(&options, &registry).await {
                     Ok(parts) => parts,
                     Err(error) => {

@@ -50,7 +50,7 @@ pub fn log_to_stderr(filter: Option<&str>, format: LogFormat) -> Result<(), Fail
 /// The filter, with errors only of the consensus where it says nothing of that: it warns of every election, also of the first
 /// one, and of each heartbeat that a dead router misses.
 fn beside_consensus(filter: &str) -> String {
-    match filter.contains("openraft") {
+    match filter.contains("openraft") || ["", "off"].contains(&filter) {
         true => filter.to_owned(),
         false => format!("{filter},openraft=error"),
     }

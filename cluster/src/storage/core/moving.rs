@@ -271,6 +271,7 @@ impl Core {
         }
         self.drops.extend(known.into_iter().filter(|id| tables.iter().all(|table| table.id != *id)));
         self.ballots = Ballots::default();
+        self.pins.clear();
         if !std::mem::take(&mut self.held).is_empty() {
             // What an earlier life held goes now, and not beside what this one is to receive.
             let time = self.next_local();
