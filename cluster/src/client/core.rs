@@ -1026,8 +1026,8 @@ impl Core {
                 self.abandon_rows(&message.body);
                 self.end(id.sequence, Err(Failure::Stale { ts }));
             }
-            // It had answered before it was restarted.
-            AnswerPart::TooOld if !open.unanswered_by().contains(&from) => {}
+            // It had answered before it was restarted; unless it was asked under a config of which this client has not heard.
+            AnswerPart::TooOld if ts <= self.frontier && !open.unanswered_by().contains(&from) => {}
             // It has been restarted behind a checkpoint, or has not heard of this client for a whole lease.
             AnswerPart::TooOld if open.lacking.insert(from) && !open.handed_out => {
                 self.submit_again(id.sequence);

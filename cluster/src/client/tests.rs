@@ -1089,12 +1089,20 @@ fn a_read_goes_to_another_replica_when_one_lacks_what_it_sees() {
     let read = scene.submit(pinned_read());
     assert_eq!(scene.routed(), [id.sequence]);
     let [first, second] = [1, 2].map(ProcessId::storage);
+    scene.deliver(0, 8);
     scene.answer(first, id, 8);
     scene.receive(first, Wire::Answers(vec![Answer { id, ts: Ts(8), part: AnswerPart::TooOld }]));
     assert_eq!((scene.routed(), scene.parts().len()), (Vec::new(), 0));
     scene.answer(second, id, 8);
     let parts = scene.parts();
     assert!(matches!(&parts[..], [(ended, Ok(Part::Done { .. }))] if *ended == read), "{parts:?}");
+    // Who is asked under a config of which this client has not heard may be none of those that it knows of.
+    scene.submit(pinned_read());
+    assert_eq!(scene.routed(), [5]);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 5 };
+    let unknown = ProcessId::storage(9);
+    scene.receive(unknown, Wire::Answers(vec![Answer { id, ts: Ts(10), part: AnswerPart::TooOld }]));
+    assert_eq!(scene.routed(), [6]);
 }
 
 /// The others have sent as much as they may, and wait for some of it to be taken.
