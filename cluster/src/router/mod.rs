@@ -326,7 +326,7 @@ impl Router {
                 _ = looks.tick() => match &self.disk {
                     Some(disk) => match disk.has_room() {
                         Ok(has_room) => Input::Room(has_room),
-                        Err(reason) => break End::Failed(reason.into()),
+                        Err(reason) => break End::Failed(reason),
                     },
                     None => continue,
                 },
