@@ -34,7 +34,7 @@ pub enum Configuration {
 pub enum Membership {
     /// An incarnation of a process becomes part of the system; a storage process as a standby and without data, which is the
     /// failure of its earlier lives, unless these have not received anything. Refused where others wait for what only an earlier
-    /// life could send.
+    /// life could send, or has received.
     Join {
         /// The process.
         process: ProcessId,

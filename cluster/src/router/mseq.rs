@@ -376,16 +376,15 @@ impl MSeq {
         let placed = before.standbys().filter(|process| {
             config.is_active(*process) && !config.standbys().any(|standby| standby == *process)
         });
-        let placed: BTreeSet<ProcessId> = placed.collect();
+        let mut placed: BTreeSet<ProcessId> = placed.collect();
         // And who has to receive all of it anew.
-        let migration = config.migrations().get(&ts);
-        let moved: Vec<ProcessId> = migration.into_iter().flat_map(Migration::anew).collect();
-        if !(placed.is_empty() && moved.is_empty()) {
+        placed.extend(config.migrations().get(&ts).into_iter().flat_map(Migration::anew));
+        if !placed.is_empty() {
             let place = self.beginning(Ts(ts.0 - 1));
-            for process in placed.iter().chain(moved.iter().filter(|moved| !placed.contains(moved))) {
-                let places = self.placed.entry(*process).or_default();
+            for process in placed {
+                let places = self.placed.entry(process).or_default();
                 // Who has left may still have to send what it received, wherever it is placed again.
-                if before.begins_before(*process).is_none() {
+                if before.begins_before(process).is_none() {
                     places.clear();
                 }
                 places.push(place.clone());

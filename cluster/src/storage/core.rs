@@ -536,22 +536,20 @@ impl Core {
 
     /// A local time for an operation of the process's own, after everything that has been submitted.
     fn next_local(&mut self) -> Ts {
-        let time = Ts(self.submitted.0.max(local(self.delivered).0) + 1);
-        let is_free = global(time) == self.delivered.max(global(self.submitted)) && in_time(time) == time;
-        assert!(is_free, "too many operations between two messages");
-        time
+        self.own_local(1).expect("too many operations between two messages")
+    }
+
+    /// The local time of the last of so many operations of the process's own, if there are as many times before the next message.
+    fn own_local(&self, operations: u64) -> Option<Ts> {
+        let last = Ts(self.submitted.0.max(local(self.delivered).0) + operations);
+        let is_free = global(last) == self.delivered.max(global(self.submitted)) && in_time(last) == last;
+        is_free.then_some(last)
     }
 
     /// Whether a read can have a local time of its own.
     fn has_local(&self) -> bool {
         let last = Ts(self.submitted.0.max(local(self.delivered).0) + OWN_OPERATIONS);
         global(last) == self.delivered && in_time(last) == last
-    }
-
-    /// Whether many operations of the process's own can have local times before the next message.
-    fn has_own_local(&self) -> bool {
-        let last = Ts(self.submitted.0.max(local(self.delivered).0) + OWN_OPERATIONS);
-        global(last) == self.delivered.max(global(self.submitted)) && in_time(last) == last
     }
 
     /// Makes a table, or drops one.

@@ -471,15 +471,21 @@ async fn a_storage_process_that_has_lost_its_directory_joins_without_data() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
+/// A router and storage processes, each of which alone has its part of a table's rows.
+async fn with_rows(storage: usize) -> (Apart, Client, Table, Vec<(i64, i64)>) {
+    let mut apart = Apart::start_all(1, storage, 1).await;
+    let client = apart.client(1).await;
+    let table = Table::create(&client, "t").await;
+    let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
+    assert_eq!(table.insert(&pairs).await, Ok(600));
+    (apart, client, table, pairs)
+}
+
 /// Nobody else has its rows, so others wait for it, unless somebody says that it is not coming back.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_process_alone_had_is_given_up_on_demand() {
     let test = async {
-        let mut apart = Apart::start_all(1, 3, 1).await;
-        let client = apart.client(1).await;
-        let table = Table::create(&client, "t").await;
-        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
-        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let (mut apart, client, table, pairs) = with_rows(3).await;
         let process = ProcessId::storage(2);
         let connected = client.contract_with_loss(process).await.expect_err("it is there");
         assert!(connected.message.contains("s2 is connected"), "{connected}");
@@ -525,11 +531,7 @@ async fn what_a_process_alone_had_is_given_up_on_demand() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
     let test = async {
-        let mut apart = Apart::start_all(1, 3, 1).await;
-        let client = apart.client(1).await;
-        let table = Table::create(&client, "t").await;
-        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
-        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let (mut apart, client, table, pairs) = with_rows(3).await;
         let process = ProcessId::storage(2);
         let held = client.config().held(process);
         apart.kill(process).await;
@@ -584,11 +586,7 @@ async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_finds_its_directory_again_sends_what_others_wait_for() {
     let test = async {
-        let mut apart = Apart::start_all(1, 3, 1).await;
-        let client = apart.client(1).await;
-        let table = Table::create(&client, "t").await;
-        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
-        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let (mut apart, client, table, pairs) = with_rows(3).await;
         let process = ProcessId::storage(2);
         apart.kill(process).await;
         client.contract(process).await.expect("it is not known to be dead");
@@ -619,11 +617,7 @@ async fn who_finds_its_directory_again_sends_what_others_wait_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_received_nothing_need_not_be_given_up() {
     let test = async {
-        let mut apart = Apart::start_all(1, 2, 1).await;
-        let client = apart.client(1).await;
-        let table = Table::create(&client, "t").await;
-        let pairs: Vec<(i64, i64)> = (0..600).map(|k| (k, k)).collect();
-        assert_eq!(table.insert(&pairs).await, Ok(600));
+        let (mut apart, client, table, pairs) = with_rows(2).await;
         let (process, address) = (ProcessId::storage(3), addresses(1).remove(0));
         apart.start_added(3, &address).await;
         client

@@ -19,8 +19,8 @@ use carousel_engine::{
 };
 
 use super::{
-    Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId,
-    Recovered, Wire, checkpoints::OnTheirWay, global, held_by, local, serving::Session,
+    Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, OWN_OPERATIONS,
+    ProcessId, Recovered, Wire, checkpoints::OnTheirWay, global, held_by, local, serving::Session,
 };
 use crate::{
     config::{Configuration, Keyspace, Loss, Membership, Transfer},
@@ -746,7 +746,7 @@ impl Core {
     pub(super) fn ask_for_hashes(&mut self) {
         for index in 0..self.moving.checking.len() {
             while self.moving.checking[index].asked.len() < CHECKED_AT_ONCE
-                && self.has_own_local()
+                && self.own_local(OWN_OPERATIONS).is_some()
                 && let Some(table) = self.moving.checking[index].unasked.pop()
             {
                 let time = self.next_local();
