@@ -18,9 +18,9 @@ use carousel_planner::{
 };
 
 use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
-use crate::connection::Interrupts;
+use crate::connection::{Failed, Interrupts};
 
-/// How often a statement is planned again because the catalog or the placement changed under it.
+/// How often a statement is tried because the catalog or the placement changed under it.
 const ATTEMPTS: usize = 10;
 /// Rows of an INSERT that take more bytes than this are staged around the m-seq (DESIGN, decision 12).
 pub const INLINE_BYTES: usize = 256 << 10;
@@ -202,25 +202,43 @@ impl Session<'_> {
         declared: &[Option<Type>],
         parameters: &[Value],
     ) -> Result<Cursor> {
+        let mut overtaken = None;
         for _ in 0..ATTEMPTS {
-            let attempted = match &planned.plan {
-                Plan::InsertSelect(insert) => {
-                    self.insert_select(&planned, insert, statement, parameters).await?
+            let shares_snapshot = self.transaction.pin.is_some();
+            match self.bind_and_attempt(&planned, statement, parameters).await {
+                Ok(Ok(cursor)) => return Ok(cursor),
+                Ok(Err(ts)) => planned = self.plan_again(ts, &planned, statement, declared).await?,
+                // Nobody has seen anything of its snapshot, so it may have another one, at which those answer who hold its
+                // ranges now.
+                Err(Failed::Statement(error))
+                    if error.code == SqlState::SERIALIZATION_FAILURE
+                        && !shares_snapshot
+                        && !(planned.plan.is_write() && self.transaction.has_written) =>
+                {
+                    self.transaction.pin = None;
+                    overtaken = Some(error);
                 }
-                plan => {
-                    let settings = self.planner_settings();
-                    let mut ids = Ids::new(&self.client, 1);
-                    let execution = carousel_planner::bind(plan, parameters, &settings, &mut ids)?;
-                    ids.check()?;
-                    self.attempt(planned.clone(), execution, statement).await?
-                }
-            };
-            match attempted {
-                Ok(cursor) => return Ok(cursor),
-                Err(ts) => planned = self.plan_again(ts, &planned, statement, declared).await?,
+                Err(failed) => return Err(failed),
             }
         }
-        Err(changing().into())
+        Err(overtaken.unwrap_or_else(changing).into())
+    }
+
+    /// Binds a plan and submits it. `Err` as for [`Session::attempt`].
+    async fn bind_and_attempt(
+        &mut self,
+        planned: &Arc<Planned>,
+        statement: &Statement,
+        parameters: &[Value],
+    ) -> Result<std::result::Result<Cursor, Ts>> {
+        if let Plan::InsertSelect(insert) = &planned.plan {
+            return self.insert_select(planned, insert, statement, parameters).await;
+        }
+        let settings = self.planner_settings();
+        let mut ids = Ids::new(&self.client, 1);
+        let execution = carousel_planner::bind(&planned.plan, parameters, &settings, &mut ids)?;
+        ids.check()?;
+        self.attempt(planned.clone(), execution, statement).await
     }
 
     /// Runs the query of INSERT … SELECT and then inserts its rows. `Err` as for [`Session::attempt`].
