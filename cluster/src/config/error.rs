@@ -90,30 +90,7 @@ pub enum ConfigError {
     /// Nobody else has the rows of a range, or could still receive them, so they would be lost.
     #[error("nobody but {process} has the rows of range {range}")]
     LastHolder {
-        /// Who cannot be suspected.
-        process: ProcessId,
-        /// A range of which that is so.
-        range: KeyRange,
-    },
-    /// Others are to receive rows that only an earlier life of a process had, which joins without them.
-    #[error(
-        "{process} has lost its data, but nobody else could send range {range} to {to}: it cannot join without what others \
-         wait for"
-    )]
-    LastSender {
-        /// Who cannot join.
-        process: ProcessId,
-        /// A range of which that is so.
-        range: KeyRange,
-        /// Who waits for it.
-        to: ProcessId,
-    },
-    /// A process that alone was to receive rows has begun without what it had before.
-    #[error(
-        "{process} has lost its data, and nobody else is to receive range {range}: it cannot join without what others wait for"
-    )]
-    LastReceiver {
-        /// Who cannot join.
+        /// Who cannot be suspected, nor join without data.
         process: ProcessId,
         /// A range of which that is so.
         range: KeyRange,

@@ -1008,8 +1008,8 @@ impl Config {
         self.copies().map(|(from, to, _)| (from, to)).collect()
     }
 
-    /// The config with an incarnation of a process that joins without data, if that changes it. Nobody begins without what others
-    /// still wait for, and nobody else has: it may be found again, and to give it up is for the users to say.
+    /// The config with an incarnation of a process that joins without data, if that changes it. Nobody begins without what nobody
+    /// else has: it may be found again, and to give it up is for the users to say.
     pub(crate) fn join(
         &self,
         process: ProcessId,
@@ -1048,23 +1048,11 @@ impl Config {
             return Ok(Some(next));
         }
         if known.is_some() {
+            if let Some(range) = self.solely_held(process) {
+                return Err(ConfigError::LastHolder { process, range });
+            }
             // Its data is gone, which is the failure of its earlier lives.
             next.fail(process, incarnation.saturating_sub(1));
-            let stranded = self.stranded();
-            if let Some(loss) = next.stranded().into_iter().find(|loss| !stranded.contains(loss)) {
-                let Loss { process: to, range, .. } = loss;
-                return Err(ConfigError::LastSender { process, range, to });
-            }
-            // What it was to receive others still have, but not what it alone has executed of it since.
-            let received = self.transfers_under_way().map(|(_, transfer)| transfer);
-            let mut received =
-                received.filter(|transfer| transfer.to == process && !transfer.senders.is_empty());
-            let is_lost = |transfer: &&Transfer| {
-                self.is_active(process) && next.without_holder(&[transfer.range]).is_some()
-            };
-            if let Some(Transfer { range, .. }) = received.find(is_lost) {
-                return Err(ConfigError::LastReceiver { process, range: *range });
-            }
         }
         next.standbys.insert(process, incarnation);
         Ok(Some(next))

@@ -404,9 +404,9 @@ fn who_restarts_without_data_before_it_has_received_anything_goes_on_receiving()
     assert_eq!((restarted.incarnation(S(4)), restarted.holders(range)), (Some(2), vec![S(4)]));
     // Whoever has staged rows there stages them again.
     assert_ne!(restarted.version(), expanded.version());
-    // When it has received everything, that is lost with its data.
+    // When it has received everything, nobody else has it.
     let received = received(&restarted, 8, S(4), 9);
-    assert!(join(&received, S(4), 3).is_suspected(S(4)));
+    assert_eq!(received.join(S(4), 3), Err(ConfigError::LastHolder { process: S(4), range }));
     // So is what it was to receive, when it has to send something that it had.
     let moved = change(&received, Change::Rebalance { process: S(4), identifier: 25 }, 10);
     assert!(moved.copies().any(|(from, ..)| from == S(4)));
@@ -418,7 +418,7 @@ fn nobody_joins_without_what_others_wait_for() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
     let replaced = change(&join(&config, S(4), 1), Change::Replace { process: S(1), by: S(4) }, 8);
     let refused = |config: &Config, incarnation| config.join(S(1), incarnation).expect_err("s4 waits");
-    let last = ConfigError::LastSender { process: S(1), range: KeyRange::new(10, 19), to: S(4) };
+    let last = ConfigError::LastHolder { process: S(1), range: KeyRange::new(10, 19) };
     assert_eq!(refused(&replaced, 1), last);
     // To give it up is for the users to say; and when s4 has received it all, nobody waits.
     let given_up = give_up(&replaced, S(1), 9);
@@ -440,7 +440,7 @@ fn nobody_joins_who_alone_was_to_receive_something() {
     let expanded = change(&join(&moved, S(5), 1), Change::Expand { process: S(5), identifier: 15 }, 7);
     let there = received(&expanded, 7, S(5), 8);
     assert!(there.receives_everything(S(4)) && !there.has_received_nothing(S(4)), "it held more");
-    let last = ConfigError::LastReceiver { process: S(4), range: KeyRange::new(12, 14) };
+    let last = ConfigError::LastHolder { process: S(4), range: KeyRange::new(12, 14) };
     assert_eq!(there.join(S(4), 2), Err(last));
 }
 
@@ -457,7 +457,7 @@ fn who_has_received_nothing_can_still_send_it_on() {
     // It has it, and only s1 waits for it.
     let there = received(&contracted, 8, S(4), 10);
     assert!(!there.has_received_nothing(S(4)));
-    assert!(matches!(there.join(S(4), 2), Err(ConfigError::LastSender { .. })));
+    assert!(matches!(there.join(S(4), 2), Err(ConfigError::LastHolder { .. })));
 }
 
 #[test]
@@ -906,10 +906,11 @@ impl World {
                 let is_new = |loss: &Loss| !stranded.contains(loss);
                 prop_assert!(!self.config.stranded().iter().any(is_new), "somebody receives in vain");
                 let outcome = before.join(process, incarnation);
-                if let Err(ConfigError::LastSender { .. } | ConfigError::LastReceiver { .. }) = outcome {
+                if let Err(ConfigError::LastHolder { .. }) = outcome {
                     prop_assert_eq!(&before, &self.config);
-                    prop_assert!(before.solely_held(process).is_some() && has_data);
+                    prop_assert!(has_data);
                 } else {
+                    prop_assert!(!lost || before.solely_held(process).is_none());
                     prop_assert!(!lost || self.config.is_suspected(process), "its data is gone");
                 }
                 Ok(())

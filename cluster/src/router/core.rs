@@ -822,9 +822,11 @@ impl Core {
             return false;
         }
         let refused = match config.join(from, incarnation) {
-            Err(error @ (ConfigError::LastSender { .. } | ConfigError::LastReceiver { .. })) => {
-                let reason =
-                    format!("{error}; ALTER CLUSTER CONTRACT BY {from} WITH DATA LOSS gives that up");
+            Err(error @ ConfigError::LastHolder { .. }) => {
+                let reason = format!(
+                    "{error}, so that it cannot join without data: it needs the data directory that it had; or ALTER CLUSTER \
+                     REPLACE {from} WITH DATA LOSS (or CONTRACT BY {from} WITH DATA LOSS) gives the rows up"
+                );
                 tracing::warn!(router = %self.id, %from, incarnation, reason, "a storage process may not join");
                 Wire::JoinRefused { incarnation, reason }
             }

@@ -373,7 +373,7 @@ impl World {
     }
 
     /// A storage process has stopped itself: because it is suspected, what it has is outdated, the copies are gone that it was to
-    /// receive, or its own, which others wait for.
+    /// receive, or its own, which nobody else has.
     fn storage_stopped(
         &mut self,
         id: ProcessId,
@@ -387,7 +387,7 @@ impl World {
         let is_live = config.is_active(id) && !config.is_suspected(id);
         let is_damaged = reason.starts_with("no holder has an undamaged copy") && !self.damaged.is_empty();
         // Somebody may look for what it has lost for a while, or those who wait have received it.
-        let must_not_join = reason.contains("cannot join without what others wait for");
+        let must_not_join = reason.contains("cannot join without data");
         let has_lost = reason.starts_with("no holder remains")
             || is_damaged
             || self.has_diverged(reason)
