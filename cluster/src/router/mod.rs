@@ -79,6 +79,9 @@ pub struct Options {
     pub reserve_bytes: u64,
 }
 
+/// What part of that a log keeps for itself beside it, for when somebody else fills the disk faster than clients hear of it.
+const BALLASTS_IN_RESERVE: u64 = 4;
+
 /// What routers want to be free on the disk of their log, unless they are told otherwise: enough for what is ordered until
 /// a checkpoint lets go of the log.
 pub const RESERVE_BYTES: u64 = 256 << 20;
@@ -247,10 +250,13 @@ impl Router {
     /// Starts a router, or restarts it from its directory. It answers messages when this returns; when it is alone it
     /// leads shortly after.
     pub async fn start(options: Options, network: &Network) -> Result<RouterHandle, Error> {
-        let Options { id, members, addresses, added, config, durability, timing, limits, reserve_bytes } =
+        let Options { id, members, addresses, added, config, mut durability, timing, limits, reserve_bytes } =
             options;
-        let disk = match &durability {
-            Durability::Disk { directory, .. } => Some(Disk { directory: directory.clone(), reserve_bytes }),
+        let disk = match &mut durability {
+            Durability::Disk { directory, limits } => {
+                limits.ballast_bytes = reserve_bytes / BALLASTS_IN_RESERVE;
+                Some(Disk { directory: directory.clone(), reserve_bytes })
+            }
             Durability::Memory => None,
         };
         if !added && !members.contains(&id) {

@@ -6,6 +6,7 @@
 //! fails with it: whether a failed write or sync reached the disk is unknown, so the router has to stop.
 
 mod atomic_file;
+mod ballast;
 mod segments;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -29,6 +30,7 @@ use tokio::sync::oneshot;
 
 pub use atomic_file::replace_text;
 pub(crate) use atomic_file::{make_directory, read as read_file, replace as replace_file, sync_directory};
+use ballast::Ballast;
 pub use segments::Limits;
 use segments::{Purged, Segments};
 
@@ -55,6 +57,9 @@ pub enum WalError {
     /// The file system's error.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The file system has no room for what was to be written, and nothing has been synced since.
+    #[error(transparent)]
+    Full(io::Error),
     /// A place that had been synced does not read back.
     #[error("{path} is damaged at offset {offset}")]
     Damaged {
@@ -85,8 +90,18 @@ pub enum WalError {
 impl From<WalError> for io::Error {
     fn from(error: WalError) -> io::Error {
         match error {
-            WalError::Io(error) => error,
+            WalError::Io(error) | WalError::Full(error) => error,
             other => io::Error::other(other),
+        }
+    }
+}
+
+impl WalError {
+    /// What a write has met that is not synced yet.
+    fn of_write(error: io::Error) -> WalError {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WalError::Full(error),
+            _ => WalError::Io(error),
         }
     }
 }
@@ -160,6 +175,7 @@ impl Wal {
         })?;
         let metadata_path = directory.join("metadata");
         let metadata = read_file(&metadata_path)?;
+        let ballast = Ballast::open(directory, limits.ballast_bytes);
         let segments = Segments::open(directory, limits)?;
         let recovered = Recovered { range: segments.range(), metadata };
         let segments = Arc::new(RwLock::new(segments));
@@ -170,6 +186,7 @@ impl Wal {
         let writer = Writer {
             segments: segments.clone(),
             metadata_path,
+            ballast,
             abandoned: abandoned.clone(),
             failed: None,
             purging: None,
@@ -281,6 +298,7 @@ impl Job {
 struct Writer {
     segments: Arc<RwLock<Segments>>,
     metadata_path: PathBuf,
+    ballast: Ballast,
     abandoned: Arc<AtomicBool>,
     failed: Option<Arc<str>>,
     /// Records up to this index may go.
@@ -314,7 +332,7 @@ impl Writer {
         // Nor do readers wait for the directory.
         let purged = self.segments.write().take_purged(to);
         match purged.map(Purged::remove) {
-            Some(Ok(())) => {}
+            Some(Ok(())) => self.ballast.hold(),
             Some(Err(error)) => drop(self.fail(&error)),
             None => self.purging = None,
         }
@@ -367,10 +385,16 @@ impl Writer {
         }
     }
 
-    fn append(&self, group: &[Append]) -> Result<(), WalError> {
+    fn append(&mut self, group: &[Append]) -> Result<(), WalError> {
         let unsynced = {
             let mut segments = self.segments.write();
-            group.iter().try_for_each(|(records, _)| segments.append(records))?;
+            for (records, _) in group {
+                if let Err(error) = segments.append(records) {
+                    self.ballast.let_go_for(error)?;
+                    let written = segments.range().map_or(0, |range| range.end);
+                    segments.append(&records[records.partition_point(|(index, _)| *index < written)..])?;
+                }
+            }
             segments.unsynced()
         };
         // Readers do not wait for the sync.
@@ -397,7 +421,13 @@ impl Writer {
                 (Ok(()), done)
             }
             Job::Metadata(content, done) => {
-                (replace_file(&self.metadata_path, &content).map_err(WalError::from), done)
+                // It is written to another file first, which can be begun again.
+                let replaced = replace_file(&self.metadata_path, &content).map_err(WalError::of_write);
+                let replaced = replaced.or_else(|error| {
+                    self.ballast.let_go_for(error)?;
+                    Ok(replace_file(&self.metadata_path, &content)?)
+                });
+                (replaced, done)
             }
         };
         if let Err(error) = &result {

@@ -42,11 +42,13 @@ pub struct Limits {
     pub segment_bytes: u64,
     /// The log refuses to grow beyond this (as it does when the disk is full).
     pub log_bytes: Option<u64>,
+    /// So much is kept on the disk for what has to be written when nothing is free any more.
+    pub ballast_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { segment_bytes: 64 << 20, log_bytes: None }
+        Limits { segment_bytes: 64 << 20, log_bytes: None, ballast_bytes: 0 }
     }
 }
 
@@ -167,7 +169,8 @@ impl Segments {
         self.segments.iter().map(|segment| segment.length).sum()
     }
 
-    /// Writes records with consecutive indices behind the last one. They may be lost until [`Self::sync`].
+    /// Writes records with consecutive indices behind the last one. They may be lost until [`Self::sync`]. Without room for all
+    /// of them ([`WalError::Full`]) some may be there, and the others can be appended again.
     pub(super) fn append(&mut self, records: &[(u64, Bytes)]) -> Result<(), WalError> {
         let size: u64 = records.iter().map(|(_, payload)| (HEADER + payload.len()) as u64).sum();
         if self.limits.log_bytes.is_some_and(|limit| self.bytes() + size > limit) {
@@ -217,7 +220,7 @@ impl Segments {
                 let reserved = end.next_multiple_of(STEP_BYTES.min(limit).max(1));
                 buffer.resize((reserved - segment.length) as usize, 0);
             }
-            segment.file.write_all_at(&buffer, segment.length)?;
+            segment.file.write_all_at(&buffer, segment.length).map_err(WalError::of_write)?;
             segment.reserved = segment.reserved.max(segment.length + buffer.len() as u64);
             segment.length = end;
             segment.offsets.extend(offsets);
@@ -256,7 +259,8 @@ impl Segments {
     fn begin_segment(&mut self, first: u64) -> Result<(), WalError> {
         self.sync()?;
         let path = self.directory.join(format!("{first:020}.wal"));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(WalError::of_write)?;
         sync_directory(&self.directory)?;
         self.segments.push_back(Segment {
             first,
@@ -432,7 +436,7 @@ mod tests {
     }
 
     fn limits() -> Limits {
-        Limits { segment_bytes: 200, log_bytes: None }
+        Limits { segment_bytes: 200, ..Limits::default() }
     }
 
     fn contents(log: &Segments) -> Vec<(u64, Bytes)> {
@@ -566,7 +570,7 @@ mod tests {
     #[test]
     fn what_no_frame_proves_to_be_synced_is_written_again() {
         let directory = tempfile::tempdir().expect("a directory");
-        let limits = Limits { segment_bytes: 500, log_bytes: None };
+        let limits = Limits { segment_bytes: 500, ..Limits::default() };
         let mut log = Segments::open(directory.path(), limits.clone()).expect("opens");
         for index in 1..=20 {
             log.append(&[(index, Bytes::from(vec![index as u8; 40]))]).expect("appends");
