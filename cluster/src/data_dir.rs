@@ -12,8 +12,8 @@ use crate::{
     wal::{make_directory, replace_text, sync_directory},
 };
 
-/// Format of the data directory.
-const FORMAT: u32 = 15;
+/// Format of the data directory, and so of the routers' logs and snapshots in it. Checkpoints have one of their own, too.
+pub(crate) const FORMAT: u32 = 16;
 const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";
