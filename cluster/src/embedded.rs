@@ -213,9 +213,13 @@ impl From<StorageError> for StartError {
             | StorageError::Checkpoint(CheckpointError::Io { path, source }) => {
                 StartError::DataDir { path, source }
             }
-            StorageError::Checkpoint(CheckpointError::Damaged { path, reason }) => {
-                StartError::Damaged { path, reason }
-            }
+            StorageError::Checkpoint(CheckpointError::Damaged { path, reason }) => StartError::Damaged {
+                path,
+                reason: format!(
+                    "{reason}. Move the data directory of the storage process away and start it with an empty one: others send \
+                     it its rows, or it is refused where nobody else has them"
+                ),
+            },
             StorageError::Ahead(_) => StartError::Process(error.to_string()),
         }
     }

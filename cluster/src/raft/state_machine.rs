@@ -65,7 +65,8 @@ impl Stored {
             match self.store(snapshot.clone()).await {
                 Err(error) if is_full(&error) => {
                     if !std::mem::replace(&mut told, true) {
-                        tracing::error!(%error, "cannot write a snapshot, without which the log cannot be cut: trying again");
+                        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
+                        tracing::error!(%path, %error, "cannot write a snapshot, without which the log cannot be cut: trying again");
                     }
                     tokio::time::sleep(AGAIN).await;
                 }

@@ -115,7 +115,7 @@ fn execute(
     command: CheckpointCommand,
 ) -> Vec<CheckpointOutcome> {
     let mut taken = |ts| writers.remove(&ts).unwrap_or_else(|| Writer::begin(root, ts));
-    let told = |ended: io::Result<()>| ended.map_err(|error| error.to_string());
+    let told = |ended: io::Result<()>| ended.map_err(|error| format!("{}: {error}", root.display()));
     match command {
         CheckpointCommand::Rows { ts, table, until, range, block } => {
             let writer = writers.entry(ts).or_insert_with(|| Writer::begin(root, ts));

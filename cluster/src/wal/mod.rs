@@ -340,8 +340,9 @@ impl Writer {
 
     /// Nothing is written any more, for this reason.
     fn fail(&mut self, error: &WalError) -> Arc<str> {
-        tracing::error!(%error, "the router's log cannot be written");
-        self.failed.insert(error.to_string().into()).clone()
+        let directory = self.metadata_path.parent().unwrap_or(Path::new(".")).display();
+        tracing::error!(%directory, %error, "the router's log cannot be written");
+        self.failed.insert(format!("{directory}: {error}").into()).clone()
     }
 
     fn take(&mut self, jobs: impl Iterator<Item = Job>) {
