@@ -333,7 +333,7 @@ impl Cluster {
     }
 
     /// Waits until a lead router orders messages and every running storage process has executed what was ordered
-    /// before.
+    /// before, but for those that may not join without the directory that they had.
     ///
     /// # Errors
     /// 57P01 when the cluster is stopped meanwhile, 57P03 when a storage process has stopped itself.
@@ -351,7 +351,8 @@ impl Cluster {
     }
 
     /// Waits until one of the processes that is not suspected stops itself, as it cannot go on, or the client process ends; tells
-    /// which, and why. Never ends otherwise.
+    /// which, and why. Never ends otherwise, nor because of one without the directory that it had: the others have their rows, and
+    /// somebody must be there who can be told that its own are given up.
     pub async fn failure(&self) -> String {
         let mut storage = self.storage.subscribe();
         loop {
@@ -369,7 +370,8 @@ impl Cluster {
             async move {
                 let process = ProcessId::storage(number);
                 let stopped = progress.wait_for(|progress| progress.stopped.is_some()).await;
-                let reason = stopped.ok().and_then(|progress| progress.stopped.clone());
+                let stopped = stopped.ok().filter(|progress| !progress.refused);
+                let reason = stopped.and_then(|progress| progress.stopped.clone());
                 // One that is suspected or has been removed has to stop, perhaps before the client hears of it; the others go
                 // on without it.
                 let may_stop = |config: &Config| !config.contains(process) || config.is_suspected(process);
@@ -568,7 +570,7 @@ impl Cluster {
         for (number, mut progress) in self.progress() {
             // One that is killed meanwhile is not waited for.
             if let Ok(reached) = progress.wait_for(|p| p.stopped.is_some() || done(number, p)).await
-                && let Some(reason) = &reached.stopped
+                && let Some(reason) = reached.stopped.as_ref().filter(|_| !reached.refused)
                 && self.client.config().contains(ProcessId::storage(number))
             {
                 let message = format!("storage process {} has stopped: {reason}", ProcessId::storage(number));

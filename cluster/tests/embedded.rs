@@ -476,6 +476,59 @@ async fn the_memory_limit_refuses_rows_before_they_are_ordered() {
     cluster.shutdown().await.expect("a clean end");
 }
 
+/// Somebody must be there to be told that its rows are given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = options(dir.path(), 1, 2, 1, 1);
+    let start = || async {
+        let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+        cluster.ready().await.expect("the cluster gets ready");
+        cluster
+    };
+    let cluster = start().await;
+    let pairs: Vec<(i64, i64)> = (0..200).map(|k| (k, k)).collect();
+    let table = Table::create(&cluster.client(), "t").await;
+    assert_eq!(table.insert(&pairs).await, Ok(200));
+    cluster.shutdown().await.expect("a clean end");
+    let [directory, away] = ["storage/s2", "away"].map(|name| dir.path().join(name));
+    std::fs::rename(&directory, &away).expect("it can be moved");
+    for _ in 0..2 {
+        start().await.shutdown().await.expect("a clean end");
+    }
+    // What is copied back is what it had, whatever it has met meanwhile.
+    for entry in std::fs::read_dir(&away).expect("it is there") {
+        let entry = entry.expect("it can be read");
+        let to = directory.join(entry.file_name());
+        if to.is_dir() {
+            std::fs::remove_dir_all(&to).expect("it can be removed");
+        }
+        std::fs::rename(entry.path(), to).expect("it can be moved");
+    }
+    let cluster = start().await;
+    assert_eq!(Table::find(&cluster.client(), "t").read().await, pairs.iter().copied().collect());
+    cluster.shutdown().await.expect("a clean end");
+
+    std::fs::remove_dir_all(&directory).expect("it can be removed");
+    let cluster = start().await;
+    let by = cluster.add_storage().await.expect("it starts");
+    let (_, lost) = cluster
+        .client()
+        .replace_with_loss(ProcessId::storage(2), Some(by))
+        .await
+        .expect("nobody else has them");
+    let table = Table::find(&cluster.client(), "t");
+    let is_lost = |(k, _): &(i64, i64)| {
+        let position = table.rows(&[(*k, *k)]).positions[0];
+        lost.iter().any(|range| range.contains(position))
+    };
+    let (gone, kept): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_lost);
+    assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
+    assert_eq!(table.read().await, kept.into_iter().collect());
+    assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
+    cluster.shutdown().await.expect("a clean end");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_is_used_by_one_cluster_of_its_own_shape() {
     let dir = tempfile::tempdir().expect("a temporary directory");

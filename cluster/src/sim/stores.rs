@@ -396,7 +396,7 @@ impl World {
         let is_another =
             outlived.is_some() && self.storage_disks.get(&id).is_some_and(|disk| disk.is_another);
         let is_receiving = config.receives_since(id).is_some();
-        let may_begin_anew = outdated && (!is_live || is_receiving || is_another || must_not_join);
+        let may_begin_anew = outdated && (!is_live || is_receiving || is_another) || must_not_join;
         // Who has said that it has received something has it.
         let has_received = is_live && reason.starts_with("no holder remains") && !config.is_receiving(id);
         if !(self.replay.is_fenced(id, incarnation) || may_begin_anew || has_lost) || has_received {

@@ -371,6 +371,7 @@ impl Node {
             receiving: self.core.receiving().collect(),
             // One that begins anew goes on.
             stopped: self.stopped.clone().filter(|_| !self.begins_anew()),
+            refused: self.may_not_join,
         }
     }
 
@@ -503,7 +504,8 @@ impl Node {
                 self.refused(from, purged);
             }
             Wire::JoinRefused { incarnation, reason } if incarnation == self.incarnation && self.begins => {
-                (self.outdated, self.may_not_join) = (true, true);
+                // What somebody puts into its directory now may be what it lacks.
+                self.may_not_join = true;
                 self.stopped = Some(reason);
             }
             Wire::GivenUp { incarnation } if incarnation == self.incarnation => {

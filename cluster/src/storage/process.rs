@@ -114,6 +114,8 @@ pub struct Progress {
     pub receiving: Vec<(PartId, Arrived)>,
     /// Why it has stopped itself.
     pub stopped: Option<String>,
+    /// That is because it may not join without its data, which nobody else has: others wait for it, and go on.
+    pub refused: bool,
 }
 
 /// A running storage process. Dropping the handle ends it as a crash would.
