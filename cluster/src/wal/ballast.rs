@@ -1,11 +1,13 @@
-//! Room on the disk of the log that nobody else can take: a file that is removed when there is no other room. What is ordered
-//! until clients hear that writes are to be refused (`router::room`), and what reads order from then on, finds room then,
-//! however fast somebody else has filled the disk.
+//! Room on the disk of the log that is let go of when there is no other: a file that is cut. What is ordered until clients hear
+//! that writes are to be refused (`router::room`), and what reads order from then on, finds room then, however fast somebody
+//! else has filled the disk. It is cut in small steps, so that who goes on filling the disk does not take it all.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -14,60 +16,86 @@ use super::WalError;
 
 /// It is made again when so many times its length is free.
 const FREE_FOR_IT: u64 = 8;
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_secs(10);
+/// What is let go of at a time: more than a few records need.
+const STEP_BYTES: u64 = 1 << 20;
+/// What `MetadataExt::blocks` counts.
+const BLOCK_BYTES: u64 = 512;
 
 /// A file that keeps room.
 pub(super) struct Ballast {
     path: PathBuf,
+    /// What is to be kept, and what is.
     bytes: u64,
-    is_held: bool,
+    held: u64,
+    looked: Option<Instant>,
 }
 
 impl Ballast {
     /// That of the log in a directory: what is there from before, or a new one.
     pub(super) fn open(directory: &Path, bytes: u64) -> Ballast {
         let path = directory.join("ballast");
-        let is_held = fs::metadata(&path).is_ok_and(|found| bytes > 0 && found.len() == bytes);
-        let mut ballast = Ballast { path, bytes, is_held };
-        if !is_held {
-            // Of another length, or made when a power loss came.
+        // A copy of it may have its length, and no room.
+        let found = fs::metadata(&path).map_or(0, |found| found.len().min(found.blocks() * BLOCK_BYTES));
+        let mut ballast = Ballast { path, bytes, held: found, looked: None };
+        if found > bytes || bytes == 0 {
             let _ = fs::remove_file(&ballast.path);
-            ballast.hold();
+            ballast.held = 0;
         }
+        ballast.hold();
         ballast
     }
 
     /// Keeps the room if it does not yet and there is plenty. A file system that cannot do so goes without.
     pub(super) fn hold(&mut self) {
-        if self.is_held || self.bytes == 0 {
+        if self.held == self.bytes || self.looked.is_some_and(|at| at.elapsed() < LOOK) {
             return;
         }
-        let made = self.make();
-        if let Err(error) = &made {
-            tracing::debug!(path = %self.path.display(), %error, "no room is kept for the log");
-            let _ = fs::remove_file(&self.path);
+        self.looked = Some(Instant::now());
+        match self.make() {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!(path = %self.path.display(), %error, "no room is kept for the log");
+                let _ = fs::remove_file(&self.path);
+                self.held = 0;
+            }
         }
-        self.is_held = matches!(made, Ok(true));
     }
 
-    fn make(&self) -> io::Result<bool> {
+    fn make(&mut self) -> io::Result<()> {
         let told = statvfs(self.path.parent().unwrap_or(Path::new(".")))?;
-        if told.f_bavail.saturating_mul(told.f_frsize) < FREE_FOR_IT * self.bytes {
-            return Ok(false);
+        if told.f_bavail.saturating_mul(told.f_frsize) >= self.bytes.saturating_mul(FREE_FOR_IT) {
+            let file = File::options().create(true).append(true).open(&self.path)?;
+            fallocate(file, FallocateFlags::empty(), 0, self.bytes)?;
+            self.held = self.bytes;
         }
-        fallocate(File::create(&self.path)?, FallocateFlags::empty(), 0, self.bytes)?;
-        Ok(true)
+        Ok(())
     }
 
-    /// Lets go of the room if something found none.
+    /// Lets go of some of the room if something found none.
     ///
     /// # Errors
-    /// That one, if it was another error or no room was kept.
+    /// That one, if it was another error or no room is kept any more.
     pub(super) fn let_go_for(&mut self, error: WalError) -> Result<(), WalError> {
-        if !matches!(error, WalError::Full(_)) || !std::mem::take(&mut self.is_held) {
+        if !matches!(error, WalError::Full(_)) || self.held == 0 {
             return Err(error);
         }
-        tracing::warn!(path = %self.path.display(), "the disk of the router's log is full; what was kept for it is used now");
-        Ok(fs::remove_file(&self.path)?)
+        if self.held == self.bytes {
+            tracing::warn!(path = %self.path.display(), "the disk of the router's log is full; what was kept for it is used now");
+        }
+        let left = self.held.saturating_sub(STEP_BYTES);
+        match OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(left)) {
+            Ok(()) => {
+                self.held = left;
+                Ok(())
+            }
+            // Somebody may have removed it.
+            Err(_) => {
+                self.held = 0;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -77,25 +105,46 @@ mod tests {
 
     #[test]
     fn room_is_kept_until_something_finds_no_other() {
-        const BYTES: u64 = 1 << 16;
+        const BYTES: u64 = 2 * STEP_BYTES + 1;
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("ballast");
+        let length = || fs::metadata(&path).map(|found| found.len()).ok();
         let full = || WalError::of_write(io::ErrorKind::StorageFull.into());
         let mut ballast = Ballast::open(directory.path(), BYTES);
-        assert_eq!(fs::metadata(&path).expect("it is made").len(), BYTES);
+        assert_eq!(length(), Some(BYTES));
         assert!(matches!(ballast.let_go_for(io::Error::other("a fault").into()), Err(WalError::Io(_))));
-        assert!(path.exists(), "nothing was full");
-        // A later life finds it.
-        let mut ballast = Ballast::open(directory.path(), BYTES);
-        assert!(ballast.let_go_for(full()).is_ok() && !path.exists());
-        assert!(matches!(ballast.let_go_for(full()), Err(WalError::Full(_))), "it is gone");
+        assert_eq!(length(), Some(BYTES), "nothing was full");
+        assert!(ballast.let_go_for(full()).is_ok());
+        assert_eq!(length(), Some(BYTES - STEP_BYTES));
         ballast.hold();
-        assert!(path.exists());
+        assert_eq!(length(), Some(BYTES - STEP_BYTES), "it was looked a moment ago");
+        // A later life makes it whole again.
+        let mut ballast = Ballast::open(directory.path(), BYTES);
+        assert_eq!(length(), Some(BYTES));
+        for left in [STEP_BYTES + 1, 1, 0] {
+            assert!(ballast.let_go_for(full()).is_ok());
+            assert_eq!(length(), Some(left));
+        }
+        assert!(matches!(ballast.let_go_for(full()), Err(WalError::Full(_))), "it is gone");
+        ballast.looked = None;
+        ballast.hold();
+        assert_eq!(length(), Some(BYTES));
+        // Somebody has removed it.
+        fs::remove_file(&path).expect("it is there");
+        assert!(matches!(ballast.let_go_for(full()), Err(WalError::Full(_))));
+        // A copy without room.
+        File::create(&path).and_then(|file| file.set_len(BYTES)).expect("a sparse file");
+        let blocks = |path: &Path| fs::metadata(path).map_or(0, |found| found.blocks());
+        assert_eq!(blocks(&path), 0);
+        let _ = Ballast::open(directory.path(), BYTES);
+        assert!(blocks(&path) > 0);
         // Of another length, or none.
-        assert!(Ballast::open(directory.path(), 2 * BYTES).is_held);
-        assert_eq!(fs::metadata(&path).expect("it is made again").len(), 2 * BYTES);
-        assert!(!Ballast::open(directory.path(), 0).is_held && !path.exists());
+        let _ = Ballast::open(directory.path(), 1);
+        assert_eq!(length(), Some(1));
+        assert_eq!(Ballast::open(directory.path(), 0).held, 0);
+        assert_eq!(length(), None);
         // Nobody's disk is filled by it.
-        assert!(!Ballast::open(directory.path(), u64::MAX / FREE_FOR_IT).is_held);
+        assert_eq!(Ballast::open(directory.path(), u64::MAX / FREE_FOR_IT).held, 0);
+        assert_eq!(length(), None);
     }
 }

@@ -332,7 +332,7 @@ impl Writer {
         // Nor do readers wait for the directory.
         let purged = self.segments.write().take_purged(to);
         match purged.map(Purged::remove) {
-            Some(Ok(())) => self.ballast.hold(),
+            Some(Ok(())) => {}
             Some(Err(error)) => drop(self.fail(&error)),
             None => self.purging = None,
         }
@@ -390,14 +390,16 @@ impl Writer {
         let unsynced = {
             let mut segments = self.segments.write();
             for (records, _) in group {
-                if let Err(error) = segments.append(records) {
+                let mut rest = &records[..];
+                while let Err(error) = segments.append(rest) {
                     self.ballast.let_go_for(error)?;
                     let written = segments.range().map_or(0, |range| range.end);
-                    segments.append(&records[records.partition_point(|(index, _)| *index < written)..])?;
+                    rest = &records[records.partition_point(|(index, _)| *index < written)..];
                 }
             }
             segments.unsynced()
         };
+        self.ballast.hold();
         // Readers do not wait for the sync.
         if let Some((file, length)) = unsynced {
             file.sync_data()?;
@@ -423,11 +425,14 @@ impl Writer {
             }
             Job::Metadata(content, done) => {
                 // It is written to another file first, which can be begun again.
-                let replaced = replace_file(&self.metadata_path, &content).map_err(WalError::of_write);
-                let replaced = replaced.or_else(|error| {
-                    self.ballast.let_go_for(error)?;
-                    Ok(replace_file(&self.metadata_path, &content)?)
-                });
+                let replaced = loop {
+                    let replaced = replace_file(&self.metadata_path, &content).map_err(WalError::of_write);
+                    match replaced.map_err(|error| self.ballast.let_go_for(error)) {
+                        Ok(()) => break Ok(()),
+                        Err(Ok(())) => {}
+                        Err(Err(error)) => break Err(error),
+                    }
+                };
                 (replaced, done)
             }
         };
