@@ -446,7 +446,7 @@ impl World {
                         returned.sort_unstable();
                         given.sort_unstable();
                         // Some ranges may have answered before a vote was lost that the others know to be.
-                        let may_differ = self.replay.has_lost_vote_before(*ts);
+                        let may_differ = self.replay.has_lost_vote_since(*ts);
                         match may_differ || count == rows && returned == given {
                             true => Ok(()),
                             false => Err(format!(

@@ -63,8 +63,8 @@ pub(super) struct Replay {
     first: Arc<Config>,
     order: Vec<Routed>,
     outcomes: Vec<Outcome>,
-    /// Writes of which a vote was lost.
-    aborted: BTreeSet<Ts>,
+    /// Writes of which a vote was lost, and what had been ordered when that was found.
+    aborted: BTreeMap<Ts, Ts>,
     tables: Vec<Table>,
     config: Arc<Config>,
     /// All configs that have been in force, and since when.
@@ -84,7 +84,7 @@ impl Replay {
             first: config.clone(),
             order: Vec::new(),
             outcomes: Vec::new(),
-            aborted: BTreeSet::new(),
+            aborted: BTreeMap::new(),
             tables: Default::default(),
             configs: vec![(Ts::ZERO, config.clone())],
             config,
@@ -181,9 +181,10 @@ impl Replay {
     /// Those who are left have found that a vote about a write is lost: it has no effect, and what follows is to be
     /// understood anew.
     pub(super) fn abort(&mut self, ts: Ts, statements: &[Statement]) -> Result<(), String> {
-        if !self.aborted.insert(ts) {
+        if self.aborted.contains_key(&ts) {
             return Ok(());
         }
+        self.aborted.insert(ts, self.ts());
         let anew = Replay { aborted: std::mem::take(&mut self.aborted), ..Replay::new(self.first.clone()) };
         let Replay { order, .. } = std::mem::replace(self, anew);
         order.iter().try_for_each(|routed| self.learn(routed, statements))
@@ -192,6 +193,11 @@ impl Replay {
     /// Whether a vote about a write before `ts` was lost.
     pub(super) fn has_lost_vote_before(&self, ts: Ts) -> bool {
         self.aborted.range(..ts).next().is_some()
+    }
+
+    /// Whether that was found when what is at `ts` had been ordered, so that some ranges may have answered it before.
+    pub(super) fn has_lost_vote_since(&self, ts: Ts) -> bool {
+        self.aborted.range(..ts).any(|(_, found)| *found >= ts)
     }
 
     fn apply(&mut self, ts: Ts, message: &Message, statements: &[Statement]) -> Outcome {
@@ -280,7 +286,7 @@ impl Replay {
         if self.config.without_holder(&message.ranges).is_some() {
             return Outcome::Unavailable;
         }
-        if self.aborted.contains(&ts) {
+        if self.aborted.contains_key(&ts) {
             return Outcome::VoteLost;
         }
         let Ok(operation) = data.operation.open() else { return Outcome::Stale };
