@@ -202,9 +202,9 @@ impl Session<'_> {
         declared: &[Option<Type>],
         parameters: &[Value],
     ) -> Result<Cursor> {
+        let shares_snapshot = self.transaction.pin.is_some();
         let mut overtaken = None;
         for _ in 0..ATTEMPTS {
-            let shares_snapshot = self.transaction.pin.is_some();
             match self.bind_and_attempt(&planned, statement, parameters).await {
                 Ok(Ok(cursor)) => return Ok(cursor),
                 Ok(Err(ts)) => planned = self.plan_again(ts, &planned, statement, declared).await?,
