@@ -780,7 +780,7 @@ impl Core {
         if self.is_outlived(from, incarnation, Some(directory)) {
             return;
         }
-        if let Some(newest) = self.mseq.outnumbered(from, incarnation, directory, after.is_some()) {
+        if let Some(newest) = self.mseq.outnumbered(from, incarnation, directory) {
             return self.send(from, Wire::Outlived { incarnation, newest, goes_on: true });
         }
         let Role::Leading(leading) = &mut self.role else { return };

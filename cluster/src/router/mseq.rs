@@ -250,20 +250,17 @@ impl MSeq {
 
     /// The newest incarnation in which a storage process has ordered something, if this one comes before it and is the later one
     /// in the directory of the last that has subscribed: between them it had lost that directory, and has it again. Nobody listens
-    /// to it before it has counted on. So it is where the number is the same, of one that has data: it subscribes before it orders
-    /// anything.
+    /// to it before it has counted on.
     pub fn outnumbered(
         &self,
         process: ProcessId,
         incarnation: Incarnation,
         directory: u64,
-        has_data: bool,
     ) -> Option<Incarnation> {
-        let (lived, known) = self.lives.get(&process)?;
+        let (_, known) = self.lives.get(&process)?;
         let newest = self.submitters.get(&process)?.incarnation;
         let is_again = process.kind == ProcessKind::Storage && *known == directory;
-        let is_older = newest > incarnation || newest == incarnation && has_data && *lived < incarnation;
-        (is_again && is_older).then_some(newest)
+        (is_again && newest > incarnation).then_some(newest)
     }
 
     /// As [`MSeq::outlived`], and whether a storage process with another directory than before has not joined without data: that

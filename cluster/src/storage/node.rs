@@ -513,7 +513,8 @@ impl Node {
             }
             Wire::Outlived { incarnation, newest, goes_on } if incarnation == self.incarnation => {
                 self.outdated = !goes_on;
-                self.outlived = Some(newest.max(incarnation));
+                // The next life in the right directory has another number than the next one in this, and is seen to be older.
+                self.outlived = Some(newest.max(incarnation).saturating_add(u64::from(!goes_on)));
                 self.stopped = Some(match goes_on {
                     true => {
                         format!("life {newest} had not the directory of {}; it goes on behind that", self.id)
