@@ -104,6 +104,9 @@ pub struct EmbeddedOptions {
     pub checkpoint_interval: Duration,
     /// A storage process that is silent for this long is suspected; never, when `None`.
     pub suspect_after: Option<Duration>,
+    /// Whether standbys take the places of suspected processes although none is suspected for being silent: of those that have
+    /// lost their directories.
+    pub heals: bool,
     /// A suspected storage process for which there is no standby leaves the ring after this long; never, when `None`.
     pub contract_after: Option<Duration>,
 }
@@ -125,6 +128,7 @@ impl EmbeddedOptions {
             checkpoint_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(300),
             suspect_after: None,
+            heals: false,
             contract_after: None,
         }
     }
@@ -342,6 +346,7 @@ impl Cluster {
             pin = self.client.pin(Duration::from_secs(1)) => pin,
             // Nobody may be left to answer.
             reason = self.failure() => return Err(SqlError::new(SqlState::UNAVAILABLE, reason)),
+            () = self.all_refused() => return Ok(()),
         };
         let pin = pin.map_err(|failure| match failure {
             Failure::Sql(error) => error,
@@ -360,6 +365,25 @@ impl Cluster {
                 reason = self.failure_of_present() => return reason,
                 // The cluster itself has the other end.
                 _ = storage.changed() => {}
+            }
+        }
+    }
+
+    /// Ends when no storage process on the ring may join. Never otherwise.
+    async fn all_refused(&self) {
+        let progress: BTreeMap<u32, _> = self.progress().into_iter().collect();
+        for process in self.client.config().storage_processes() {
+            let refused = async {
+                progress
+                    .get(&process.number)?
+                    .clone()
+                    .wait_for(|progress| progress.refused)
+                    .await
+                    .ok()
+                    .map(drop)
+            };
+            if refused.await.is_none() {
+                std::future::pending::<()>().await;
             }
         }
     }
@@ -729,7 +753,8 @@ pub(crate) fn start_super_process(
     let watch = WatchOptions {
         beside: router.map(RouterHandle::id),
         patience: Patience { silent_ms, starting_ms: 10 * silent_ms },
-        heals: options.suspect_after.is_some(),
+        suspects: options.suspect_after.is_some(),
+        heals: options.suspect_after.is_some() || options.heals,
         contract_after_ms: options.contract_after.map(ms),
         checkpoints: CheckpointPolicy {
             bytes: options.checkpoint_bytes,

@@ -21,7 +21,7 @@ use arrow::{
 };
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, Submission, staged_ranges},
-    config::{Configuration, Membership},
+    config::{Config, Configuration, Membership},
     embedded::{Cluster, EmbeddedOptions, StartError},
     message::{Body, Data, Ddl, ProcessId, ReadIsolation, StagedPayload},
 };
@@ -496,6 +496,11 @@ async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
     for _ in 0..2 {
         start().await.shutdown().await.expect("a clean end");
     }
+    let [other, other_away] = ["storage/s1", "other"].map(|name| dir.path().join(name));
+    std::fs::rename(&other, &other_away).expect("it can be moved");
+    start().await.shutdown().await.expect("a clean end");
+    std::fs::remove_dir_all(&other).expect("it can be removed");
+    std::fs::rename(&other_away, &other).expect("it can be moved");
     // What is copied back is what it had, whatever it has met meanwhile.
     for entry in std::fs::read_dir(&away).expect("it is there") {
         let entry = entry.expect("it can be read");
@@ -526,6 +531,31 @@ async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
     assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
     assert_eq!(table.read().await, kept.into_iter().collect());
     assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
+    cluster.shutdown().await.expect("a clean end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_embedded_cluster_copies_what_a_lost_directory_had() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = EmbeddedOptions { heals: true, ..options(dir.path(), 1, 2, 2, 1) };
+    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+    let table = Table::create(&cluster.client(), "t").await;
+    assert_eq!(table.insert(&[(1, 10), (2, 20)]).await, Ok(2));
+    cluster.shutdown().await.expect("a clean end");
+    std::fs::remove_dir_all(dir.path().join("storage/s1")).expect("it can be removed");
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let process = ProcessId::storage(1);
+    let is_back = |config: &Config| {
+        config.is_active(process) && !config.is_suspected(process) && config.incarnation(process) > Some(1)
+    };
+    tokio::time::timeout(Duration::from_secs(60), cluster.client().config_when(is_back))
+        .await
+        .expect("it heals")
+        .expect("no stop");
+    cluster.client().settled().await.expect("it is sent the rows");
+    cluster.kill_storage(2).await;
+    assert_eq!(Table::find(&cluster.client(), "t").read().await, [(1, 10), (2, 20)].into());
     cluster.shutdown().await.expect("a clean end");
 }
 

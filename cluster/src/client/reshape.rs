@@ -319,7 +319,8 @@ impl Client {
                 let state = if is_there { "connected" } else { "starting" };
                 let message = format!("{process} is {state}: its rows need not be lost");
                 let error = SqlError::new(SqlState(*b"55000"), message);
-                return Err(error.with_hint("Leave WITH DATA LOSS out; or stop it, if it has lost them."));
+                let hint = "Leave WITH DATA LOSS out. If it has lost them, as its log says, stop it, and what starts it again.";
+                return Err(error.with_hint(hint));
             }
             if tokio::time::Instant::now() >= end {
                 return self.make_sure_of_losses(process);

@@ -825,7 +825,7 @@ impl Core {
             Err(error @ ConfigError::LastHolder { .. }) => {
                 let reason = format!(
                     "{error}, so that it cannot join without data: it needs the data directory that it had; or ALTER CLUSTER \
-                     REPLACE {from} WITH DATA LOSS (or CONTRACT BY {from} WITH DATA LOSS) gives the rows up"
+                     REPLACE {from} WITH DATA LOSS (or CONTRACT BY {from} WITH DATA LOSS) gives the rows up, while it is stopped"
                 );
                 tracing::warn!(router = %self.id, %from, incarnation, reason, "a storage process may not join");
                 Wire::JoinRefused { incarnation, reason }

@@ -28,6 +28,7 @@ pub(super) fn watch(id: ProcessId) -> Watch {
     Watch::new(WatchOptions {
         beside: Some(beside(id)),
         patience: Patience { silent_ms: 800, starting_ms: 4_000 },
+        suspects: true,
         heals: true,
         contract_after_ms: Some(CONTRACT_AFTER_MS),
         checkpoints: CheckpointPolicy { bytes: u64::MAX, interval_ms: 2_000 },

@@ -520,7 +520,7 @@ impl Node {
                         format!("life {newest} had not the directory of {}; it goes on behind that", self.id)
                     }
                     false => format!(
-                        "the directory of {} is not the one that life {newest} had, so its copies are lost; it joins without data",
+                        "the directory of {} is not the one that life {newest} had, so its copies are not there; it asks to join without data",
                         self.id
                     ),
                 });

@@ -16,7 +16,9 @@ pub struct WatchOptions {
     pub beside: Option<ProcessId>,
     /// How long storage processes may be silent.
     pub patience: Patience,
-    /// Whether the silent are suspected and the ring is healed.
+    /// Whether the silent are suspected.
+    pub suspects: bool,
+    /// Whether the ring is healed of suspected processes.
     pub heals: bool,
     /// Milliseconds after which a suspected process for which there is no standby leaves the ring; `None` for never.
     pub contract_after_ms: Option<u64>,
@@ -81,12 +83,12 @@ impl Watch {
             self.checkpoints.ordered(now_ms, view.has_room);
             steps.push(Step::Checkpoint);
         }
-        if !self.options.heals || busy.change {
+        if busy.change {
             return steps;
         }
-        if !suspicions.is_empty() {
+        if self.options.suspects && !suspicions.is_empty() {
             steps.push(Step::Suspect(suspicions));
-        } else {
+        } else if self.options.heals {
             let has_room = |process, by| room::has_room(&view.config, &view.heard, process, by);
             steps.extend(self.healer.look(now_ms, &view.config, is_alive, has_room).map(Step::Heal));
         }

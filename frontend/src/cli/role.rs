@@ -1,6 +1,11 @@
 //! `carousel router`, `storage` and `frontend`: one process of a cluster.
 
-use std::{net::SocketAddr, pin::pin, process, thread, time::Duration};
+use std::{
+    net::SocketAddr,
+    pin::pin,
+    process, thread,
+    time::{Duration, Instant},
+};
 
 use carousel_cluster::{client::Client, member::Member, message::Body};
 
@@ -18,6 +23,9 @@ use crate::{FrontEnd, Handle, Options};
 const TIDY: Duration = Duration::from_secs(1);
 /// A front end that has waited for so long for the cluster says so.
 const TELLS: Duration = Duration::from_secs(3);
+/// When there is a lead router, how long a front end waits for a storage process before it lets users in: it may be for them to
+/// say that rows are lost.
+const GOES_ON: Duration = Duration::from_secs(30);
 /// How long it waits for storage processes that it has not met when the others answer.
 const MEETS: Duration = Duration::from_secs(1);
 
@@ -68,7 +76,16 @@ async fn wait_for_cluster(client: &Client) -> Result<(), Failure> {
                 "waiting for an answer of the cluster: it has no lead router, storage processes are starting, or it \
                  refuses this process, as other lines say"
             );
-            pin.await
+            tokio::select! {
+                pinned = pin => pinned,
+                () = led(client, GOES_ON) => {
+                    tracing::warn!(
+                        "no storage process answers: statements wait for those that have the rows, as their logs say, but the \
+                         cluster can be changed"
+                    );
+                    return Ok(());
+                }
+            }
         }
     };
     pinned.map_err(Failure::setup)?;
@@ -76,6 +93,19 @@ async fn wait_for_cluster(client: &Client) -> Result<(), Failure> {
         Ok(met) => met.map_err(Failure::setup),
         // One that is dead, and not suspected yet.
         Err(_) => Ok(()),
+    }
+}
+
+/// Waits until there has been a lead router for so long.
+async fn led(client: &Client, long: Duration) {
+    let mut since = None;
+    loop {
+        match client.leader() {
+            None => since = None,
+            Some(_) if since.get_or_insert_with(Instant::now).elapsed() >= long => return,
+            Some(_) => {}
+        }
+        tokio::time::sleep(TELLS / 10).await;
     }
 }
 

@@ -53,6 +53,7 @@ impl Server {
                 Durability::Memory => ClusterDurability::Memory,
             },
             log_reserve: settings.log_reserve,
+            heals: true,
             ..EmbeddedOptions::new(&settings.data_dir)
         })
         .await
