@@ -88,6 +88,8 @@ struct Lives {
     durable: Ts,
     /// How many have ended since one has come to something.
     ended: usize,
+    /// Nobody else had its rows then: they may have been refused, as they came without them.
+    alone: bool,
 }
 
 /// So many lives end before their process is suspected …
@@ -98,7 +100,7 @@ const WELL_MS: u64 = 60_000;
 impl Lives {
     fn new(now_ms: u64, heartbeat: Heartbeat) -> Lives {
         let Heartbeat { incarnation, durable, .. } = heartbeat;
-        Lives { incarnation, since_ms: now_ms, durable, ended: 0 }
+        Lives { incarnation, since_ms: now_ms, durable, ended: 0, alone: false }
     }
 
     /// Whether they come to nothing. The last one was last heard at `at_ms`.
@@ -109,7 +111,8 @@ impl Lives {
             *self = Lives::new(now_ms, heartbeat);
         } else if heartbeat.incarnation > self.incarnation {
             let ended = self.ended + 1;
-            *self = Lives { ended, durable: self.durable, ..Lives::new(now_ms, heartbeat) };
+            *self =
+                Lives { ended, durable: self.durable, alone: self.alone, ..Lives::new(now_ms, heartbeat) };
         }
         self.ended >= LIVES
     }
@@ -174,7 +177,14 @@ impl FailureDetector {
             }
             let ends = heartbeat.filter(|heartbeat| heartbeat.loading.is_none()).is_some_and(|heartbeat| {
                 let lives = self.lives.entry(process).or_insert_with(|| Lives::new(now_ms, heartbeat));
-                lives.hear(now_ms, heartbeat, sight.at_ms)
+                if !lives.hear(now_ms, heartbeat, sight.at_ms) {
+                    return false;
+                }
+                let was_alone = std::mem::replace(&mut lives.alone, config.solely_held(process).is_some());
+                if was_alone && !lives.alone {
+                    *lives = Lives::new(now_ms, heartbeat);
+                }
+                lives.ended > 0
             });
             let patience = match sight.heartbeat {
                 Some(_) => self.patience.silent_ms,
@@ -446,6 +456,12 @@ mod tests {
         for incarnation in 1..=20 {
             assert_eq!(live(&mut scene, incarnation, 500, 9), []);
         }
+        // When others have them, too, it has a new chance.
+        scene.config = Config::evenly(4, 2).expect("a ring");
+        for incarnation in 21..=25 {
+            assert_eq!(live(&mut scene, incarnation, 500, 9), []);
+        }
+        assert_eq!(live(&mut scene, 26, 500, 9), [Symptom::Ends]);
     }
 
     #[test]
