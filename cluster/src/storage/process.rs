@@ -315,7 +315,7 @@ impl Storage {
         let (is_outdated, begins_anew) = (self.node.is_outdated(), self.node.begins_anew());
         match self.node.stopped() {
             Some(reason) if is_outdated && begins_anew => {
-                tracing::warn!(process = %self.outbox.id(), "storage process gives up its data: {reason}");
+                tracing::warn!(process = %self.outbox.id(), "storage process asks to begin without data: {reason}");
             }
             Some(reason) if begins_anew => {
                 tracing::warn!(process = %self.outbox.id(), "storage process begins another life: {reason}");

@@ -390,7 +390,7 @@ impl Session<'_> {
         let interrupts = &mut self.connection.interrupts;
         let mut submission = interrupts.guard(self.client.submit(message)).await??;
         stager.into_iter().for_each(Stager::submitted);
-        self.transaction.has_written = true;
+        let had_written = std::mem::replace(&mut self.transaction.has_written, true);
         self.in_doubt = true;
         let (mut parts, mut bytes) = (Vec::new(), 0);
         while let Some(part) = interrupts.guard(submission.next()).await? {
@@ -407,6 +407,9 @@ impl Session<'_> {
                 Ok(part) => parts.push(part),
                 Err(failure) => {
                     self.in_doubt = false;
+                    if let Failure::Stale { .. } = failure {
+                        self.transaction.has_written = had_written;
+                    }
                     return Ok(Err(failure));
                 }
             }
