@@ -21,7 +21,7 @@ use carousel_engine::{
 
 use crate::{
     message::{StagedPart, StagedPayload},
-    wal::{make_directory, sync_directory},
+    wal::{is_full, make_directory, sync_directory},
     wire::StageChunk,
 };
 
@@ -337,12 +337,10 @@ fn rows_in(file: &Bytes) -> Option<Bytes> {
 const IO_ERROR: SqlState = SqlState(*b"58030");
 
 fn disk_error(error: &io::Error) -> SqlError {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            SqlError::new(SqlState::DISK_FULL, "could not stage rows: no space left on device")
-                .with_hint("Make room in its data directory.")
-        }
-        _ => SqlError::new(IO_ERROR, format!("could not stage rows: {error}")),
+    match is_full(error) {
+        true => SqlError::new(SqlState::DISK_FULL, "could not stage rows: no space left on device")
+            .with_hint("Make room in its data directory."),
+        false => SqlError::new(IO_ERROR, format!("could not stage rows: {error}")),
     }
 }
 

@@ -150,6 +150,15 @@ impl Table {
         self.write(self.request(OperationKind::Delete(delete), vec![KeyRange::FULL], false)).await
     }
 
+    /// Those of its rows that are in some ranges, and the others; there are many of both.
+    fn split(&self, pairs: &[(i64, i64)], ranges: &[KeyRange]) -> [Vec<(i64, i64)>; 2] {
+        let position = |(k, _): &(i64, i64)| self.rows(&[(*k, *k)]).positions[0];
+        let is_in = |pair: &(i64, i64)| ranges.iter().any(|range| range.contains(position(pair)));
+        let (inside, outside): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_in);
+        assert!(inside.len() > 50 && outside.len() > 50, "{} rows are in the ranges", inside.len());
+        [inside, outside]
+    }
+
     async fn read(&self) -> BTreeMap<i64, i64> {
         self.read_as(ReadIsolation::Sequential).await
     }
@@ -523,12 +532,7 @@ async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
         .await
         .expect("nobody else has them");
     let table = Table::find(&cluster.client(), "t");
-    let is_lost = |(k, _): &(i64, i64)| {
-        let position = table.rows(&[(*k, *k)]).positions[0];
-        lost.iter().any(|range| range.contains(position))
-    };
-    let (gone, kept): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_lost);
-    assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
+    let [gone, kept] = table.split(&pairs, &lost);
     assert_eq!(table.read().await, kept.into_iter().collect());
     assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
     cluster.shutdown().await.expect("a clean end");

@@ -33,8 +33,7 @@ pub enum Configuration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Membership {
     /// An incarnation of a process becomes part of the system; a storage process as a standby and without data, which is the
-    /// failure of its earlier lives, unless these have not received anything. Refused where others wait for what only an earlier
-    /// life could send, or has received.
+    /// failure of its earlier lives, unless these have not received anything. Refused where nobody else has what these had.
     Join {
         /// The process.
         process: ProcessId,

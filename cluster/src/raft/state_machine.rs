@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     router::mseq::MSeq,
-    wal::{read_file, replace_file},
+    wal::{is_full, read_file, replace_file},
 };
 
 /// The snapshot made or received last.
@@ -193,10 +193,6 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
 /// How long a snapshot for which there is no room waits for some.
 const AGAIN: Duration = Duration::from_secs(1);
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
 
 /// Makes a snapshot of the planned mark.
 pub(super) struct Builder {

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use crate::message::ProcessId;
+use crate::{message::ProcessId, wal::free_bytes};
 
 /// How often a router looks, in milliseconds.
 pub(super) const LOOK_MS: u64 = 1_000;
@@ -26,8 +26,8 @@ impl Disk {
     /// # Errors
     /// When the directory is not there any more: what is written to files in it that are open is lost with the process.
     pub(super) fn has_room(&self) -> Result<bool, String> {
-        match rustix::fs::statvfs(&self.directory) {
-            Ok(told) => Ok(told.f_bavail.saturating_mul(told.f_frsize) >= self.reserve_bytes),
+        match free_bytes(&self.directory) {
+            Ok(free) => Ok(free >= self.reserve_bytes),
             Err(rustix::io::Errno::NOENT) => Err(format!("{} has been removed", self.directory.display())),
             Err(_) => Ok(true),
         }

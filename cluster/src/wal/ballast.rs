@@ -3,16 +3,16 @@
 //! else has filled the disk. It is cut in small steps, so that who goes on filling the disk does not take it all.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::fs::{FallocateFlags, fallocate};
 
-use super::WalError;
+use super::{WalError, free_bytes};
 
 /// It is made again when so many times its length is free.
 const FREE_FOR_IT: u64 = 8;
@@ -53,19 +53,16 @@ impl Ballast {
             return;
         }
         self.looked = Some(Instant::now());
-        match self.make() {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::debug!(path = %self.path.display(), %error, "no room is kept for the log");
-                let _ = fs::remove_file(&self.path);
-                self.held = 0;
-            }
+        if let Err(error) = self.make() {
+            tracing::debug!(path = %self.path.display(), %error, "no room is kept for the log");
+            let _ = fs::remove_file(&self.path);
+            self.held = 0;
         }
     }
 
     fn make(&mut self) -> io::Result<()> {
-        let told = statvfs(self.path.parent().unwrap_or(Path::new(".")))?;
-        if told.f_bavail.saturating_mul(told.f_frsize) >= self.bytes.saturating_mul(FREE_FOR_IT) {
+        let free = free_bytes(self.path.parent().unwrap_or(Path::new(".")))?;
+        if free >= self.bytes.saturating_mul(FREE_FOR_IT) {
             let file = File::options().create(true).append(true).open(&self.path)?;
             fallocate(file, FallocateFlags::empty(), 0, self.bytes)?;
             self.held = self.bytes;
@@ -85,7 +82,7 @@ impl Ballast {
             tracing::warn!(path = %self.path.display(), "the disk of the router's log is full; what was kept for it is used now");
         }
         let left = self.held.saturating_sub(STEP_BYTES);
-        match OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(left)) {
+        match File::options().write(true).open(&self.path).and_then(|file| file.set_len(left)) {
             Ok(()) => {
                 self.held = left;
                 Ok(())

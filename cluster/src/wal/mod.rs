@@ -96,12 +96,22 @@ impl From<WalError> for io::Error {
     }
 }
 
+/// Whether something could not be written for want of room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The bytes that are free on the disk of a directory.
+pub(crate) fn free_bytes(directory: &Path) -> rustix::io::Result<u64> {
+    rustix::fs::statvfs(directory).map(|told| told.f_bavail.saturating_mul(told.f_frsize))
+}
+
 impl WalError {
     /// What a write has met that is not synced yet.
     fn of_write(error: io::Error) -> WalError {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WalError::Full(error),
-            _ => WalError::Io(error),
+        match is_full(&error) {
+            true => WalError::Full(error),
+            false => WalError::Io(error),
         }
     }
 }

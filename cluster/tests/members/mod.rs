@@ -500,10 +500,7 @@ async fn what_a_process_alone_had_is_given_up_on_demand() {
             }
         };
         assert_eq!(lost, held);
-        let position = |(k, _): &(i64, i64)| table.rows(&[(*k, *k)]).positions[0];
-        let is_lost = |pair: &(i64, i64)| lost.iter().any(|range| range.contains(position(pair)));
-        let (gone, kept): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_lost);
-        assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
+        let [gone, kept] = table.split(&pairs, &lost);
         assert_eq!(table.read().await, kept.iter().copied().collect());
         // The range is there again, for others.
         assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
@@ -566,10 +563,7 @@ async fn who_waits_for_rows_that_are_given_up_goes_on_without_them() {
         assert_eq!(lost, held);
         let outcome = waits.await.expect("it ends");
         assert_eq!(outcome, Err(SqlState::OUTCOME_UNKNOWN), "it has no effect");
-        let position = |(k, _): &(i64, i64)| table.rows(&[(*k, *k)]).positions[0];
-        let is_lost = |pair: &(i64, i64)| lost.iter().any(|range| range.contains(position(pair)));
-        let (gone, kept): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(is_lost);
-        assert!(gone.len() > 50 && kept.len() > 50, "{} rows are lost", gone.len());
+        let [gone, kept] = table.split(&pairs, &lost);
         assert_eq!(table.read().await, kept.iter().copied().collect());
         assert_eq!(table.insert(&gone).await, Ok(gone.len() as u64));
         client.settled().await.expect("nothing is waited for any more");
