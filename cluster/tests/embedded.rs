@@ -613,6 +613,34 @@ async fn many_snapshot_reads_without_a_write_between_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pin_that_nobody_waits_for_any_more_is_released() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(options(dir.path(), 1, 2, 2, 2)).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    let client = cluster.client();
+    let table = Table::create(&client, "pinned").await;
+    let before = client.pin(Duration::from_secs(600)).await.expect("it is ordered");
+    {
+        let abandoned = client.pin(Duration::from_secs(600));
+        tokio::pin!(abandoned);
+        assert!(futures::poll!(&mut abandoned).is_pending(), "it is submitted");
+    }
+    // The next in the m-seq, unless somebody made a checkpoint meanwhile.
+    let ts = carousel_engine::Ts(before.ts().0 + 1);
+    let after = client.pin(Duration::from_secs(600)).await.expect("it is ordered");
+    assert!(ts < after.ts());
+    let is_released = async {
+        while table.read_at(Some(ts), ReadIsolation::Sequential).await != Err(SqlState::SERIALIZATION_FAILURE)
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), is_released).await.expect("nobody holds it");
+    assert_eq!(table.read_at(Some(before.ts()), ReadIsolation::Sequential).await, Ok(BTreeMap::new()));
+    cluster.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pin_outlives_the_restart_of_a_replica_behind_a_checkpoint() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let cluster = Cluster::start(options(dir.path(), 1, 2, 2, 2)).await.expect("the cluster starts");

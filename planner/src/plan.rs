@@ -48,6 +48,18 @@ pub struct OutputColumn {
     pub origin: Option<(TableId, usize)>,
 }
 
+impl Planned {
+    /// Whether another plan of the statement has the same columns to whoever has been told them: the tables that they come from
+    /// may have been made anew.
+    pub fn has_columns_of(&self, other: &Planned) -> bool {
+        let columns = |planned: &'_ Planned| -> Option<Vec<(String, Type)>> {
+            let output = planned.output.as_ref()?;
+            Some(output.iter().map(|column| (column.name.clone(), column.ty.clone())).collect())
+        };
+        columns(self) == columns(other)
+    }
+}
+
 /// What a statement asks for. Those marked *bind* go through [`crate::bind()`]; the others are for the session itself.
 #[derive(Clone, Debug)]
 pub enum Plan {

@@ -304,8 +304,10 @@ impl Client {
         let admitted = self.shared.admission.admit(&request.body, self.memory(), tightest, expected)?;
         match &mut request.body {
             Body::Data(data) if self.shared.network.goes_elsewhere() => data.operation.close()?,
-            // Routers will need it for their log.
-            Body::Data(data) if isolation == ReadIsolation::Sequential => data.operation.seal()?,
+            // Routers will need it for their log. What reads under a pin is ordered whatever the isolation.
+            Body::Data(data) if isolation == ReadIsolation::Sequential || data.read_ts.is_some() => {
+                data.operation.seal()?;
+            }
             Body::Ddl(ddl) => check_length(serialized_size(ddl).map_err(|error| {
                 SqlError::internal(format!("a change of the catalog cannot be serialised: {error}"))
             })?)?,

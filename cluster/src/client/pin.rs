@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carousel_engine::{SqlError, Ts};
-use tokio::task::AbortHandle;
+use tokio::{sync::oneshot, task::AbortHandle};
 
 use super::{Client, Command, Failure, Part, Request};
 use crate::message::Body;
@@ -22,9 +22,28 @@ impl Pin {
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX).max(100);
         let request =
             Request { tables: Default::default(), ranges: Default::default(), body: Body::Pin { lease_ms } };
-        let ts = match client.submit(request).await?.finish().await? {
-            Part::Done { ts, .. } => ts,
-            other => return Err(SqlError::internal(format!("a pin was answered by {other:?}")).into()),
+        let submission = client.submit(request).await?;
+        let acquiring = client.clone();
+        let (mut sender, receiver) = oneshot::channel();
+        let answered = move |answer| Pin::answered(acquiring, answer, lease_ms);
+        tokio::spawn(async move {
+            let nobody_waits = async {
+                sender.closed().await;
+                tokio::time::sleep(lease).await;
+            };
+            let acquired = tokio::select! {
+                answer = submission.finish() => answer.and_then(answered),
+                () = nobody_waits => return,
+            };
+            // What nobody has waited for is released: the storage processes would keep what it sees for a whole lease.
+            let _ = sender.send(acquired);
+        });
+        receiver.await.unwrap_or_else(|_| Err(client.stopped().into()))
+    }
+
+    fn answered(client: Client, answer: Part, lease_ms: u32) -> Result<Pin, Failure> {
+        let Part::Done { ts, .. } = answer else {
+            return Err(SqlError::internal(format!("a pin was answered by {answer:?}")).into());
         };
         let renewing = client.clone();
         let period = Duration::from_millis(u64::from(lease_ms) / 4);
@@ -36,7 +55,7 @@ impl Pin {
                 }
             }
         });
-        Ok(Pin { ts, client: client.clone(), renewal: renewal.abort_handle() })
+        Ok(Pin { ts, client, renewal: renewal.abort_handle() })
     }
 
     /// What reads under this pin see: everything that was ordered before it.

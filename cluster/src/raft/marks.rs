@@ -2,7 +2,8 @@
 //!
 //! Whether a message of a Raft entry has a `Ts`, and which, depends on what was learned before, so reading from the
 //! middle of the log needs the state there. Marks are denser where the log is short: when there are too many, every
-//! second one is dropped and the distance doubles.
+//! second one is dropped and the distance doubles; when few are left of a log that has been cut, they come closer again. The log
+//! can only be cut at marks, and entries behind the cut may be larger than those that made the distance.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -141,8 +142,37 @@ impl Marks {
         if inner.marks[0].next() > snapshot.next() {
             inner.marks.push_front(snapshot.clone());
         }
+        while inner.distance > 1 && inner.marks.len() < MOST / 4 {
+            inner.distance /= 2;
+        }
         if inner.planned.as_ref().is_some_and(|planned| planned.next() <= snapshot.next()) {
             inner.planned = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::Config, raft::LeaderId};
+
+    fn mark(index: u64) -> Mark {
+        let leader_id = LeaderId { term: 1, node_id: 1 };
+        let mseq = MSeq::new(Config::evenly(1, 1).expect("a ring"));
+        Mark { log_id: Some(LogId { leader_id, index }), membership: StoredMembership::default(), mseq }
+    }
+
+    #[test]
+    fn what_comes_behind_a_long_log_can_be_cut_as_finely_as_if_there_had_been_none() {
+        let marks = Marks::new(mark(0));
+        (1..=100_000).for_each(|index| marks.advance(mark(index)));
+        let cut = |most: u64| {
+            assert!(marks.plan_snapshot(Ts::ZERO), "there is a mark behind the first");
+            marks.snapshot_made(&marks.planned());
+            assert!(marks.applied() - marks.begins() < most, "{} entries", marks.applied() - marks.begins());
+        };
+        cut(1_000);
+        (100_001..=100_020).for_each(|index| marks.advance(mark(index)));
+        cut(1);
     }
 }

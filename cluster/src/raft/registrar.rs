@@ -33,8 +33,8 @@ const STEP: Duration = Duration::from_secs(5);
 /// How long another router may take to lead after it was asked to.
 const HANDING_OVER: Duration = Duration::from_secs(1);
 
-/// How long the other routers may take to answer before a request is refused because they do not: of some a new leader has
-/// not heard yet, and some are slow.
+/// How long the other routers may take to answer, or to catch up, before a request is refused because they do not: of some a
+/// new leader has not heard yet, and some are slow.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What somebody wants of the routers.
@@ -141,7 +141,8 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
         for asked in self.pending.values_mut().filter(|asked| asked.outcome.is_none()) {
             match decide(&asked.request.change, standing) {
                 Decision::Done(number) => asked.outcome = Some(Ok(number)),
-                Decision::Refused(RefusedChange::NoQuorum { .. }) if asked.asked.elapsed() < PATIENCE => {}
+                Decision::Refused(RefusedChange::NoQuorum { .. } | RefusedChange::Behind { .. })
+                    if asked.asked.elapsed() < PATIENCE => {}
                 Decision::Refused(refused) => asked.outcome = Some(Err(refused.into())),
                 Decision::Step(step) => {
                     if let Step::Remove(number) | Step::Forget(number) = step {

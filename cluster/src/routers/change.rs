@@ -54,6 +54,10 @@ pub(crate) enum RefusedChange {
     Last(ProcessId),
     #[error("without {router} the routers would have no quorum: of {rest} only {live} answer")]
     NoQuorum { router: ProcessId, rest: usize, live: usize },
+    #[error(
+        "without {router} the routers would have to wait: of {rest} only {near} have caught up with the log"
+    )]
+    Behind { router: ProcessId, rest: usize, near: usize },
 }
 
 impl RefusedChange {
@@ -75,6 +79,9 @@ impl From<RefusedChange> for SqlError {
                 NOT_IN_PREREQUISITE_STATE,
                 Some("Remove the routers that do not answer first, or wait until they do."),
             ),
+            RefusedChange::Behind { .. } => {
+                (NOT_IN_PREREQUISITE_STATE, Some("Wait until the others have caught up."))
+            }
         };
         let error = SqlError::new(state, refused.to_string());
         match hint {
@@ -108,6 +115,10 @@ impl Standing {
 
     fn live_of(&self, voters: &BTreeSet<u32>) -> usize {
         voters.intersection(&self.live).count()
+    }
+
+    fn near_of(&self, voters: &BTreeSet<u32>) -> usize {
+        voters.intersection(&self.live).filter(|voter| self.near.contains(voter)).count()
     }
 }
 
@@ -151,7 +162,8 @@ pub(crate) fn upkeep(standing: &Standing) -> Option<Step> {
     }
     let voters = standing.voters();
     let learners = standing.routers.entries().iter().filter(|entry| !entry.votes).map(|entry| entry.number);
-    learners.filter(|learner| standing.near.contains(learner)).find_map(|learner| {
+    let is_ready = |learner: &u32| standing.near.contains(learner) && standing.live.contains(learner);
+    learners.filter(is_ready).find_map(|learner| {
         let mut more = voters.clone();
         more.insert(learner);
         (2 * standing.live_of(&more) > more.len()).then_some(Step::Vote(learner))
@@ -220,6 +232,11 @@ fn remove(number: u32, standing: &Standing) -> Result<Decision, RefusedChange> {
     if 2 * live <= rest.len() {
         return Err(RefusedChange::NoQuorum { router, rest: rest.len(), live });
     }
+    // Nothing would be agreed on until they have caught up; where that is so already, it is no reason to keep the router.
+    let (near, voters) = (standing.near_of(&rest), standing.voters());
+    if 2 * near <= rest.len() && 2 * standing.near_of(&voters) > voters.len() {
+        return Err(RefusedChange::Behind { router, rest: rest.len(), near });
+    }
     Ok(Decision::Step(match number == standing.leader {
         true => match rest.intersection(&standing.live).find(|other| standing.near.contains(other)) {
             Some(other) => Step::HandOver(*other),
@@ -278,6 +295,7 @@ mod tests {
         assert_eq!(decide(&add(None, "h:4"), &standing), Decision::Wait);
         assert_eq!(upkeep(&standing), None, "it has not caught up");
         standing.near.insert(4);
+        assert_eq!(upkeep(&standing), None, "it does not answer");
         standing.live.insert(4);
         assert_eq!(upkeep(&standing), Some(Step::Vote(4)));
         standing.live = [1, 4].into();
@@ -308,7 +326,8 @@ mod tests {
         assert_eq!(decide(&remove(2), &standing), Decision::Step(Step::Remove(2)));
         assert_eq!(decide(&remove(4), &standing), Decision::Step(Step::Forget(4)));
         standing.live.insert(2);
-        assert_eq!(decide(&remove(1), &standing), Decision::Step(Step::HandOver(3)));
+        standing.near.insert(2);
+        assert_eq!(decide(&remove(1), &standing), Decision::Step(Step::HandOver(2)));
         standing.near = [1].into();
         assert_eq!(decide(&remove(1), &standing), Decision::Step(Step::Remove(1)));
         let rest = standing.routers.entries()[2..].to_vec();
@@ -336,6 +355,11 @@ mod tests {
         standing.live = [1, 2].into();
         let (code, message) = refused(remove(2), &standing);
         assert!(code == "55000" && message.contains("of 2 only 1 answer"), "{code} {message}");
+        standing.live.insert(3);
+        standing.near = [1, 2].into();
+        let (code, message) = refused(remove(2), &standing);
+        assert!(code == "55000" && message.contains("of 2 only 1 have caught up"), "{code} {message}");
+        assert_eq!(decide(&remove(3), &standing), Decision::Step(Step::Remove(3)));
         let first = standing.routers.entries()[..1].to_vec();
         standing.routers = standing.routers.changed(3, first);
         let (code, message) = refused(remove(1), &standing);

@@ -240,7 +240,7 @@ impl Session<'_> {
             return Ok(Some(planned.clone()));
         }
         let again = self.plan(statement, &prepared.declared).await?;
-        if again.output != planned.output {
+        if !again.has_columns_of(planned) {
             let message = "cached plan must not change result type";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
         }
@@ -333,7 +333,7 @@ impl Session<'_> {
             }
             PortalState::Bound => {
                 let Some(planned) = self.current_plan(&prepared).await? else { return Ok(()) };
-                if planned.plan.is_write() && self.transaction.has_written {
+                if self.writes(&planned) && self.transaction.has_written {
                     return Err(SqlError::unsupported("a second write before Sync")
                         .with_detail("The statements before a Sync are one transaction; the first write has taken effect.")
                         .with_hint("Send Sync after every write.")

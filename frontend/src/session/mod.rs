@@ -106,7 +106,8 @@ impl Session<'_> {
         if self.skipping && !matches!(kind, b'S' | b'X') {
             return Ok(());
         }
-        match self.answer(frame).await.map_err(|failed| self.in_view_of_writes(failed)) {
+        let has_written = self.transaction.has_written;
+        match self.answer(frame).await.map_err(|failed| self.in_view_of_writes(failed, has_written)) {
             Ok(()) => {}
             Err(Failed::Statement(error)) => {
                 self.fail(&error);
@@ -174,13 +175,17 @@ impl Session<'_> {
     }
 
     /// How a piece of work ended, as the client must be told. A write that was submitted cannot be taken back, and only the
-    /// cluster can refuse it: whatever else ends the statement must not make it look undone.
-    fn in_view_of_writes(&mut self, failed: Failed) -> Failed {
+    /// cluster can refuse it: whatever else ends the statement must not make it look undone. Nor must what fails behind it before
+    /// a Sync, though the two would be one transaction in PostgreSQL.
+    fn in_view_of_writes(&mut self, failed: Failed, had_written: bool) -> Failed {
         let outcome_unknown = |error: SqlError| {
             SqlError::new(SqlState::OUTCOME_UNKNOWN, error.into_report().message)
                 .with_detail("The statement had been submitted and may take effect.")
         };
         match (std::mem::take(&mut self.in_doubt), failed) {
+            (false, Failed::Statement(error)) if had_written && error.detail.is_none() => Failed::Statement(
+                error.with_detail("The write before it, without a Sync between them, has taken effect."),
+            ),
             (false, failed) => failed,
             (true, Failed::Statement(error)) => Failed::Statement(outcome_unknown(error)),
             (true, Failed::Session(error)) => Failed::Session(error.map(outcome_unknown)),
@@ -254,13 +259,7 @@ impl Session<'_> {
         if let Ok(planned) =
             carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), &[])
         {
-            return match &planned.plan {
-                Plan::Execute { name, .. } => self
-                    .statements
-                    .get(name)
-                    .is_some_and(|p| p.planned.as_ref().is_some_and(|p| p.plan.is_write())),
-                plan => plan.is_write(),
-            };
+            return self.writes(&planned);
         }
         // The table it names may be made by a statement before it: what it is called decides.
         let keyword = statement.text().split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
@@ -268,6 +267,14 @@ impl Session<'_> {
             keyword.as_str(),
             "insert" | "update" | "delete" | "truncate" | "create" | "drop" | "alter" | "merge" | "copy"
         )
+    }
+
+    /// Whether a plan writes, looking through EXECUTE. What is not prepared yet may.
+    fn writes(&self, planned: &Planned) -> bool {
+        let Plan::Execute { name, .. } = &planned.plan else { return planned.plan.is_write() };
+        self.statements
+            .get(name)
+            .is_none_or(|prepared| prepared.planned.as_ref().is_some_and(|planned| planned.plan.is_write()))
     }
 
     async fn run_simple(&mut self, statement: &Statement) -> Result<()> {
