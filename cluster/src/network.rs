@@ -65,6 +65,7 @@ impl Wire {
             | Wire::Resend { .. }
             | Wire::NotLeader { .. }
             | Wire::Room { .. }
+            | Wire::Reached { .. }
             | Wire::Routers(_)
             | Wire::ChangeRouters { .. }
             | Wire::RoutersChanged { .. }

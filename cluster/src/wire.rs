@@ -196,6 +196,11 @@ pub enum Wire {
         /// Whether.
         has_room: bool,
     },
+    /// Router to the lead router: how many of the cluster's storage processes and clients it reaches.
+    Reached {
+        /// So many.
+        members: u32,
+    },
     /// Router to application process: not the leader (any more), or so it appears to the router.
     NotLeader {
         /// Who is, if known.
@@ -424,7 +429,7 @@ impl Wire {
             Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. } => from != Router && to == Router,
             Wire::Read { .. } | Wire::ChangeRouters { .. } => asks && to == Router,
             Wire::Confirm(_) | Wire::AskLease { .. } => from == Storage && to == Router,
-            Wire::Consensus(_) => from == Router && to == Router,
+            Wire::Consensus(_) | Wire::Reached { .. } => from == Router && to == Router,
             Wire::Room { .. } => from == Router && to != Storage,
             Wire::Routers(_) => from == Router,
             Wire::Lease { .. } | Wire::GivenUp { .. } | Wire::JoinRefused { .. } => {

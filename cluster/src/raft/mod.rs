@@ -279,6 +279,16 @@ impl Consensus {
         move || followed_at(&metrics.borrow_watched())
     }
 
+    /// Asks another router to lead, if this one does.
+    pub(crate) fn hand_over_to(&self, router: ProcessId) {
+        let raft = self.raft.clone();
+        tokio::spawn(async move {
+            if let Err(error) = raft.trigger().transfer_leader(u64::from(router.number)).await {
+                tracing::debug!(%error, "not handed over");
+            }
+        });
+    }
+
     /// Lets go of the log up to `ts`, or somewhat less. Happens in the background.
     pub(crate) fn truncate(&self, ts: Ts) {
         if !self.marks.plan_snapshot(ts) {

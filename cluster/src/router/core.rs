@@ -30,7 +30,7 @@ use super::{
     room::Rooms,
 };
 use crate::{
-    config::{ConfigError, Configuration, Membership},
+    config::{Config, ConfigError, Configuration, Membership},
     message::{Body, Incarnation, Message, MessageId, ProcessId, ProcessKind},
     parcel,
     planted::{Bug, planted},
@@ -425,6 +425,11 @@ impl Core {
     /// `Ts` of the last message that was learned.
     pub fn ts(&self) -> Ts {
         self.mseq.ts()
+    }
+
+    /// The config behind it.
+    pub fn config(&self) -> &Config {
+        self.mseq.config()
     }
 
     /// Whether so much waits to be proposed that no more data should be taken.

@@ -8,6 +8,7 @@ mod leases;
 pub mod mseq;
 #[cfg(test)]
 mod processes;
+mod reach;
 mod room;
 #[cfg(test)]
 mod simulation;
@@ -36,6 +37,7 @@ use tokio::{
 pub use self::leases::LEASE_MS;
 use self::{
     core::{Core, Effect, Input, Limits, StreamId},
+    reach::Reached,
     room::Disk,
     stream::{StreamHandle, StreamReport},
 };
@@ -319,6 +321,7 @@ impl Router {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut looks = tokio::time::interval(Duration::from_millis(room::LOOK_MS));
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut reached = Reached::default();
         let end = loop {
             let full = self.core.is_full();
             let input = tokio::select! {
@@ -329,13 +332,16 @@ impl Router {
                 },
                 // Time passes, however much is received: suspicions wait for it.
                 _ = ticks.tick() => Input::Tick(ms(Instant::now())),
-                _ = looks.tick() => match &self.disk {
-                    Some(disk) => match disk.has_room() {
-                        Ok(has_room) => Input::Room(has_room),
-                        Err(reason) => break End::Failed(reason),
-                    },
-                    None => continue,
-                },
+                _ = looks.tick() => {
+                    self.look_around(&network, &mut reached, ms(Instant::now()));
+                    match &self.disk {
+                        Some(disk) => match disk.has_room() {
+                            Ok(has_room) => Input::Room(has_room),
+                            Err(reason) => break End::Failed(reason),
+                        },
+                        None => continue,
+                    }
+                }
                 event = events.recv() => match event {
                     Some(Event::Learned { mseq, learned }) => {
                         self.meter.learned(&mseq, &learned);
@@ -376,6 +382,10 @@ impl Router {
                 received = receive(&mut self.endpoint, full) => match received {
                     Some((_, Wire::Routers(routers))) => {
                         network.learn_routers(&routers);
+                        continue;
+                    }
+                    Some((from, Wire::Reached { members })) => {
+                        reached.hear(from, members, ms(Instant::now()));
                         continue;
                     }
                     Some((from, Wire::AskLease { asked_ms })) => Input::AskLease {
@@ -422,6 +432,31 @@ impl Router {
         state_sender.send_replace(state);
         if let Some(done) = done {
             let _ = done.send(());
+        }
+    }
+
+    /// Tells the leader how many of the others this router reaches, or lets another lead that reaches more.
+    fn look_around(&self, network: &Network, reached: &mut Reached, now_ms: u64) {
+        let id = self.sender.id();
+        let config = self.core.config();
+        let members = config.live_storage().chain(config.standbys()).chain(config.clients());
+        let own = members.filter(|member| network.reaches(id, *member)).count() as u32;
+        match *self.state.borrow() {
+            State::Leading => {
+                if let Some((other, members)) = reached.look(own, now_ms) {
+                    tracing::warn!(
+                        router = %id,
+                        "{other} is asked to lead: it reaches {members} of the cluster's other processes, this router {own}; do they know its address?"
+                    );
+                    self.consensus.hand_over_to(other);
+                }
+            }
+            State::Following(Some(leader)) => {
+                reached.follows();
+                // The next one is as good.
+                let _ = self.sender.try_send(leader, Wire::Reached { members: own });
+            }
+            _ => reached.follows(),
         }
     }
 
