@@ -1,6 +1,6 @@
 //! What a cluster of separate processes consists of: the same for all of them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,12 @@ impl Description {
             let port = address.rsplit_once(':').map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
             if !matches!(port, Some((false, Ok(1..)))) {
                 return wrong(format!("the address '{address}' of {process} is not of the form HOST:PORT"));
+            }
+            let host = address.parse::<SocketAddr>().map(|address| address.ip());
+            if host.is_ok_and(|host| host.is_unspecified()) {
+                return wrong(format!(
+                    "others cannot reach {process} at '{address}'; say by which of its machine's addresses they can (--bind may be another)"
+                ));
             }
             if let Some(other) = known.insert(address.clone(), process) {
                 return wrong(format!("{other} and {process} have the same address {address}"));

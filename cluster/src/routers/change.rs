@@ -42,6 +42,8 @@ pub(crate) enum RefusedChange {
     Address(String),
     #[error("routers have numbers from 1 to {MOST_ROUTERS}")]
     Number,
+    #[error("the next number would be more than {MOST_ROUTERS}")]
+    NoNextNumber,
     #[error("router {0} exists already, at {1}")]
     Taken(ProcessId, String),
     #[error("{0}")]
@@ -70,6 +72,9 @@ impl From<RefusedChange> for SqlError {
     fn from(refused: RefusedChange) -> SqlError {
         let (state, hint) = match &refused {
             RefusedChange::Address(_) | RefusedChange::Number => (SqlState::INVALID_PARAMETER_VALUE, None),
+            RefusedChange::NoNextNumber => {
+                (NOT_IN_PREREQUISITE_STATE, Some("Say which number it is to have: ADD ROUTER rN AT …"))
+            }
             RefusedChange::Taken(..) | RefusedChange::Removed(_) | RefusedChange::AddressTaken(..) => {
                 (DUPLICATE_OBJECT, None)
             }
@@ -207,7 +212,7 @@ fn add(number: Option<u32>, address: &str, standing: &Standing) -> Result<Decisi
         return Err(RefusedChange::removed(router));
     }
     if number > MOST_ROUTERS {
-        return Err(RefusedChange::Number);
+        return Err(RefusedChange::NoNextNumber);
     }
     Ok(Decision::Step(Step::Teach(number, address.to_owned())))
 }

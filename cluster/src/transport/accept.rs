@@ -123,7 +123,7 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
             (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))
         }
         Some(tls) => {
-            let stream = tls.acceptor.accept(stream).await.map_err(|error| failure(&error))?;
+            let stream = tls.acceptor().accept(stream).await.map_err(|error| failure(&error))?;
             shown = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
             let (reading, writing) = tokio::io::split(stream);
             (FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)))

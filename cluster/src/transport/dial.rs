@@ -1,6 +1,6 @@
 //! Connecting to others, again and again.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc,
@@ -30,6 +30,8 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 /// The first wait between two attempts; each further one is twice as long …
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// … up to this.
+/// So many lines are said of connections that are in vain, if they are different.
+const MOST_TOLD: usize = 16;
 const LAST_WAIT: Duration = Duration::from_millis(200);
 /// So many connections of a lane may end one after the other without a message having come through.
 const FRUITLESS: u32 = 10;
@@ -102,7 +104,7 @@ async fn connect(
             Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)), None))
         }
         Some((tls, name)) => {
-            let stream = tls.connector.connect(name, stream).await.map_err(unsecured)?;
+            let stream = tls.connector().connect(name, stream).await.map_err(unsecured)?;
             let shown = stream.get_ref().1.peer_certificates();
             let refused =
                 to.and_then(|to| identity::refusal(shown, &shared.cluster, to, shared.unnamed_certificates));
@@ -110,6 +112,11 @@ async fn connect(
             Ok((FrameReader::new(Box::new(reading)), FrameWriter::new(Box::new(writing)), refused))
         }
     }
+}
+
+/// Somebody refuses this process, which is "it" in the other's words.
+fn refused_by(other: ProcessId, reason: &str) -> String {
+    format!("refused by {other}, in its words: {reason}")
 }
 
 /// What an error of TLS means: what is wrong with a certificate or its owner stays so.
@@ -138,7 +145,7 @@ async fn greet(
         let _ = writing.flush().await;
         let frame = reading.next().await.map_err(|error| match error {
             FrameError::Io(error) if error.kind() == io::ErrorKind::InvalidData => unsecured(error),
-            FrameError::Tls => DialError::Refused(error.to_string()),
+            FrameError::Tls | FrameError::Foreign => DialError::Refused(error.to_string()),
             _ => DialError::Failed(format!("it ended the connection: {error}")),
         })?;
         let reply = match decode(&frame).map_err(DialError::Refused)? {
@@ -203,13 +210,14 @@ impl Dialler {
     /// Keeps a session with the other process for ever.
     pub(super) async fn run(self) {
         let mut waits = Waits::begin();
-        let mut told = String::new();
+        // What has been said of connections in vain since the last one that was not.
+        let mut told = BTreeSet::new();
         let mut last_life = None;
         loop {
             match self.begin().await {
                 Ok((session, control, data)) => {
                     tracing::info!(process = %self.local, peer = %self.remote, address = %self.address, "connected");
-                    told = String::new();
+                    told.clear();
                     let begun = Instant::now();
                     let life = control.welcome.start.life;
                     let again = last_life.replace(life) == Some(life);
@@ -223,11 +231,10 @@ impl Dialler {
                 Err(error) => {
                     let text = plain(&error.to_string());
                     let harmless = matches!(error, DialError::NotReady | DialError::Unknown);
-                    if text != told && !harmless {
+                    if !harmless && told.len() < MOST_TOLD && told.insert(text.clone()) {
                         tracing::warn!(
                             process = %self.local, peer = %self.remote, address = %self.address, "cannot connect: {text}"
                         );
-                        told = text;
                     }
                     let wait = waits.next();
                     let wait = if matches!(error, DialError::Refused(_)) { REFUSED_WAIT } else { wait };
@@ -295,10 +302,10 @@ impl Dialler {
                 }
                 Err(DialError::NotReady)
             }
-            Reply::Refused(reason) => Err(DialError::Refused(format!("refused: {reason}"))),
+            Reply::Refused(reason) => Err(DialError::Refused(refused_by(self.remote, &reason))),
             Reply::Forgetful(reason) => {
                 shared.lives.lock().refuse(&reason);
-                Err(DialError::Refused(format!("refused: {reason}")))
+                Err(DialError::Refused(refused_by(self.remote, &reason)))
             }
             Reply::Description(_) | Reply::Routers(_) => {
                 Err(DialError::Failed("an answer to another question".into()))

@@ -77,6 +77,8 @@ pub(super) enum FrameError {
     Closed,
     #[error("it speaks TLS, this process does not")]
     Tls,
+    #[error("it does not speak Carousel's protocol")]
+    Foreign,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("a corrupted frame: {0}")]
@@ -141,6 +143,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         match &self.frames.read_buffer()[..] {
             // So begin an alert and a handshake of TLS.
             [0x15 | 0x16, 3, ..] if is_too_long && self.number == 0 => FrameError::Tls,
+            _ if is_too_long && self.number == 0 => FrameError::Foreign,
             _ if is_too_long => FrameError::Corrupted("it is too long"),
             // With TLS, one side is to tell the other that it closes the connection; who ends or dies does not.
             _ if error.kind() == io::ErrorKind::UnexpectedEof => FrameError::Closed,

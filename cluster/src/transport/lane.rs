@@ -86,6 +86,13 @@ pub(super) struct LaneState {
     meter: LaneMeter,
 }
 
+impl Drop for LaneState {
+    /// What was not taken never will be.
+    fn drop(&mut self) {
+        self.meter.untaken(0);
+    }
+}
+
 impl LaneState {
     pub(super) fn new(network: &Network, local: ProcessId, remote: ProcessId, lane: Lane) -> LaneState {
         LaneState {

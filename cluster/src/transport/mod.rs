@@ -240,6 +240,15 @@ impl Transport {
             shared.spawn(accept::listen(shared.clone(), listener));
         }
         shared.spawn(follow::follow(shared.clone()));
+        if shared.tls.is_some() {
+            let shared_ = shared.clone();
+            shared.spawn(async move {
+                loop {
+                    tokio::time::sleep(tls::LOOK).await;
+                    shared_.tls.iter().for_each(Tls::look);
+                }
+            });
+        }
         Ok(Transport { shared, address })
     }
 

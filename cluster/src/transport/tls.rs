@@ -1,14 +1,24 @@
-//! Mutual TLS: both sides show a certificate that the cluster's own authority has signed.
+//! Mutual TLS: both sides show a certificate that the cluster's own authority has signed. Certificates are renewed by new files in
+//! the old ones' place: new connections use them a little later, without a restart.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     rustls::{
         AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, ServerConfig,
+        client::Resumption,
         crypto::ring,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
-        server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+        server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     },
 };
 
@@ -25,15 +35,95 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+/// How often the files are looked at.
+pub(super) const LOOK: Duration = Duration::from_secs(60);
+/// A certificate that expires this soon is warned of.
+const SOON: Duration = Duration::from_secs(14 * DAY);
+const DAY: u64 = 86_400;
+
 /// How this process secures its connections.
-#[derive(Clone)]
 pub(super) struct Tls {
-    pub(super) acceptor: TlsAcceptor,
-    pub(super) connector: TlsConnector,
+    files: TlsFiles,
+    used: Mutex<Used>,
+}
+
+struct Used {
+    loaded: Loaded,
+    /// What the files held when they were last read, whether that could be used or not.
+    read: u64,
+    /// When it was last said what is wrong with the certificate.
+    told: Option<Instant>,
 }
 
 impl Tls {
     pub(super) fn load(files: &TlsFiles) -> Result<Tls, TransportError> {
+        let read = fingerprint(files);
+        let used = Used { loaded: Loaded::load(files)?, read, told: None };
+        let tls = Tls { files: files.clone(), used: Mutex::new(used) };
+        tls.look();
+        Ok(tls)
+    }
+
+    /// For a connection from somebody else.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        self.used.lock().loaded.acceptor.clone()
+    }
+
+    /// For a connection to somebody else.
+    pub(super) fn connector(&self) -> TlsConnector {
+        self.used.lock().loaded.connector.clone()
+    }
+
+    /// Reads the files again if they have changed, and says what is wrong with the certificate. Files that cannot be used are
+    /// left alone, as somebody may be replacing one after the other.
+    pub(super) fn look(&self) {
+        let mut used = self.used.lock();
+        let read = fingerprint(&self.files);
+        if std::mem::replace(&mut used.read, read) != read {
+            match Loaded::load(&self.files) {
+                Ok(loaded) => {
+                    let certificate = self.files.certificate.display();
+                    tracing::info!(%certificate, "the certificates have changed: new connections use them");
+                    (used.loaded, used.told) = (loaded, None);
+                }
+                Err(error) => tracing::warn!(%error, "the certificates have changed, but cannot be used"),
+            }
+        }
+        let now = UnixTime::now();
+        let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON);
+        // Others may trust another authority, too, so this is no error.
+        if let Some(problem) = used.loaded.problem(now).or_else(|| used.loaded.problem(soon))
+            && used.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(DAY))
+        {
+            used.told = Some(Instant::now());
+            tracing::warn!(
+                certificate = %self.files.certificate.display(),
+                authority = %self.files.authority.display(),
+                "others may not accept the certificate of this process: {problem}"
+            );
+        }
+    }
+}
+
+/// What the files hold. The same as long as they cannot be read.
+fn fingerprint(files: &TlsFiles) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in [&files.authority, &files.certificate, &files.key] {
+        std::fs::read(path).ok().hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// What files hold that can be used.
+struct Loaded {
+    acceptor: TlsAcceptor,
+    connector: TlsConnector,
+    verifier: Arc<dyn ClientCertVerifier>,
+    own: Vec<CertificateDer<'static>>,
+}
+
+impl Loaded {
+    fn load(files: &TlsFiles) -> Result<Loaded, TransportError> {
         let bad = |path: &PathBuf, reason: &dyn std::fmt::Display| TransportError::Tls {
             path: path.clone(),
             reason: reason.to_string(),
@@ -58,42 +148,63 @@ impl Tls {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
             .map_err(|error| bad(&files.authority, &error))?;
-        // Others may trust another authority, too, so this is no error.
-        if let Some(problem) = problem(&*verifier, &own) {
-            tracing::warn!(
-                certificate = %files.certificate.display(),
-                authority = %files.authority.display(),
-                "others may not accept the certificate of this process: {problem}"
-            );
-        }
-        let server = ServerConfig::builder_with_provider(provider.clone())
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| bad(&files.certificate, &error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(verifier.clone())
             .with_single_cert(own.clone(), key.clone_key())
             .map_err(|error| bad(&files.certificate, &error))?;
-        let client = ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| bad(&files.certificate, &error))?
             .with_root_certificates(roots)
-            .with_client_auth_cert(own, key)
+            .with_client_auth_cert(own.clone(), key)
             .map_err(|error| bad(&files.certificate, &error))?;
-        Ok(Tls {
-            acceptor: TlsAcceptor::from(Arc::new(server)),
-            connector: TlsConnector::from(Arc::new(client)),
-        })
+        // Who resumes an earlier session shows no certificate again, and its time is not looked at.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        client.resumption = Resumption::disabled();
+        let (acceptor, connector) =
+            (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
+        Ok(Loaded { acceptor, connector, verifier, own })
+    }
+
+    /// Why somebody with this process's authority would not accept its certificate at a time.
+    fn problem(&self, at: UnixTime) -> Option<String> {
+        problem(&*self.verifier, &self.own, at)
     }
 }
 
-/// Why somebody with this process's authority would not accept certificates.
-fn problem(verifier: &dyn ClientCertVerifier, certificates: &[CertificateDer<'_>]) -> Option<String> {
+fn problem(
+    verifier: &dyn ClientCertVerifier,
+    certificates: &[CertificateDer<'_>],
+    at: UnixTime,
+) -> Option<String> {
     let (own, between) = certificates.split_first()?;
-    match verifier.verify_client_cert(own, between, UnixTime::now()).err()? {
+    match verifier.verify_client_cert(own, between, at).err()? {
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             Some("it is of another authority".into())
         }
-        Error::InvalidCertificate(reason) => Some(reason.to_string()),
+        Error::InvalidCertificate(reason) => Some(invalid(&reason)),
         error => Some(error.to_string()),
+    }
+}
+
+/// What is wrong with a certificate, in the same words as long as that is the same.
+fn invalid(reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::ExpiredContext { not_after, .. } => {
+            let days = UnixTime::now().as_secs().saturating_sub(not_after.as_secs()) / DAY;
+            match not_after.as_secs() > UnixTime::now().as_secs() {
+                true => format!("it expires within {} days", SOON.as_secs() / DAY),
+                false => format!("it expired {days} days ago"),
+            }
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            let days = not_before.as_secs().saturating_sub(UnixTime::now().as_secs()) / DAY;
+            format!("it is valid only in {days} days")
+        }
+        reason => reason.to_string(),
     }
 }
 
@@ -107,7 +218,9 @@ pub(super) fn failure(error: &io::Error) -> String {
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
             "TLS: its certificate is of no authority that this process trusts".into()
         }
-        Some(Error::InvalidCertificate(reason)) => format!("TLS: its certificate is not accepted: {reason}"),
+        Some(Error::InvalidCertificate(reason)) => {
+            format!("TLS: its certificate is not accepted: {}", invalid(reason))
+        }
         Some(Error::AlertReceived(
             alert @ (AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
@@ -159,11 +272,46 @@ mod tests {
             let mut parameters = CertificateParams::new(vec!["localhost".into()]).expect("parameters");
             parameters.not_after = date_time_ymd(until, 1, 1);
             let certificate = parameters.signed_by(&key, issuer).expect("a certificate");
-            problem(&*verifier, &[certificate.der().clone()])
+            problem(&*verifier, &[certificate.der().clone()], UnixTime::now())
         };
         assert_eq!(found(&ours, 4_000), None);
         assert_eq!(found(&theirs, 4_000).as_deref(), Some("it is of another authority"));
         let expired = found(&ours, 2_001).expect("it is over");
-        assert!(expired.contains("expired"), "{expired}");
+        assert!(expired.starts_with("it expired ") && expired.ends_with(" days ago"), "{expired}");
+    }
+
+    #[test]
+    fn new_files_are_used_without_a_restart() {
+        let mut parameters = CertificateParams::new(Vec::new()).expect("parameters");
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let root = parameters.self_signed(&key).expect("a certificate");
+        let issuer = Issuer::new(parameters, key);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        let files = TlsFiles { authority: path("ca"), certificate: path("certificate"), key: path("key") };
+        std::fs::write(&files.authority, root.pem()).expect("it can be written");
+        let certify = || {
+            let key = KeyPair::generate().expect("a key");
+            let parameters = CertificateParams::new(vec!["localhost".into()]).expect("parameters");
+            (parameters.signed_by(&key, &issuer).expect("a certificate"), key)
+        };
+        let write = |path: &PathBuf, text: String| std::fs::write(path, text).expect("it can be written");
+        let (first, key) = certify();
+        write(&files.certificate, first.pem());
+        write(&files.key, key.serialize_pem());
+        let tls = Tls::load(&files).expect("they can be used");
+        let own = || tls.used.lock().loaded.own.clone();
+        let (second, key) = certify();
+        // One after the other: they do not belong together meanwhile.
+        write(&files.certificate, second.pem());
+        tls.look();
+        assert_eq!(own(), [first.der().clone()]);
+        write(&files.key, key.serialize_pem());
+        tls.look();
+        assert_eq!(own(), [second.der().clone()]);
+        std::fs::remove_file(&files.key).expect("it is there");
+        tls.look();
+        assert_eq!(own(), [second.der().clone()]);
     }
 }

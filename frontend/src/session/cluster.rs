@@ -51,9 +51,15 @@ impl Session<'_> {
             AlterCluster::Remove(_) | AlterCluster::AddRouter { .. } | AlterCluster::RemoveRouter(_)
         );
         let awaited = match alter {
-            AlterCluster::AddRouter { address, .. } => {
-                Some(format!("waiting for a router to join at '{address}'"))
-            }
+            AlterCluster::AddRouter { address, .. } => Some((
+                format!("waiting for a router to join at '{address}'"),
+                "Start it with `carousel router --join`, or cancel this and remove the router that carousel.routers \
+                 shows at the address.",
+            )),
+            AlterCluster::RemoveRouter(router) => Some((
+                format!("waiting for the routers to agree that {router} is removed"),
+                "The lead router takes changes one by one.",
+            )),
             _ => None,
         };
         let (client, alter) = (self.client.clone(), alter.clone());
@@ -98,11 +104,12 @@ impl Session<'_> {
         let changed = match in_time {
             Ok(changed) => changed,
             Err(_) => {
-                if let Some(awaited) = awaited {
-                    let notice = SqlError::new(SqlState::SUCCESS, awaited).with_hint(
-                        "Start it with `carousel router --join`, or cancel this and remove the router that \
-                         carousel.routers shows at the address.",
-                    );
+                if let Some((awaited, hint)) = awaited {
+                    let notice = match self.client.leader() {
+                        Some(_) => SqlError::new(SqlState::SUCCESS, awaited).with_hint(hint),
+                        None => SqlError::new(SqlState::SUCCESS, format!("{awaited}, but no router leads"))
+                            .with_hint("More than half of the routers that vote have to reach each other."),
+                    };
                     self.notice(Severity::Notice, &notice);
                     self.connection.flush().await?;
                 }

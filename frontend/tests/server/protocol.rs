@@ -247,6 +247,62 @@ async fn suspended_portals_are_limited() {
     assert_eq!(answer[2].field(b'M'), "too many suspended portals");
 }
 
+/// Until a Sync it would be one transaction in PostgreSQL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_behind_a_write_says_that_the_write_has_taken_effect() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    raw.query("create table t (a int primary key)").await;
+    for (text, detail) in
+        [("select 1/0", Some("has taken effect")), ("insert into t values (9)", Some("transaction"))]
+    {
+        raw.query("delete from t").await;
+        for text in ["insert into t values (1)", text] {
+            raw.send('P', &parse("", text)).await;
+            raw.send('B', &bind("", "")).await;
+            raw.send('E', &execute("", 0)).await;
+        }
+        raw.send('S', b"").await;
+        let answer = raw.until('Z').await;
+        let error = answer.iter().find(|message| message.kind == 'E').expect("the second fails");
+        let found = error.field(b'D');
+        assert!(detail.is_none_or(|detail| found.contains(detail)), "{found}");
+        assert_eq!(kinds(&raw.query("delete from t where a = 1 returning a").await), "TDCZ", "{text}");
+    }
+    // EXECUTE is what it executes.
+    raw.query("prepare p as insert into t values (7)").await;
+    for name in ["a", "b"] {
+        raw.send('P', &parse(name, "execute p")).await;
+        raw.send('B', &bind(name, name)).await;
+        raw.send('E', &execute(name, 0)).await;
+    }
+    raw.send('S', b"").await;
+    let answer = raw.until('Z').await;
+    let error = answer.iter().find(|message| message.kind == 'E').expect("the second is refused");
+    assert_eq!(error.field(b'C'), "0A000");
+    let answer = raw.query("prepare q as insert into t values (8); execute q; select 1/0").await;
+    let error = answer.iter().find(|message| message.kind == 'E').expect("it is refused");
+    assert_eq!(error.field(b'C'), "0A000");
+    assert_eq!(kinds(&raw.query("select a from t").await), "TDCZ", "only what was inserted once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepared_statement_outlives_its_table_if_there_is_another_like_it() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int, b text)").await.unwrap();
+    let prepared = client.prepare("select a, b from t").await.unwrap();
+    assert!(client.query(&prepared, &[]).await.unwrap().is_empty());
+    client.batch_execute("drop table t").await.unwrap();
+    client.batch_execute("create table t (a int, b text)").await.unwrap();
+    client.batch_execute("insert into t values (1, 'x')").await.unwrap();
+    assert_eq!(client.query(&prepared, &[]).await.unwrap().len(), 1);
+    client.batch_execute("drop table t").await.unwrap();
+    client.batch_execute("create table t (a bigint, b text)").await.unwrap();
+    let error = client.query(&prepared, &[]).await.unwrap_err();
+    assert_eq!(db_error(error).message(), "cached plan must not change result type");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_portals_hold_is_bounded() {
     let server = Server::start_with(|options| options.relations_bytes = 1 << 20).await;
