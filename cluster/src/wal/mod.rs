@@ -68,6 +68,14 @@ pub enum WalError {
         /// Where.
         offset: u64,
     },
+    /// A file that had begun is not there.
+    #[error(
+        "{path} is missing: put it back, or replace this router by another (ALTER CLUSTER ADD ROUTER, REMOVE ROUTER)"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// Records must have consecutive indices.
     #[error("record {found} appended where {expected} was expected")]
     Gap {

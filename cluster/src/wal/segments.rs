@@ -12,6 +12,9 @@
 //! that the damaged place had been on disk, and perhaps had been acknowledged. The former is cut, the latter is an error.
 //! (Damage to the very last group of frames that was synced cannot be told from a torn tail.)
 //!
+//! A file beside them says which segment is the newest, so that segments that are missing at the end (somebody has removed them, or
+//! restored a part of the directory) are not taken for what never was.
+//!
 //! Behind the last frame are zeros, which frames are written over: as long as a file does not grow, a sync has nothing to
 //! tell the file system's journal, and takes half of the time.
 
@@ -27,13 +30,19 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{WalError, atomic_file::sync_directory};
+use super::{
+    WalError,
+    atomic_file::{self, sync_directory},
+};
 
 const HEADER: usize = 24;
 /// No single record is longer. A damaged length field is recognised by it.
 const MAX_PAYLOAD: usize = 1 << 30;
 /// A segment grows by as much at a time, unless a whole one is less: more makes single syncs slower.
 const STEP_BYTES: u64 = 256 << 10;
+/// The index of the first record of the newest segment, or of an older one: it is written when a segment has begun, and removed
+/// before the newest is.
+const NEWEST: &str = "newest";
 
 /// Limits of the log.
 #[derive(Clone, Debug)]
@@ -76,10 +85,15 @@ impl Place {
 pub(super) struct Purged {
     path: Arc<Path>,
     directory: PathBuf,
+    /// There is no other.
+    was_last: bool,
 }
 
 impl Purged {
     pub(super) fn remove(self) -> Result<(), WalError> {
+        if self.was_last {
+            forget_newest(&self.directory)?;
+        }
         fs::remove_file(&self.path)?;
         sync_directory(&self.directory)?;
         Ok(())
@@ -147,6 +161,17 @@ impl Segments {
             }
         }
         paths.sort();
+        let newest = paths.last().map(|(first, _)| *first);
+        let noted = atomic_file::read(&directory.join(NEWEST))?;
+        let noted = noted.map(|bytes| {
+            let bytes = bytes.try_into().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "newest"))?;
+            Ok::<u64, io::Error>(u64::from_le_bytes(bytes))
+        });
+        if let Some(noted) = noted.transpose()?
+            && newest.is_none_or(|newest| newest < noted)
+        {
+            return Err(WalError::Missing { path: segment_path(directory, noted) });
+        }
         let mut segments: VecDeque<Segment> = VecDeque::new();
         let last = paths.len().saturating_sub(1);
         for (i, (first, path)) in paths.into_iter().enumerate() {
@@ -156,6 +181,10 @@ impl Segments {
             segments.push_back(open_segment(first, &path, i == last)?);
         }
         sync_directory(directory)?;
+        if let Some(newest) = newest {
+            // On a full disk the older one stays.
+            let _ = note_newest(directory, newest);
+        }
         Ok(Segments { directory: directory.to_path_buf(), limits, segments })
     }
 
@@ -258,7 +287,7 @@ impl Segments {
 
     fn begin_segment(&mut self, first: u64) -> Result<(), WalError> {
         self.sync()?;
-        let path = self.directory.join(format!("{first:020}.wal"));
+        let path = segment_path(&self.directory, first);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(WalError::of_write)?;
         sync_directory(&self.directory)?;
@@ -271,11 +300,16 @@ impl Segments {
             synced: 0,
             reserved: 0,
         });
-        Ok(())
+        // Whoever tries again behind an error goes on with the segment.
+        note_newest(&self.directory, first).map_err(WalError::of_write)
     }
 
     /// Durably removes all records with index `from` or greater.
     pub(super) fn truncate(&mut self, from: u64) -> Result<(), WalError> {
+        let removes = self.segments.back().is_some_and(|segment| segment.first >= from);
+        if removes {
+            forget_newest(&self.directory)?;
+        }
         // From the back, so that a crash in between leaves a log without a hole.
         while let Some(segment) = self.segments.back()
             && segment.first >= from
@@ -294,6 +328,10 @@ impl Segments {
             segment.file.sync_data()?;
             segment.synced = length;
         }
+        if let Some(segment) = self.segments.back().filter(|_| removes) {
+            // On a full disk there is none until the next begins.
+            let _ = note_newest(&self.directory, segment.first);
+        }
         Ok(())
     }
 
@@ -310,7 +348,8 @@ impl Segments {
     /// a gap.
     pub(super) fn take_purged(&mut self, to: u64) -> Option<Purged> {
         let segment = self.segments.pop_front_if(|segment| segment.end() <= to + 1)?;
-        Some(Purged { path: segment.path, directory: self.directory.clone() })
+        let was_last = self.segments.is_empty();
+        Some(Purged { path: segment.path, directory: self.directory.clone(), was_last })
     }
 
     /// Whether nothing is left when the records up to this index have gone.
@@ -352,6 +391,21 @@ impl Segments {
     #[cfg(test)]
     pub(super) fn last_segment(&self) -> Option<(PathBuf, u64, u64)> {
         self.segments.back().map(|segment| (segment.path.to_path_buf(), segment.synced, segment.length))
+    }
+}
+
+fn segment_path(directory: &Path, first: u64) -> PathBuf {
+    directory.join(format!("{first:020}.wal"))
+}
+
+fn note_newest(directory: &Path, first: u64) -> io::Result<()> {
+    atomic_file::replace(&directory.join(NEWEST), &first.to_le_bytes())
+}
+
+fn forget_newest(directory: &Path) -> io::Result<()> {
+    match fs::remove_file(directory.join(NEWEST)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => sync_directory(directory),
     }
 }
 
@@ -582,6 +636,7 @@ mod tests {
         let paths: Vec<PathBuf> = fs::read_dir(directory.path())
             .expect("reads")
             .map(|entry| entry.expect("reads").path())
+            .filter(|path| path.extension().is_some())
             .collect();
         let last = paths.iter().max().expect("a segment");
         let read = |path| (fs::read(path).expect("reads"), fs::metadata(path).expect("there").modified());
@@ -628,6 +683,40 @@ mod tests {
         let log = Segments::open(directory.path(), Limits::default()).expect("opens");
         assert_eq!(log.range(), Some(1..901));
         assert_eq!(contents(&log).last(), Some(&(900, Bytes::from(vec![8; 1_000]))));
+    }
+
+    #[test]
+    fn a_segment_that_is_missing_at_the_end_is_found_out() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = || Segments::open(directory.path(), limits());
+        let mut log = open().expect("opens");
+        let append = |log: &mut Segments, indices: Range<u64>| {
+            indices.for_each(|index| log.append(&[(index, Bytes::from(vec![7; 150]))]).expect("appends"));
+            log.sync().expect("syncs");
+        };
+        append(&mut log, 1..11);
+        let before = contents(&log);
+        let (last, ..) = log.last_segment().expect("a segment");
+        drop(log);
+        let aside = directory.path().join("aside");
+        fs::rename(&last, &aside).expect("it is there");
+        let missing = open().err().expect("it is found out");
+        assert!(matches!(missing, WalError::Missing { path } if path == last));
+        fs::rename(&aside, &last).expect("it is there");
+        let mut log = open().expect("opens");
+        assert_eq!(contents(&log), before);
+        // What is removed on purpose is not missing, whatever comes or does not come behind it.
+        for (from, behind) in [(8, 8), (6, 9), (1, 1)] {
+            log.truncate(from).expect("truncates");
+            append(&mut log, from..behind);
+            drop(log);
+            log = open().expect("opens");
+            assert_eq!(log.range(), (behind > 1).then_some(1..behind));
+        }
+        append(&mut log, 1..11);
+        log.purge(10).expect("purges");
+        drop(log);
+        assert_eq!(open().expect("opens").range(), None);
     }
 
     #[test]
