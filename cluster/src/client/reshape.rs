@@ -226,7 +226,7 @@ impl Client {
     /// What would be if a process were given up; nothing, unless it has what nobody else has.
     fn given_up(&self, process: ProcessId) -> Result<Option<GivenUp>, SqlError> {
         let config = self.config();
-        if config.is_suspected(process) || config.lost_with(process).is_none() {
+        if config.is_suspected(process) || config.solely_held(process).is_none() {
             return Ok(None);
         }
         if config.has_received_nothing(process) && config.is_receiving(process) {

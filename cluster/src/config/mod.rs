@@ -430,20 +430,7 @@ impl Config {
     }
 
     /// A range whose rows would be lost with a storage process: no other process that is alive holds it, or whoever receives it
-    /// can receive it from nobody else, and nobody else has received it meanwhile. If somebody has, receivers fail with their
-    /// sender, and can receive it from there.
-    pub(crate) fn lost_with(&self, process: ProcessId) -> Option<KeyRange> {
-        self.solely_held(process)?;
-        let (next, losses) = self.failed(process, Incarnation::MAX);
-        let mut held = self.placement.primary().iter().map(|(range, _)| *range);
-        let dies = |range: &KeyRange| {
-            next.without_holder(&[*range]).is_some() && self.without_holder(&[*range]).is_none()
-        };
-        held.find(dies).or(losses.first().map(|loss| loss.range))
-    }
-
-    /// A range that no other process that is alive holds, or that is to be received from nobody else: without this storage
-    /// process somebody would have to begin anew.
+    /// can receive it from nobody else. So every receiver can always go on, unless disks are lost.
     pub(crate) fn solely_held(&self, process: ProcessId) -> Option<KeyRange> {
         self.solely_held_beside(process, &[])
     }
@@ -488,9 +475,9 @@ impl Config {
         iter::once(process).chain(self.storage_processes().filter(fails)).collect()
     }
 
-    /// The same, if it suspects a storage process. Only who is given up for good may take with it what nobody else has.
+    /// The same, if it suspects a storage process.
     pub(crate) fn losses_with(&self, process: ProcessId, incarnation: Incarnation) -> Vec<Loss> {
-        if incarnation < Incarnation::MAX { Vec::new() } else { self.failed(process, incarnation).1 }
+        self.failed(process, incarnation).1
     }
 
     /// The config when the lives of a process up to an incarnation have failed; and if a storage process is given up by that,
@@ -499,7 +486,7 @@ impl Config {
     fn failed(&self, process: ProcessId, incarnation: Incarnation) -> (Config, Vec<Loss>) {
         let mut next = self.clone();
         next.fail(process, incarnation);
-        if process.kind != ProcessKind::Storage {
+        if process.kind != ProcessKind::Storage || incarnation < Incarnation::MAX {
             return (next, Vec::new());
         }
         let (before, stranded) = (self.in_vain(), self.stranded());
@@ -1107,11 +1094,11 @@ impl Config {
             ProcessKind::Storage => return Err(ConfigError::Unknown(process)),
         }
         let fails = self.incarnation(process).is_some_and(|life| life <= incarnation);
-        if let Some(range) = self.lost_with(process).filter(|_| fails && incarnation < Incarnation::MAX) {
+        if let Some(range) = self.solely_held(process).filter(|_| fails && incarnation < Incarnation::MAX) {
             return Err(ConfigError::LastHolder { process, range });
         }
-        let (mut next, _) = self.failed(process, incarnation);
-        next.begin_without(&self.losses_with(process, incarnation), ts);
+        let (mut next, losses) = self.failed(process, incarnation);
+        next.begin_without(&losses, ts);
         Ok((next != *self).then_some(next))
     }
 

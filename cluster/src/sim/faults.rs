@@ -228,7 +228,7 @@ impl World {
 
     /// Whether the suspicion of a storage process is not likely to be refused: super processes do not ask for others.
     fn may_suspect(&self, process: ProcessId) -> bool {
-        self.reckless || self.replay.config().lost_with(process).is_none() && !self.lacks_directory()
+        self.reckless || self.replay.config().solely_held(process).is_none() && !self.lacks_directory()
     }
 
     /// A client that was suspected is started again.

@@ -412,7 +412,7 @@ impl World {
         }
         if has_lost {
             // It cannot go on, so what it alone has is lost, too.
-            let is_sole = self.replay.config().lost_with(id).is_some();
+            let is_sole = self.replay.config().solely_held(id).is_some();
             let incarnation = if is_sole { Incarnation::MAX } else { incarnation };
             self.configure(Configuration::Membership(Membership::Suspect { process: id, incarnation }))?;
         }

@@ -56,7 +56,7 @@ impl Healer {
         // there and cannot be suspected.
         let is_sent = |transfer: &Transfer| transfer.senders.iter().any(|sender| is_alive(*sender));
         let goes_on = |transfer: &Transfer| {
-            let comes = is_alive(transfer.to) || config.lost_with(transfer.to).is_none();
+            let comes = is_alive(transfer.to) || config.solely_held(transfer.to).is_none();
             is_sent(transfer) && comes
         };
         let is_under_way = |migration: &Migration| {
@@ -235,7 +235,7 @@ mod tests {
         let expanded = after(&ring, Configuration::Keyspace(keyspace));
         // It alone is left to hold some of what others are to send to it.
         let without = |number| suspect(&suspect(&expanded, 5), number);
-        let mut ill = [1, 2, 3].map(without).into_iter().filter(|ill| ill.lost_with(s7).is_some());
+        let mut ill = [1, 2, 3].map(without).into_iter().filter(|ill| ill.solely_held(s7).is_some());
         let ill = ill.next().expect("somebody holds it, too");
         let mut healer = Healer::new(None);
         assert_eq!(healer.look(0, &ill, |_| true, |_, _| true), None, "it receives");
