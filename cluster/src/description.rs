@@ -31,6 +31,23 @@ pub struct Description {
     pub current: Routers,
 }
 
+/// Checks that an address is one at which others could reach somebody.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_address(address: &str) -> Result<(), &'static str> {
+    let port = address.rsplit_once(':').map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
+    if !matches!(port, Some((false, Ok(1..)))) || address.chars().any(char::is_whitespace) {
+        return Err("is not of the form HOST:PORT");
+    }
+    match address.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() => {
+            Err("is none at which others can reach it: say by which of its machine's addresses they can")
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Description {
     /// Checks that the parts fit together.
     ///
@@ -48,15 +65,8 @@ impl Description {
         }
         let mut known = BTreeMap::new();
         for (process, address) in self.members() {
-            let port = address.rsplit_once(':').map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
-            if !matches!(port, Some((false, Ok(1..)))) {
-                return wrong(format!("the address '{address}' of {process} is not of the form HOST:PORT"));
-            }
-            let host = address.parse::<SocketAddr>().map(|address| address.ip());
-            if host.is_ok_and(|host| host.is_unspecified()) {
-                return wrong(format!(
-                    "others cannot reach {process} at '{address}'; say by which of its machine's addresses they can (--bind may be another)"
-                ));
+            if let Err(reason) = check_address(&address) {
+                return wrong(format!("the address '{address}' of {process} {reason}"));
             }
             if let Some(other) = known.insert(address.clone(), process) {
                 return wrong(format!("{other} and {process} have the same address {address}"));

@@ -196,10 +196,12 @@ pub enum Wire {
         /// Whether.
         has_room: bool,
     },
-    /// Router to the lead router: how many of the cluster's storage processes and clients it reaches.
+    /// Router to the lead router: how many of the cluster's other processes it reaches.
     Reached {
-        /// So many.
-        members: u32,
+        /// So many storage processes.
+        storage: u32,
+        /// So many clients.
+        clients: u32,
     },
     /// Router to application process: not the leader (any more), or so it appears to the router.
     NotLeader {

@@ -628,7 +628,7 @@ async fn a_pin_that_nobody_waits_for_any_more_is_released() {
     // The next in the m-seq, unless somebody made a checkpoint meanwhile.
     let ts = carousel_engine::Ts(before.ts().0 + 1);
     let after = client.pin(Duration::from_secs(600)).await.expect("it is ordered");
-    assert!(ts < after.ts());
+    assert!(ts < after.ts(), "there is room in the window, so that it is submitted at once");
     let is_released = async {
         while table.read_at(Some(ts), ReadIsolation::Sequential).await != Err(SqlState::SERIALIZATION_FAILURE)
         {

@@ -142,9 +142,9 @@ impl Marks {
         if inner.marks[0].next() > snapshot.next() {
             inner.marks.push_front(snapshot.clone());
         }
-        while inner.distance > 1 && inner.marks.len() < MOST / 4 {
-            inner.distance /= 2;
-        }
+        // As if what is left were all that there has been.
+        let left = inner.now.next().saturating_sub(inner.marks[0].next());
+        inner.distance = inner.distance.min((left / MOST as u64).next_power_of_two());
         if inner.planned.as_ref().is_some_and(|planned| planned.next() <= snapshot.next()) {
             inner.planned = None;
         }
@@ -174,5 +174,13 @@ mod tests {
         cut(1_000);
         (100_001..=100_020).for_each(|index| marks.advance(mark(index)));
         cut(1);
+        // What is left keeps its marks.
+        (100_021..=110_000).for_each(|index| marks.advance(mark(index)));
+        let some = marks.0.lock().marks[100].clone();
+        let behind = || marks.0.lock().marks.iter().filter(|mark| mark.next() <= 110_001).count();
+        marks.snapshot_made(&some);
+        let before = behind();
+        (110_001..=110_100).for_each(|index| marks.advance(mark(index)));
+        assert!(behind() >= before && before > 50, "{} of {before}", behind());
     }
 }

@@ -279,6 +279,15 @@ impl Consensus {
         move || followed_at(&metrics.borrow_watched())
     }
 
+    /// Whether another router could lead in place of this one: it votes, and has nearly all of the log.
+    pub(crate) fn can_lead(&self, router: ProcessId) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let id = u64::from(router.number);
+        metrics.membership_config.voter_ids().any(|voter| voter == id)
+            && registrar::near(&metrics).contains(&id)
+    }
+
     /// Asks another router to lead, if this one does.
     pub(crate) fn hand_over_to(&self, router: ProcessId) {
         let raft = self.raft.clone();

@@ -75,6 +75,14 @@ impl Drop for Registrar {
     }
 }
 
+/// The other routers that have nearly all of the log, as the leader knows.
+pub(super) fn near(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<u64> {
+    let last = metrics.last_log_index.unwrap_or(0);
+    let matched = metrics.replication.iter().flatten();
+    let near = matched.filter(|(_, matched)| matched.is_some_and(|id| id.index + NEAR >= last));
+    near.map(|(id, _)| *id).collect()
+}
+
 impl Registrar {
     pub(super) fn start(
         id: u64,
@@ -192,7 +200,7 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
             unfinished,
             changing: learned.log_id() != metrics.membership_config.log_id(),
             live: self.live(&metrics),
-            near: self.near(&metrics),
+            near: near(&metrics).into_iter().chain([self.id]).map(number).collect(),
         })
     }
 
@@ -200,13 +208,6 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
         let heard = metrics.heartbeat.iter().flatten();
         let live = heard.filter(|(_, heard)| heard.as_ref().is_some_and(|heard| heard.elapsed() < LIVE));
         live.map(|(id, _)| number(*id)).chain([number(self.id)]).collect()
-    }
-
-    fn near(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<u32> {
-        let last = metrics.last_log_index.unwrap_or(0);
-        let matched = metrics.replication.iter().flatten();
-        let near = matched.filter(|(_, matched)| matched.is_some_and(|id| id.index + NEAR >= last));
-        near.map(|(id, _)| number(*id)).chain([number(self.id)]).collect()
     }
 
     /// Takes a step. What does not succeed is tried again, as long as it is wanted.

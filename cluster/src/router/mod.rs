@@ -384,8 +384,8 @@ impl Router {
                         network.learn_routers(&routers);
                         continue;
                     }
-                    Some((from, Wire::Reached { members })) => {
-                        reached.hear(from, members, ms(Instant::now()));
+                    Some((from, Wire::Reached { storage, clients })) => {
+                        reached.hear(from, (storage, clients), ms(Instant::now()));
                         continue;
                     }
                     Some((from, Wire::AskLease { asked_ms })) => Input::AskLease {
@@ -439,14 +439,19 @@ impl Router {
     fn look_around(&self, network: &Network, reached: &mut Reached, now_ms: u64) {
         let id = self.sender.id();
         let config = self.core.config();
-        let members = config.live_storage().chain(config.standbys()).chain(config.clients());
-        let own = members.filter(|member| network.reaches(id, *member)).count() as u32;
+        let reach = |member: &ProcessId| network.reaches(id, *member);
+        let storage = config.live_storage().chain(config.standbys()).filter(reach).count() as u32;
+        let clients = config.clients().filter(reach).count() as u32;
         match *self.state.borrow() {
             State::Leading => {
-                if let Some((other, members)) = reached.look(own, now_ms) {
+                let can_lead = |other| network.reaches(id, other) && self.consensus.can_lead(other);
+                if let Some((other, members)) = reached.look((storage, clients), now_ms, can_lead) {
                     tracing::warn!(
                         router = %id,
-                        "{other} is asked to lead: it reaches {members} of the cluster's other processes, this router {own}; do they know its address?"
+                        "{other} is asked to lead: it reaches {} storage processes and {} clients, this router {storage} and \
+                         {clients}; do they know its address?",
+                        members.0,
+                        members.1
                     );
                     self.consensus.hand_over_to(other);
                 }
@@ -454,7 +459,7 @@ impl Router {
             State::Following(Some(leader)) => {
                 reached.follows();
                 // The next one is as good.
-                let _ = self.sender.try_send(leader, Wire::Reached { members: own });
+                let _ = self.sender.try_send(leader, Wire::Reached { storage, clients });
             }
             _ => reached.follows(),
         }

@@ -10,7 +10,7 @@ use carousel_engine::{SqlError, SqlState};
 use serde::{Deserialize, Serialize};
 
 use super::Routers;
-use crate::message::ProcessId;
+use crate::{description::check_address, message::ProcessId};
 
 /// Routers have numbers up to this.
 pub const MOST_ROUTERS: u32 = 1 << 16;
@@ -38,8 +38,8 @@ pub enum RouterChange {
 /// Why a change is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RefusedChange {
-    #[error("the router's address '{0}' is not of the form HOST:PORT")]
-    Address(String),
+    #[error("the router's address '{0}' {1}")]
+    Address(String, &'static str),
     #[error("routers have numbers from 1 to {MOST_ROUTERS}")]
     Number,
     #[error("the next number would be more than {MOST_ROUTERS}")]
@@ -71,7 +71,7 @@ impl RefusedChange {
 impl From<RefusedChange> for SqlError {
     fn from(refused: RefusedChange) -> SqlError {
         let (state, hint) = match &refused {
-            RefusedChange::Address(_) | RefusedChange::Number => (SqlState::INVALID_PARAMETER_VALUE, None),
+            RefusedChange::Address(..) | RefusedChange::Number => (SqlState::INVALID_PARAMETER_VALUE, None),
             RefusedChange::NoNextNumber => {
                 (NOT_IN_PREREQUISITE_STATE, Some("Say which number it is to have: ADD ROUTER rN AT …"))
             }
@@ -189,9 +189,8 @@ pub(crate) fn decide(change: &RouterChange, standing: &Standing) -> Decision {
 }
 
 fn add(number: Option<u32>, address: &str, standing: &Standing) -> Result<Decision, RefusedChange> {
-    let port = address.rsplit_once(':').map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
-    if !matches!(port, Some((false, Ok(1..)))) || address.chars().any(char::is_whitespace) {
-        return Err(RefusedChange::Address(address.to_owned()));
+    if let Err(reason) = check_address(address) {
+        return Err(RefusedChange::Address(address.to_owned(), reason));
     }
     if number.is_some_and(|number| !(1..=MOST_ROUTERS).contains(&number)) {
         return Err(RefusedChange::Number);
@@ -348,6 +347,7 @@ mod tests {
             (add(None, "h"), "22023", "HOST:PORT"),
             (add(None, ":1"), "22023", "HOST:PORT"),
             (add(None, "h:0"), "22023", "HOST:PORT"),
+            (add(None, "0.0.0.0:1"), "22023", "none at which others"),
             (add(Some(0), "h:9"), "22023", "from 1 to"),
             (add(Some(2), "h:9"), "42710", "r2 exists already, at h:2"),
             (add(Some(9), "h:2"), "42710", "is that of router r2"),

@@ -48,7 +48,7 @@ impl World {
         for step in steps {
             self.note([18, 0], || format!("{id}: {step:?}"));
             match step {
-                Step::Checkpoint => {
+                Step::Checkpoint { .. } => {
                     self.ask(id, What::Checkpoint, Body::Checkpoint, ReadIsolation::Sequential)?;
                 }
                 Step::Suspect(suspicions) => {

@@ -240,6 +240,12 @@ impl FailureDetector {
         suspected
     }
 
+    /// For how long a process has not been heard, if that is longer than it may take to start.
+    pub fn silent_ms(&self, process: ProcessId) -> Option<u64> {
+        let silent_ms = self.last_ms?.saturating_sub(self.sights.get(&process)?.at_ms);
+        (silent_ms > self.patience.starting_ms).then_some(silent_ms)
+    }
+
     /// Whether the process was heard within its patience, and does what it is there for.
     pub fn is_alive(&self, process: ProcessId) -> bool {
         let recently = |sight: &Sight| {
@@ -313,6 +319,10 @@ mod tests {
         assert!(scene.detector.is_alive(ProcessId::storage(1)));
         assert_eq!(scene.pass(300, &[1, 2, 4]), [(ProcessId::storage(3), 7)]);
         assert!(!scene.detector.is_alive(ProcessId::storage(3)));
+        assert_eq!(scene.detector.silent_ms(ProcessId::storage(3)), None, "it may be starting");
+        scene.pass(29_000, &[1, 2, 4]);
+        assert_eq!(scene.detector.silent_ms(ProcessId::storage(3)), Some(30_300));
+        assert_eq!(scene.detector.silent_ms(ProcessId::storage(1)), None);
         assert_eq!(scene.pass(200, &[1, 2, 3, 4]), []);
     }
 

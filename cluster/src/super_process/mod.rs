@@ -111,7 +111,16 @@ impl Shell {
         for step in self.watch.look(now_ms, &view, busy) {
             let client = self.client.clone();
             match step {
-                Step::Checkpoint => self.checkpoint = Some(tokio::spawn(order_checkpoint(client))),
+                Step::Checkpoint { absent } => {
+                    for (process, silent_ms) in absent {
+                        let seconds = silent_ms / 1_000;
+                        tracing::warn!(
+                            "{process} has not been heard for {seconds} s: the routers keep their log for it, until their disks are full. \
+                             Start it again; or give up what it alone has (ALTER CLUSTER REPLACE or CONTRACT … WITH DATA LOSS)"
+                        );
+                    }
+                    self.checkpoint = Some(tokio::spawn(order_checkpoint(client)));
+                }
                 Step::Suspect(suspicions) => {
                     self.change = Some(tokio::spawn(suspect(client, suspicions)));
                 }

@@ -37,7 +37,11 @@ pub(crate) struct Busy {
 /// Something to submit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Checkpoint,
+    /// A checkpoint; behind it the log is kept for these, which are silent.
+    Checkpoint {
+        /// So many milliseconds each.
+        absent: Vec<(ProcessId, u64)>,
+    },
     /// Suspicions, one after the other.
     Suspect(Vec<Suspicion>),
     Heal(Change),
@@ -81,7 +85,11 @@ impl Watch {
             live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| heartbeat.disk != DiskState::Failing);
         if !busy.checkpoint && self.checkpoints.is_due(now_ms, able, view.has_room) {
             self.checkpoints.ordered(now_ms, view.has_room);
-            steps.push(Step::Checkpoint);
+            let mut absent = Vec::new();
+            for keeper in view.config.keepers_of_log() {
+                absent.extend(self.detector.silent_ms(keeper).map(|silent_ms| (keeper, silent_ms)));
+            }
+            steps.push(Step::Checkpoint { absent });
         }
         if busy.change {
             return steps;

@@ -30,9 +30,9 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 /// The first wait between two attempts; each further one is twice as long …
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// … up to this.
-/// So many lines are said of connections that are in vain, if they are different.
-const MOST_TOLD: usize = 16;
 const LAST_WAIT: Duration = Duration::from_millis(200);
+/// So many lines about connections in vain are remembered, so as not to be said again.
+const MOST_TOLD: usize = 16;
 /// So many connections of a lane may end one after the other without a message having come through.
 const FRUITLESS: u32 = 10;
 /// The waits between attempts.
@@ -231,7 +231,10 @@ impl Dialler {
                 Err(error) => {
                     let text = plain(&error.to_string());
                     let harmless = matches!(error, DialError::NotReady | DialError::Unknown);
-                    if !harmless && told.len() < MOST_TOLD && told.insert(text.clone()) {
+                    if told.len() == MOST_TOLD {
+                        told.clear();
+                    }
+                    if !harmless && told.insert(text.clone()) {
                         tracing::warn!(
                             process = %self.local, peer = %self.remote, address = %self.address, "cannot connect: {text}"
                         );

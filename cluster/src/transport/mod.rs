@@ -245,7 +245,9 @@ impl Transport {
             shared.spawn(async move {
                 loop {
                     tokio::time::sleep(tls::LOOK).await;
-                    shared_.tls.iter().for_each(Tls::look);
+                    let shared = shared_.clone();
+                    // Where the files lie may hang.
+                    let _ = tokio::task::spawn_blocking(move || shared.tls.iter().for_each(Tls::look)).await;
                 }
             });
         }

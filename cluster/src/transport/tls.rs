@@ -77,10 +77,12 @@ impl Tls {
     /// Reads the files again if they have changed, and says what is wrong with the certificate. Files that cannot be used are
     /// left alone, as somebody may be replacing one after the other.
     pub(super) fn look(&self) {
-        let mut used = self.used.lock();
         let read = fingerprint(&self.files);
-        if std::mem::replace(&mut used.read, read) != read {
-            match Loaded::load(&self.files) {
+        let has_changed = std::mem::replace(&mut self.used.lock().read, read) != read;
+        let loaded = has_changed.then(|| Loaded::load(&self.files));
+        let mut used = self.used.lock();
+        if let Some(loaded) = loaded {
+            match loaded {
                 Ok(loaded) => {
                     let certificate = self.files.certificate.display();
                     tracing::info!(%certificate, "the certificates have changed: new connections use them");

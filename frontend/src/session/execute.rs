@@ -20,8 +20,11 @@ use carousel_planner::{
 use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
 use crate::connection::{Failed, Interrupts};
 
-/// How often a statement is tried because the catalog or the placement changed under it.
+/// How often a statement is tried because the catalog changed under it.
 const ATTEMPTS: usize = 10;
+/// How often a statement takes another snapshot because rows have moved that it was to read. While the ring changes all the time
+/// every other one may be too old.
+const SNAPSHOTS: usize = 100;
 /// Rows of an INSERT that take more bytes than this are staged around the m-seq (DESIGN, decision 12).
 pub const INLINE_BYTES: usize = 256 << 10;
 /// Rows of RETURNING that take more bytes than this are sent as they come.
@@ -203,25 +206,29 @@ impl Session<'_> {
         parameters: &[Value],
     ) -> Result<Cursor> {
         let shares_snapshot = self.transaction.pin.is_some();
-        let mut overtaken = None;
-        for _ in 0..ATTEMPTS {
+        let (mut attempts, mut snapshots) = (1, 1);
+        loop {
             match self.bind_and_attempt(&planned, statement, parameters).await {
                 Ok(Ok(cursor)) => return Ok(cursor),
-                Ok(Err(ts)) => planned = self.plan_again(ts, &planned, statement, declared).await?,
+                Ok(Err(ts)) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    planned = self.plan_again(ts, &planned, statement, declared).await?;
+                }
+                Ok(Err(_)) => return Err(changing().into()),
                 // Nobody has seen anything of its snapshot, so it may have another one, at which those answer who hold its
                 // ranges now.
                 Err(Failed::Statement(error))
                     if error.code == SqlState::SERIALIZATION_FAILURE
                         && !shares_snapshot
+                        && snapshots < SNAPSHOTS
                         && !(planned.plan.is_write() && self.transaction.has_written) =>
                 {
                     self.transaction.pin = None;
-                    overtaken = Some(error);
+                    snapshots += 1;
                 }
                 Err(failed) => return Err(failed),
             }
         }
-        Err(overtaken.unwrap_or_else(changing).into())
     }
 
     /// Binds a plan and submits it. `Err` as for [`Session::attempt`].

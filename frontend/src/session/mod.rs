@@ -15,7 +15,11 @@ mod startup;
 mod system;
 mod transaction;
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use carousel_cluster::{client::Client, message::Body};
 use carousel_engine::{SqlError, SqlState, Ts, Type, Value, expr::EvalContext, text::TextWriter};
@@ -245,8 +249,20 @@ impl Session<'_> {
     /// write at most, and nothing that could fail after it.
     fn check_implicit_transaction(&self, statements: &[Statement]) -> Result<()> {
         let Some((_, before)) = statements.split_last() else { return Ok(()) };
-        let writes = |statement: &&Statement| self.is_write(statement);
-        let Some(first) = before.iter().find(writes) else { return Ok(()) };
+        // What is prepared by the text itself, and writes.
+        let mut prepared = HashSet::new();
+        let mut writes =
+            |statement: &&Statement| match self.planned_now(statement).map(|planned| planned.plan) {
+                Some(Plan::Prepare { name, statement, .. }) => {
+                    if self.is_write(&statement) {
+                        prepared.insert(name);
+                    }
+                    false
+                }
+                Some(Plan::Execute { name, .. }) if prepared.contains(&name) => true,
+                _ => self.is_write(statement),
+            };
+        let Some(first) = before.iter().find(|statement| writes(statement)) else { return Ok(()) };
         let keyword = first.text().split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
         Err(SqlError::unsupported(format!("{keyword} before other statements in one query string"))
             .with_detail("The statements of one query string are one transaction, which would not be atomic.")
@@ -256,9 +272,7 @@ impl Session<'_> {
 
     /// Whether a statement that may not be possible to plan yet writes.
     fn is_write(&self, statement: &Statement) -> bool {
-        if let Ok(planned) =
-            carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), &[])
-        {
+        if let Some(planned) = self.planned_now(statement) {
             return self.writes(&planned);
         }
         // The table it names may be made by a statement before it: what it is called decides.
@@ -269,12 +283,17 @@ impl Session<'_> {
         )
     }
 
-    /// Whether a plan writes, looking through EXECUTE. What is not prepared yet may.
+    /// A plan by what is known now, if there is one.
+    fn planned_now(&self, statement: &Statement) -> Option<Planned> {
+        carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), &[]).ok()
+    }
+
+    /// Whether a plan writes, looking through EXECUTE.
     fn writes(&self, planned: &Planned) -> bool {
         let Plan::Execute { name, .. } = &planned.plan else { return planned.plan.is_write() };
         self.statements
             .get(name)
-            .is_none_or(|prepared| prepared.planned.as_ref().is_some_and(|planned| planned.plan.is_write()))
+            .is_some_and(|prepared| prepared.planned.as_ref().is_some_and(|planned| planned.plan.is_write()))
     }
 
     async fn run_simple(&mut self, statement: &Statement) -> Result<()> {

@@ -280,9 +280,14 @@ async fn what_fails_behind_a_write_says_that_the_write_has_taken_effect() {
     let answer = raw.until('Z').await;
     let error = answer.iter().find(|message| message.kind == 'E').expect("the second is refused");
     assert_eq!(error.field(b'C'), "0A000");
-    let answer = raw.query("prepare q as insert into t values (8); execute q; select 1/0").await;
-    let error = answer.iter().find(|message| message.kind == 'E').expect("it is refused");
-    assert_eq!(error.field(b'C'), "0A000");
+    for (text, code) in [
+        ("prepare q as insert into t values (8); execute q; select 1/0", "0A000"),
+        ("prepare r as select 1; execute r; execute nobody", "26000"),
+    ] {
+        let answer = raw.query(text).await;
+        let error = answer.iter().find(|message| message.kind == 'E').expect("it is refused");
+        assert_eq!(error.field(b'C'), code, "{text}");
+    }
     assert_eq!(kinds(&raw.query("select a from t").await), "TDCZ", "only what was inserted once");
 }
 
