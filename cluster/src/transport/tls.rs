@@ -60,7 +60,7 @@ impl Tls {
         let read = fingerprint(files);
         let used = Used { loaded: Loaded::load(files)?, read, told: None };
         let tls = Tls { files: files.clone(), used: Mutex::new(used) };
-        tls.look();
+        tls.tell();
         Ok(tls)
     }
 
@@ -79,18 +79,22 @@ impl Tls {
     pub(super) fn look(&self) {
         let read = fingerprint(&self.files);
         let has_changed = std::mem::replace(&mut self.used.lock().read, read) != read;
-        let loaded = has_changed.then(|| Loaded::load(&self.files));
-        let mut used = self.used.lock();
-        if let Some(loaded) = loaded {
-            match loaded {
-                Ok(loaded) => {
-                    let certificate = self.files.certificate.display();
-                    tracing::info!(%certificate, "the certificates have changed: new connections use them");
-                    (used.loaded, used.told) = (loaded, None);
-                }
-                Err(error) => tracing::warn!(%error, "the certificates have changed, but cannot be used"),
+        match has_changed.then(|| Loaded::load(&self.files)) {
+            None => {}
+            Some(Ok(loaded)) => {
+                let certificate = self.files.certificate.display();
+                tracing::info!(%certificate, "the certificates have changed: new connections use them");
+                let mut used = self.used.lock();
+                (used.loaded, used.told) = (loaded, None);
             }
+            Some(Err(error)) => tracing::warn!(%error, "the certificates have changed, but cannot be used"),
         }
+        self.tell();
+    }
+
+    /// Says what is wrong with the certificate, once a day.
+    fn tell(&self) {
+        let mut used = self.used.lock();
         let now = UnixTime::now();
         let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON);
         // Others may trust another authority, too, so this is no error.

@@ -251,36 +251,26 @@ impl Session<'_> {
         let Some((_, before)) = statements.split_last() else { return Ok(()) };
         // What is prepared by the text itself, and writes.
         let mut prepared = HashSet::new();
-        let mut writes =
-            |statement: &&Statement| match self.planned_now(statement).map(|planned| planned.plan) {
-                Some(Plan::Prepare { name, statement, .. }) => {
-                    if self.is_write(&statement) {
-                        prepared.insert(name);
+        let mut writes = |statement: &&Statement| {
+            let Some(planned) = self.planned_now(statement) else { return is_called_write(statement) };
+            match &planned.plan {
+                Plan::Prepare { name, statement, .. } => {
+                    let inner = self.planned_now(statement);
+                    if inner.map_or_else(|| is_called_write(statement), |inner| self.writes(&inner)) {
+                        prepared.insert(name.clone());
                     }
                     false
                 }
-                Some(Plan::Execute { name, .. }) if prepared.contains(&name) => true,
-                _ => self.is_write(statement),
-            };
+                Plan::Execute { name, .. } if prepared.contains(name) => true,
+                _ => self.writes(&planned),
+            }
+        };
         let Some(first) = before.iter().find(|statement| writes(statement)) else { return Ok(()) };
         let keyword = first.text().split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
         Err(SqlError::unsupported(format!("{keyword} before other statements in one query string"))
             .with_detail("The statements of one query string are one transaction, which would not be atomic.")
             .with_hint("Send each statement by itself; every write is committed when it is answered.")
             .into())
-    }
-
-    /// Whether a statement that may not be possible to plan yet writes.
-    fn is_write(&self, statement: &Statement) -> bool {
-        if let Some(planned) = self.planned_now(statement) {
-            return self.writes(&planned);
-        }
-        // The table it names may be made by a statement before it: what it is called decides.
-        let keyword = statement.text().split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
-        matches!(
-            keyword.as_str(),
-            "insert" | "update" | "delete" | "truncate" | "create" | "drop" | "alter" | "merge" | "copy"
-        )
     }
 
     /// A plan by what is known now, if there is one.
@@ -528,5 +518,15 @@ fn in_failed_transaction() -> SqlError {
     SqlError::new(
         SqlState::IN_FAILED_TRANSACTION,
         "current transaction is aborted, commands ignored until end of transaction block",
+    )
+}
+
+/// Whether a statement that cannot be planned yet writes, as the table it names may be made by a statement before it: what it is
+/// called decides.
+fn is_called_write(statement: &Statement) -> bool {
+    let keyword = statement.text().split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+    matches!(
+        keyword.as_str(),
+        "insert" | "update" | "delete" | "truncate" | "create" | "drop" | "alter" | "merge" | "copy"
     )
 }

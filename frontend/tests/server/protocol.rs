@@ -253,9 +253,7 @@ async fn what_fails_behind_a_write_says_that_the_write_has_taken_effect() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
     raw.query("create table t (a int primary key)").await;
-    for (text, detail) in
-        [("select 1/0", Some("has taken effect")), ("insert into t values (9)", Some("transaction"))]
-    {
+    for (text, detail) in [("select 1/0", "has taken effect"), ("insert into t values (9)", "transaction")] {
         raw.query("delete from t").await;
         for text in ["insert into t values (1)", text] {
             raw.send('P', &parse("", text)).await;
@@ -266,7 +264,7 @@ async fn what_fails_behind_a_write_says_that_the_write_has_taken_effect() {
         let answer = raw.until('Z').await;
         let error = answer.iter().find(|message| message.kind == 'E').expect("the second fails");
         let found = error.field(b'D');
-        assert!(detail.is_none_or(|detail| found.contains(detail)), "{found}");
+        assert!(found.contains(detail), "{found}");
         assert_eq!(kinds(&raw.query("delete from t where a = 1 returning a").await), "TDCZ", "{text}");
     }
     // EXECUTE is what it executes.
