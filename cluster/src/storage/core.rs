@@ -83,6 +83,8 @@ const READ_WINDOW: u32 = 8;
 const CHECKPOINT_WINDOW: u32 = 1;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
+/// Who has not run for so long was suspended, or the machine was.
+const PAUSE_MS: u64 = 5_000;
 
 /// What is known of an operation in one range: rows, or the error and the shard that it comes from.
 type Known = Result<u64, (usize, SqlError)>;
@@ -411,7 +413,7 @@ impl Core {
                 self.learn(config.clone(), present);
                 self.follow(config);
             }
-            Event::Present(config) => self.know(&config),
+            Event::Present(ts, config) => self.know_present(ts, config),
             Event::Begin { ts, config, catalog, present } => self.begin(ts, config, catalog, present),
             Event::Moving(event) => self.migrate(event),
             Event::SentRowsLost(process) => self.lose_sent_rows(process),
@@ -946,7 +948,12 @@ impl Core {
     }
 
     fn tick(&mut self, now_ms: u64) {
+        let paused_ms = now_ms.saturating_sub(self.now_ms);
         self.now_ms = now_ms;
+        if paused_ms >= PAUSE_MS {
+            // What renews them has come meanwhile, or has not run either.
+            self.pins.values_mut().for_each(|pin| pin.deadline_ms += paused_ms);
+        }
         self.pins.retain(|_, pin| pin.deadline_ms >= now_ms);
         // Votes can be lost when either side restarts.
         let waiting = self.running.iter().filter(|(_, r)| r.undecided && r.executing.is_empty());

@@ -1078,7 +1078,7 @@ fn a_loss_is_known_from_the_present_config_before_its_message_comes() {
     world.processes.insert(receiver, process);
     assert!(world.processes[&receiver].core.is_receiving(), "{}", world.trace);
     for _ in 0..2 {
-        let present = Event::Present(world.mseq.config().clone());
+        let present = Event::Present(world.mseq.ts(), world.mseq.config().clone());
         world.handle(receiver, present);
         world.settle_unordered();
         assert!(!world.processes[&receiver].core.is_receiving(), "{}", world.trace);

@@ -436,7 +436,10 @@ impl Node {
         if self.core.watermarks(self.memory).durable != self.confirmed.durable {
             self.confirm();
         }
-        if self.skipped && !self.core.is_receiving() && self.core.pending() < PENDING {
+        // What it executes while a copy is under way is not all that waits for that.
+        let is_little =
+            self.core.pending() < PENDING && self.core.pending_bytes() < BYTES_WHILE_RECEIVING / 2;
+        if self.skipped && is_little {
             self.skipped = false;
             self.link.ask_again(self.link.router());
         }
@@ -705,7 +708,7 @@ impl Node {
         } else if is_first {
             self.event(Event::Config { config, present });
         } else {
-            self.event(Event::Present(present.1));
+            self.event(Event::Present(present.0, present.1));
         }
     }
 

@@ -553,11 +553,14 @@ fn two_of_three() -> Scene {
 }
 
 /// The third process has the only copy of its range, so it has not been suspected, but is given up. Somebody else joins.
-fn lose_the_third(scene: &mut Scene) {
+fn loss_of_the_third() -> [(u64, Body); 2] {
     let join = Membership::Join { process: ProcessId::storage(4), incarnation: 10, address: None };
+    [(4, give_up(ProcessId::storage(3))), (5, Body::Configuration(Configuration::Membership(join)))]
+}
+
+fn lose_the_third(scene: &mut Scene) {
     for number in [1, 2] {
-        scene.deliver(number, 4, give_up(ProcessId::storage(3)));
-        scene.deliver(number, 5, Body::Configuration(Configuration::Membership(join.clone())));
+        loss_of_the_third().into_iter().for_each(|(ts, body)| scene.deliver(number, ts, body));
     }
 }
 
@@ -670,6 +673,36 @@ fn who_has_not_heard_of_a_failure_does_not_say_that_a_vote_is_nowhere() {
     let missing = MissingVotes { heard: Ts::ZERO, question: 1, votes: vec![(Ts(9), vec![range])] };
     scene.handle(2, Event::AskVotes { from: ProcessId::storage(1), missing });
     scene.check("");
+}
+
+/// While too much waits for rows on their way, nothing is delivered; and the rows may wait for that very vote.
+#[test]
+fn who_takes_no_deliveries_knows_by_its_next_subscription_that_a_vote_is_nowhere() {
+    let mut scene = two_of_three();
+    let range = scene.range(3);
+    let missing = MissingVotes { heard: Ts(5), question: 1, votes: vec![(Ts(2), vec![range])] };
+    let ask = || Event::AskVotes { from: ProcessId::storage(1), missing: missing.clone() };
+    let mut config = scene.config.as_ref().clone();
+    for (ts, body) in loss_of_the_third() {
+        let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: ts };
+        let message = Message { id, tables: Vec::new().into(), ranges: Vec::new().into(), body };
+        config = config.apply(&message, Ts(ts)).expect("it is possible").expect("it changes something");
+    }
+    scene.trace.clear();
+    scene.handle(2, ask());
+    scene.check("");
+    scene.handle(2, Event::Present(Ts(5), Arc::new(config)));
+    scene.handle(2, ask());
+    scene.check("s2 -> s1 has no votes ts=2 c");
+    // So it takes none any more of whom nobody waits for, and the same is so when the messages come.
+    let late = vote_of_the_third(&scene);
+    scene.trace.clear();
+    scene.handle(2, late);
+    loss_of_the_third().into_iter().for_each(|(ts, body)| scene.deliver(2, ts, body));
+    assert!(!scene.trace.contains("decides"), "{}", scene.trace);
+    scene.trace.clear();
+    scene.handle(2, ask());
+    scene.check("s2 -> s1 has no votes ts=2 c");
 }
 
 #[test]
@@ -1236,6 +1269,25 @@ fn a_removed_process_stops_although_an_earlier_life_was_suspected() {
 
 fn create() -> Body {
     Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false })
+}
+
+#[test]
+fn a_pause_of_this_process_takes_no_pins() {
+    let mut scene = Scene::new(1);
+    scene.handle(1, Event::Tick(1));
+    scene.deliver(1, 2, Body::Pin { lease_ms: 30_000 });
+    scene.write(1, 3);
+    scene.executed(1, 3, Ok(1));
+    // The renewals of an hour are still to be heard.
+    scene.handle(1, Event::Tick(3_600_000));
+    assert_eq!(scene.horizon(1), 2);
+    scene.handle(1, Event::RenewPin(Ts(2)));
+    for seconds in 3_601..=3_630 {
+        scene.handle(1, Event::Tick(1_000 * seconds));
+        assert_eq!(scene.horizon(1), 2);
+    }
+    scene.handle(1, Event::Tick(3_631_000));
+    assert_eq!(scene.horizon(1), 4);
 }
 
 fn drop_table() -> Body {

@@ -225,8 +225,8 @@ pub enum Event {
         /// The end of the m-seq then, and the config there.
         present: (Ts, Arc<Config>),
     },
-    /// Another subscription of this life has begun: the config at the end of the m-seq.
-    Present(Arc<Config>),
+    /// Another subscription of this life has begun: the end of the m-seq, and the config there.
+    Present(Ts, Arc<Config>),
     /// Straight from a client.
     BasicRead {
         /// The read.

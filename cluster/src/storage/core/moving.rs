@@ -100,6 +100,9 @@ pub(super) struct Moving {
     pub(super) made_up_ms: u64,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
     pub(super) present: (Ts, Arc<Config>),
+    /// The same, when it subscribed last. What is between the two is news when it comes; but whom nobody waits for any more is
+    /// known from here, however long that takes.
+    newest: (Ts, Arc<Config>),
     /// It has asked to join: what it had is forgotten, and it does nothing until it begins without.
     joining: bool,
     /// Since when it holds nothing any more: when that is durable, nobody need keep votes for it.
@@ -135,6 +138,7 @@ impl Moving {
             has_failed: false,
             made_up_ms: 0,
             present: (recovered.ts, options.config.clone()),
+            newest: (recovered.ts, options.config.clone()),
             joining: false,
             left: None,
             begun_empty: recovered.config.is_some() && recovered.held.is_empty(),
@@ -438,13 +442,21 @@ impl Core {
     pub(super) fn learn(&mut self, config: Arc<Config>, present: (Ts, Arc<Config>)) {
         self.moving.heard = config;
         self.find_itself(&present.1);
-        self.know(&present.1);
-        self.moving.present = present;
+        self.moving.present = present.clone();
+        self.know_present(present.0, present.1);
+    }
+
+    /// The config at the end of the m-seq, of which more may be known than has been received.
+    pub(super) fn know_present(&mut self, ts: Ts, config: Arc<Config>) {
+        self.know(&config);
+        if ts >= self.moving.newest.0 {
+            self.moving.newest = (ts, config);
+        }
     }
 
     /// A later config says what of that which this process is to receive is lost. It may be long until the message is delivered
     /// that says so, when it is not while much waits.
-    pub(super) fn know(&mut self, config: &Config) {
+    fn know(&mut self, config: &Config) {
         // What nobody had when the keyspace message was ordered, that says itself.
         let lost = config.lacked_by(self.options.id).filter(|(loss, since, _)| *since > loss.keyspace);
         let moving = &mut self.moving;
@@ -466,8 +478,8 @@ impl Core {
 
     /// The latest config that is known here, and up to where.
     pub(super) fn latest(&self) -> (Ts, &Arc<Config>) {
-        let Moving { heard, present: (ts, present), .. } = &self.moving;
-        if self.frontier < *ts { (*ts, present) } else { (self.frontier, heard) }
+        let Moving { heard, newest: (ts, newest), .. } = &self.moving;
+        if self.frontier < *ts { (*ts, newest) } else { (self.frontier, heard) }
     }
 
     /// Whether this life is about to begin without what it has recovered: others count on what it knows no more.
