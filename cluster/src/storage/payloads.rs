@@ -1,12 +1,14 @@
 //! The thread that owns a storage process's payload store: its disk must not hold up the process's task.
 
-use std::{sync::mpsc, thread::JoinHandle};
+use std::{collections::VecDeque, sync::Arc, thread::JoinHandle};
 
 use bytes::Bytes;
 use carousel_engine::{
-    Ts,
+    SqlError, SqlState, Ts,
     operation::{PayloadId, RowBatch},
 };
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     message::{Incarnation, ProcessId},
@@ -52,45 +54,126 @@ pub(crate) enum PayloadEvent {
     Missing(ChunkWanted),
 }
 
-/// Starts the thread; it ends when the sender is dropped.
+/// Where the thread is told what to do; it ends when this is dropped.
+pub(crate) struct Payloads {
+    queue: Arc<Queue>,
+    events: UnboundedSender<PayloadEvent>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    commands: VecDeque<PayloadCommand>,
+    /// No more will come.
+    ended: bool,
+    /// Nobody does it any more.
+    abandoned: bool,
+}
+
+impl Waiting {
+    /// Takes out the chunks of a payload that has been given up, which the disk has not come to: it may be slow, or hang, and
+    /// who has given up tries again.
+    fn leave_out(&mut self, given_up: PayloadId) -> Vec<PayloadEvent> {
+        let mut left_out = Vec::new();
+        self.commands.retain(|command| match command {
+            PayloadCommand::Stage(from, StageChunk { payload, range, chunk, .. }) if *payload == given_up => {
+                let outcome = Err(SqlError::new(SqlState::QUERY_CANCELED, "the rows have been given up"));
+                let staged = Wire::Staged { payload: *payload, range: *range, chunk: *chunk, outcome };
+                left_out.push(PayloadEvent::Send(*from, staged));
+                false
+            }
+            _ => true,
+        });
+        left_out
+    }
+}
+
+impl Payloads {
+    /// Tells the thread to do something. An error when it has ended, as it has panicked.
+    pub(crate) fn tell(&self, command: PayloadCommand) -> Result<(), &'static str> {
+        let mut waiting = self.queue.waiting.lock();
+        if waiting.abandoned {
+            return Err("the payload store has ended");
+        }
+        let left_out = match &command {
+            PayloadCommand::Abandon(payload) => waiting.leave_out(*payload),
+            _ => Vec::new(),
+        };
+        waiting.commands.push_back(command);
+        drop(waiting);
+        self.queue.arrived.notify_one();
+        // Without a receiver the process is ending.
+        left_out.into_iter().for_each(|event| drop(self.events.send(event)));
+        Ok(())
+    }
+}
+
+impl Drop for Payloads {
+    fn drop(&mut self) {
+        self.queue.waiting.lock().ended = true;
+        self.queue.arrived.notify_one();
+    }
+}
+
+impl Queue {
+    /// What is to be done next: one thing, or chunks that came together. Nothing when all is done and no more will come.
+    fn next(&self) -> Option<(PayloadCommand, Vec<(ProcessId, StageChunk)>)> {
+        let mut waiting = self.waiting.lock();
+        let first = loop {
+            match waiting.commands.pop_front() {
+                Some(command) => break command,
+                None if waiting.ended => return None,
+                None => self.arrived.wait(&mut waiting),
+            }
+        };
+        let mut others = Vec::new();
+        while matches!(first, PayloadCommand::Stage(..)) && others.len() + 1 < GROUP {
+            match waiting.commands.pop_front() {
+                Some(PayloadCommand::Stage(from, chunk)) => others.push((from, chunk)),
+                Some(other) => {
+                    waiting.commands.push_front(other);
+                    break;
+                }
+                None => break,
+            }
+        }
+        Some((first, others))
+    }
+}
+
+/// Starts the thread.
 pub(crate) fn start(
     name: String,
     store: PayloadStore,
-    events: tokio::sync::mpsc::UnboundedSender<PayloadEvent>,
-) -> std::io::Result<(mpsc::Sender<PayloadCommand>, JoinHandle<()>)> {
-    let (commands, received) = mpsc::channel();
-    let thread = std::thread::Builder::new().name(name).spawn(move || run(store, &received, &events))?;
-    Ok((commands, thread))
+    events: UnboundedSender<PayloadEvent>,
+) -> std::io::Result<(Payloads, JoinHandle<()>)> {
+    let payloads = Payloads { queue: Arc::default(), events: events.clone() };
+    let queue = payloads.queue.clone();
+    let thread = std::thread::Builder::new().name(name).spawn(move || run(store, &queue, &events))?;
+    Ok((payloads, thread))
 }
 
-fn run(
-    mut store: PayloadStore,
-    commands: &mpsc::Receiver<PayloadCommand>,
-    events: &tokio::sync::mpsc::UnboundedSender<PayloadEvent>,
-) {
-    let mut next = None;
-    loop {
-        let command = match next.take() {
-            Some(command) => command,
-            None => match commands.recv() {
-                Ok(command) => command,
-                Err(mpsc::RecvError) => return,
-            },
-        };
+/// Says so when the thread ends, however it does.
+struct Ends<'q>(&'q Queue);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.lock().abandoned = true;
+    }
+}
+
+fn run(mut store: PayloadStore, queue: &Queue, events: &UnboundedSender<PayloadEvent>) {
+    let _ends = Ends(queue);
+    while let Some((command, mut others)) = queue.next() {
         let answers = match command {
             PayloadCommand::Stage(from, chunk) => {
-                let mut group = vec![(from, chunk)];
-                while group.len() < GROUP {
-                    match commands.try_recv() {
-                        Ok(PayloadCommand::Stage(from, chunk)) => group.push((from, chunk)),
-                        Ok(other) => {
-                            next = Some(other);
-                            break;
-                        }
-                        Err(_) => break,
-                    }
-                }
-                stage(&mut store, group)
+                others.insert(0, (from, chunk));
+                stage(&mut store, others)
             }
             command => obey(&mut store, command),
         };
@@ -148,5 +231,58 @@ fn adopt<F: Files>(store: &mut PayloadStore<F>, wanted: ChunkWanted, rows: Bytes
             let rows = Err(error.into_report().message);
             PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carousel_engine::position::KeyRange;
+
+    use super::*;
+
+    #[test]
+    fn chunks_that_are_given_up_before_the_disk_has_come_to_them_are_left_out() {
+        let payload = |sequence| PayloadId { process: 1, incarnation: 1, sequence };
+        let (range, client) = (KeyRange::new(0, 9), ProcessId::client(1));
+        let stage = |sequence, chunk| {
+            let rows = Bytes::from_static(b"rows");
+            let (payload, latest) = (payload(sequence), Ts(100));
+            let chunk = StageChunk { payload, range, chunk, checksum: crc32fast::hash(&rows), rows, latest };
+            PayloadCommand::Stage(client, chunk)
+        };
+        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
+        // The disk hangs: nobody takes anything.
+        let payloads = Payloads { queue: Arc::default(), events };
+        for _ in 0..3 {
+            for command in [stage(1, 0), stage(1, 1), stage(2, 0), PayloadCommand::Abandon(payload(1))] {
+                assert_eq!(payloads.tell(command), Ok(()));
+            }
+        }
+        for _ in 0..3 {
+            for number in [0, 1] {
+                match told.try_recv() {
+                    Ok(PayloadEvent::Send(to, Wire::Staged { payload: of, chunk, outcome: Err(_), .. })) => {
+                        assert_eq!((to, of, chunk), (client, payload(1), number));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let mut left = 0;
+        while payloads.queue.waiting.lock().commands.front().is_some() {
+            let (first, others) = payloads.queue.next().expect("there is more");
+            match first {
+                PayloadCommand::Stage(_, chunk) => {
+                    let all = others.iter().map(|(_, chunk)| chunk).chain([&chunk]);
+                    left += all.inspect(|chunk| assert_eq!(chunk.payload, payload(2))).count();
+                }
+                PayloadCommand::Abandon(given_up) => assert_eq!(given_up, payload(1)),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(left, 3);
+        let queue = payloads.queue.clone();
+        drop(payloads);
+        assert!(queue.next().is_none());
     }
 }

@@ -24,7 +24,7 @@ use super::{
     core::{BETWEEN, Core, CoreOptions, Recovered, local},
     migration::{Arrived, PartId},
     node::{Input, Life, Node, Output},
-    payloads::{self, PayloadCommand, PayloadEvent},
+    payloads::{self, PayloadEvent, Payloads},
     scan::{self, ScanThread, ShardCommand, ShardEffects},
 };
 use crate::{
@@ -154,7 +154,7 @@ pub struct Storage {
     node: Node,
     outbox: Outbox,
     scans: Vec<ScanThread>,
-    payloads: std_mpsc::Sender<PayloadCommand>,
+    payloads: Payloads,
     checkpoints: std_mpsc::Sender<CheckpointCommand>,
 }
 
@@ -393,9 +393,7 @@ impl Storage {
                     commands[shard].push(command);
                     Ok(())
                 }
-                Output::Payload(command) => {
-                    self.payloads.send(command).map_err(|_| "the payload store has ended")
-                }
+                Output::Payload(command) => self.payloads.tell(command),
                 Output::VoteLost(ts, range) => {
                     let process = self.outbox.id();
                     tracing::warn!(%process, %ts, %range, "a write has no effect: all who could know the vote of a range have failed");
