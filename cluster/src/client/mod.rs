@@ -234,6 +234,8 @@ struct Shared {
     incarnation: Incarnation,
     network: Network,
     window: Arc<Semaphore>,
+    /// Room for chunks of staged rows on their way, in KiB.
+    staging: Arc<Semaphore>,
     admission: Arc<Admission>,
     commands: mpsc::UnboundedSender<Command>,
     view: watch::Receiver<View>,
@@ -257,6 +259,7 @@ impl Client {
                 incarnation: options.incarnation,
                 network,
                 window: Arc::new(Semaphore::new(window)),
+                staging: Arc::new(Semaphore::new(stage::STAGED_KIB)),
                 admission,
                 commands,
                 view,

@@ -8,7 +8,7 @@ use std::{
 
 use carousel_engine::{SqlError, SqlState, array::size_of_cells};
 use hashbrown::HashMap;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     Answers, Client, Command, Failure, Part, Place, View,
@@ -16,7 +16,7 @@ use super::{
     core::{Core, CoreOptions, Effect, Event},
     precuts::Precuts,
     routers::Changed,
-    stage::StageCommand,
+    stage::{StageCommand, Staged},
     staging::Staging,
 };
 use crate::{
@@ -114,7 +114,7 @@ struct Process {
     outbox: Outbox,
     view: watch::Sender<View>,
     submissions: HashMap<u64, (Answers, Place)>,
-    staging: Staging<oneshot::Sender<Result<(), SqlError>>>,
+    staging: Staging<Staged>,
     incarnation: Incarnation,
     lives: Lives,
     admission: Arc<Admission>,
@@ -167,8 +167,7 @@ impl Process {
                         self.outbox.send(to, wire);
                     }
                     for (done, outcome) in self.staging.give_up() {
-                        // The stager may have been dropped.
-                        let _ = done.send(outcome);
+                        done.tell(outcome);
                     }
                     for process in self.precuts.awaited() {
                         // Whether it is still there.
@@ -200,8 +199,7 @@ impl Process {
         match wire {
             Wire::Staged { payload, range, chunk, outcome } => {
                 if let Some((done, outcome)) = self.staging.receipt(from, (payload, range, chunk), outcome) {
-                    // The stager may have been dropped.
-                    let _ = done.send(outcome);
+                    done.tell(outcome);
                 }
             }
             Wire::HasPrecut { request } => self.precuts.has_cut(from, request),
@@ -224,8 +222,7 @@ impl Process {
             Command::Stage(StageCommand::Chunk { chunk, holders, done }) => {
                 match self.staging.send(chunk, holders, self.core.config(), done) {
                     Ok(wires) => wires.into_iter().for_each(|(to, wire)| self.outbox.send(to, wire)),
-                    // The stager may have been dropped.
-                    Err(done) => drop(done.send(Ok(()))),
+                    Err(done) => done.tell(Ok(())),
                 }
             }
             Command::Stage(StageCommand::Abandon { payload, holders }) => {
@@ -291,7 +288,7 @@ impl Process {
                     let view = self.core.view();
                     if view.config.version() != self.view.borrow().config.version() {
                         for done in self.staging.reconfigured(&view.config) {
-                            let _ = done.send(Ok(()));
+                            done.tell(Ok(()));
                         }
                     }
                     if !Arc::ptr_eq(&view.config, &self.view.borrow().config) {

@@ -13,7 +13,7 @@ use carousel_engine::{
     operation::{PayloadId, RowBatch},
     position::KeyRange,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     Client, Command,
@@ -32,11 +32,29 @@ const LIFE_OF_A_PAYLOAD: u64 = 50_000_000;
 /// Chunks that may be on their way at a time.
 const CHUNKS_IN_FLIGHT: usize = 16;
 
+/// What the chunks of all stagers that are on their way may take, in KiB: while disks are slow, rows wait where they come from.
+pub(super) const STAGED_KIB: usize = 256 << 10;
+
+/// Who waits for a chunk's receipts, and the room that it has until then.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    done: oneshot::Sender<Result<(), SqlError>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Staged {
+    /// All holders have it, or it has come to nothing.
+    pub(super) fn tell(self, outcome: Result<(), SqlError>) {
+        // The stager may have been dropped.
+        let _ = self.done.send(outcome);
+    }
+}
+
 /// What a stager tells the client process.
 #[derive(Debug)]
 pub(crate) enum StageCommand {
     /// Send this chunk to these processes; tell `done` when all of them have it on disk.
-    Chunk { chunk: StageChunk, holders: Vec<ProcessId>, done: oneshot::Sender<Result<(), SqlError>> },
+    Chunk { chunk: StageChunk, holders: Vec<ProcessId>, done: Staged },
     /// The payload will not be ordered.
     Abandon { payload: PayloadId, holders: Vec<ProcessId> },
 }
@@ -107,9 +125,14 @@ impl Stager {
                 holders: holders.clone(),
                 checksums: Vec::new(),
             });
+            // Whoever has room waits for nobody who wants some: it is given back by the client process.
+            let kib = admission::bytes_of(&part).div_ceil(1 << 10).clamp(1, STAGED_KIB as u64) as u32;
+            let room = self.client.shared.staging.clone().acquire_many_owned(kib).await;
+            let room = room.map_err(|_| self.client.stopped())?;
             let chunk = chunk_of(self.id, range, staged.checksums.len() as u32, &part, self.latest)?;
             staged.checksums.push(chunk.checksum);
             let (done, receipt) = oneshot::channel();
+            let done = Staged { done, _room: room };
             self.client.command(Command::Stage(StageCommand::Chunk { chunk, holders, done }))?;
             self.in_flight.push_back(receipt);
             while self.in_flight.len() >= CHUNKS_IN_FLIGHT {

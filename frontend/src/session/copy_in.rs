@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
 use carousel_cluster::{
     client::{Client, Failure, Part, Request, Stager, staged_ranges},
     message::{Body, StagedPayload},
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// Batches that wait to be staged, at most.
-const STAGING_QUEUE: usize = 2;
+const STAGING_QUEUE: usize = 1;
 /// Row identifiers that are asked for at a time.
 const ID_BLOCK: u64 = 4096;
 
@@ -79,15 +80,22 @@ impl Session<'_> {
         let completed = completed.map_err(|bad| batch.locate(bad))?;
         ids.check()?;
         rows.count += count;
-        let Some(first) = &rows.first else {
+        let is_first = rows.first.is_none() && rows.staging.is_none();
+        if is_first && completed.rows.get_array_memory_size() <= INLINE_BYTES {
             rows.first = Some(completed);
             return Ok(());
-        };
+        }
         if rows.staging.is_none() {
             let mut staging = Staging::start(self.client.clone());
-            let first = first.clone();
-            self.connection.interrupts.guard(staging.push(first)).await??;
+            if let Some(first) = rows.first.take() {
+                self.connection.interrupts.guard(staging.push(first)).await??;
+            }
             rows.staging = Some(staging);
+            rows.first = Some(RowBatch {
+                rows: RecordBatch::new_empty(completed.rows.schema()),
+                positions: Vec::new(),
+                ordinals: Vec::new(),
+            });
         }
         if let Some(staging) = &mut rows.staging {
             self.connection.interrupts.guard(staging.push(completed)).await??;
@@ -97,13 +105,8 @@ impl Session<'_> {
 
     async fn insert(&mut self, rows: Rows) -> Result<u64> {
         let Some(first) = rows.first else { return Ok(0) };
-        let mut staging = rows.staging;
-        if staging.is_none() && first.rows.get_array_memory_size() > INLINE_BYTES {
-            let mut started = Staging::start(self.client.clone());
-            self.connection.interrupts.guard(started.push(first.clone())).await??;
-            staging = Some(started);
-        }
-        // The message is that of the first rows, with all rows instead of them.
+        let staging = rows.staging;
+        // What is staged takes the place of the rows in the message.
         let request = rows.copy.request(first)?;
         let mut message =
             Request { tables: request.tables.into(), ranges: request.ranges.into(), body: request.body };
@@ -170,7 +173,7 @@ struct Rows {
     copy: Arc<CopyIn>,
     reader: CopyReader,
     count: u64,
-    /// The first batch: it travels in the message when it stays the only one, and is small.
+    /// The first batch: it travels in the message when it stays the only one, and is small. Without rows, once they are staged.
     first: Option<RowBatch>,
     staging: Option<Staging>,
 }
