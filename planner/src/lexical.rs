@@ -48,6 +48,40 @@ pub(crate) fn check(source: &Source, tokens: &mut [TokenWithSpan]) -> Result<()>
     Ok(())
 }
 
+/// At most so many tokens a text has, white space included.
+pub(crate) fn most_tokens(sql: &str) -> usize {
+    let text = sql.as_bytes();
+    let at = |place: usize| text.get(place).copied().unwrap_or(0);
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80;
+    let skip = |from: usize, end: &dyn Fn(&u8) -> bool| {
+        text[from..].iter().position(end).map_or(text.len(), |length| from + length)
+    };
+    let (mut place, mut tokens) = (0, 0);
+    while place < text.len() {
+        tokens += 1;
+        place = match at(place) {
+            quote @ (b'\'' | b'"') => {
+                let escapes = quote == b'\'' && place > 0 && at(place - 1).eq_ignore_ascii_case(&b'e');
+                let mut end = place + 1;
+                while end < text.len() && at(end) != quote {
+                    end += if escapes && at(end) == b'\\' { 2 } else { 1 };
+                }
+                end + 1
+            }
+            b'-' if at(place + 1) == b'-' => skip(place, &|byte| *byte == b'\n'),
+            b'/' if at(place + 1) == b'*' => {
+                let comment = text[place + 2..].windows(2).position(|end| end == b"*/");
+                comment.map_or(text.len(), |length| place + length + 4)
+            }
+            // A number with a fraction is one.
+            byte if byte.is_ascii_digit() => skip(place, &|byte| !is_word(*byte) && *byte != b'.'),
+            byte if is_word(byte) => skip(place, &|byte| !is_word(*byte)),
+            _ => place + 1,
+        };
+    }
+    tokens
+}
+
 /// The error of an escape string that is cut short, as PostgreSQL words it: an escape that lacks digits (22025).
 /// `before` is the number of characters of the statement before `rest`, which begins with the string.
 pub(crate) fn escape_error(before: usize, rest: &str) -> Option<SqlError> {
@@ -71,4 +105,40 @@ pub(crate) fn escape_error(before: usize, rest: &str) -> Option<SqlError> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sqlparser::{dialect::PostgreSqlDialect, tokenizer::Tokenizer};
+
+    use super::most_tokens;
+
+    fn tokens(sql: &str) -> Option<usize> {
+        Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize().ok().map(|tokens| tokens.len())
+    }
+
+    #[test]
+    fn strings_and_comments_are_a_token_each() {
+        for (text, most) in [
+            ("INSERT INTO t VALUES (1, 2.5, 'it''s, (no) token'),('x','y')", 30),
+            (r"SELECT e'\'; a, b, c', E'\\', 'a\', 1", 17),
+            ("SELECT 1 -- it's, one, token\n, 2 /* and, this's, too */", 12),
+            ("SELECT 'no end, of, it", 3),
+            ("", 0),
+        ] {
+            let counted = most_tokens(text);
+            assert!(counted <= most, "{text}: {counted}");
+            assert!(tokens(text).is_none_or(|tokens| tokens <= counted), "{text}: {counted}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_has_more(text in "([a-z0-9]{1,4}|'[a-z, ]*'|e'(\\\\'|[a-z])*'|[ ,().;+*<>=-]|[0-9]+\\.[0-9]+|\"[a-z ]*\"|\\$[0-9]|--[a-z']*\n|::){0,40}") {
+            if let Some(tokens) = tokens(&text) {
+                prop_assert!(tokens <= most_tokens(&text), "{}: {} > {}", text, tokens, most_tokens(&text));
+            }
+        }
+    }
 }

@@ -45,6 +45,6 @@ pub use bind::{Execution, Request, bind};
 pub use budget::{MemoryBudget, Reservation};
 pub use cluster::AlterCluster;
 pub use explain::explain;
-pub use parse::{Statement, parse};
+pub use parse::{Statement, parse, parsing_bytes};
 pub use plan::{OutputColumn, Plan, Planned, plan};
 pub use settings::{IdSource, Settings};

@@ -57,6 +57,11 @@ pub(crate) struct Tree {
     deep: bool,
 }
 
+/// What a token that is no white space takes in a statement and its plan; most of it are the values of an INSERT.
+const TOKEN_BYTES: usize = 160;
+/// What a token takes while it is one: two lists of them may exist at a time.
+const PARSING_BYTES: usize = 2 * size_of::<TokenWithSpan>();
+
 /// What a statement may be.
 #[derive(Debug)]
 pub(crate) enum Ast {
@@ -140,6 +145,11 @@ impl Statement {
     /// The whole text that the statement is a part of; positions of errors count from its beginning.
     pub fn whole_text(&self) -> &str {
         &self.source.text
+    }
+
+    /// What it takes in memory, its plan included, by the number of tokens in the whole text: about, and rather more. Bytes.
+    pub fn memory_bytes(&self) -> usize {
+        2 * self.source.text.len() + self.source.tokens.len() * TOKEN_BYTES
     }
 
     /// `x` of a hint `/*+ read_isolation(x) */` in the statement, in lower case.
@@ -243,6 +253,12 @@ pub(crate) fn position_of(span: Span) -> Option<u32> {
     (span.start.line > 0).then_some(span.start.column as u32)
 }
 
+/// What it takes to parse a text, at most, and to plan what is in it: by its tokens, for strings are cheap and `(1),` is not.
+/// Found without taking any, in one pass over the text. Bytes.
+pub fn parsing_bytes(sql: &str) -> usize {
+    3 * sql.len() + lexical::most_tokens(sql) * (PARSING_BYTES + TOKEN_BYTES)
+}
+
 /// Parses a text of statements separated by semicolons; empty ones are left out.
 ///
 /// Errors: 42601 with the position of the offending token, 54001 for a statement that nests too deeply. As in
@@ -257,11 +273,14 @@ pub fn parse(sql: &str) -> Result<Vec<Statement>> {
     }
     let source = Arc::new(source);
     let mut statements = Vec::new();
-    let mut rest = tokens.as_slice();
-    while !rest.is_empty() {
-        let end = rest.iter().position(|t| t.token == Token::SemiColon).unwrap_or(rest.len());
-        let (statement, behind) = rest.split_at(end);
-        rest = behind.get(1..).unwrap_or_default();
+    let mut rest = tokens.into_iter();
+    while rest.len() > 0 {
+        let end = rest.as_slice().iter().position(|t| t.token == Token::SemiColon);
+        let statement: Vec<TokenWithSpan> = match end {
+            Some(end) => rest.by_ref().take(end + 1).filter(|t| t.token != Token::SemiColon).collect(),
+            // One large statement is not copied.
+            None => std::mem::take(&mut rest).collect(),
+        };
         if statement.iter().any(|t| !matches!(t.token, Token::Whitespace(_))) {
             statements.push(parse_one(&source, statement)?);
         }
@@ -290,8 +309,8 @@ fn parser(dialect: &PostgreSqlDialect, tokens: Vec<TokenWithSpan>) -> Parser<'_>
 }
 
 /// Parses the tokens of one statement.
-pub(crate) fn parse_one(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Statement> {
-    let deep = check_depth(tokens)? > DEEP_CHAIN;
+pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Statement> {
+    let deep = check_depth(&tokens)? > DEEP_CHAIN;
     let mut visible = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
     let place = |t: &TokenWithSpan| {
         let at = source.tokens.partition_point(|p| u64::from(p.position) < t.span.start.column);
@@ -299,16 +318,17 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Resul
     };
     let first = visible.next().map(place).unwrap_or_default();
     let last = visible.next_back().map(place).unwrap_or(first);
+    let read_isolation = tokens.iter().find_map(|t| read_isolation_hint(&t.token));
     let root = with_stack(deep, || parse_tokens(source, tokens))?;
     Ok(Statement {
         source: source.clone(),
         tree: Arc::new(Tree { root: Some(Box::new(root)), deep }),
         bytes: (first.0, last.1),
-        read_isolation: tokens.iter().find_map(|t| read_isolation_hint(&t.token)),
+        read_isolation,
     })
 }
 
-fn parse_tokens(source: &Arc<Source>, tokens: &[TokenWithSpan]) -> Result<Ast> {
+fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast> {
     let dialect = PostgreSqlDialect {};
     let (mut tokens, split_at) = cut_split_at(tokens);
     expand_table(&mut tokens);
@@ -474,15 +494,18 @@ fn adapt(source: &Source, tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
 }
 
 /// Takes `SPLIT AT (…)` out of a CREATE TABLE: sqlparser does not know it.
-fn cut_split_at(tokens: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, Option<Vec<TokenWithSpan>>) {
+fn cut_split_at(tokens: Vec<TokenWithSpan>) -> (Vec<TokenWithSpan>, Option<Vec<TokenWithSpan>>) {
+    let is_create = tokens.iter().find(|t| !matches!(t.token, Token::Whitespace(_))).is_some_and(|t| {
+        matches!(&t.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("create"))
+    });
+    if !is_create {
+        return (tokens, None);
+    }
     let visible: Vec<usize> =
         (0..tokens.len()).filter(|i| !matches!(tokens[*i].token, Token::Whitespace(_))).collect();
     let word = |i: Option<&usize>, text: &str| {
         i.is_some_and(|i| matches!(&tokens[*i].token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(text)))
     };
-    if !word(visible.first(), "create") {
-        return (tokens.to_vec(), None);
-    }
     let mut depth = 0usize;
     for (at, i) in visible.iter().enumerate() {
         match tokens[*i].token {
@@ -507,7 +530,7 @@ fn cut_split_at(tokens: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, Option<Vec<Tok
             }
         }
     }
-    (tokens.to_vec(), None)
+    (tokens, None)
 }
 
 /// The longest run of operators without parentheses or commas between them, or the depth of parentheses in the same

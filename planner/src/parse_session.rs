@@ -469,7 +469,7 @@ impl Grammar<'_, '_> {
         if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
             return Err(self.source.syntax_error(None));
         }
-        parse_one(self.source, &tokens)
+        parse_one(self.source, tokens)
     }
 
     fn explain(&mut self) -> Result<Ast> {
@@ -527,7 +527,7 @@ impl Grammar<'_, '_> {
                 }
                 tokens.push(token);
             }
-            CopySource::Query(parse_one(self.source, &tokens)?)
+            CopySource::Query(parse_one(self.source, tokens)?)
         } else {
             let name = self.parser.parse_object_name(false);
             let name = name.map_err(|e| self.source.parser_error(e, self.parser))?;

@@ -17,7 +17,10 @@ use carousel_planner::{
     plan::InsertSelectPlan,
 };
 
-use super::{Result, Session, command::output_columns, ids::Ids, relational::Running, transaction::State};
+use super::{
+    Result, Session, command::output_columns, ids::Ids, relational::Running, texts::compute,
+    transaction::State,
+};
 use crate::connection::{Failed, Interrupts};
 
 /// How often a statement is tried because the catalog changed under it.
@@ -243,7 +246,9 @@ impl Session<'_> {
         }
         let settings = self.planner_settings();
         let mut ids = Ids::new(&self.client, 1);
-        let execution = carousel_planner::bind(&planned.plan, parameters, &settings, &mut ids)?;
+        let execution = compute(statement.text().len(), || {
+            carousel_planner::bind(&planned.plan, parameters, &settings, &mut ids)
+        })?;
         ids.check()?;
         self.attempt(planned.clone(), execution, statement).await
     }
@@ -265,15 +270,19 @@ impl Session<'_> {
             Err(ts) => return Ok(Err(ts)),
         };
         let mut memory = settings.memory.reservation();
-        let mut batches = Vec::new();
+        let (mut batches, mut bytes) = (Vec::new(), 0);
         while let Some(batch) = selected.next(&mut self.connection.interrupts).await? {
             memory.grow(batch.get_array_memory_size())?;
+            bytes += batch.get_array_memory_size();
             batches.push(batch);
         }
+        // Nor does it keep others' reads waiting any more.
+        drop(selected);
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let mut ids = Ids::new(&self.client, rows.max(1) as u64);
-        let execution =
-            carousel_planner::bind::bind_insert_select(insert, &batches, parameters, &settings, &mut ids)?;
+        let execution = compute(bytes, || {
+            carousel_planner::bind::bind_insert_select(insert, &batches, parameters, &settings, &mut ids)
+        })?;
         ids.check()?;
         drop(batches);
         self.attempt(planned.clone(), execution, statement).await

@@ -12,6 +12,7 @@ use super::{
     command::output_columns,
     execute::{Cursor, Outcome},
     in_failed_transaction,
+    texts::Parsed,
     transaction::State,
 };
 use crate::{
@@ -23,11 +24,11 @@ use crate::{
     },
 };
 
-/// Most text of prepared statements in a session.
-const STATEMENTS_BYTES: usize = 64 << 20;
-/// What a prepared statement costs besides its text.
+/// What the prepared statements of a session may take.
+const STATEMENTS_BYTES: usize = 256 << 20;
+/// What a prepared statement, or a portal, costs besides what is in it.
 const STATEMENT_OVERHEAD_BYTES: usize = 4 << 10;
-/// The parameters and the text of an unnamed portal are counted when they take more than this.
+/// The parameters of an unnamed portal are counted when they take more than this.
 const UNCOUNTED_BYTES: usize = 64 << 10;
 /// Most portals in a session.
 const MAX_PORTALS: usize = 10_000;
@@ -44,6 +45,8 @@ pub struct Prepared {
     /// As it was planned when it was prepared: its parameters and columns do not change any more.
     pub(super) planned: Option<Arc<Planned>>,
     bytes: usize,
+    /// Room for that.
+    _memory: Reservation,
 }
 
 impl Prepared {
@@ -103,7 +106,7 @@ impl Session<'_> {
                 // The one that it replaces gives its room back first.
                 self.portals.remove(&portal_name);
                 let values: usize = portal.parameters.iter().map(Value::heap_size).sum();
-                let bytes = values + portal.prepared.bytes;
+                let bytes = values + STATEMENT_OVERHEAD_BYTES;
                 if !portal_name.is_empty() || bytes > UNCOUNTED_BYTES {
                     portal.memory.insert(self.relations.memory().reservation()).grow(bytes)?;
                 }
@@ -170,7 +173,7 @@ impl Session<'_> {
                     .ok_or_else(|| SqlError::unsupported(format!("a parameter of the type with OID {oid}"))),
             })
             .collect::<carousel_engine::error::Result<Vec<_>>>()?;
-        let mut statements = carousel_planner::parse(query)?;
+        let Parsed { mut statements, memory: _memory } = self.parse_text(query).await?;
         if statements.len() > 1 {
             return Err(SqlError::new(
                 SqlState::SYNTAX_ERROR,
@@ -192,9 +195,10 @@ impl Session<'_> {
             let message = format!("prepared statement \"{name}\" already exists");
             return Err(SqlError::new(SqlState::DUPLICATE_STATEMENT, message).into());
         }
-        let text = statement.as_ref().map_or(0, |statement| statement.whole_text().len());
-        let bytes = text + name.len() + STATEMENT_OVERHEAD_BYTES;
-        if self.statements_bytes + bytes > STATEMENTS_BYTES {
+        let tree = statement.as_ref().map_or(0, Statement::memory_bytes);
+        let bytes = tree + name.len() + STATEMENT_OVERHEAD_BYTES;
+        let mut memory = self.relations.memory().reservation();
+        if self.statements_bytes + bytes > STATEMENTS_BYTES || memory.grow(bytes).is_err() {
             return Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory for prepared statements")
                 .with_hint("Close prepared statements that are not needed any more.")
                 .into());
@@ -204,7 +208,10 @@ impl Session<'_> {
             None => None,
         };
         self.statements_bytes += bytes;
-        self.statements.insert(name.to_owned(), Arc::new(Prepared { statement, declared, planned, bytes }));
+        self.statements.insert(
+            name.to_owned(),
+            Arc::new(Prepared { statement, declared, planned, bytes, _memory: memory }),
+        );
         Ok(())
     }
 
@@ -379,7 +386,7 @@ impl Session<'_> {
                 first += written;
                 left -= written;
                 cursor.sent += written as u64;
-                self.connection.flush_if_enough().await?;
+                self.flush_rows(&cursor).await?;
             }
             if first < batch.num_rows() {
                 rest = Some((batch, first));
@@ -396,7 +403,7 @@ impl Session<'_> {
             PortalState::Suspended(Box::new(cursor), rest, room)
         };
         // Its parameters have gone into what was executed.
-        memory.as_mut().map_or(Ok(()), |memory| memory.resize(prepared.bytes))?;
+        memory.as_mut().map_or(Ok(()), |memory| memory.resize(STATEMENT_OVERHEAD_BYTES))?;
         self.portals
             .insert(name.to_owned(), Portal { prepared, parameters, formats, columns, memory, state });
         Ok(())

@@ -2,7 +2,8 @@
 //!
 //! This file has the session's state, its start and its message loop with the simple query protocol; `extended` has
 //! the extended one, `execute` the way of a plan through the cluster, `command` the statements about the session
-//! itself, `relational` those that read several tables, `copy_in` COPY FROM STDIN, `startup` what a client says first.
+//! itself, `relational` those that read several tables, `copy_in` COPY FROM STDIN, `startup` what a client says first, `texts`
+//! what large texts take.
 
 mod cluster;
 mod command;
@@ -13,6 +14,7 @@ mod ids;
 mod relational;
 mod startup;
 mod system;
+mod texts;
 mod transaction;
 
 use std::{
@@ -29,6 +31,7 @@ use pgwire::messages::response::TransactionStatus;
 use self::{
     execute::{Cursor, Outcome},
     extended::{Portal, Prepared},
+    texts::{Parsed, compute},
     transaction::{State, Transaction},
 };
 use crate::{
@@ -77,7 +80,7 @@ pub struct Session<'c> {
     /// What `carousel.last_ts` shows.
     last_ts: Option<Ts>,
     statements: HashMap<String, Arc<Prepared>>,
-    /// Bytes of text of the prepared statements.
+    /// About what the prepared statements take, in bytes.
     statements_bytes: usize,
     portals: HashMap<String, Portal>,
     /// The client was told last that the next statement may come.
@@ -230,7 +233,7 @@ impl Session<'_> {
         self.portals.remove("");
         self.begin_statement();
         self.transaction.begin_implicit();
-        let statements = carousel_planner::parse(text)?;
+        let Parsed { statements, memory: _memory } = self.parse_text(text).await?;
         if statements.is_empty() {
             self.connection.output.empty_query();
         }
@@ -275,7 +278,7 @@ impl Session<'_> {
 
     /// A plan by what is known now, if there is one.
     fn planned_now(&self, statement: &Statement) -> Option<Planned> {
-        carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), &[]).ok()
+        self.plan_against_known(statement, &[]).ok()
     }
 
     /// Whether a plan writes, looking through EXECUTE.
@@ -305,7 +308,7 @@ impl Session<'_> {
                     while first < batch.num_rows() {
                         let out = &mut self.connection.output.bytes;
                         first += encoder.encode(&batch, first, usize::MAX, OUTPUT_ENOUGH_BYTES, out)?;
-                        self.connection.flush_if_enough().await?;
+                        self.flush_rows(&cursor).await?;
                     }
                     cursor.sent += batch.num_rows() as u64;
                 }
@@ -346,7 +349,7 @@ impl Session<'_> {
             while first < batch.num_rows() {
                 let out = &mut self.connection.output.bytes;
                 first += writer.rows(&batch, first, OUTPUT_ENOUGH_BYTES, out)?;
-                self.connection.flush_if_enough().await?;
+                self.flush_rows(&cursor).await?;
             }
             cursor.sent += batch.num_rows() as u64;
         }
@@ -399,10 +402,19 @@ impl Session<'_> {
         }
     }
 
+    /// Plans a statement against the newest catalog that this front end knows, whatever the transaction's state.
+    fn plan_against_known(
+        &self,
+        statement: &Statement,
+        declared: &[Option<Type>],
+    ) -> carousel_engine::error::Result<Planned> {
+        let (catalog, settings) = (self.client.catalog(), self.planner_settings());
+        compute(statement.text().len(), || carousel_planner::plan(statement, &catalog, &settings, declared))
+    }
+
     /// Plans a statement against the newest catalog that this front end knows.
     fn plan_by_known(&self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
-        let planned =
-            carousel_planner::plan(statement, &self.client.catalog(), &self.planner_settings(), declared);
+        let planned = self.plan_against_known(statement, declared);
         if self.transaction.state() == State::Failed {
             let leaves = |plan: &Plan| matches!(plan, Plan::Commit { .. } | Plan::Rollback { .. });
             return match planned {

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use arrow::record_batch::RecordBatch;
@@ -26,14 +27,28 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{Result, Session, execute::sees_one_state, system, transaction::State};
+use super::{
+    Result, Session,
+    execute::{Cursor, sees_one_state},
+    system,
+    texts::turns,
+    transaction::State,
+};
 
 /// Rows, or how a statement failed.
 type Rows = std::result::Result<RecordBatch, Failure>;
 
-/// Reads of suspended portals of all sessions, at most: half of the operations that a client process may have open, so that
-/// portals that nobody goes on with leave room for statements that run.
-const SUSPENDED_READS: usize = 4096;
+/// Reads of relational statements of all sessions, at most: half of the operations that a client process may have open. Each
+/// statement has room for all of its reads before it begins: none of them waits for a place that another one has, which waits
+/// for its rows to be taken.
+const READS: usize = 4096;
+/// Reads of suspended portals of all sessions, and of statements whose clients do not read, at most: half of that, so that what
+/// nobody goes on with leaves room for statements that run.
+const SUSPENDED_READS: usize = READS / 2;
+/// The most reads in a statement: so many are left whatever is suspended.
+const MOST_READS: usize = READS - SUSPENDED_READS;
+/// A client that takes this long to read [`crate::connection::OUTPUT_ENOUGH_BYTES`] does not read.
+const SLOW: Duration = Duration::from_secs(5);
 /// Batches that wait to be sent, at most.
 const WAITING_BATCHES: usize = 2;
 
@@ -43,6 +58,9 @@ pub struct Relations {
     runtime: Runtime,
     threads: Threads,
     suspended: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+    /// To parse large texts.
+    pub(super) turns: Arc<Semaphore>,
 }
 
 /// Threads that compute: what they do takes no time from those that answer messages.
@@ -73,6 +91,8 @@ impl Relations {
             runtime: Runtime::new(memory_bytes)?,
             threads: Threads(Some(threads)),
             suspended: Arc::new(Semaphore::new(SUSPENDED_READS)),
+            reads: Arc::new(Semaphore::new(READS)),
+            turns: turns(),
         })
     }
 
@@ -81,7 +101,7 @@ impl Relations {
         self.runtime.memory()
     }
 
-    /// Room for a suspended portal that holds so many reads open, until it is dropped; `None` when there is not enough.
+    /// Room for a suspended portal, or a statement whose client does not read, that holds so many reads open, until it is dropped; `None` when there is not enough.
     pub fn suspend(&self, reads: usize) -> Option<OwnedSemaphorePermit> {
         let reads = u32::try_from(reads).ok()?;
         self.suspended.clone().try_acquire_many_owned(reads).ok()
@@ -106,6 +126,8 @@ pub struct Running {
     pub(super) reads: usize,
     /// Holds that, unless it is a block's snapshot.
     _pin: Option<Pin>,
+    /// Room for its reads.
+    _room: OwnedSemaphorePermit,
 }
 
 impl Running {
@@ -129,12 +151,20 @@ impl Session<'_> {
         statement: &Relational,
         isolation: ReadIsolation,
     ) -> Result<Running> {
+        let reads = statement.reads();
+        if reads > MOST_READS {
+            let message = format!("the statement reads tables {reads} times, more than {MOST_READS}");
+            return Err(SqlError::new(SqlState::TOO_COMPLEX, message).into());
+        }
+        let room = self.relations.reads.clone().acquire_many_owned(reads as u32);
+        let room = self.connection.interrupts.guard(room).await?;
+        let room = room.map_err(|_| SqlError::internal("the front end has ended"))?;
         let (mut read_ts, mut pin) = (None, None);
         if !sees_one_state(isolation) {
             // Each of its reads goes straight to the storage processes.
         } else if self.transaction.state() == State::Open {
             read_ts = Some(self.snapshot().await?);
-        } else if statement.reads() > 1 {
+        } else if reads > 1 {
             // One read by itself sees what was ordered before it; several must see the same.
             let own = self.pin().await?;
             read_ts = Some(own.ts());
@@ -147,12 +177,36 @@ impl Session<'_> {
         let over = Arc::<AtomicBool>::default();
         let client = self.client.clone();
         let reader = Arc::new(ClusterReader { client, read_ts, isolation, system, over: over.clone() });
-        let rows = statement.start(&self.relations.runtime, reader)?;
+        let rows = {
+            // Parts of it begin to run at once, and compute.
+            let _threads = self.relations.handle()?.enter();
+            statement.start(&self.relations.runtime, reader)?
+        };
         let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
         let next = |mut rows: RowStream| async move { rows.next().await.map(|batch| (batch, rows)) };
         let rows = stream::unfold(rows, next).boxed();
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
-        Ok(Running { rows: receiver, task, over, ts: read_ts, reads: statement.reads(), _pin: pin })
+        Ok(Running { rows: receiver, task, over, ts: read_ts, reads, _pin: pin, _room: room })
+    }
+
+    /// Sends what there is, if it is enough. A client that does not read keeps the statement's reads open like a suspended portal,
+    /// and the statement fails when there are too many such reads. What has changed rows does not fail any more.
+    pub(super) async fn flush_rows(&mut self, cursor: &Cursor) -> Result<()> {
+        let reads = if cursor.is_write() { 0 } else { cursor.open_reads() };
+        let mut flush = std::pin::pin!(self.connection.flush_if_enough());
+        if reads == 0 {
+            return flush.await;
+        }
+        if let Ok(flushed) = tokio::time::timeout(SLOW, &mut flush).await {
+            return flushed;
+        }
+        let Some(_room) = self.relations.suspend(reads) else {
+            let message = "too many statements wait for clients that do not read";
+            return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, message)
+                .with_hint("Read the rows of a statement as they come, or select fewer of them.")
+                .into());
+        };
+        flush.await
     }
 }
 

@@ -312,7 +312,9 @@ async fn what_portals_hold_is_bounded() {
     let mut raw = server.raw().await;
     raw.query("create table t (a int, b text)").await;
     let values: Vec<String> = (0..2_000).map(|n| format!("({n}, '{}')", "x".repeat(80))).collect();
-    raw.query(&format!("insert into t values {}", values.join(", "))).await;
+    for values in values.chunks(500) {
+        raw.query(&format!("insert into t values {}", values.join(", "))).await;
+    }
     let sorted = "select b from t order by a";
     // Its rows are all there when the first comes out.
     raw.query("begin").await;

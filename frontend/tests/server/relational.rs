@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 
-use crate::support::{Server, code, rows, value};
+use crate::support::{PATIENCE, Server, code, db_error, rows, value};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_reads_of_a_statement_see_the_same() {
@@ -102,6 +102,54 @@ async fn memory_is_bounded() {
     assert_eq!(code(client.simple_query(many).await.unwrap_err()), "53200");
     // What the failed statement held is free again.
     assert_eq!(value(&client, "select count(*) from t x join t y using (a)").await, "100");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_texts_take_memory_of_all() {
+    let server = Server::start_with(|options| options.relations_bytes = 8 << 20).await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int, b text)").await.unwrap();
+    let insert = |rows: usize| format!("insert into t values {}", vec!["(1, '')"; rows].join(","));
+    // Its strings are cheap, and its tokens are not.
+    client.batch_execute(&format!("insert into t values (1, '{}')", "x y ".repeat(100_000))).await.unwrap();
+    client.batch_execute(&insert(2_000)).await.unwrap();
+    let error = db_error(client.batch_execute(&insert(20_000)).await.unwrap_err());
+    assert!(
+        error.code().code() == "53200" && error.hint().is_some_and(|hint| hint.contains("COPY")),
+        "{error}"
+    );
+    // Prepared statements keep what they take until they are closed.
+    let mut prepared = Vec::new();
+    let error = loop {
+        match client.prepare(&insert(2_000)).await {
+            Ok(statement) => prepared.push(statement),
+            Err(error) => break db_error(error),
+        }
+    };
+    assert_eq!(error.code().code(), "53200");
+    assert!((1..6).contains(&prepared.len()), "{}", prepared.len());
+    drop(prepared);
+    assert_eq!(value(&client, "select count(*) from t").await, "2001");
+    client.prepare(&insert(2_000)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_with_many_reads_take_turns() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    hundred(&client).await;
+    let all = |reads: usize| vec!["select a from t"; reads].join(" union all ");
+    // Together they read more than may be open at a time, and each has to give back what it took.
+    let counts = (0..6).map(|_| async {
+        let client = server.connect().await;
+        for _ in 0..2 {
+            let rows = client.simple_query(&all(1_000)).await.unwrap();
+            assert_eq!(rows.len(), 100_002);
+        }
+    });
+    tokio::time::timeout(PATIENCE, futures::future::join_all(counts)).await.expect("nobody waits for ever");
+    let error = db_error(client.simple_query(&all(3_000)).await.unwrap_err());
+    assert_eq!(error.code().code(), "54001");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
