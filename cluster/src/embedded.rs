@@ -241,7 +241,7 @@ pub struct Cluster {
     storage: Arc<watch::Sender<BTreeMap<u32, StorageHandle>>>,
     client: Client,
     clients: AtomicU32,
-    _keeper: Option<Keeper>,
+    keeper: Option<Keeper>,
     /// These are held as long as the cluster lives.
     _super_process: SuperProcess,
     _lock: File,
@@ -276,6 +276,7 @@ impl Cluster {
         let keeper = is_kept.then(|| store::keep(&options.data_dir, &network));
         let mut routers = BTreeMap::new();
         let numbers = router_numbers(&options, &network)?;
+        check_logs(&options, &network, &numbers)?;
         let mut lost = None;
         for number in &numbers {
             match start_router(&options, &config, &network, *number, &BTreeMap::new()).await {
@@ -316,7 +317,7 @@ impl Cluster {
             storage,
             client,
             clients: AtomicU32::new(1),
-            _keeper: keeper,
+            keeper,
             _super_process: super_process,
             _lock: lock,
         })
@@ -446,6 +447,7 @@ impl Cluster {
         for router in routers.values() {
             router.stop().await;
         }
+        store::close(self.keeper.as_ref()).await;
         outcome
     }
 
@@ -458,6 +460,7 @@ impl Cluster {
             router.kill().await;
         }
         self.end_storage().await;
+        store::close(self.keeper.as_ref()).await;
     }
 
     /// Makes every running storage process write a checkpoint of this moment, and waits until it is durable.
@@ -643,6 +646,34 @@ fn router_numbers(options: &EmbeddedOptions, network: &Network) -> Result<BTreeS
     Ok(numbers)
 }
 
+/// Where a router's log is.
+fn log_directory(options: &EmbeddedOptions, router: ProcessId) -> PathBuf {
+    options.data_dir.join(ROUTERS).join(router.to_string())
+}
+
+/// What a cluster has agreed on is in the logs of most of its routers. When those of the routers `here` are not there, and too few
+/// are left without them, all would wait for ever for somebody who has it.
+pub(crate) fn check_logs(
+    options: &EmbeddedOptions,
+    network: &Network,
+    here: &BTreeSet<u32>,
+) -> Result<(), StartError> {
+    let known = network.known_routers().borrow().clone();
+    if options.durability == Durability::Memory || known.edition().cluster.is_none() {
+        return Ok(());
+    }
+    let voters: Vec<ProcessId> = known.voters().collect();
+    let is_lost =
+        |router: &&ProcessId| here.contains(&router.number) && !log_directory(options, **router).exists();
+    let lost: Vec<&ProcessId> = voters.iter().filter(is_lost).collect();
+    match lost.first() {
+        Some(id) if 2 * lost.len() >= voters.len() => {
+            Err(StartError::LogLost { id: **id, path: log_directory(options, **id) })
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(crate) async fn start_router(
     options: &EmbeddedOptions,
     config: &Config,
@@ -654,7 +685,7 @@ pub(crate) async fn start_router(
     let members: BTreeSet<ProcessId> = (1..=options.routers).map(ProcessId::router).collect();
     let durability = match options.durability {
         Durability::Disk => {
-            let directory = options.data_dir.join(ROUTERS).join(id.to_string());
+            let directory = log_directory(options, id);
             let failed = |source| StartError::DataDir { path: directory.clone(), source };
             if !has_log(&options.data_dir, id, &directory).map_err(failed)? {
                 return Err(StartError::LogLost { id, path: directory });

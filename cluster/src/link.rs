@@ -12,7 +12,7 @@ use carousel_engine::Ts;
 use crate::{
     message::ProcessId,
     planted::{Bug, planted},
-    routers::Routers,
+    routers::{Edition, Routers},
 };
 
 /// When a stream brings nothing for this long, the subscription is renewed.
@@ -37,7 +37,7 @@ pub fn log_lost(last: Ts, frontier: Ts) -> String {
 pub struct RouterLink {
     /// Those that vote, and perhaps one that has been removed and is still in use.
     routers: Vec<ProcessId>,
-    version: u64,
+    edition: Edition,
     /// The current router has been removed: whoever leaves it forgets it.
     leaving: bool,
     current: usize,
@@ -60,7 +60,7 @@ impl RouterLink {
         assert!(!routers.is_empty(), "a cluster has a router");
         RouterLink {
             routers,
-            version: 0,
+            edition: Edition::default(),
             leaving: false,
             current: 0,
             open: false,
@@ -77,11 +77,11 @@ impl RouterLink {
     /// silent: it may lead until another does.
     pub fn learn(&mut self, routers: &Routers) {
         let voters: Vec<ProcessId> = routers.voters().collect();
-        if routers.version() <= self.version || voters.is_empty() {
+        if !self.edition.yields_to(routers.edition()) || voters.is_empty() {
             return;
         }
         let current = self.router();
-        self.version = routers.version();
+        self.edition = routers.edition();
         self.routers = voters;
         let place = self.routers.iter().position(|router| *router == current);
         self.leaving = place.is_none();
@@ -233,7 +233,7 @@ mod tests {
     fn added_routers_are_followed_and_removed_ones_are_left() {
         let list = |version: u64, numbers: &[u32]| {
             let entry = |number: &u32| RouterEntry { number: *number, address: String::new(), votes: true };
-            Routers::first(3).changed(version, numbers.iter().map(entry).collect())
+            Routers::first(3).changed(version, None, numbers.iter().map(entry).collect())
         };
         let mut link = RouterLink::new(routers());
         link.must_subscribe();

@@ -20,8 +20,8 @@ use crate::{
     data_dir::{directory_number, lay_out, next_incarnation},
     description::Description,
     embedded::{
-        self, Binding, Durability, EmbeddedOptions, StartError, start_client, start_router, start_storage,
-        start_super_process,
+        self, Binding, Durability, EmbeddedOptions, StartError, check_logs, start_client, start_router,
+        start_storage, start_super_process,
     },
     message::{ProcessId, ProcessKind},
     network::Network,
@@ -127,7 +127,7 @@ pub struct Member {
     part: Part,
     network: Network,
     transport: Transport,
-    _keeper: Option<Keeper>,
+    keeper: Option<Keeper>,
     _lock: File,
 }
 
@@ -197,8 +197,17 @@ impl Member {
         let is_kept = options.description.durability == Durability::Disk;
         let known = if is_kept { store::load(&options.data_dir)? } else { None };
         let told = options.description.known_routers();
-        network
-            .learn_routers(&Arc::new(known.filter(|known| known.version() > told.version()).unwrap_or(told)));
+        if let Some(known) = known {
+            let [before, now] = [known.edition(), told.edition()];
+            if before.is_foreign(now) {
+                let [before, now] = [before, now].map(|list| list.cluster.unwrap_or_default());
+                return Err(StartError::Options(format!(
+                    "the data directory belongs to another cluster of the same name: to number {before}, not {now}"
+                )));
+            }
+            network.learn_routers(&Arc::new(known));
+        }
+        network.learn_routers(&Arc::new(told));
         let keeper = is_kept.then(|| store::keep(&options.data_dir, &network));
         let mut locals = BTreeSet::from([id]);
         let beside = ProcessId::super_process(id.number);
@@ -224,6 +233,7 @@ impl Member {
                 // It may have been removed while it was away, and the first routers must not begin anew without the others.
                 transport.ask_for_routers().await.map_err(StartError::Options)?;
                 may_run(id, &network.known_routers().borrow())?;
+                check_logs(&parts, &network, &[id.number].into())?;
                 if options.description.durability == Durability::Memory {
                     may_begin(id, &options.data_dir)?;
                 }
@@ -253,7 +263,7 @@ impl Member {
             }
         };
         tracing::info!(process = %id, cluster = %name, incarnation, "started");
-        Ok(Member { id, part, network, transport, _keeper: keeper, _lock: lock })
+        Ok(Member { id, part, network, transport, keeper, _lock: lock })
     }
 
     /// Which process.
@@ -327,6 +337,7 @@ impl Member {
             Part::Client(_) => self.network.leave(self.id),
         }
         self.transport.close().await;
+        store::close(self.keeper.as_ref()).await;
     }
 
     /// Ends the process as a crash would, and waits until its directory can be used again.
@@ -340,5 +351,6 @@ impl Member {
             Part::Storage(storage) => storage.kill().await,
             Part::Client(_) => self.network.leave(self.id),
         }
+        store::close(self.keeper.as_ref()).await;
     }
 }

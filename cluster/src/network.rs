@@ -329,7 +329,7 @@ impl Network {
     /// A process here has heard who the routers are.
     pub(crate) fn learn_routers(&self, routers: &Arc<Routers>) {
         self.known.send_if_modified(|known| {
-            let is_news = known.is_empty() || routers.version() > known.version();
+            let is_news = known.is_empty() || known.edition().yields_to(routers.edition());
             if is_news {
                 *known = routers.clone();
             }

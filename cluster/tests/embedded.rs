@@ -784,6 +784,9 @@ async fn routers_that_have_lost_their_logs_are_an_error() {
         for key in 0..10 {
             assert_eq!(table.insert(&[(key, key)]).await, Ok(1));
         }
+        let founded = cluster.client();
+        let founded = founded.routers_when(|routers| routers.edition().cluster.is_some());
+        founded.await.expect("the cluster gets its number");
         cluster.shutdown().await.expect("a clean end");
         std::fs::remove_dir_all(dir.path().join("routers")).expect("it can be removed");
         let error = Cluster::start(options.clone()).await.expect_err("no router has its log").to_string();
@@ -792,6 +795,10 @@ async fn routers_that_have_lost_their_logs_are_an_error() {
         for router in 1..=routers {
             std::fs::remove_file(dir.path().join(format!("log-r{router}"))).expect("it can be removed");
         }
+        let error =
+            Cluster::start(options.clone()).await.expect_err("the cluster has its number").to_string();
+        assert!(error.contains("has lost its log"), "{error}");
+        std::fs::remove_file(dir.path().join("known-routers")).expect("it can be removed");
         let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
         let error = cluster.ready().await.expect_err("the rows are newer than the log");
         assert!(error.message.contains("the routers have lost messages"), "{error:?}");

@@ -75,6 +75,8 @@ pub(crate) struct Node {
     /// Where it listens (host:port). Of the first routers that is in the description, which every process may have in
     /// its own words.
     address: String,
+    /// The number of the cluster, which all of them have as soon as it has been drawn.
+    cluster: Option<u64>,
 }
 
 /// The list of routers after a membership at an index of the log.
@@ -85,7 +87,8 @@ fn changed(before: &Routers, index: u64, membership: &Membership) -> Routers {
         address: node.address.clone(),
         votes: voters.contains(id),
     });
-    before.changed(index + 1, entries.collect())
+    let cluster = membership.nodes().find_map(|(_, node)| node.cluster);
+    before.changed(index + 1, cluster, entries.collect())
 }
 
 /// The router of a number of openraft's.
@@ -233,7 +236,9 @@ impl Consensus {
                 elected.map_err(|error| ConsensusError::Raft(error.to_string()))?;
             }
             Ok(true) => {}
-            Ok(false) if !nodes.contains_key(&id) => {}
+            Ok(false) if !nodes.contains_key(&id) => {
+                tracing::info!(router = %process, "it has no log, and waits for the other routers to send theirs");
+            }
             // Every member may do this with the same membership: the entries are equal.
             Ok(false) => {
                 if let Err(error) = raft.initialize(nodes).await

@@ -215,9 +215,17 @@ impl<A: Fn(ProcessId, Wire) + Send + Sync + 'static> Work<A> {
         let router = ProcessId::router(number(self.id));
         tracing::info!(%router, ?step, "the routers change");
         let one = |router: u32| BTreeSet::from([u64::from(router)]);
+        let membership = self.marks.routers().1;
+        let nodes = || membership.nodes().map(|(id, node)| (*id, node.clone()));
         let changes = match step.clone() {
+            Step::Found => {
+                // It fits into an `i64`.
+                let cluster = Some(rand::random::<u64>() >> 1);
+                ChangeMembers::SetNodes(nodes().map(|(id, node)| (id, Node { cluster, ..node })).collect())
+            }
             Step::Teach(router, address) => {
-                ChangeMembers::AddNodes([(u64::from(router), Node { address })].into())
+                let cluster = nodes().find_map(|(_, node)| node.cluster);
+                ChangeMembers::AddNodes([(u64::from(router), Node { address, cluster })].into())
             }
             Step::Vote(router) => ChangeMembers::AddVoterIds(one(router)),
             Step::Remove(router) => ChangeMembers::RemoveVoters(one(router)),

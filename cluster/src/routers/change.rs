@@ -130,6 +130,8 @@ impl Standing {
 /// One step of the consensus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The cluster gets its number.
+    Found,
     /// It gets the log.
     Teach(u32, String),
     /// It votes from now on.
@@ -164,6 +166,9 @@ pub(crate) fn upkeep(standing: &Standing) -> Option<Step> {
     }
     if let Some(voters) = &standing.unfinished {
         return Some(Step::Finish(voters.clone()));
+    }
+    if standing.routers.edition().cluster.is_none() {
+        return Some(Step::Found);
     }
     let voters = standing.voters();
     let learners = standing.routers.entries().iter().filter(|entry| !entry.votes).map(|entry| entry.number);
@@ -255,11 +260,14 @@ mod tests {
     use super::*;
     use crate::routers::RouterEntry;
 
+    const NUMBER: Option<u64> = Some(11);
+
     /// Routers 1 to 3 at h:1 to h:3, of which 1 leads and all are alive.
     fn three() -> Standing {
         let first = (1..=3).map(|number| (ProcessId::router(number), format!("h:{number}"))).collect();
+        let first = Routers::first(3).resolved(&first);
         Standing {
-            routers: Routers::first(3).resolved(&first),
+            routers: first.changed(1, NUMBER, first.entries().to_vec()),
             leader: 1,
             live: [1, 2, 3].into(),
             near: [1, 2, 3].into(),
@@ -271,7 +279,7 @@ mod tests {
         let mut standing = three();
         let mut entries = standing.routers.entries().to_vec();
         entries.push(RouterEntry { number: 4, address: "h:4".into(), votes: false });
-        standing.routers = standing.routers.changed(7, entries);
+        standing.routers = standing.routers.changed(7, NUMBER, entries);
         standing
     }
 
@@ -306,9 +314,21 @@ mod tests {
         assert_eq!(upkeep(&standing), None, "two of four are no quorum");
         let entries = standing.routers.entries().iter().cloned();
         let voting = entries.map(|entry| RouterEntry { votes: true, ..entry }).collect();
-        standing.routers = standing.routers.changed(8, voting);
+        standing.routers = standing.routers.changed(8, NUMBER, voting);
         assert_eq!(decide(&add(None, "h:4"), &standing), Decision::Done(4));
         assert_eq!(decide(&add(None, "h:2"), &standing), Decision::Done(2));
+    }
+
+    #[test]
+    fn a_cluster_gets_its_number_first() {
+        let mut standing = with_learner();
+        standing.live.insert(4);
+        standing.near.insert(4);
+        assert_eq!(upkeep(&standing), Some(Step::Vote(4)));
+        standing.routers = Routers::first(3).changed(7, None, standing.routers.entries().to_vec());
+        assert_eq!(upkeep(&standing), Some(Step::Found));
+        standing.changing = true;
+        assert_eq!(upkeep(&standing), None);
     }
 
     #[test]
@@ -335,7 +355,7 @@ mod tests {
         standing.near = [1].into();
         assert_eq!(decide(&remove(1), &standing), Decision::Step(Step::Remove(1)));
         let rest = standing.routers.entries()[2..].to_vec();
-        standing.routers = standing.routers.changed(9, rest);
+        standing.routers = standing.routers.changed(9, NUMBER, rest);
         assert_eq!(decide(&remove(1), &standing), Decision::Done(1), "it is not there any more");
     }
 
@@ -366,7 +386,7 @@ mod tests {
         assert!(code == "55000" && message.contains("of 2 only 1 have caught up"), "{code} {message}");
         assert_eq!(decide(&remove(3), &standing), Decision::Step(Step::Remove(3)));
         let first = standing.routers.entries()[..1].to_vec();
-        standing.routers = standing.routers.changed(3, first);
+        standing.routers = standing.routers.changed(3, NUMBER, first);
         let (code, message) = refused(remove(1), &standing);
         assert!(code == "55000" && message.contains("r1 is the last router"), "{code} {message}");
         let (code, message) = refused(add(Some(2), "h:9"), &standing);

@@ -44,13 +44,15 @@ pub(super) struct Members {
     voters: Vec<BTreeSet<Member>>,
     /// All of them, with their addresses.
     addresses: BTreeMap<Member, String>,
+    /// The number of the cluster.
+    cluster: Option<u64>,
 }
 
 impl Members {
     /// The first ones.
     pub(super) fn first(members: Vec<Member>) -> Members {
         let addresses = members.iter().map(|member| (*member, String::new())).collect();
-        Members { voters: vec![members.into_iter().collect()], addresses }
+        Members { voters: vec![members.into_iter().collect()], addresses, cluster: None }
     }
 
     fn votes(&self, member: Member) -> bool {
@@ -80,11 +82,13 @@ impl Members {
         self.addresses.iter().map(entry).collect()
     }
 
-    /// The members after a step; a change of who votes takes another one, [`Step::Finish`].
-    fn after(&self, step: &Step) -> Members {
+    /// The members after a step in a term; a change of who votes takes another one, [`Step::Finish`].
+    fn after(&self, step: &Step, term: u64) -> Members {
         let mut next = self.clone();
         let last = next.voters.last().cloned().unwrap_or_default();
         match step {
+            // Another leader would draw another one.
+            Step::Found => next.cluster = Some(term),
             Step::Teach(router, address) => drop(next.addresses.insert(*router, address.clone())),
             Step::Forget(router) => drop(next.addresses.remove(router)),
             Step::Vote(router) => {
@@ -141,7 +145,7 @@ pub(super) enum Write {
     /// Replaces the log behind an index.
     Append(u64, Vec<Entry>),
     /// A snapshot; with false, the log is dropped as well.
-    Snapshot(Snapshot, bool),
+    Snapshot(Box<Snapshot>, bool),
 }
 
 impl Write {
@@ -190,7 +194,7 @@ impl Stored {
                     true => drop(self.log.drain(..(snapshot.index - self.snapshot.index) as usize)),
                     false => self.log.clear(),
                 }
-                self.snapshot = snapshot;
+                self.snapshot = *snapshot;
             }
         }
     }
@@ -359,8 +363,8 @@ impl Node {
             return self.send(*to, Message::HandOver { term: self.stored.term }, false);
         }
         if !standing.changing {
-            let members = Some(self.members.0.after(step));
             let (last, term) = (self.last().0, self.stored.term);
+            let members = Some(self.members.0.after(step, term));
             self.write(Write::Append(last, vec![Entry { term, batch: Arc::default(), members }]));
             self.append_to_all(false);
         }
@@ -611,7 +615,7 @@ impl Node {
                     self.applied = snapshot.clone();
                     self.marks = VecDeque::from([snapshot.clone()]);
                     self.history.clear();
-                    self.write(Write::Snapshot(snapshot, false));
+                    self.write(Write::Snapshot(Box::new(snapshot), false));
                     self.outputs.push(Output::Learned(of_term, Event::Installed(mseq)));
                 }
                 let term = self.stored.term;
@@ -709,7 +713,7 @@ impl Node {
             self.applied.index = index;
             self.applied.term = entry.term;
             if let Some(members) = &entry.members {
-                let routers = self.routers().changed(index, members.entries());
+                let routers = self.routers().changed(index, members.cluster, members.entries());
                 learned.push(self.applied.mseq.learn_routers(routers));
                 self.applied.members = members.clone();
             }
@@ -746,6 +750,6 @@ impl Node {
         self.marks.retain(|other| other.index >= mark.index);
         let purged = (mark.mseq.ts().0 - self.stored.snapshot.mseq.ts().0) as usize;
         self.history.drain(..purged);
-        self.write(Write::Snapshot(mark, true));
+        self.write(Write::Snapshot(Box::new(mark), true));
     }
 }

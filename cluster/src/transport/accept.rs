@@ -12,7 +12,7 @@ use super::{
     Shared,
     bulk::Apart,
     frame::{FrameError, FrameReader, FrameWriter},
-    hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor},
+    hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor, is_early},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
     lives::{Start, forgetful},
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     message::{ProcessId, ProcessKind},
     network::{Envelope, Lane},
-    routers::removed,
+    routers::{Edition, removed},
     wire::Wire,
 };
 
@@ -135,11 +135,18 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
         Err(error @ FrameError::Tls) => Err(format!("it does not greet: {error}")),
         Err(error) => return Err(format!("it does not greet: {error}")),
     };
+    if let Ok(Greeting::Hello(hello)) = &greeting
+        && shared.edition().cluster.is_none()
+        && is_early((hello.from, hello.routers), (hello.to, shared.edition()))
+    {
+        // It is asked again if it does not come to know.
+        let _ = timeout(HANDSHAKE / 2, shared.learns_its_cluster()).await;
+    }
     let (reply, outcome) = match greeting {
         Ok(Greeting::Describe) => (Reply::Description(shared.describe()), Ok(())),
-        Ok(Greeting::Routers { cluster, shape, router }) => {
+        Ok(Greeting::Routers { cluster, shape, routers, router }) => {
             let forgotten = router.and_then(|(router, start)| forgotten(shared, router, start));
-            match (stranger(shared, &cluster, &shape), forgotten) {
+            match (stranger(shared, &cluster, &shape, routers), forgotten) {
                 (Some(reason), _) => (Reply::Refused(reason.clone()), Err(reason)),
                 (None, Some(reason)) => (Reply::Forgetful(reason.clone()), Err(reason)),
                 (None, None) => {
@@ -147,7 +154,6 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
                 }
             }
         }
-        // A router that this process will hear of.
         Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady(None), Ok(())),
         Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
             Some((reply, reason)) => {
@@ -177,29 +183,41 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
 }
 
 /// Why whoever belongs to that cluster has no business here.
-fn stranger(shared: &Shared, cluster: &str, shape: &str) -> Option<String> {
+fn stranger(shared: &Shared, cluster: &str, shape: &str, routers: Edition) -> Option<String> {
     if *cluster != shared.cluster {
         return Some(format!(
             "the process that connects belongs to the cluster '{cluster}', the other one to '{}'",
             shared.cluster
         ));
     }
-    (*shape != shared.shape).then(|| {
-        format!(
+    if *shape != shared.shape {
+        return Some(format!(
             "to the process that connects the cluster consists of {shape}, to the other one of {}",
             shared.shape
+        ));
+    }
+    let own = shared.edition();
+    own.is_foreign(routers).then(|| {
+        let [there, here] = [routers, own].map(|list| list.cluster.unwrap_or_default());
+        format!(
+            "the processes belong to different clusters of the same name: the one that connects, or its data directory, to \
+             number {there}, the other one to number {here}"
         )
     })
 }
 
-/// Whether a router speaks that this process does not know, as it has an older list than that one.
+/// Whether this process will hear of the other one, or of the cluster that it belongs to itself: a router speaks that it does
+/// not know, as it has an older list than that one, or either has no list with the cluster's number yet.
 fn is_news(shared: &Shared, hello: &Hello) -> bool {
+    if stranger(shared, &hello.cluster, &hello.shape, hello.routers).is_some() {
+        return false;
+    }
     let routers = shared.network.known_routers().borrow().clone();
-    matches!(hello.from.kind, ProcessKind::Router | ProcessKind::Super)
-        && stranger(shared, &hello.cluster, &hello.shape).is_none()
-        && hello.routers > routers.version()
+    let is_unknown = matches!(hello.from.kind, ProcessKind::Router | ProcessKind::Super)
+        && routers.edition().yields_to(hello.routers)
         && !routers.contains(hello.from)
-        && !routers.is_removed(hello.from)
+        && !routers.is_removed(hello.from);
+    is_unknown || is_early((hello.from, hello.routers), (hello.to, routers.edition()))
 }
 
 /// Why a router must not be taken for the one that it was.
@@ -231,8 +249,8 @@ fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>)
 
 /// Why whoever says that, and has shown these certificates, has no business here.
 fn outsider(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<String> {
-    let Hello { cluster, shape, from, to, .. } = hello;
-    if let Some(reason) = stranger(shared, cluster, shape) {
+    let Hello { cluster, shape, from, to, routers, .. } = hello;
+    if let Some(reason) = stranger(shared, cluster, shape, *routers) {
         return Some(reason);
     }
     if !shared.locals.contains(to) {

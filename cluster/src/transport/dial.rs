@@ -184,6 +184,7 @@ pub(super) async fn ask_routers(
     let greeting = Greeting::Routers {
         cluster: shared.cluster.clone(),
         shape: shared.shape.clone(),
+        routers: shared.edition(),
         router: router.map(|router| (router, shared.start)),
     };
     match greet(shared, address, Some((*local, asked)), &greeting).await? {
@@ -241,7 +242,11 @@ impl Dialler {
                     }
                     let wait = waits.next();
                     let wait = if matches!(error, DialError::Refused(_)) { REFUSED_WAIT } else { wait };
-                    tokio::time::sleep(wait).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        // The other one may have waited for that.
+                        () = self.shared.learns_its_cluster(), if self.shared.edition().cluster.is_none() => {}
+                    }
                 }
             }
         }
@@ -286,7 +291,7 @@ impl Dialler {
             session,
             begins,
             taken,
-            routers: shared.network.known_routers().borrow().version(),
+            routers: shared.edition(),
         };
         let between = Some((self.local, self.remote));
         let (reading, writing, reply) =

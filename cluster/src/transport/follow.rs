@@ -81,13 +81,24 @@ impl Shared {
     /// Asks whoever listens at an address who the routers are. An error says why this router must not go on.
     async fn ask(&self, process: ProcessId, address: &str) -> Result<(), String> {
         match timeout(ANSWER, ask_routers(self, process, address)).await {
-            Ok(Ok(routers)) => self.network.learn_routers(&Arc::new(routers)),
+            Ok(Ok(routers)) => self.hear(process, routers),
             Ok(Err(DialError::Forgetful(reason))) => return Err(reason),
             // Those who dial it say so.
             Ok(Err(error)) => tracing::debug!(%address, %error, "it does not tell who the routers are"),
             Err(_) => tracing::debug!(%address, "it does not tell who the routers are"),
         }
         Ok(())
+    }
+
+    /// Somebody tells who the routers are. Before it is known which cluster this is, only routers are taken at their word: the
+    /// others may belong to an earlier one that has not ended. A router here does without their word, as it comes to know by
+    /// its log; others may find a router by it.
+    fn hear(&self, process: ProcessId, routers: Routers) {
+        if self.edition().cluster.is_some() || process.kind == ProcessKind::Router {
+            self.network.learn_routers(&Arc::new(routers));
+        } else if self.locals.iter().all(|local| local.kind != ProcessKind::Router) {
+            self.network.learn_routers(&Arc::new(routers.into_hearsay()));
+        }
     }
 
     /// Asks everybody at once. An error says why this router must not go on.

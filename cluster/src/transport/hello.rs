@@ -9,11 +9,11 @@ use super::{
 use crate::{
     message::{ProcessId, ProcessKind},
     network::{Lane, Loading},
-    routers::Routers,
+    routers::{Edition, Routers},
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 26;
+pub const PROTOCOL: u16 = 27;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.
@@ -29,6 +29,8 @@ pub(super) enum Greeting {
         cluster: String,
         /// What that was made as.
         shape: String,
+        /// The speaker's list of routers.
+        routers: Edition,
         /// The speaker and its start, if it is a router.
         router: Option<(ProcessId, Start)>,
     },
@@ -68,8 +70,8 @@ pub(super) struct Hello {
     pub(super) begins: bool,
     /// The speaker has taken all messages of the lane up to here.
     pub(super) taken: u64,
-    /// Version of the speaker's list of routers.
-    pub(super) routers: u64,
+    /// The speaker's list of routers.
+    pub(super) routers: Edition,
 }
 
 /// The answer to a greeting.
@@ -134,6 +136,17 @@ pub(super) fn dials(from: ProcessId, to: ProcessId) -> bool {
         std::cmp::Ordering::Greater => true,
         std::cmp::Ordering::Equal => rank(from) < 2 && from.number > to.number,
         std::cmp::Ordering::Less => false,
+    }
+}
+
+/// Whether two processes of which only one knows the number of its cluster have to wait until the other has learned its own,
+/// which may be another: that comes from routers only.
+pub(super) fn is_early(from: (ProcessId, Edition), to: (ProcessId, Edition)) -> bool {
+    let tells = |process: ProcessId| matches!(process.kind, ProcessKind::Router | ProcessKind::Super);
+    match (from.1.cluster, to.1.cluster) {
+        (Some(_), None) => !tells(from.0),
+        (None, Some(_)) => !tells(to.0),
+        _ => false,
     }
 }
 

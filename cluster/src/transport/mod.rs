@@ -15,8 +15,8 @@
 //! process for the first time, which may have answered it in vain before.
 //!
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
-//! a connection says who wants to talk to whom; whoever belongs to another cluster, speaks another version of the
-//! protocol, has no certificate of the cluster's authority, is an older life of a connected process or a router that has
+//! a connection says who wants to talk to whom; whoever belongs to another cluster, if only an earlier one of
+//! the same name and shape (`crate::routers`), speaks another version of the protocol, has no certificate of the cluster's authority, is an older life of a connected process or a router that has
 //! lost its data directory (`lives`) is refused, with a line in both logs; who finds another process than the one that it
 //! has dialled says so before it leaves. Whatever cannot be healed by trying again soon is tried every two seconds, and an
 //! equal line is said once in a minute (`refusals`). Frames (`frame`) are bounded, summed and counted:
@@ -61,6 +61,7 @@ pub use self::{hello::PROTOCOL, ports::free_addresses, tls::TlsFiles};
 use crate::{
     message::{Incarnation, ProcessId},
     network::Network,
+    routers::Edition,
 };
 
 /// Client processes have numbers up to this.
@@ -163,6 +164,20 @@ impl Shared {
         // Those that have ended are forgotten.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task)
+    }
+
+    /// Which list of routers is known here.
+    fn edition(&self) -> Edition {
+        self.network.known_routers().borrow().edition()
+    }
+
+    /// Waits until the number of the cluster is known here.
+    async fn learns_its_cluster(&self) {
+        let mut known = self.network.known_routers();
+        if known.wait_for(|routers| routers.edition().cluster.is_some()).await.is_err() {
+            // Its other end is this transport's own.
+            std::future::pending().await
+        }
     }
 
     /// A line for what should never happen: somebody does not keep to the protocol, or a network damages frames.

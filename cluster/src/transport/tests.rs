@@ -703,7 +703,66 @@ fn routers(version: u64, entries: &[(u32, &str)]) -> Arc<Routers> {
         address: (*address).to_owned(),
         votes: true,
     };
-    Arc::new(Routers::first(3).changed(version, entries.iter().map(entry).collect()))
+    Arc::new(Routers::first(3).changed(version, None, entries.iter().map(entry).collect()))
+}
+
+/// The first three routers, of the cluster of a number.
+fn numbered(cluster: u64, version: u64) -> Arc<Routers> {
+    let first = Routers::first(3);
+    Arc::new(first.changed(version, Some(cluster), first.entries().to_vec()))
+}
+
+#[tokio::test]
+async fn processes_of_an_earlier_cluster_of_the_same_name_are_refused_and_not_believed() {
+    let learns = |side: &Side, list: &Arc<Routers>| side.transport.shared.network.learn_routers(list);
+    let knows = |side: &Side| side.transport.shared.network.known_routers().borrow().edition();
+    let described = Arc::new(Routers::first(3));
+    let mut old = options(S1, "127.0.0.1:1");
+    old.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let old = Side::start(S1, old).await;
+    learns(&old, &numbered(7, 57));
+    let with_old = |id: ProcessId, router: &str| {
+        let mut options = options(id, router);
+        options.members.insert(S1, old.address());
+        options
+    };
+    // A router that has no log yet does not take its word, and listens to it no sooner than it knows its own number.
+    let mut router = Side::start(R1, with_old(R1, "127.0.0.1:1")).await;
+    learns(&router, &described);
+    router.transport.ask_for_routers().await.expect("nobody says that it must not go on");
+    assert_eq!(knows(&router), described.edition());
+    assert!(matches!(router.dial(&old, router.address(), S1).await, Err(DialError::NotReady)));
+    learns(&router, &numbered(8, 3));
+    let line = "the processes belong to different clusters of the same name: the one that connects, or its data directory, to \
+                number 7, the other one to number 8";
+    match router.dial(&old, router.address(), S1).await {
+        Err(DialError::Refused(reason)) => assert!(reason.contains(line), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    router.says(&format!("s1 wants to talk to r1: {line}"), 0).await;
+    // Somebody new may look for routers where it says, but belongs to the cluster of the router that it finds.
+    let lost = Side::start(C7, with_old(C7, "127.0.0.1:1")).await;
+    learns(&lost, &described);
+    lost.transport.ask_for_routers().await.expect("nobody says that it must not go on");
+    assert_eq!(knows(&lost), Edition { cluster: None, version: 57 });
+    let mut others = options(C7, &router.address());
+    others.members.retain(|process, _| *process == R1);
+    let mut client = Side::start(C7, others).await;
+    learns(&client, &Arc::new(numbered(7, 57).as_ref().clone().into_hearsay()));
+    let to_old =
+        Dialler { shared: client.transport.shared.clone(), local: C7, remote: S1, address: old.address() };
+    let early = to_old.connect(1, Lane::Control, true, 0).await.map(drop);
+    assert!(matches!(early, Err(DialError::NotReady)), "{early:?}");
+    exchange(&client, R1, &mut router, C7, 0, 10).await;
+    router.send(C7, Wire::Routers(numbered(8, 3))).await;
+    match client.receive().await {
+        (R1, Wire::Routers(list)) => learns(&client, &list),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(knows(&client), Edition { cluster: Some(8), version: 3 });
+    let refused =
+        to_old.connect(1, Lane::Control, true, 0).await.map(drop).expect_err("it is of another cluster");
+    assert!(refused.to_string().contains("to number 8, the other one to number 7"), "{refused}");
 }
 
 #[tokio::test]

@@ -102,7 +102,10 @@ impl Apart {
     async fn client(&mut self, number: u32) -> Client {
         let id = ProcessId::client(number);
         self.start(id).await;
-        self.members[&id].client().expect("it is a client")
+        let client = self.members[&id].client().expect("it is a client");
+        // As front ends do: what those have answered whom it has not met is lost.
+        let _ = tokio::time::timeout(Duration::from_secs(1), client.meets_all()).await;
+        client
     }
 
     /// Starts a process again at the address that it had.
@@ -318,6 +321,48 @@ async fn all_routers_are_replaced_and_everybody_finds_the_new_ones() {
         client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
         let found = Table::find(&client, "t").read().await;
         assert!(known.keys().all(|key| found.contains_key(key)), "acknowledged, but lost");
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+/// All routers have lost everything, and of the storage processes nobody has ended one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_of_an_earlier_cluster_does_not_mislead_a_new_one() {
+    let test = async {
+        let mut earlier = Apart::start_all(3, 2, 2).await;
+        let client = earlier.client(1).await;
+        let first = earlier.description.clone();
+        earlier.add_router(&client).await;
+        client.remove_router(ProcessId::router(1)).await.expect("the others suffice");
+        let (left, number) = (ProcessId::storage(1), client.routers().edition().cluster);
+        assert!(number.is_some());
+        for id in earlier.members.keys().copied().filter(|id| *id != left).collect::<Vec<_>>() {
+            earlier.kill(id).await;
+        }
+
+        let mut apart = Apart::new(1, 1, 1);
+        apart.description = first;
+        let ids: Vec<ProcessId> = apart.description.members().into_keys().filter(|id| *id != left).collect();
+        for id in ids {
+            apart.start(id).await;
+        }
+        let client = apart.client(2).await;
+        client.routers_when(|routers| routers.edition().cluster.is_some()).await.expect("it is founded");
+        assert_ne!(client.routers().edition().cluster, number);
+        assert_eq!(client.routers().voters().collect::<Vec<_>>(), [1, 2, 3].map(ProcessId::router));
+        earlier.kill(left).await;
+        // Nor does its directory.
+        let directory = |apart: &Apart| apart.directory.path().join(left.to_string());
+        let own = std::mem::replace(&mut apart.description.current, client.routers());
+        copy(&directory(&earlier), &directory(&apart));
+        let error = Member::start(apart.options(left)).await.err().expect("it belongs to another cluster");
+        assert!(error.to_string().contains("another cluster of the same name"), "{error}");
+        apart.description.current = own;
+        apart.lose_directory(left);
+        apart.start(left).await;
+        let table = Table::create(&client, "t").await;
+        assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
+        assert_eq!(table.read().await, [(1, 1)].into());
     };
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
