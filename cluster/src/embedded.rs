@@ -652,7 +652,7 @@ fn log_directory(options: &EmbeddedOptions, router: ProcessId) -> PathBuf {
 }
 
 /// What a cluster has agreed on is in the logs of most of its routers. When those of the routers `here` are not there, and too few
-/// are left without them, all would wait for ever for somebody who has it.
+/// are left without them, they would wait for ever for somebody who has it. What others have lost is not known here.
 pub(crate) fn check_logs(
     options: &EmbeddedOptions,
     network: &Network,

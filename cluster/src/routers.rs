@@ -7,7 +7,8 @@
 //!
 //! The first thing that the first leader does is to draw the cluster's *number*, as a part of the list. By it processes of
 //! an earlier cluster of the same name and shape, which still run, are known: whoever has learned the number of its own
-//! cluster talks to nobody who belongs to another, and believes no list of another. It is learned from routers only.
+//! cluster talks to nobody who belongs to another, and believes no list of another. It is learned from routers only; before, what
+//! others say is where routers may be looked for, beside those of the description.
 
 pub(crate) mod change;
 pub(crate) mod store;

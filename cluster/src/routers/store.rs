@@ -49,11 +49,13 @@ struct File {
 
 impl File {
     fn write(&mut self, routers: &Routers) -> io::Result<()> {
-        if self.closed || self.written == Some(routers.edition()) {
+        // Of which cluster it is has to be known.
+        let edition = routers.edition();
+        if self.closed || edition.cluster.is_none() || self.written == Some(edition) {
             return Ok(());
         }
         replace_file(&self.path, &postcard::to_stdvec(routers).map_err(io::Error::other)?)?;
-        self.written = Some(routers.edition());
+        self.written = Some(edition);
         Ok(())
     }
 }

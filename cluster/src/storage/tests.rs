@@ -691,7 +691,9 @@ fn who_takes_no_deliveries_knows_by_its_next_subscription_that_a_vote_is_nowhere
     scene.trace.clear();
     scene.handle(2, ask());
     scene.check("");
-    scene.handle(2, Event::Present(Ts(5), Arc::new(config)));
+    let config = Arc::new(config);
+    let present = || Event::Present(Ts(5), config.clone());
+    scene.handle(2, present());
     scene.handle(2, ask());
     scene.check("s2 -> s1 has no votes ts=2 c");
     // So it takes none any more of whom nobody waits for, and the same is so when the messages come.
@@ -703,6 +705,21 @@ fn who_takes_no_deliveries_knows_by_its_next_subscription_that_a_vote_is_nowhere
     scene.trace.clear();
     scene.handle(2, ask());
     scene.check("s2 -> s1 has no votes ts=2 c");
+    // Who asks need not have taken more.
+    scene.handle(1, present());
+    let nothing = || {
+        let missing = MissingVotes { heard: Ts(5), question: u64::MAX, votes: vec![(Ts(2), vec![range])] };
+        Event::NoVotes { from: ProcessId::storage(4), incarnation: 10, missing }
+    };
+    scene.trace.clear();
+    for now_ms in 1..=4 {
+        scene.handle(1, Event::Tick(now_ms));
+        scene.arrive();
+        scene.handle(1, nothing());
+        scene.arrive();
+    }
+    assert!(scene.trace.contains("s1 decides ts=2 Abort"), "{}", scene.trace);
+    assert!(scene.trace.contains("s2 decides ts=2 Abort"), "{}", scene.trace);
 }
 
 #[test]

@@ -257,17 +257,18 @@ fn outsider(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>
         return Some(format!("this is not {to}"));
     }
     let routers = shared.network.known_routers().borrow().clone();
-    if routers.is_removed(*from) {
+    let is_known = routers.edition().cluster.is_some();
+    if is_known && routers.is_removed(*from) {
         return Some(removed(ProcessId::router(from.number)));
     }
     let is_member = match from.kind {
         // Who is not described may be on its way to join.
         ProcessKind::Storage => (1..=super::MOST_STORAGE).contains(&from.number),
-        // Before anything is known, those of the description.
-        ProcessKind::Router | ProcessKind::Super if routers.is_empty() => {
-            shared.members.contains_key(&ProcessId::router(from.number))
+        // Before the cluster is known, also those of the description.
+        ProcessKind::Router | ProcessKind::Super => {
+            let is_described = shared.members.contains_key(&ProcessId::router(from.number));
+            routers.contains(*from) || !is_known && is_described
         }
-        ProcessKind::Router | ProcessKind::Super => routers.contains(*from),
         ProcessKind::Client => (1..=super::MOST_CLIENTS).contains(&from.number),
     };
     if !is_member {

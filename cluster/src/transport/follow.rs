@@ -37,8 +37,9 @@ impl Shared {
     pub(super) fn addresses(&self, routers: &Routers) -> BTreeMap<ProcessId, String> {
         let resolved = routers.resolved(&self.members);
         let listed = resolved.entries().iter().map(|entry| (ProcessId::router(entry.number), &entry.address));
-        // Before anything is known, the routers are those of the description.
-        let counts = |process: ProcessId| process.kind != ProcessKind::Router || routers.is_empty();
+        // Before the cluster is known, those of the description are among the routers, whatever somebody says.
+        let counts =
+            |process: ProcessId| process.kind != ProcessKind::Router || routers.edition().cluster.is_none();
         let others = self.members.iter().filter(|(process, _)| counts(**process));
         let described = others.map(|(process, address)| (*process, address));
         let config = self.network.configs().borrow().clone();
@@ -51,9 +52,9 @@ impl Shared {
     /// What the cluster consists of.
     pub(super) fn describe(&self) -> String {
         let routers = self.network.known_routers().borrow().clone();
-        match routers.version() {
-            0 => self.description.clone(),
-            _ => format!("{}{}", self.description, routers.resolved(&self.members).to_toml()),
+        match routers.edition().cluster {
+            None => self.description.clone(),
+            Some(_) => format!("{}{}", self.description, routers.resolved(&self.members).to_toml()),
         }
     }
 

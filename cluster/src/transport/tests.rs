@@ -703,7 +703,7 @@ fn routers(version: u64, entries: &[(u32, &str)]) -> Arc<Routers> {
         address: (*address).to_owned(),
         votes: true,
     };
-    Arc::new(Routers::first(3).changed(version, None, entries.iter().map(entry).collect()))
+    Arc::new(Routers::first(3).changed(version, Some(1), entries.iter().map(entry).collect()))
 }
 
 /// The first three routers, of the cluster of a number.

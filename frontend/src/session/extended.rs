@@ -28,7 +28,7 @@ use crate::{
 const STATEMENTS_BYTES: usize = 256 << 20;
 /// What a prepared statement, or a portal, costs besides what is in it.
 const STATEMENT_OVERHEAD_BYTES: usize = 4 << 10;
-/// The parameters of an unnamed portal are counted when they take more than this.
+/// A prepared statement, and the parameters of an unnamed portal, are counted when they take more than this.
 const UNCOUNTED_BYTES: usize = 64 << 10;
 /// Most portals in a session.
 const MAX_PORTALS: usize = 10_000;
@@ -45,8 +45,8 @@ pub struct Prepared {
     /// As it was planned when it was prepared: its parameters and columns do not change any more.
     pub(super) planned: Option<Arc<Planned>>,
     bytes: usize,
-    /// Room for that.
-    _memory: Reservation,
+    /// Room for that, if it is much.
+    _memory: Option<Reservation>,
 }
 
 impl Prepared {
@@ -61,7 +61,7 @@ pub struct Portal {
     parameters: Vec<Value>,
     formats: Vec<Format>,
     columns: Option<Vec<OutputColumn>>,
-    /// Room for its parameters and its statement's text, unless that is little and there is only one such portal.
+    /// Room for its parameters, unless they are few and there is only one such portal.
     memory: Option<Reservation>,
     state: PortalState,
 }
@@ -173,7 +173,8 @@ impl Session<'_> {
                     .ok_or_else(|| SqlError::unsupported(format!("a parameter of the type with OID {oid}"))),
             })
             .collect::<carousel_engine::error::Result<Vec<_>>>()?;
-        let Parsed { mut statements, memory: _memory } = self.parse_text(query).await?;
+        let Parsed { mut statements, memory } = self.parse_text(query).await?;
+        drop(memory);
         if statements.len() > 1 {
             return Err(SqlError::new(
                 SqlState::SYNTAX_ERROR,
@@ -197,8 +198,9 @@ impl Session<'_> {
         }
         let tree = statement.as_ref().map_or(0, Statement::memory_bytes);
         let bytes = tree + name.len() + STATEMENT_OVERHEAD_BYTES;
-        let mut memory = self.relations.memory().reservation();
-        if self.statements_bytes + bytes > STATEMENTS_BYTES || memory.grow(bytes).is_err() {
+        let mut memory = (bytes > UNCOUNTED_BYTES).then(|| self.relations.memory().reservation());
+        let has_room = memory.as_mut().is_none_or(|memory| memory.grow(bytes).is_ok());
+        if self.statements_bytes + bytes > STATEMENTS_BYTES || !has_room {
             return Err(SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory for prepared statements")
                 .with_hint("Close prepared statements that are not needed any more.")
                 .into());

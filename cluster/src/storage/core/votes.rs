@@ -216,9 +216,10 @@ impl Core {
     /// the same end. Who has failed may have known it and committed: what was written in that range has failed with all its
     /// holders.
     pub(super) fn end_lost_vote(&mut self, ts: Ts) {
-        let (known, config) = self.latest();
-        let heard = config.changed_at();
-        if self.frontier < known || self.gives_up_its_data() || self.undecided(ts).next().is_none() {
+        let heard = self.latest().1.changed_at();
+        // What had been ordered before this life began comes first; what has been since it may not take for long.
+        let is_behind = self.frontier < self.moving.present.0;
+        if is_behind || self.gives_up_its_data() || self.undecided(ts).next().is_none() {
             return;
         }
         let Some(ballot) = self.ballots.get(ts) else { return };
