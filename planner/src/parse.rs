@@ -57,8 +57,8 @@ pub(crate) struct Tree {
     deep: bool,
 }
 
-/// What a token that is no white space takes in a statement and its plan; most of it are the values of an INSERT.
-const TOKEN_BYTES: usize = 160;
+/// What a token that is no white space takes in a statement and its plan: most where an INSERT has one value in a row.
+const TOKEN_BYTES: usize = 400;
 /// What a token takes while it is one: two lists of them may exist at a time.
 const PARSING_BYTES: usize = 2 * size_of::<TokenWithSpan>();
 
