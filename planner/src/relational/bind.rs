@@ -13,6 +13,7 @@ use super::{
 use crate::{
     bind::{Binder, rows_batch},
     expression::literal,
+    parse::with_stack,
     settings::{IdSource, Settings},
 };
 
@@ -24,9 +25,11 @@ pub(crate) fn bind_relational(
     ids: &mut dyn IdSource,
 ) -> Result<Relational> {
     let mut binder = Binder::new(parameters, settings, ids, &plan.session_values);
-    let mut node = plan.node.clone();
-    bind_node(&mut node, &mut binder)?;
-    let node = push_down(node, Vec::new())?;
+    let node = with_stack(plan.node.is_deep(), || {
+        let mut node = plan.node.clone();
+        bind_node(&mut node, &mut binder)?;
+        push_down(node, Vec::new())
+    })?;
     Ok(Relational { node, context: Arc::new(settings.eval_context()) })
 }
 

@@ -19,7 +19,7 @@ use datafusion::{
 };
 use futures::{StreamExt, executor::block_on, stream::BoxStream};
 
-use crate::budget::MemoryBudget;
+use crate::{budget::MemoryBudget, parse::with_stack};
 
 use super::{
     SystemView,
@@ -115,9 +115,12 @@ impl Relational {
     /// # Errors
     /// What is only found out when parameters are known.
     pub fn start(&self, runtime: &Runtime, reader: Arc<dyn Reader>) -> Result<RowStream> {
-        let plan = endable(self.physical(runtime, reader)?).map_err(|e| sql_error(&e))?;
-        let rows = execute_stream(plan, runtime.state.task_ctx()).map_err(|e| sql_error(&e))?;
-        Ok(RowStream { rows })
+        // A UNION of many branches is as deep as it is long.
+        with_stack(self.node.is_deep(), || {
+            let plan = endable(self.physical(runtime, reader)?).map_err(|e| sql_error(&e))?;
+            let rows = execute_stream(plan, runtime.state.task_ctx()).map_err(|e| sql_error(&e))?;
+            Ok(RowStream { rows })
+        })
     }
 }
 
@@ -209,7 +212,8 @@ type Reads = Vec<(Arc<TableSchema>, ReadRequest)>;
 /// What EXPLAIN shows: the physical plan, one line an element, and the reads in it.
 pub(crate) fn explain_relational(relational: &Relational) -> Result<(Vec<String>, Reads)> {
     let runtime = Runtime::new(0)?;
-    let plan = relational.physical(&runtime, Arc::new(NoReader))?;
+    let is_deep = relational.node.is_deep();
+    let plan = with_stack(is_deep, || relational.physical(&runtime, Arc::new(NoReader)))?;
     let text = displayable(plan.as_ref()).indent(false).to_string();
     let mut reads = Vec::new();
     collect_reads(&plan, &mut reads);

@@ -257,6 +257,11 @@ impl Node {
         1 + self.inputs().into_iter().map(Node::size).sum::<usize>()
     }
 
+    /// Whether it may be too deep for the stack of a thread: see [`crate::parse::with_stack`].
+    pub(crate) fn is_deep(&self) -> bool {
+        self.size() > 64
+    }
+
     /// A reference to an output column.
     pub(crate) fn column(&self, index: usize) -> Expr {
         Expr::column(index, self.fields[index].ty.clone())
