@@ -101,7 +101,8 @@ impl Relations {
         self.runtime.memory()
     }
 
-    /// Room for a suspended portal, or a statement whose client does not read, that holds so many reads open, until it is dropped; `None` when there is not enough.
+    /// Room for a suspended portal, or a statement whose client does not read, that holds so many reads open, until it is
+    /// dropped; `None` when there is not enough.
     pub fn suspend(&self, reads: usize) -> Option<OwnedSemaphorePermit> {
         let reads = u32::try_from(reads).ok()?;
         self.suspended.clone().try_acquire_many_owned(reads).ok()
