@@ -140,16 +140,30 @@ async fn statements_with_many_reads_end() {
     hundred(&client).await;
     let all = |reads: usize| vec!["select a from t"; reads].join(" union all ");
     // Each has to give back what it took.
-    let counts = (0..3).map(|_| async {
+    let counts = (0..7).map(|_| async {
         let client = server.connect().await;
         for _ in 0..2 {
-            let rows = client.simple_query(&all(100)).await.unwrap();
-            assert_eq!(rows.len(), 10_002);
+            let rows = client.simple_query(&all(700)).await.unwrap();
+            assert_eq!(rows.len(), 70_002);
         }
     });
     tokio::time::timeout(PATIENCE, futures::future::join_all(counts)).await.expect("nobody waits for ever");
     let error = db_error(client.simple_query(&all(3_000)).await.unwrap_err());
     assert_eq!(error.code().code(), "54001");
+}
+
+/// What plans and joins them does more than a task may do at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_of_many_tables_ends() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    hundred(&client).await;
+    let tables: Vec<String> = (0..140).map(|number| format!("t t{number}")).collect();
+    let on: Vec<String> = (1..140).map(|number| format!("t{number}.a = t0.a")).collect();
+    let join = format!("select count(*) from {} where {}", tables.join(", "), on.join(" and "));
+    let count =
+        tokio::time::timeout(PATIENCE, value(&client, &join)).await.expect("it does not wait for ever");
+    assert_eq!(count, "100");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

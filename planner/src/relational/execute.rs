@@ -6,7 +6,6 @@ use arrow::record_batch::RecordBatch;
 use carousel_cluster::client::Failure;
 use carousel_engine::{SqlError, SqlState, TableSchema, Value, error::Result, expr::EvalContext};
 use datafusion::{
-    common::tree_node::{Transformed, TreeNode},
     error::DataFusionError,
     execution::{
         SendableRecordBatchStream, SessionState, SessionStateBuilder,
@@ -14,15 +13,17 @@ use datafusion::{
         memory_pool::{GreedyMemoryPool, MemoryPool},
         runtime_env::RuntimeEnvBuilder,
     },
-    physical_plan::{ExecutionPlan, coop::CooperativeExec, displayable, execute_stream},
+    physical_plan::{ExecutionPlan, displayable, execute_stream},
     prelude::SessionConfig,
 };
 use futures::{StreamExt, executor::block_on, stream::BoxStream};
+use tokio::task::unconstrained;
 
 use crate::{budget::MemoryBudget, parse::with_stack};
 
 use super::{
     SystemView,
+    endable::endable,
     lower::lower,
     node::{Kind, Node},
     scan::{Answer, ReadRequest, Reader, RubberbandRead},
@@ -106,8 +107,10 @@ impl Relational {
 
     fn physical(&self, runtime: &Runtime, reader: Arc<dyn Reader>) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = lower(&self.node, &self.context, &reader)?;
-        // Planning waits for nothing: tables are known and nothing is read.
-        block_on(runtime.state.create_physical_plan(&plan)).map_err(|e| sql_error(&e))
+        // Planning waits for nothing: tables are known and nothing is read. It must not be asked to let others run, either: as long
+        // as this thread stands still here, nobody would wake it.
+        let planning = unconstrained(runtime.state.create_physical_plan(&plan));
+        block_on(planning).map_err(|e| sql_error(&e))
     }
 
     /// Starts it: nothing is read before the rows are asked for.
@@ -122,16 +125,6 @@ impl Relational {
             Ok(RowStream { rows })
         })
     }
-}
-
-/// The same plan whose joins let others run every so many batches. What a join makes of few rows may take for ever, and what
-/// takes it from the join asks for more as long as there is more: it would never be found out that nobody waits for it.
-fn endable(plan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
-    let wrap = |node: Arc<dyn ExecutionPlan>| match node.children().len() {
-        0 | 1 => Ok(Transformed::no(node)),
-        _ => Ok(Transformed::yes(Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>)),
-    };
-    plan.transform_up(wrap).map(|plan| plan.data)
 }
 
 /// The rows of a relational statement. Dropping it cancels the reads.

@@ -17,8 +17,8 @@ use datafusion::{
     error::DataFusionError,
     functions_window::{cume_dist, lead_lag, nth_value, ntile, rank, row_number},
     logical_expr::{
-        AggregateUDF, Cast, Expr as Native, LogicalPlan, LogicalPlanBuilder, ScalarUDF, Window, WindowFrame,
-        WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition, WindowUDF,
+        AggregateUDF, Cast, Expr as Native, LogicalPlan, LogicalPlanBuilder, ScalarUDF, Union, Window,
+        WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition, WindowUDF,
         expr::{AggregateFunction as NativeAggregate, Sort, WindowFunction as NativeWindow},
     },
 };
@@ -615,18 +615,14 @@ impl Lowering<'_> {
 
     fn union(&mut self, inputs: &[Node], fields: &[Field]) -> Result<Lowered> {
         let names: Vec<String> = fields.iter().map(|f| self.name(&f.name)).collect();
-        let mut all: Option<LogicalPlan> = None;
+        let mut plans = Vec::with_capacity(inputs.len());
         for input in inputs {
             let below = self.node(input)?;
             let natives = below.columns.into_iter().map(Native::Column).collect();
-            let plan = self.named(below.plan, natives, names.clone())?.plan;
-            all = Some(match all {
-                None => plan,
-                Some(before) => build(LogicalPlanBuilder::from(before).union(plan))?,
-            });
+            plans.push(Arc::new(self.named(below.plan, natives, names.clone())?.plan));
         }
-        let plan = all.ok_or_else(|| SqlError::internal("a union of nothing"))?;
-        Ok(Lowered { plan, columns: names.into_iter().map(unqualified).collect() })
+        let union = Union::try_new_with_loose_types(plans).map_err(failed)?;
+        Ok(Lowered { plan: LogicalPlan::Union(union), columns: names.into_iter().map(unqualified).collect() })
     }
 
     fn sort(

@@ -173,6 +173,13 @@ impl Node {
         Node { kind: Kind::Project { input: Box::new(self), exprs }, fields }
     }
 
+    /// Expressions with the names of their columns, unless they are its columns as they are: then it keeps its own names.
+    pub(crate) fn project_if_needed(self, exprs: Vec<Expr>, names: impl IntoIterator<Item = String>) -> Node {
+        let is_itself = exprs.len() == self.width()
+            && exprs.iter().enumerate().all(|(index, expr)| *expr == self.column(index));
+        if is_itself { self } else { self.project(exprs, names) }
+    }
+
     /// The columns with these numbers.
     pub(crate) fn select(self, columns: impl IntoIterator<Item = usize>) -> Node {
         let exprs: Vec<Expr> = columns.into_iter().map(|c| self.column(c)).collect();
@@ -233,10 +240,25 @@ impl Node {
         Node { kind: Kind::Window { input: Box::new(self), calls }, fields }
     }
 
-    /// All rows of both.
+    /// All rows of both. A union of many inputs is flat, not deep.
     pub(crate) fn union(self, other: Node) -> Node {
         let fields = self.fields.clone();
-        Node { kind: Kind::Union { inputs: vec![self, other] }, fields }
+        let inputs = match self.kind {
+            Kind::Union { mut inputs } => {
+                inputs.push(other);
+                inputs
+            }
+            kind => vec![Node { kind, fields: self.fields }, other],
+        };
+        Node { kind: Kind::Union { inputs }, fields }
+    }
+
+    /// The same rows, equal ones as often as it happens to have them.
+    pub(crate) fn with_duplicates(self) -> Node {
+        match self.kind {
+            Kind::Distinct { input } => *input,
+            kind => Node { kind, fields: self.fields },
+        }
     }
 
     /// In an order, and only some of the rows.

@@ -220,8 +220,8 @@ impl Planner<'_> {
             columns.push(OutputColumn { name: mine.columns[index].name.clone(), ty, origin: None });
         }
         let names = || columns.iter().map(|c| c.name.clone());
-        let left = mine.node.project(left_exprs, names());
-        let right = theirs.node.project(right_exprs, names());
+        let left = mine.node.project_if_needed(left_exprs, names());
+        let right = theirs.node.project_if_needed(right_exprs, names());
         let node = combine(op, all, left, right)?;
         let unknown = vec![None; columns.len()];
         Ok(Query { node, columns, unknown })
@@ -664,8 +664,10 @@ fn item_position(body: &ast::SetExpr, index: usize) -> Option<u32> {
 /// A set operation over inputs of the same types.
 fn combine(op: &ast::SetOperator, all: bool, left: Node, right: Node) -> Result<Node> {
     if *op == ast::SetOperator::Union {
-        let both = left.union(right);
-        return Ok(if all { both } else { both.distinct() });
+        return Ok(match all {
+            true => left.union(right),
+            false => left.with_duplicates().union(right.with_duplicates()).distinct(),
+        });
     }
     // The n-th of equal rows on one side meets the n-th of them on the other.
     let width = left.width();
