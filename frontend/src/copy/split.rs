@@ -9,6 +9,9 @@ use carousel_planner::copy::{CopyFormat, CopyOptions};
 
 use crate::protocol::frontend::utf8;
 
+/// Fields of a row that are kept: more than a table can have columns. A row with more of them is refused, however many it has.
+const KEPT_FIELDS: usize = 2048;
+
 /// How lines end; decided by the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineEnd {
@@ -57,7 +60,9 @@ pub struct Splitter {
     at: usize,
     /// Start of the current field.
     field_start: usize,
+    /// The fields that have ended, and how many that are with those that are not kept.
     fields: Vec<RawField>,
+    ended_fields: usize,
     field_special: bool,
     in_quotes: bool,
     /// Where the field's only quoted part ended, when it began at the field's start.
@@ -72,8 +77,9 @@ pub struct Splitter {
     longest_row: usize,
     /// Decoded fields of the current row, one after the other.
     decoded: String,
-    /// The current row's fields: in the row or in `decoded`.
+    /// The current row's fields: in the row or in `decoded`; and their number with those that are not kept.
     row: Vec<RowField>,
+    field_count: usize,
     /// Where the current row's content ends, when it is known.
     content_end: Option<usize>,
     /// Where the row after the current one begins.
@@ -115,6 +121,7 @@ impl Splitter {
             at: 0,
             field_start: 0,
             fields: Vec::new(),
+            ended_fields: 0,
             field_special: false,
             in_quotes: false,
             quote_end: None,
@@ -126,6 +133,7 @@ impl Splitter {
             longest_row,
             decoded: String::new(),
             row: Vec::new(),
+            field_count: 0,
             content_end: None,
             next_row: 0,
         }
@@ -163,10 +171,10 @@ impl Splitter {
 
     /// Number of fields of the current row.
     pub fn field_count(&self) -> usize {
-        self.row.len()
+        self.field_count
     }
 
-    /// A field of the current row.
+    /// A field of the current row, of those that a table can have columns for.
     pub fn field(&self, index: usize) -> Field<'_> {
         let field = &self.row[index];
         let text = if field.decoded {
@@ -188,6 +196,7 @@ impl Splitter {
         self.row_start = self.row_start.max(self.next_row);
         self.content_end = None;
         self.row.clear();
+        self.field_count = 0;
         self.decoded.clear();
     }
 
@@ -215,6 +224,7 @@ impl Splitter {
         self.decode(content_end)?;
         self.content_end = Some(content_end);
         self.fields.clear();
+        self.field_count = std::mem::take(&mut self.ended_fields);
         self.at = next;
         self.begin_field(next);
         Ok(true)
@@ -229,12 +239,15 @@ impl Splitter {
 
     fn end_field(&mut self, end: usize) {
         let plainly_quoted = self.quote_end == Some(end) && !self.intricate;
-        self.fields.push(RawField {
-            start: self.field_start,
-            end,
-            special: self.field_special,
-            plainly_quoted,
-        });
+        self.ended_fields += 1;
+        if self.fields.len() < KEPT_FIELDS {
+            self.fields.push(RawField {
+                start: self.field_start,
+                end,
+                special: self.field_special,
+                plainly_quoted,
+            });
+        }
         self.begin_field(end + 1);
     }
 
@@ -627,6 +640,17 @@ mod tests {
                 &[Some("x\ny"), Some("pq,rs"), Some("2"), Some("\\.")],
             ])
         );
+    }
+
+    #[test]
+    fn more_fields_than_a_table_has_columns_are_counted_and_not_kept() {
+        let mut splitter = Splitter::new(&options(CopyFormat::Text), 1 << 20);
+        let tabs = "\t".repeat(100_000);
+        splitter.feed(format!("a{tabs}\nb\n").as_bytes());
+        assert!(splitter.next_row().unwrap());
+        assert_eq!((splitter.field_count(), splitter.row.len()), (100_001, KEPT_FIELDS));
+        assert!(splitter.next_row().unwrap());
+        assert_eq!((splitter.field_count(), splitter.field(0).text), (1, "b"));
     }
 
     #[test]
