@@ -104,6 +104,8 @@ impl Riders {
 #[derive(Debug)]
 pub(crate) struct Ride {
     pub(crate) ts: Ts,
+    /// It sees writes before this, and waits for no others.
+    pub(crate) sees: Ts,
     /// Its place among the riders.
     pub(crate) place: u32,
     /// First segment of its revolution, and how many there are in it.
@@ -148,6 +150,7 @@ impl Ride {
         let acts = |range: &usize| rider.acts_on(*range);
         Ride {
             ts: rider.ts,
+            sees: rider.sees.min(rider.ts),
             place: 0,
             start,
             slots,

@@ -724,7 +724,7 @@ impl Shard {
                 }
                 let acts = ride.ranges & range != 0;
                 match lagging {
-                    Some(first) if acts && first.ts < ride.ts => {
+                    Some(first) if acts && first.ts < ride.sees => {
                         ride.lags = true;
                         if first.is_paused && may_pause {
                             ride.pause_in_doubt();
@@ -986,7 +986,7 @@ struct Lagging {
 }
 
 /// The first of the writes that have waited and come later to a segment, of a piece with this bit, than those whose turn it is:
-/// whoever is behind it has to wait.
+/// whoever sees it has to wait. (A read of an older prefix has not: another process may need what it reads before it can vote.)
 fn first_lagging(paused: &[Ride], riding: &[Ride], slot: u32, range: u64) -> Option<Lagging> {
     let lags = |ride: &Ride| ride.is_write && ride.lags && ride.ranges & range != 0 && ride.has_ahead(slot);
     let paused = paused.iter().filter(|ride| lags(ride));

@@ -7,7 +7,7 @@ use crate::{
     bits::Bits,
     column::{EncodedColumn, RowsByCode},
     error::Result,
-    operation::Effect,
+    operation::{Effect, Ts},
     predicate_index::{Found, Plan, Scene, TestId, plain_rows},
     preparation::Work,
     primary_key::Address,
@@ -60,8 +60,8 @@ impl Table {
         // The columns that updates have assigned in this visit.
         let mut assigned = 0;
         let mut pauses = false;
-        // Whether a write waits here: so does whoever is behind it.
-        let mut is_closed = false;
+        // The first write that waits here: so does whoever sees it.
+        let mut closed = Ts::INFINITY;
         let mut ahead = Vec::new();
         for (at, (index, plan)) in visitors.iter().zip(&plans).enumerate() {
             if at % SIDE_BY_SIDE == 0 {
@@ -70,7 +70,7 @@ impl Table {
                 ahead = self.find_ahead(slot, rides, some, plans, encoded, riders);
             }
             let ride = &mut rides[*index as usize];
-            if is_closed {
+            if closed < ride.sees {
                 ride.wait_here();
                 continue;
             }
@@ -112,7 +112,10 @@ impl Table {
                     let Some(in_doubt) = self.take_in_doubt(slot, rider, &mut found, most) else {
                         self.prober.recycle(found);
                         ride.wait_here();
-                        (pauses, is_closed) = (true, rider.is_write);
+                        pauses = true;
+                        if rider.is_write {
+                            closed = closed.min(rider.ts);
+                        }
                         continue;
                     };
                     in_doubt.into_iter().for_each(|row| self.defer(rider, Address { slot, row }, None));

@@ -272,6 +272,30 @@ fn many_undecided_writes_of_the_same_rows_take_effect_one_after_the_other() {
     beside.check();
 }
 
+/// Another process may need what it reads before it can vote on the writes that it would wait for.
+#[test]
+fn a_read_of_an_older_prefix_waits_for_no_write_behind_it() {
+    let Beside { mut scan, rows: before } = Beside::new(PIECE);
+    let read_ts = scan.next_ts();
+    // The second finds many rows that wait for the first, and stays where they are.
+    let writes = [100, 200]
+        .map(|b| scan.submit_as(update(vec![compare_equal(1, 2)], b), |ordered| ordered.undecided = true));
+    scan.run();
+    let read = scan.submit_as(rows(Vec::new()), |ordered| ordered.read_ts = read_ts);
+    let behind = scan.submit(rows(Vec::new()));
+    scan.run();
+    assert_eq!(found(&scan, read), before);
+    assert!(
+        scan.effects.iter().all(|effect| !matches!(effect, Effect::Executed { ts, .. } if *ts == behind))
+    );
+    for ts in writes {
+        scan.shard.decide(ts, Decision::Commit, &mut scan.effects);
+        scan.run();
+    }
+    let after = before.iter().map(|(k, (a, b))| (*k, (*a, if *a == 2 { 200 } else { *b }))).collect();
+    assert_eq!(found(&scan, behind), after);
+}
+
 /// Upserts, updates and deletes of one key, and reads of older prefixes among them: they wait in several lines, and what a decision
 /// costs does not grow with how many there are.
 #[test]
