@@ -13,7 +13,7 @@ use crate::error::{Result, SqlError, SqlState};
 pub(crate) const BATCH_BYTES: usize = 64 << 20;
 
 /// Bytes of a batch of more than one row for whoever has asked for it.
-pub(crate) const RESULT_BYTES: usize = 16 << 20;
+pub(crate) const RESULT_BYTES: usize = 4 << 20;
 
 /// What one value may take, as in PostgreSQL.
 pub(crate) const VALUE_BYTES: usize = 0x3fff_ffff;

@@ -39,7 +39,10 @@ use carousel_engine::{
 use postcard::experimental::serialized_size;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use self::admission::{Admission, Admitted, Tightest};
+use self::{
+    admission::{Admission, Admitted, Tightest},
+    parts::Waiting,
+};
 pub use self::{
     core::{OpenOperation, OperationState},
     pin::Pin,
@@ -236,6 +239,8 @@ struct Shared {
     window: Arc<Semaphore>,
     /// Room for chunks of staged rows on their way, in KiB.
     staging: Arc<Semaphore>,
+    /// What has arrived of all answers and waits to be taken.
+    waiting: Waiting,
     admission: Arc<Admission>,
     commands: mpsc::UnboundedSender<Command>,
     view: watch::Receiver<View>,
@@ -250,6 +255,7 @@ impl Client {
         network: Network,
         window: usize,
         admission: Arc<Admission>,
+        waiting: Waiting,
         commands: mpsc::UnboundedSender<Command>,
         view: watch::Receiver<View>,
     ) -> Client {
@@ -260,6 +266,7 @@ impl Client {
                 network,
                 window: Arc::new(Semaphore::new(window)),
                 staging: Arc::new(Semaphore::new(stage::STAGED_KIB)),
+                waiting,
                 admission,
                 commands,
                 view,
@@ -322,7 +329,7 @@ impl Client {
             Body::Ddl(_) | Body::Configuration(_) => true,
             Body::Pin { .. } | Body::Checkpoint => false,
         };
-        let (sender, parts) = parts::parts();
+        let (sender, parts) = parts::parts(self.shared.waiting.clone());
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let answers = Answers { submission, parts: sender, changes };
         self.command(Command::Submit { request, isolation, answers, place: (place, admitted) })?;

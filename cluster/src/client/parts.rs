@@ -4,11 +4,24 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Poll, Waker},
 };
 
 use parking_lot::Mutex;
+
+/// The bytes of the parts of all answers that have not been read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting(Arc<AtomicU64>);
+
+impl Waiting {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 #[derive(Debug)]
 struct State<T> {
@@ -17,15 +30,45 @@ struct State<T> {
     rest: VecDeque<(T, u64)>,
     /// The bytes of all of them.
     waiting: u64,
+    /// Those of other answers, too.
+    of_all: Waiting,
     /// Who waits.
     reader: Option<Waker>,
     /// Nothing more will come.
     ended: bool,
 }
 
-/// A way for parts.
-pub(crate) fn parts<T>() -> (Writer<T>, Reader<T>) {
-    let state = State { first: None, rest: VecDeque::new(), waiting: 0, reader: None, ended: false };
+impl<T> State<T> {
+    /// Nobody is interested in what comes behind the end.
+    fn push(&mut self, part: T, bytes: u64) {
+        if self.ended {
+            return;
+        }
+        self.waiting += bytes;
+        self.of_all.0.fetch_add(bytes, Ordering::Relaxed);
+        match self.first.is_none() && self.rest.is_empty() {
+            true => self.first = Some((part, bytes)),
+            false => self.rest.push_back((part, bytes)),
+        }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let (part, bytes) = self.first.take().or_else(|| self.rest.pop_front())?;
+        self.waiting -= bytes;
+        self.of_all.0.fetch_sub(bytes, Ordering::Relaxed);
+        Some(part)
+    }
+}
+
+impl<T> Drop for State<T> {
+    fn drop(&mut self) {
+        self.of_all.0.fetch_sub(self.waiting, Ordering::Relaxed);
+    }
+}
+
+/// A way for parts, which count among those of all answers.
+pub(crate) fn parts<T>(of_all: Waiting) -> (Writer<T>, Reader<T>) {
+    let state = State { first: None, rest: VecDeque::new(), waiting: 0, of_all, reader: None, ended: false };
     let state = Arc::new(Mutex::new(state));
     (Writer(state.clone()), Reader(state))
 }
@@ -38,13 +81,22 @@ impl<T> Writer<T> {
     /// Hands a part of so many bytes over; it is dropped with the reader if that one is not interested any more.
     pub(crate) fn send(&self, part: T, bytes: u64) {
         let mut state = self.0.lock();
-        state.waiting += bytes;
-        match state.first.is_none() && state.rest.is_empty() {
-            true => state.first = Some((part, bytes)),
-            false => state.rest.push_back((part, bytes)),
-        }
+        state.push(part, bytes);
         let reader = state.reader.take();
         drop(state);
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// Hands the last part over, in place of all that have not been read.
+    pub(crate) fn end_with(&self, part: T) {
+        let mut state = self.0.lock();
+        let unread: Vec<T> = std::iter::from_fn(|| state.pop()).collect();
+        state.push(part, 0);
+        state.ended = true;
+        let reader = state.reader.take();
+        drop(state);
+        // It may be much, and takes a while.
+        drop(unread);
         reader.into_iter().for_each(Waker::wake);
     }
 
@@ -73,11 +125,8 @@ impl<T> Reader<T> {
     pub(crate) async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| {
             let mut state = self.0.lock();
-            match state.first.take().or_else(|| state.rest.pop_front()) {
-                Some((part, bytes)) => {
-                    state.waiting -= bytes;
-                    Poll::Ready(Some(part))
-                }
+            match state.pop() {
+                Some(part) => Poll::Ready(Some(part)),
                 None if state.ended => Poll::Ready(None),
                 None => {
                     state.reader = Some(context.waker().clone());
@@ -100,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn parts_come_in_order_and_then_the_end() {
-        let (writer, mut reader) = parts();
+        let (writer, mut reader) = parts(Waiting::default());
         let reading = tokio::spawn(async move {
             let mut read = Vec::new();
             while let Some(part) = reader.recv().await {
@@ -120,13 +169,30 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_wait_until_they_are_read() {
-        let (writer, mut reader) = parts();
+        let of_all = Waiting::default();
+        let (writer, mut reader) = parts(of_all.clone());
+        let (other, unread) = parts(of_all.clone());
+        other.send((), 10);
         (1..=3).for_each(|bytes| writer.send((), bytes));
         for left in [6, 5, 3, 0] {
-            assert_eq!((writer.waiting(), reader.waiting()), (left, left));
+            assert_eq!((writer.waiting(), reader.waiting(), of_all.bytes()), (left, left, left + 10));
             if left > 0 {
                 reader.recv().await.expect("a part");
             }
         }
+        drop((other, unread));
+        assert_eq!(of_all.bytes(), 0, "nobody will read them");
+    }
+
+    #[tokio::test]
+    async fn the_last_part_can_come_in_place_of_those_that_wait() {
+        let of_all = Waiting::default();
+        let (writer, mut reader) = parts(of_all.clone());
+        (1..=3).for_each(|part| writer.send(part, 100));
+        assert_eq!(reader.recv().await, Some(1));
+        writer.end_with(4);
+        writer.send(5, 100);
+        assert_eq!((writer.waiting(), of_all.bytes()), (0, 0));
+        assert_eq!((reader.recv().await, reader.recv().await), (Some(4), None));
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use carousel_engine::{SqlError, SqlState, array::size_of_cells};
+use carousel_engine::{SqlError, SqlState, aggregate::Group, array::size_of_cells};
 use hashbrown::HashMap;
 use tokio::sync::{mpsc, watch};
 
@@ -14,6 +14,7 @@ use super::{
     Answers, Client, Command, Failure, Part, Place, View,
     admission::Admission,
     core::{Core, CoreOptions, Effect, Event},
+    parts::Waiting,
     precuts::Precuts,
     routers::Changed,
     stage::{StageCommand, Staged},
@@ -23,7 +24,7 @@ use crate::{
     config::Config,
     data_dir::write_number,
     message::{Incarnation, ProcessId},
-    network::{Endpoint, Network},
+    network::{Endpoint, Network, Sender},
     outbox::Outbox,
     wire::Wire,
 };
@@ -32,8 +33,9 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Messages of one client that are not answered in full.
 const WINDOW: usize = 8192;
-/// Bytes of rows that a read may have waiting for its reader, which is held up long before.
-const RESULT_BUFFER: u64 = 1 << 30;
+/// Bytes of rows and groups that all answers together may have waiting for whoever reads them. Each is held up long before, but
+/// there can be very many of them.
+const RESULT_BUFFER: u64 = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 /// Events that are handled before their messages are sent.
 const BATCH: usize = 1024;
 
@@ -76,32 +78,12 @@ impl Client {
     /// Starts a client process. It ends when the last handle on it is dropped.
     pub fn start(options: ClientOptions, network: &Network) -> Client {
         let endpoint = network.join(options.id);
-        let core = Core::new(CoreOptions {
-            id: options.id,
-            incarnation: options.incarnation,
-            directory: options.lives.directory,
-            routers: options.routers.clone(),
-            config: options.config.clone(),
-        });
-        let (view, viewed) = watch::channel(core.view());
+        let (process, unreachable) = Process::new(&options, network, endpoint.sender());
         let (commands, received) = mpsc::unbounded_channel();
-        let (outbox, unreachable) = Outbox::new(endpoint.sender());
-        let admission = Arc::new(Admission::default());
-        let process = Process {
-            core,
-            network: network.clone(),
-            changes: HashMap::new(),
-            precuts: Precuts::default(),
-            outbox,
-            view,
-            submissions: HashMap::new(),
-            staging: Staging::new(),
-            incarnation: options.incarnation,
-            lives: options.lives.clone(),
-            admission: admission.clone(),
-        };
+        let (admission, waiting) = (process.admission.clone(), process.waiting.clone());
+        let viewed = process.view.subscribe();
         tokio::spawn(process.run(endpoint, received, unreachable));
-        Client::new(options, network.clone(), WINDOW, admission, commands, viewed)
+        Client::new(options, network.clone(), WINDOW, admission, waiting, commands, viewed)
     }
 }
 
@@ -118,9 +100,41 @@ struct Process {
     incarnation: Incarnation,
     lives: Lives,
     admission: Arc<Admission>,
+    waiting: Waiting,
 }
 
 impl Process {
+    /// The process, and where it hears which others cannot be reached.
+    fn new(
+        options: &ClientOptions,
+        network: &Network,
+        sender: Sender,
+    ) -> (Process, mpsc::UnboundedReceiver<ProcessId>) {
+        let core = Core::new(CoreOptions {
+            id: options.id,
+            incarnation: options.incarnation,
+            directory: options.lives.directory,
+            routers: options.routers.clone(),
+            config: options.config.clone(),
+        });
+        let (outbox, unreachable) = Outbox::new(sender);
+        let process = Process {
+            network: network.clone(),
+            changes: HashMap::new(),
+            precuts: Precuts::default(),
+            outbox,
+            view: watch::Sender::new(core.view()),
+            core,
+            submissions: HashMap::new(),
+            staging: Staging::new(),
+            incarnation: options.incarnation,
+            lives: options.lives.clone(),
+            admission: Arc::default(),
+            waiting: Waiting::default(),
+        };
+        (process, unreachable)
+    }
+
     async fn run(
         mut self,
         mut endpoint: Endpoint,
@@ -310,24 +324,85 @@ impl Process {
     }
 
     fn hand_out(&mut self, submission: u64, from: Option<ProcessId>, part: Result<Part, Failure>) {
-        let Some((answers, _)) = self.submissions.get(&submission) else { return };
-        let mut bytes = 0;
-        if let Ok(Part::Rows(batch)) = &part {
-            bytes = size_of_cells(batch);
-            let waiting = answers.parts.waiting() + bytes;
-            // What a write returns was admitted before it was ordered. It has taken effect, and no error may say otherwise.
-            if waiting > RESULT_BUFFER && !answers.changes {
-                let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
-                    .with_detail(format!(
-                        "The rows of the result that were not read yet exceed {RESULT_BUFFER} bytes."
-                    ))
-                    .with_hint("Read the result faster, or ask for fewer rows.");
-                answers.parts.send((None, Err(Failure::Sql(error))), 0);
-                self.core.handle(Event::Cancel { submission });
-                return;
-            }
+        let bytes = match &part {
+            Ok(Part::Rows(batch)) => size_of_cells(batch),
+            Ok(Part::Groups(groups)) => groups.iter().map(Group::heap_size).sum::<usize>() as u64,
+            _ => 0,
+        };
+        if let Some((answers, _)) = self.submissions.get(&submission) {
+            answers.parts.send((from, part), bytes);
         }
-        // The submission may have been dropped: then its cancellation is on its way.
-        answers.parts.send((from, part), bytes);
+        // Otherwise the submission has been dropped, and its cancellation is on its way.
+        if bytes > 0 && self.waiting.bytes() > RESULT_BUFFER {
+            self.end_slowest();
+        }
+    }
+
+    /// Ends the read of whose answer most waits to be read. What a write returns was admitted before it was ordered; it has taken
+    /// effect, and no error may say otherwise.
+    fn end_slowest(&mut self) {
+        let reads = self.submissions.iter().filter(|(_, (answers, _))| !answers.changes);
+        let slowest = reads.max_by_key(|(_, (answers, _))| answers.parts.waiting());
+        let Some((submission, (answers, _))) = slowest else { return };
+        if answers.parts.waiting() == 0 {
+            return;
+        }
+        let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
+            .with_detail(format!(
+                "The rows of all results that were not read yet exceed {RESULT_BUFFER} bytes, and most of them are this \
+                 statement's."
+            ))
+            .with_hint("Read the result faster, or ask for fewer rows.");
+        answers.parts.end_with((None, Err(Failure::Sql(error))));
+        let submission = *submission;
+        self.core.handle(Event::Cancel { submission });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::{
+        array::{ArrayRef, Int64Array},
+        record_batch::RecordBatch,
+    };
+    use tokio::sync::Semaphore;
+
+    use super::{super::parts, *};
+
+    #[tokio::test]
+    async fn the_read_of_which_most_waits_makes_room() {
+        let (network, id) = (Network::new(), ProcessId::client(1));
+        let options = ClientOptions {
+            id,
+            incarnation: 1,
+            lives: Lives { directory: 1, starts: PathBuf::new(), apart: 1 },
+            routers: vec![ProcessId::router(1)],
+            config: Arc::new(Config::evenly(1, 1).expect("a ring")),
+        };
+        let (mut process, _unreachable) = Process::new(&options, &network, network.join(id).sender());
+        let window = Arc::new(Semaphore::new(3));
+        let mut begin = |submission, changes| {
+            let (sender, reader) = parts::parts(process.waiting.clone());
+            let place = window.clone().try_acquire_owned().expect("there is room");
+            let nothing = super::super::Admitted::nothing(&process.admission);
+            let answers = Answers { submission, parts: sender, changes };
+            process.submissions.insert(submission, (answers, (place, nothing)));
+            reader
+        };
+        let (mut small, mut large, write) = (begin(1, false), begin(2, false), begin(3, true));
+        let rows = |bytes: u64| {
+            let column: ArrayRef = Arc::new(Int64Array::from(vec![1; bytes as usize / 8]));
+            Ok(Part::Rows(RecordBatch::try_from_iter([("n", column)]).expect("a batch")))
+        };
+        for (submission, bytes) in [(1, 96), (2, 200), (3, RESULT_BUFFER - 296)] {
+            process.hand_out(submission, None, rows(bytes));
+        }
+        assert_eq!((small.waiting(), large.waiting()), (96, 200), "there is room for all of it");
+        process.hand_out(1, None, rows(8));
+        let Some((_, Err(Failure::Sql(error)))) = large.recv().await else { panic!("it has not failed") };
+        assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
+        assert!(matches!(small.recv().await, Some((_, Ok(Part::Rows(_))))));
+        process.hand_out(2, None, rows(1_000));
+        assert_eq!((large.waiting(), small.waiting(), write.waiting()), (0, 8, RESULT_BUFFER - 296));
     }
 }
