@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod checkpoint;
 pub mod client;
+mod clock;
 pub mod config;
 mod data_dir;
 pub mod description;

@@ -31,6 +31,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
     time::Instant,
 };
 
@@ -43,6 +44,7 @@ use self::{
 };
 pub use crate::raft::{ConsensusError, DEFAULT_HEARTBEAT, Timing};
 use crate::{
+    clock::Clock,
     config::Config,
     message::ProcessId,
     metering::RouterMeter,
@@ -310,10 +312,9 @@ impl Router {
         // A router that leads alone leads again in the same term after a restart, and one that has been cut off may.
         let life = RandomState::new().build_hasher().finish();
         let mut leaderships = 0;
-        let started = Instant::now();
+        let mut clock = Clock::begin();
         // The term in which the core leads.
         let mut led = None;
-        let ms = |at: Instant| at.saturating_duration_since(started).as_millis() as u64;
         network.learn_routers(self.consensus.first().routers());
         let mut known = network.known_routers();
         known.mark_changed();
@@ -322,6 +323,7 @@ impl Router {
         let mut looks = tokio::time::interval(Duration::from_millis(room::LOOK_MS));
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut reached = Reached::default();
+        let mut looking: Option<JoinHandle<Result<bool, String>>> = None;
         let end = loop {
             let full = self.core.is_full();
             let input = tokio::select! {
@@ -331,15 +333,21 @@ impl Router {
                     None => End::Stopped(Stop::Gracefully(oneshot::channel().0)),
                 },
                 // Time passes, however much is received: suspicions wait for it.
-                _ = ticks.tick() => Input::Tick(ms(Instant::now())),
+                _ = ticks.tick() => Input::Tick(clock.now_ms()),
                 _ = looks.tick() => {
-                    self.look_around(&network, &mut reached, ms(Instant::now()));
-                    match &self.disk {
-                        Some(disk) => match disk.has_room() {
-                            Ok(has_room) => Input::Room(has_room),
-                            Err(reason) => break End::Failed(reason),
-                        },
-                        None => continue,
+                    self.look_around(&network, &mut reached, clock.now_ms());
+                    if let Some(disk) = self.disk.clone().filter(|_| looking.is_none()) {
+                        looking = Some(tokio::task::spawn_blocking(move || disk.has_room()));
+                    }
+                    continue;
+                }
+                // A file system elsewhere may take long to answer, or for ever.
+                Some(looked) = async { Some(looking.as_mut()?.await) } => {
+                    looking = None;
+                    match looked {
+                        Ok(Ok(has_room)) => Input::Room(has_room),
+                        Ok(Err(reason)) => break End::Failed(reason),
+                        Err(_) => continue,
                     }
                 }
                 event = events.recv() => match event {
@@ -385,14 +393,14 @@ impl Router {
                         continue;
                     }
                     Some((from, Wire::Reached { storage, clients })) => {
-                        reached.hear(from, (storage, clients), ms(Instant::now()));
+                        reached.hear(from, (storage, clients), clock.now_ms());
                         continue;
                     }
                     Some((from, Wire::AskLease { asked_ms })) => Input::AskLease {
                         from,
                         asked_ms,
-                        now_ms: ms(Instant::now()),
-                        led_ms: led.and_then(|term| self.consensus.led_at(term)).map(ms),
+                        now_ms: clock.now_ms(),
+                        led_ms: led.and_then(|term| self.consensus.led_at(term)).and_then(|at| clock.ms(at)),
                     },
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,

@@ -5,7 +5,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, mpsc as std_mpsc},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use carousel_engine::{
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     checkpoint::{Checkpoint, CheckpointError},
+    clock::Clock,
     config::Config,
     data_dir::{directory_number, next_incarnation, write_number},
     message::{Incarnation, ProcessId},
@@ -251,7 +252,7 @@ impl Storage {
         stopping: &mut oneshot::Receiver<()>,
         progress: &watch::Sender<Progress>,
     ) -> bool {
-        let started = Instant::now();
+        let mut clock = Clock::begin();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut meter = StorageMeter::new(self.outbox.id());
@@ -268,7 +269,7 @@ impl Storage {
                 // Time passes, however much is received.
                 _ = ticks.tick() => match self.scans.iter().any(ScanThread::has_ended) {
                     true => Input::Stop("a scan thread has ended".into()),
-                    false => Input::Tick(started.elapsed().as_millis() as u64),
+                    false => Input::Tick(clock.now_ms()),
                 },
                 // Few, and however much is received the disk must not seem to hang.
                 Some(outcome) = inputs.outcomes.recv() => Input::Checkpoint(outcome),
@@ -289,7 +290,7 @@ impl Storage {
                 meter.moved(chunk.rows.len());
             }
             let memory = self.scans.iter().map(ScanThread::memory).sum();
-            self.node.clock(started.elapsed().as_millis() as u64);
+            self.node.clock(clock.now_ms());
             let is_tick = matches!(input, Input::Tick(_));
             if is_tick {
                 self.node.count(self.statistics());
