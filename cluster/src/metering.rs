@@ -100,6 +100,22 @@ impl RouterMeter {
     }
 }
 
+/// What one life of a process counts from 0, for a counter that goes on from one life in this operating system process to the next.
+struct Total {
+    counter: Counter,
+    last: u64,
+}
+
+impl Total {
+    fn of(counter: Counter) -> Total {
+        Total { counter, last: 0 }
+    }
+
+    fn reach(&mut self, count: u64) {
+        self.counter.increment(count - std::mem::replace(&mut self.last, count).min(count));
+    }
+}
+
 /// A storage process's numbers.
 pub(crate) struct StorageMeter {
     delivered: Gauge,
@@ -108,7 +124,7 @@ pub(crate) struct StorageMeter {
     memory: Gauge,
     logged: Gauge,
     pending: Gauge,
-    failed_checkpoints: Counter,
+    failed_checkpoints: Total,
     checkpoints: Counter,
     moved: Counter,
     last_durable: Option<u64>,
@@ -124,7 +140,9 @@ impl StorageMeter {
             memory: gauge!("carousel_storage_memory_bytes", "process" => process()),
             logged: gauge!("carousel_storage_logged_bytes", "process" => process()),
             pending: gauge!("carousel_storage_pending_operations", "process" => process()),
-            failed_checkpoints: counter!("carousel_storage_failed_checkpoints_total", "process" => process()),
+            failed_checkpoints: Total::of(
+                counter!("carousel_storage_failed_checkpoints_total", "process" => process()),
+            ),
             checkpoints: counter!("carousel_storage_checkpoints_total", "process" => process()),
             moved: counter!("carousel_storage_moved_bytes_total", "process" => process()),
             last_durable: None,
@@ -144,7 +162,7 @@ impl StorageMeter {
         self.memory.set(marks.memory as f64);
         self.logged.set(progress.logged as f64);
         self.pending.set(pending as f64);
-        self.failed_checkpoints.absolute(progress.failed_checkpoints);
+        self.failed_checkpoints.reach(progress.failed_checkpoints);
         // The first is what was recovered.
         if self.last_durable.replace(marks.durable.0).is_some_and(|last| marks.durable.0 > last) {
             self.checkpoints.increment(1);
@@ -154,7 +172,7 @@ impl StorageMeter {
 
 /// The numbers of one scan thread.
 pub(crate) struct ScanMeter {
-    revolutions: Counter,
+    revolutions: Total,
     riders: Gauge,
 }
 
@@ -163,13 +181,13 @@ impl ScanMeter {
     pub(crate) fn new(thread: &str) -> ScanMeter {
         let thread = || thread.to_owned();
         ScanMeter {
-            revolutions: counter!("carousel_scan_revolutions_total", "thread" => thread()),
+            revolutions: Total::of(counter!("carousel_scan_revolutions_total", "thread" => thread())),
             riders: gauge!("carousel_scan_riders", "thread" => thread()),
         }
     }
 
-    pub(crate) fn report(&self, revolutions: u64, riders: usize) {
-        self.revolutions.absolute(revolutions);
+    pub(crate) fn report(&mut self, revolutions: u64, riders: usize) {
+        self.revolutions.reach(revolutions);
         self.riders.set(riders as f64);
     }
 }

@@ -152,6 +152,14 @@ impl LogStore {
         Ok(LogStore { state, wal, disk: watch::Sender::default() })
     }
 
+    /// A snapshot stands for everything up to here. Killed before the log was purged behind that, the router may have an end of it
+    /// that nobody else has, of a later term than the snapshot's.
+    pub(super) async fn begin_behind(&mut self, snapshot: LogId) -> io::Result<()> {
+        let ends_before = |last: LogId| last.index <= snapshot.index && last != snapshot;
+        let is_replaced = self.state.lock().last.is_some_and(ends_before);
+        if is_replaced { self.purge(snapshot).await } else { Ok(()) }
+    }
+
     /// Waits until an entry is on disk, or is not in the log any more.
     async fn on_disk(&self, index: u64) -> io::Result<()> {
         let mut disk = self.disk.subscribe();
@@ -433,7 +441,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 state.cached_bytes -= length;
                 state.cache.pop_front();
             }
-            state.last = state.last.max(Some(log_id));
+            // By place: what is purged can be of an earlier term.
+            state.last = state.last.filter(|last| last.index > log_id.index).or(Some(log_id));
         }
         if let Some(wal) = &self.wal {
             wal.purge(log_id.index).await?;
@@ -456,6 +465,24 @@ mod tests {
     fn entry(index: u64) -> Entry {
         let batch = Batch(vec![Command::Truncate(Ts(index))]);
         Entry { log_id: log_id(index), payload: EntryPayload::Normal(Arc::new(batch)) }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_stands_for_an_end_of_the_log_of_a_later_term() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
+        let mut store = LogStore::open(durability.clone()).await.expect("opens");
+        append(&mut store, 0..11).await;
+        let earlier = |index| LogId { leader_id: super::super::LeaderId { term: 0, node_id: 1 }, index };
+        store.begin_behind(earlier(5)).await.expect("nothing to do");
+        assert_eq!(store.get_log_state().await.expect("state").last_log_id, Some(log_id(10)));
+        store.begin_behind(earlier(20)).await.expect("purges");
+        store.close().await;
+        let mut store = LogStore::open(durability).await.expect("opens");
+        let state = store.get_log_state().await.expect("state");
+        assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(earlier(20)), Some(earlier(20))));
+        append(&mut store, 21..23).await;
+        assert_eq!(indices(&store.try_get_log_entries(0..100).await.expect("entries")), [21, 22]);
     }
 
     fn indices(entries: &[Entry]) -> Vec<u64> {

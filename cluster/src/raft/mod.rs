@@ -16,6 +16,7 @@ mod state_machine;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     ops::RangeInclusive,
     sync::Arc,
     time::Duration,
@@ -203,8 +204,12 @@ impl Consensus {
             Durability::Disk { directory, .. } => Some(directory.clone()),
             Durability::Memory => None,
         };
-        let log = LogStore::open(durability).await?;
+        let mut log = LogStore::open(durability).await?;
         let machine = StateMachine::open(directory, MSeq::new(config), events.clone())?;
+        let failed = |error: io::Error| ConsensusError::State(error.to_string());
+        if let Some(snapshot) = machine.applied() {
+            log.begin_behind(snapshot).await.map_err(failed)?;
+        }
         let (marks, stored) = (machine.marks(), machine.stored());
         let first = marks.first_state();
         let factory = network::Factory::new(process, network.clone(), marks.clone());

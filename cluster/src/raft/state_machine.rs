@@ -121,6 +121,11 @@ impl StateMachine {
         self.stored.clone()
     }
 
+    /// The last entry that it has learned.
+    pub(super) fn applied(&self) -> Option<LogId> {
+        self.now.log_id
+    }
+
     /// Positions from which the m-seq can be read again.
     pub(super) fn marks(&self) -> Arc<Marks> {
         self.marks.clone()

@@ -37,7 +37,7 @@ use crate::{
     network::{Endpoint, Network, Starting},
     outbox::Outbox,
     payload::PayloadStore,
-    wal::{make_directory, read_file, replace_file},
+    wal::{make_directory, read_file, replace_file, sync_directory},
     wire::{Watermarks, Wire},
 };
 
@@ -171,7 +171,8 @@ impl Storage {
         let (stop, mut stopping) = oneshot::channel();
         let (progress_in, progress) = watch::channel(Progress::default());
         let registry = network.clone();
-        let task = tokio::spawn(async move {
+        let panicked = progress_in.clone();
+        let running = tokio::spawn(async move {
             while storage.run(inputs, &mut stopping, &progress_in).await {
                 tracing::warn!(process = %id, "storage process begins another life");
                 (storage, inputs) = match Storage::build(&options, &registry).await {
@@ -182,6 +183,11 @@ impl Storage {
                         return;
                     }
                 };
+            }
+        });
+        let task = tokio::spawn(async move {
+            if running.await.is_err() {
+                panicked.send_modify(|progress| progress.stopped = Some("it has panicked".into()));
             }
         });
         Ok(StorageHandle { id, network: network.clone(), stop: Some(stop), task, progress })
@@ -339,8 +345,14 @@ impl Storage {
                 "{reason}. Then remove the file {}. If they cannot be restored, {advice}",
                 path.display()
             );
-            if let Err(error) = replace_file(&path, text.as_bytes()) {
-                tracing::error!(process = %self.outbox.id(), %error, "cannot write down why it must not go on");
+            // An empty file takes no room, which there may be none of.
+            let noted = replace_file(&path, text.as_bytes()).or_else(|error| {
+                tracing::error!(process = %self.outbox.id(), %error, "cannot write down why it must not go on: {text}");
+                fs::File::create(&path)?.sync_all()?;
+                sync_directory(&self.dir)
+            });
+            if let Err(error) = noted {
+                tracing::error!(process = %self.outbox.id(), %error, "cannot write down that it must not go on");
             }
         }
         if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
@@ -457,7 +469,11 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
     make_directory(dir).map_err(io(dir))?;
     let path = dir.join(AHEAD);
     if let Some(reason) = read_file(&path).map_err(io(&path))? {
-        return Err(StorageError::Ahead(String::from_utf8_lossy(&reason).into_owned()));
+        let reason = match reason.is_empty() {
+            true => format!("its log of then says; there was no room to write it to {}", path.display()),
+            false => String::from_utf8_lossy(&reason).into_owned(),
+        };
+        return Err(StorageError::Ahead(reason));
     }
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);

@@ -96,7 +96,7 @@ impl ScanThread {
         let reported = memory.clone();
         let statistics = Arc::new(Mutex::new(shard.statistics()));
         let mut counted = Counted { at: shard.memory() as u64, statistics: statistics.clone() };
-        let meter = ScanMeter::new(&name);
+        let mut meter = ScanMeter::new(&name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             priority::lower(priority::SCAN);
             if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {

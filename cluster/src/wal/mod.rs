@@ -270,8 +270,12 @@ impl Wal {
 
     /// Reads the records of a range as far as they exist, up to about `bytes` (but at least one).
     pub(crate) async fn read(&self, range: Range<u64>, bytes: u64) -> Result<Vec<(u64, Bytes)>, WalError> {
-        let places = self.segments.read().places(range, bytes);
-        let read = move || places.into_iter().map(|place| Ok((place.index, place.read()?))).collect();
+        // The log's thread holds on to the segments while it begins another one, however long the disk takes for that.
+        let segments = self.segments.clone();
+        let read = move || {
+            let places = segments.read().places(range, bytes);
+            places.into_iter().map(|place| Ok((place.index, place.read()?))).collect()
+        };
         tokio::task::spawn_blocking(read)
             .await
             .unwrap_or_else(|_| Err(WalError::Closed("shutting down".into())))
