@@ -336,6 +336,11 @@ fn rows_in(file: &Bytes) -> Option<Bytes> {
 
 const IO_ERROR: SqlState = SqlState(*b"58030");
 
+/// Whether it is the disk for which a chunk was not staged.
+pub(crate) fn is_of_disk(error: &SqlError) -> bool {
+    [SqlState::DISK_FULL, IO_ERROR].contains(&error.code)
+}
+
 fn disk_error(error: &io::Error) -> SqlError {
     match is_full(error) {
         true => SqlError::new(SqlState::DISK_FULL, "could not stage rows: no space left on device")

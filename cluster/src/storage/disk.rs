@@ -1,4 +1,5 @@
-//! How the disk of a storage process takes checkpoints, as a pure function of what it was given and what came of it when.
+//! How the disk of a storage process takes checkpoints and staged rows, as a pure function of what it was given and what came of
+//! it when.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,16 +22,42 @@ pub enum DiskState {
 pub(crate) struct Disk {
     patience_ms: u64,
     now_ms: u64,
-    /// Answers that are due.
-    owed: usize,
-    /// When the last one came, or the first of those was asked for.
-    since_ms: u64,
+    /// About checkpoints.
+    checkpoints: Owed,
+    /// About staged rows: who waits for some makes no checkpoint meanwhile.
+    rows: Owed,
     /// When a checkpoint failed for the first time since one was written, and for the last time.
     failed_ms: Option<(u64, u64)>,
     /// A checkpoint was written last.
     is_proven: bool,
     /// Staged rows were refused since a checkpoint was tried.
     is_short: bool,
+}
+
+/// Answers that are due.
+#[derive(Debug, Default)]
+struct Owed {
+    answers: usize,
+    /// When the last one came, or the first of those was asked for.
+    since_ms: u64,
+}
+
+impl Owed {
+    fn ask(&mut self, now_ms: u64) {
+        if self.answers == 0 {
+            self.since_ms = now_ms;
+        }
+        self.answers += 1;
+    }
+
+    fn answered(&mut self, now_ms: u64) {
+        self.answers = self.answers.saturating_sub(1);
+        self.since_ms = now_ms;
+    }
+
+    fn overdue_ms(&self, now_ms: u64) -> u64 {
+        if self.answers > 0 { now_ms.saturating_sub(self.since_ms) } else { 0 }
+    }
 }
 
 /// A disk that has taken nothing of what it was given for so long, or that fails again and again for so long, takes no
@@ -43,8 +70,8 @@ impl Disk {
         Disk {
             patience_ms,
             now_ms: 0,
-            owed: 0,
-            since_ms: 0,
+            checkpoints: Owed::default(),
+            rows: Owed::default(),
             failed_ms: None,
             is_proven: false,
             is_short: false,
@@ -54,23 +81,29 @@ impl Disk {
     /// Time has passed. When that was long, this process did not run, and what it has not heard of meanwhile means nothing.
     pub(crate) fn tick(&mut self, now_ms: u64) {
         if now_ms.saturating_sub(self.now_ms) > self.patience_ms / 2 {
-            self.since_ms = now_ms;
+            (self.checkpoints.since_ms, self.rows.since_ms) = (now_ms, now_ms);
         }
         self.now_ms = now_ms;
     }
 
-    /// It was given something, of which it tells when it is done.
+    /// It was given something of a checkpoint, of which it tells when it is done.
     pub(crate) fn gave(&mut self) {
-        if self.owed == 0 {
-            self.since_ms = self.now_ms;
-        }
-        self.owed += 1;
+        self.checkpoints.ask(self.now_ms);
     }
 
-    /// It is done with something.
+    /// It is done with something of a checkpoint.
     pub(crate) fn took(&mut self) {
-        self.owed = self.owed.saturating_sub(1);
-        self.since_ms = self.now_ms;
+        self.checkpoints.answered(self.now_ms);
+    }
+
+    /// It was given staged rows, or asked for some.
+    pub(crate) fn gave_rows(&mut self) {
+        self.rows.ask(self.now_ms);
+    }
+
+    /// It has taken, given or refused staged rows.
+    pub(crate) fn took_rows(&mut self) {
+        self.rows.answered(self.now_ms);
     }
 
     /// A checkpoint is written, or could not be.
@@ -93,7 +126,8 @@ impl Disk {
     }
 
     fn hangs_for(&self) -> u64 {
-        if self.owed > 0 { self.now_ms.saturating_sub(self.since_ms) } else { 0 }
+        // Many of the latter share a sync.
+        self.checkpoints.overdue_ms(self.now_ms).max(self.rows.overdue_ms(self.now_ms) / 2)
     }
 
     /// What is known of it. What ails several disks at once does not come to light everywhere at the same moment.
@@ -161,6 +195,27 @@ mod tests {
         pass(&mut disk, 50_500);
         disk.tick(60_000);
         assert!(!disk.fails(), "it was this process that stood still");
+    }
+
+    #[test]
+    fn one_that_hangs_with_staged_rows_fails_too() {
+        let mut disk = Disk::new(1_000);
+        disk.gave_rows();
+        disk.gave_rows();
+        for until_ms in [1_900, 3_800] {
+            pass(&mut disk, until_ms);
+            assert!(!disk.fails(), "it is slow");
+            disk.took_rows();
+        }
+        pass(&mut disk, 50_000);
+        assert!(!disk.fails(), "nothing is due");
+        disk.gave_rows();
+        disk.gave();
+        disk.ended(true);
+        pass(&mut disk, 52_000);
+        assert_eq!(disk.state(), DiskState::Failing, "whatever became of a checkpoint");
+        disk.took_rows();
+        assert_eq!(disk.state(), DiskState::Sound);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use carousel_engine::{SqlError, SqlState, Ts, position::KeyRange, statistics::TableStatistics};
+use carousel_engine::{SqlError, Ts, position::KeyRange, statistics::TableStatistics};
 
 use super::{
     basic::BasicRead,
@@ -35,7 +35,7 @@ use crate::{
     link::{RouterLink, log_lost},
     message::{Body, Incarnation, MessageId, ProcessId, ProcessKind},
     patience::Patience,
-    payload::ChunkKey,
+    payload::{ChunkKey, is_of_disk},
     routers::Routers,
     storage::migration,
     wire::{Answer, Delivery, StageChunk, Watermarks, Wire},
@@ -780,6 +780,10 @@ impl Node {
     }
 
     fn tell_payloads(&mut self, command: PayloadCommand) {
+        use PayloadCommand::{Adopt, Fetch, Load, Stage};
+        if let Stage(..) | Load(_) | Fetch { .. } | Adopt { .. } = command {
+            self.disk.gave_rows();
+        }
         self.outputs.push(Output::Payload(command));
     }
 
@@ -792,11 +796,14 @@ impl Node {
     }
 
     fn payload_event(&mut self, event: PayloadEvent) {
+        // Each tells what has come of one command.
+        self.disk.took_rows();
         match event {
             PayloadEvent::Send(to, mut wire) => {
                 if let Wire::Staged { payload, range, chunk, outcome } = &mut wire {
                     self.staging.remove(&(to, (*payload, *range, *chunk)));
-                    let on_disk = |error: &&mut SqlError| error.code != SqlState::DATA_CORRUPTED;
+                    // Others are damaged on their way, or given up.
+                    let on_disk = |error: &&mut SqlError| is_of_disk(error);
                     if let Some(error) = outcome.as_mut().err().filter(on_disk) {
                         if self.disk.refused() {
                             tracing::error!(process = %self.id, "{}", error.message);
