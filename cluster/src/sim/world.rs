@@ -24,7 +24,7 @@ use crate::{
     config::Config,
     message::{MessageId, ProcessId, ProcessKind},
     router, storage,
-    super_process::{CheckpointPolicy, Checkpoints},
+    super_process::{CheckpointPolicy, Checkpoints, Heartbeat},
     wire::Wire,
 };
 
@@ -711,7 +711,8 @@ impl World {
     /// What a super process does: whoever could not write what it has received waits for the next checkpoint.
     fn checkpoint_if_due(&mut self) {
         let now_ms = self.now_us / 1_000;
-        if self.checkpoints.is_due(now_ms, self.storage.values().map(StorageHost::heartbeat), true) {
+        let heard: Vec<Heartbeat> = self.storage.values().map(StorageHost::heartbeat).collect();
+        if self.checkpoints.is_due(now_ms, &heard, true) {
             self.checkpoints.ordered(now_ms, true);
             self.submit_last_checkpoint();
         }

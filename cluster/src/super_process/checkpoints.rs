@@ -43,14 +43,14 @@ impl Checkpoints {
 
     /// Whether a checkpoint is due, by the heartbeats of the live storage processes, and by whether the routers have room for
     /// more of the log.
-    pub fn is_due(&self, now_ms: u64, live: impl Iterator<Item = Heartbeat> + Clone, has_room: bool) -> bool {
-        let is_short = live.clone().any(|heartbeat| heartbeat.disk == DiskState::Short);
+    pub fn is_due(&self, now_ms: u64, live: &[Heartbeat], has_room: bool) -> bool {
+        let is_short = live.iter().any(|heartbeat| heartbeat.disk == DiskState::Short);
         let pause_ms = if has_room { u64::MAX } else { self.pause_ms };
         let interval_ms = self.policy.interval_ms.min(pause_ms);
-        let logged = live.clone().map(|heartbeat| heartbeat.logged).max().unwrap_or(0);
+        let logged = live.iter().map(|heartbeat| heartbeat.logged).max().unwrap_or(0);
         let passed = now_ms.saturating_sub(self.last_ms);
         passed >= Checkpoints::SETTLES_MS
-            && !live.clone().any(|heartbeat| heartbeat.checkpointing)
+            && !live.iter().any(|heartbeat| heartbeat.checkpointing)
             && (logged >= self.policy.bytes.max(1)
                 || logged > 0 && passed >= interval_ms
                 || is_short && passed >= Checkpoints::SHORT_MS)
@@ -69,7 +69,7 @@ mod tests {
                 Heartbeat { logged, ..Heartbeat::default() },
                 Heartbeat { checkpointing, ..Heartbeat::default() },
             ];
-            checkpoints.is_due(now_ms, live.into_iter(), true)
+            checkpoints.is_due(now_ms, &live, true)
         };
         assert!(!due(&checkpoints, 1_000, 99, false));
         assert!(due(&checkpoints, 1_000, 100, false));
@@ -79,9 +79,9 @@ mod tests {
         checkpoints.ordered(1_000, true);
         assert!(!due(&checkpoints, 1_100, 100, false), "that may be from before the checkpoint");
         assert!(due(&checkpoints, 1_500, 100, false));
-        assert!(!checkpoints.is_due(90_000, [].into_iter(), true));
+        assert!(!checkpoints.is_due(90_000, &[], true));
         let short = |checkpoints: &Checkpoints, now_ms, logged| {
-            checkpoints.is_due(now_ms, [Heartbeat { logged, ..Heartbeat::default() }].into_iter(), false)
+            checkpoints.is_due(now_ms, &[Heartbeat { logged, ..Heartbeat::default() }], false)
         };
         assert!(!short(&checkpoints, 5_999, 1));
         assert!(short(&checkpoints, 6_000, 1), "the log can be cut behind it");
@@ -91,7 +91,7 @@ mod tests {
         assert!(short(&checkpoints, 16_000, 1));
         checkpoints.ordered(1_000, true);
         let full = Heartbeat { disk: DiskState::Short, ..Heartbeat::default() };
-        assert!(!checkpoints.is_due(20_999, [full].into_iter(), true));
-        assert!(checkpoints.is_due(21_000, [full].into_iter(), true), "staged rows are removed behind it");
+        assert!(!checkpoints.is_due(20_999, &[full], true));
+        assert!(checkpoints.is_due(21_000, &[full], true), "staged rows are removed behind it");
     }
 }

@@ -1,7 +1,7 @@
 //! What a super process does next, as a pure function of the time, of what its client process sees and of what it is
 //! submitting already.
 
-use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Patience, Suspicion};
+use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Heartbeat, Patience, Suspicion};
 use crate::{
     client::{View, room},
     config::Change,
@@ -79,11 +79,13 @@ impl Watch {
         }
         let suspicions = self.detector.look(now_ms, &view.config, &view.heartbeats);
         let is_alive = |process| self.detector.is_alive(process);
-        let live = view.heartbeats.iter().filter(|(process, _)| is_alive(**process));
+        // A standby is told of no checkpoint, so what has been logged at one stays so.
+        let on_ring = view.config.live_storage().filter(|process| is_alive(*process));
+        let heard = on_ring.filter_map(|process| view.heartbeats.get(&process).copied());
         // Others do not wait for a disk that takes none; who has it tries by itself whether it is well again.
-        let able =
-            live.map(|(_, heartbeat)| *heartbeat).filter(|heartbeat| heartbeat.disk != DiskState::Failing);
-        if !busy.checkpoint && self.checkpoints.is_due(now_ms, able, view.has_room) {
+        let able = heard.filter(|heartbeat| heartbeat.disk != DiskState::Failing);
+        let able: Vec<Heartbeat> = able.collect();
+        if !busy.checkpoint && self.checkpoints.is_due(now_ms, &able, view.has_room) {
             self.checkpoints.ordered(now_ms, view.has_room);
             let mut absent = Vec::new();
             for keeper in view.config.keepers_of_log() {
@@ -101,5 +103,55 @@ impl Watch {
             steps.extend(self.healer.look(now_ms, &view.config, is_alive, has_room).map(Step::Heal));
         }
         steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use carousel_engine::Ts;
+
+    use super::*;
+    use crate::{
+        client::core::{Core, CoreOptions},
+        config::{Config, Configuration, Membership},
+        message::ProcessKind,
+        router::testing,
+    };
+
+    #[test]
+    fn what_has_been_logged_at_a_standby_makes_no_checkpoint_due() {
+        let standby = ProcessId::storage(3);
+        let join =
+            Configuration::Membership(Membership::Join { process: standby, incarnation: 1, address: None });
+        let message = testing::configuration(standby, 1, 1, join);
+        let config = Config::evenly(2, 1).expect("a ring").apply(&message, Ts(1));
+        let config = Arc::new(config.expect("possible").expect("it changes the config"));
+        let router = ProcessId::router(1);
+        let own = ProcessId { kind: ProcessKind::Super, number: 1 };
+        let core =
+            Core::new(CoreOptions { id: own, incarnation: 1, directory: 1, routers: vec![router], config });
+        let mut view = View { leader: Some(router), ..core.view() };
+        let options = WatchOptions {
+            beside: None,
+            patience: Patience { silent_ms: 800, starting_ms: 4_000 },
+            suspects: true,
+            heals: true,
+            contract_after_ms: None,
+            checkpoints: CheckpointPolicy { bytes: 100, interval_ms: 60_000 },
+        };
+        let mut watch = Watch::new(options);
+        let mut look = |now_ms, logged_by: ProcessId| {
+            for number in 1..=3 {
+                let process = ProcessId::storage(number);
+                let logged = if process == logged_by { 1_000 } else { 0 };
+                let heartbeat = Heartbeat { beats: now_ms, logged, ..Heartbeat::default() };
+                view.heartbeats.insert(process, heartbeat);
+            }
+            watch.look(now_ms, &view, Busy { change: true, checkpoint: false })
+        };
+        assert_eq!(look(70_000, standby), []);
+        assert_eq!(look(70_100, ProcessId::storage(1)), [Step::Checkpoint { absent: Vec::new() }]);
     }
 }
