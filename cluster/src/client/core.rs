@@ -751,11 +751,18 @@ impl Core {
                 disk,
             } => {
                 if self.watches() {
-                    let beats = self.heartbeats.get(&from).map_or(0, |heard| heard.beats) + 1;
-                    let loading = None;
-                    let heartbeat =
-                        Heartbeat { incarnation, beats, loading, durable, logged, checkpointing, disk };
-                    self.heartbeats.insert(from, heartbeat);
+                    let heard = self.heartbeats.entry(from).or_default();
+                    let (beats, loading, loadings) = (heard.beats + 1, None, heard.loadings);
+                    *heard = Heartbeat {
+                        incarnation,
+                        beats,
+                        loading,
+                        loadings,
+                        durable,
+                        logged,
+                        checkpointing,
+                        disk,
+                    };
                 }
                 match self.incarnations.get(&from) {
                     Some(known) if *known < incarnation => self.restarted(from, incarnation),
@@ -771,9 +778,9 @@ impl Core {
             }
             Wire::Loading(loading) => {
                 let heard = self.heartbeats.entry(from).or_default();
-                let (incarnation, beats) = (loading.incarnation, heard.beats);
+                let (incarnation, beats, loadings) = (loading.incarnation, heard.beats, heard.loadings + 1);
                 let loading = heard.loading.max(Some(loading.progress));
-                *heard = Heartbeat { incarnation, beats, loading, ..Heartbeat::default() };
+                *heard = Heartbeat { incarnation, beats, loading, loadings, ..Heartbeat::default() };
                 self.effects.push(Effect::ViewChanged);
             }
             Wire::Statistics(tables) => {

@@ -310,12 +310,15 @@ impl Client {
     /// A process is not there, nor starting, as far as can be seen in a while; and who was to receive what it alone has still
     /// lacks it.
     async fn make_sure_of_absence(&self, process: ProcessId) -> Result<(), SqlError> {
-        let loading = || self.view().heartbeats.get(&process).and_then(|heartbeat| heartbeat.loading);
-        let before = loading();
+        // However far it has come: who loads says so to whoever wants to connect, which all want several times in a while.
+        let loadings =
+            |view: &View, of: &ProcessId| view.heartbeats.get(of).map_or(0, |heartbeat| heartbeat.loadings);
+        let before = self.view().clone();
+        let is_starting = |of: &ProcessId| loadings(&self.view(), of) != loadings(&before, of);
         let end = tokio::time::Instant::now() + ABSENCE;
         loop {
             let is_there = self.shared.network.reaches(self.id(), process);
-            if is_there || loading() != before {
+            if is_there || is_starting(&process) {
                 let state = if is_there { "connected" } else { "starting" };
                 let message = format!("{process} is {state}: its rows need not be lost");
                 let error = SqlError::new(SqlState(*b"55000"), message);
@@ -323,19 +326,20 @@ impl Client {
                 return Err(error.with_hint(hint));
             }
             if tokio::time::Instant::now() >= end {
-                return self.make_sure_of_losses(process);
+                return self.make_sure_of_losses(process, &is_starting);
             }
             tokio::time::sleep(ABSENCE / 30).await;
         }
     }
 
     /// Who was to receive what a process alone has, and can be asked, has not received it; and nobody who is there fails with it.
-    fn make_sure_of_losses(&self, process: ProcessId) -> Result<(), SqlError> {
+    fn make_sure_of_losses(
+        &self,
+        process: ProcessId,
+        is_starting: &impl Fn(&ProcessId) -> bool,
+    ) -> Result<(), SqlError> {
         let (config, heard) = (self.config(), self.heard());
-        let may_tell = |receiver| {
-            let heartbeat = self.view().heartbeats.get(&receiver).and_then(|heartbeat| heartbeat.loading);
-            self.shared.network.reaches(self.id(), receiver) || heartbeat.is_some()
-        };
+        let may_tell = |receiver| self.shared.network.reaches(self.id(), receiver) || is_starting(&receiver);
         let losses = config.losses_with(process, Incarnation::MAX);
         // Who receives it from others that lack it cannot be further than they.
         let sent: Vec<&Loss> = losses.iter().filter(|loss| config.sends_alone(process, loss)).collect();
@@ -398,8 +402,8 @@ impl Client {
         self.shared.network.founder().is_some()
     }
 
-    /// The standby that is wanted; or else the lowest one that the change of a config is possible with, or the lowest one, with
-    /// which it tells why it is not; or a new one. A later life of one on the ring that is suspected only fits there.
+    /// The standby that is wanted; or else the lowest one that the change of a config is possible with, of those that are there if
+    /// any is, or the lowest one, with which it tells why it is not; or a new one. A later life of one on the ring that is suspected only fits there.
     async fn standby(
         &self,
         config: &Config,
@@ -411,7 +415,9 @@ impl Client {
             return Ok(standby);
         }
         let fits = |standby: &ProcessId| plan(config, change(config, *standby)).is_ok();
-        if let Some(standby) = config.standbys().find(fits) {
+        let is_there = |standby: &ProcessId| self.shared.network.reaches(self.id(), *standby);
+        let fitting: Vec<ProcessId> = config.standbys().filter(fits).collect();
+        if let Some(standby) = fitting.iter().copied().find(is_there).or(fitting.first().copied()) {
             return Ok(standby);
         }
         // What is impossible with anybody is no matter of standbys.

@@ -20,6 +20,8 @@ pub struct Heartbeat {
     /// It does nothing yet but load what it had: the most that lives since the last heartbeat have loaded. As long as that
     /// grows, it is not silent.
     pub loading: Option<u64>,
+    /// How often it has said so.
+    pub loadings: u64,
     /// It has everything before this on its disk.
     pub durable: Ts,
     /// Bytes of messages since its last checkpoint.
