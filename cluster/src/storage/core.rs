@@ -182,6 +182,8 @@ pub struct Core {
     late: Late,
     /// Dropped tables whose rows a checkpoint still needs.
     drops: Vec<TableId>,
+    /// Something of its own waits for local times.
+    out_of_times: bool,
     hashes: Vec<ContentHash>,
     /// Content hashes of the checkpoint that is not durable yet.
     hashes_at: (Ts, Vec<ContentHash>),
@@ -285,6 +287,7 @@ impl Core {
             on_their_way: VecDeque::new(),
             late: Late::default(),
             drops,
+            out_of_times: false,
             hashes_at: (recovered.ts, Vec::new()),
             peers: BTreeMap::new(),
             asked_durable_ms: 0,
@@ -526,14 +529,35 @@ impl Core {
         if !self.released.is_empty() {
             self.released = self.released.split_off(&Ts(self.delivered.0 + 1));
         }
-        self.ask_for_hashes();
+        self.read_on();
         self.write_checkpoint();
-        if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
-            for table in std::mem::take(&mut self.drops) {
+        if !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
+            while self.own_local(1).is_some()
+                && let Some(table) = self.drops.pop()
+            {
                 let time = self.next_local();
                 self.define(time, table, OperationKind::DropTable, self.held.clone());
             }
         }
+    }
+
+    /// Goes on with reads that have waited for local times.
+    fn read_on(&mut self) {
+        if !self.out_of_times || !self.has_times() {
+            return;
+        }
+        self.out_of_times = false;
+        let sessions: Vec<_> = self.moving.sessions.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.produce(session));
+        self.read_next_table();
+    }
+
+    /// Whether there are local times for long reads of the process's own. Without, it goes on when the next message has been
+    /// delivered.
+    fn has_times(&mut self) -> bool {
+        let has_times = self.own_local(OWN_OPERATIONS).is_some();
+        self.out_of_times |= !has_times;
+        has_times
     }
 
     /// A local time for an operation of the process's own, after everything that has been submitted.
@@ -546,6 +570,12 @@ impl Core {
         let last = Ts(self.submitted.0.max(local(self.delivered).0) + operations);
         let is_free = global(last) == self.delivered.max(global(self.submitted)) && in_time(last) == last;
         is_free.then_some(last)
+    }
+
+    /// Takes so many local times that none are left for long reads of its own.
+    #[cfg(test)]
+    pub(crate) fn use_up_times(&mut self) {
+        self.submitted = Ts(late(local(self.delivered)).0 - OWN_OPERATIONS);
     }
 
     /// Whether a read can have a local time of its own.

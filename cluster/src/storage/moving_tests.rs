@@ -520,6 +520,25 @@ fn parts_of_many_tables_are_compared_a_few_tables_at_a_time() {
     world.check_rows(300);
 }
 
+#[test]
+fn who_sends_waits_for_local_times() {
+    let mut world = World::with_rows(2, 1);
+    world.join(3);
+    world.settle();
+    let receiver = ProcessId::storage(3);
+    let identifier = world.middle(1);
+    world.change(Change::Expand { process: receiver, identifier });
+    for process in world.processes.values_mut() {
+        process.core.use_up_times();
+    }
+    world.settle();
+    assert!(world.processes[&receiver].core.is_receiving(), "{}", world.trace);
+    world.order(CLIENT, Body::Pin { lease_ms: 0 }, Vec::new());
+    world.settle();
+    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+    world.check_rows(300);
+}
+
 /// Links may be slow: what is on its way would be held up by a second one.
 #[test]
 fn rows_are_sent_again_only_when_they_may_have_been_lost() {

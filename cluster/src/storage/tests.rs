@@ -1514,6 +1514,27 @@ fn many_reads_that_are_not_ordered_move_the_m_seq_on() {
 }
 
 #[test]
+fn a_checkpoint_waits_for_local_times() {
+    let mut scene = Scene::new(2);
+    let second = Arc::new(TableSchema { id: TableId(0), name: "u".into(), ..schema() });
+    scene.deliver(1, 2, Body::Ddl(Ddl::CreateTable { schema: second, if_not_exists: false }));
+    scene.deliver(1, 3, Body::Checkpoint);
+    scene.trace.clear();
+    let read = |scene: &mut Scene, time: u64| {
+        let effects = vec![ShardEffect::Executed { ts: Ts(time), outcomes: Default::default() }];
+        scene.handle(1, Event::Shard { shard: 0, effects });
+    };
+    let first = local(Ts(3)).0 + 1;
+    scene.cores.get_mut(&1).expect("it runs").use_up_times();
+    read(&mut scene, first);
+    scene.check("");
+    scene.deliver(1, 4, Body::Pin { lease_ms: 0 });
+    assert_eq!(std::mem::take(&mut scene.trace), "s1 -> c1 ts=4 done \ns1 submits ts=4\n");
+    read(&mut scene, local(Ts(4)).0 + 1);
+    scene.check("s1 completes checkpoint ts=3 with 0 ballots");
+}
+
+#[test]
 fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() {
     let mut scene = Scene::new(2);
     let c1 = ProcessId::client(1);

@@ -311,8 +311,11 @@ impl Core {
     }
 
     /// Reads the rows of the next table of a checkpoint, and their content hashes if they are compared.
-    fn read_next_table(&mut self) {
-        let Some(writing) = &mut self.writing else { return };
+    pub(super) fn read_next_table(&mut self) {
+        if !self.has_times() {
+            return;
+        }
+        let Some(writing) = self.writing.as_mut().filter(|writing| writing.reads.is_empty()) else { return };
         let Some((table, is_dropped)) = writing.tables.pop_front() else { return };
         let (read, served, compared) = (writing.read.clone(), writing.served(), writing.compared);
         if !is_dropped && !read.is_empty() {
@@ -367,9 +370,7 @@ impl Core {
                 if done {
                     writing.reads.remove(&ts);
                 }
-                if writing.reads.is_empty() {
-                    self.read_next_table();
-                }
+                self.read_next_table();
             }
             other => return Some(other),
         }

@@ -19,8 +19,8 @@ use carousel_engine::{
 };
 
 use super::{
-    Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, OWN_OPERATIONS,
-    ProcessId, Recovered, Wire, checkpoints::OnTheirWay, global, held_by, local, serving::Session,
+    Arc, Ballots, Catalog, Config, Core, CoreOptions, Delivery, Effect, Late, MessageId, ProcessId,
+    Recovered, Wire, checkpoints::OnTheirWay, global, held_by, local, serving::Session,
 };
 use crate::{
     config::{Configuration, Keyspace, Loss, Membership, Transfer},
@@ -34,8 +34,7 @@ use crate::{
 
 /// Chunks that each shard and the disk are given before they have taken the first of them.
 const TAKING: usize = 4;
-/// Tables of a part that the shards are asked about at a time. There may be more of them than there are times for the process's
-/// own operations between two messages.
+/// Tables of a part that the shards are asked about at a time.
 const CHECKED_AT_ONCE: usize = 16;
 
 /// A keyspace message whose turn it is, until the shards have changed their ranges.
@@ -54,7 +53,7 @@ struct Checking {
     found: BTreeMap<TableId, u128>,
     /// Tables that the shards have not been asked about.
     unasked: Vec<TableId>,
-    /// What has been asked, by local time: of which table, and the shards that have not answered.
+    /// What has been asked, by the number of the question: of which table, and the shards that have not answered.
     asked: BTreeMap<Ts, (TableId, BTreeSet<usize>)>,
 }
 
@@ -82,6 +81,8 @@ pub(super) struct Moving {
     /// Reads for sessions, by local time.
     pub(super) reads: BTreeMap<Ts, (ProcessId, PartId)>,
     checking: Vec<Checking>,
+    /// Questions about content hashes so far.
+    questions: u64,
     /// Chunks that have come while the shards had not taken those before.
     arrived: VecDeque<Event>,
     taking: Taking,
@@ -129,6 +130,7 @@ impl Moving {
             sessions: BTreeMap::new(),
             reads: BTreeMap::new(),
             checking: Vec::new(),
+            questions: 0,
             arrived: VecDeque::new(),
             taking: Taking::default(),
             lost: Vec::new(),
@@ -754,19 +756,20 @@ impl Core {
         self.checked();
     }
 
-    /// Asks the shards about further tables, as far as there are times for that.
-    pub(super) fn ask_for_hashes(&mut self) {
+    /// Asks the shards about further tables. What has been received is compared whatever runs beside that, so a question is no
+    /// operation with a time of its own: of those there are not enough for any number of tables before the next message, which may
+    /// wait for the answers. Instead it has a number that is no operation's time.
+    fn ask_for_hashes(&mut self) {
         for index in 0..self.moving.checking.len() {
             while self.moving.checking[index].asked.len() < CHECKED_AT_ONCE
-                && self.own_local(OWN_OPERATIONS).is_some()
                 && let Some(table) = self.moving.checking[index].unasked.pop()
             {
-                let time = self.next_local();
-                self.take_time(time);
+                self.moving.questions += 1;
+                let question = Ts(u64::MAX - self.moving.questions);
                 let checking = &mut self.moving.checking[index];
-                checking.asked.insert(time, (table, (0..self.options.shards).collect()));
+                checking.asked.insert(question, (table, (0..self.options.shards).collect()));
                 let range = checking.part.range;
-                self.tell_shards(|| ShardCommand::Compare { ts: time, table, range });
+                self.tell_shards(|| ShardCommand::Compare { ts: question, table, range });
             }
         }
     }

@@ -128,13 +128,17 @@ impl Core {
     }
 
     /// Sends the chunks of a session that are wanted, as far as their rows have come.
-    fn produce(&mut self, key: Key) {
+    pub(super) fn produce(&mut self, key: Key) {
         loop {
+            let has_times = self.has_times();
             let Some(session) = self.moving.sessions.get_mut(&key) else { return };
             if session.done || session.next >= session.wanted {
                 return;
             }
             let Some(reading) = &mut session.reading else {
+                if !has_times {
+                    return;
+                }
                 match session.tables.pop_front() {
                     Some(table) => self.read(key, table),
                     None => {
