@@ -329,7 +329,9 @@ impl Client {
             Body::Ddl(_) | Body::Configuration(_) => true,
             Body::Pin { .. } | Body::Checkpoint => false,
         };
-        let (sender, parts) = parts::parts(self.shared.waiting.clone());
+        // What a write returns was admitted before it is ordered, and makes no room for others.
+        let of_all = if changes { Waiting::default() } else { self.shared.waiting.clone() };
+        let (sender, parts) = parts::parts(of_all);
         let submission = self.shared.submissions.fetch_add(1, Ordering::Relaxed) + 1;
         let answers = Answers { submission, parts: sender, changes };
         self.command(Command::Submit { request, isolation, answers, place: (place, admitted) })?;

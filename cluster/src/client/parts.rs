@@ -91,8 +91,7 @@ impl<T> Writer<T> {
     pub(crate) fn end_with(&self, part: T) {
         let mut state = self.0.lock();
         let unread: Vec<T> = std::iter::from_fn(|| state.pop()).collect();
-        state.push(part, 0);
-        state.ended = true;
+        (state.first, state.ended) = (Some((part, 0)), true);
         let reader = state.reader.take();
         drop(state);
         // It may be much, and takes a while.
@@ -104,15 +103,25 @@ impl<T> Writer<T> {
     pub(crate) fn waiting(&self) -> u64 {
         self.0.lock().waiting
     }
-}
 
-impl<T> Drop for Writer<T> {
-    fn drop(&mut self) {
+    /// Whether somebody may still read them.
+    pub(crate) fn has_reader(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn end(&self) {
         let mut state = self.0.lock();
         state.ended = true;
         let reader = state.reader.take();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<T> Drop for Writer<T> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -11,10 +11,10 @@ use hashbrown::HashMap;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Answers, Client, Command, Failure, Part, Place, View,
+    Answers, Client, Command, Failure, HandedOut, Part, Place, View,
     admission::Admission,
     core::{Core, CoreOptions, Effect, Event},
-    parts::Waiting,
+    parts::{self, Waiting},
     precuts::Precuts,
     routers::Changed,
     stage::{StageCommand, Staged},
@@ -101,6 +101,8 @@ struct Process {
     lives: Lives,
     admission: Arc<Admission>,
     waiting: Waiting,
+    /// Where the parts of answers went that have come as a whole and have not been read.
+    unread: Vec<parts::Writer<HandedOut>>,
 }
 
 impl Process {
@@ -131,6 +133,7 @@ impl Process {
             lives: options.lives.clone(),
             admission: Arc::default(),
             waiting: Waiting::default(),
+            unread: Vec::new(),
         };
         (process, unreachable)
     }
@@ -176,6 +179,7 @@ impl Process {
                     let now_ms = started.elapsed().as_millis() as u64;
                     self.core.handle(Event::Tick(now_ms));
                     self.admission.tick();
+                    self.unread.retain(|parts| parts.waiting() > 0 && parts.has_reader());
                     self.forget_changes();
                     for (to, wire) in self.staging.tick(now_ms) {
                         self.outbox.send(to, wire);
@@ -295,9 +299,7 @@ impl Process {
                     self.hand_out(submission, from, Ok(Part::Rows(batch)));
                 }
                 Effect::Part(submission, part) => self.hand_out(submission, None, part),
-                Effect::Release(submission) => {
-                    self.submissions.remove(&submission);
-                }
+                Effect::Release(submission) => self.release(submission),
                 Effect::ViewChanged => {
                     let view = self.core.view();
                     if view.config.version() != self.view.borrow().config.version() {
@@ -338,13 +340,23 @@ impl Process {
         }
     }
 
+    /// Nothing more comes of a submission.
+    fn release(&mut self, submission: u64) {
+        let Some((answers, _)) = self.submissions.remove(&submission) else { return };
+        if !answers.changes && answers.parts.waiting() > 0 {
+            answers.parts.end();
+            self.unread.push(answers.parts);
+        }
+    }
+
     /// Ends the read of whose answer most waits to be read. What a write returns was admitted before it was ordered; it has taken
     /// effect, and no error may say otherwise.
     fn end_slowest(&mut self) {
         let reads = self.submissions.iter().filter(|(_, (answers, _))| !answers.changes);
-        let slowest = reads.max_by_key(|(_, (answers, _))| answers.parts.waiting());
-        let Some((submission, (answers, _))) = slowest else { return };
-        if answers.parts.waiting() == 0 {
+        let open = reads.map(|(submission, (answers, _))| (Some(*submission), &answers.parts));
+        let all = open.chain(self.unread.iter().map(|parts| (None, parts)));
+        let Some((submission, parts)) = all.max_by_key(|(_, parts)| parts.waiting()) else { return };
+        if parts.waiting() == 0 {
             return;
         }
         let error = SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory")
@@ -353,9 +365,10 @@ impl Process {
                  statement's."
             ))
             .with_hint("Read the result faster, or ask for fewer rows.");
-        answers.parts.end_with((None, Err(Failure::Sql(error))));
-        let submission = *submission;
-        self.core.handle(Event::Cancel { submission });
+        parts.end_with((None, Err(Failure::Sql(error))));
+        if let Some(submission) = submission {
+            self.core.handle(Event::Cancel { submission });
+        }
     }
 }
 
@@ -367,7 +380,7 @@ mod tests {
     };
     use tokio::sync::Semaphore;
 
-    use super::{super::parts, *};
+    use super::*;
 
     #[tokio::test]
     async fn the_read_of_which_most_waits_makes_room() {
@@ -381,28 +394,39 @@ mod tests {
         };
         let (mut process, _unreachable) = Process::new(&options, &network, network.join(id).sender());
         let window = Arc::new(Semaphore::new(3));
-        let mut begin = |submission, changes| {
+        let mut begin = |submission| {
             let (sender, reader) = parts::parts(process.waiting.clone());
             let place = window.clone().try_acquire_owned().expect("there is room");
             let nothing = super::super::Admitted::nothing(&process.admission);
-            let answers = Answers { submission, parts: sender, changes };
+            let answers = Answers { submission, parts: sender, changes: false };
             process.submissions.insert(submission, (answers, (place, nothing)));
             reader
         };
-        let (mut small, mut large, write) = (begin(1, false), begin(2, false), begin(3, true));
+        let (mut small, mut large, mut whole) = (begin(1), begin(2), begin(3));
         let rows = |bytes: u64| {
             let column: ArrayRef = Arc::new(Int64Array::from(vec![1; bytes as usize / 8]));
             Ok(Part::Rows(RecordBatch::try_from_iter([("n", column)]).expect("a batch")))
         };
-        for (submission, bytes) in [(1, 96), (2, 200), (3, RESULT_BUFFER - 296)] {
-            process.hand_out(submission, None, rows(bytes));
-        }
-        assert_eq!((small.waiting(), large.waiting()), (96, 200), "there is room for all of it");
+        process.hand_out(1, None, rows(96));
+        process.hand_out(2, None, rows(RESULT_BUFFER - 96));
+        assert_eq!(
+            (small.waiting(), large.waiting()),
+            (96, RESULT_BUFFER - 96),
+            "there is room for all of it"
+        );
         process.hand_out(1, None, rows(8));
         let Some((_, Err(Failure::Sql(error)))) = large.recv().await else { panic!("it has not failed") };
         assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
         assert!(matches!(small.recv().await, Some((_, Ok(Part::Rows(_))))));
         process.hand_out(2, None, rows(1_000));
-        assert_eq!((large.waiting(), small.waiting(), write.waiting()), (0, 8, RESULT_BUFFER - 296));
+        assert_eq!((large.waiting(), small.waiting(), process.waiting.bytes()), (0, 8, 8));
+        // An answer that has come as a whole waits like any other.
+        process.hand_out(3, None, rows(RESULT_BUFFER - 104));
+        process.release(3);
+        assert_eq!(whole.waiting(), RESULT_BUFFER - 104);
+        process.hand_out(1, None, rows(104));
+        assert!(matches!(whole.recv().await, Some((_, Err(Failure::Sql(_))))));
+        assert!(whole.recv().await.is_none());
+        assert_eq!((small.waiting(), process.waiting.bytes()), (112, 112));
     }
 }
