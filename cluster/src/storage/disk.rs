@@ -55,6 +55,10 @@ impl Owed {
         self.since_ms = now_ms;
     }
 
+    fn forgo(&mut self) {
+        self.answers = self.answers.saturating_sub(1);
+    }
+
     fn overdue_ms(&self, now_ms: u64) -> u64 {
         if self.answers > 0 { now_ms.saturating_sub(self.since_ms) } else { 0 }
     }
@@ -104,6 +108,11 @@ impl Disk {
     /// It has taken, given or refused staged rows.
     pub(crate) fn took_rows(&mut self) {
         self.rows.answered(self.now_ms);
+    }
+
+    /// Staged rows were taken back before it had come to them, which says nothing of it.
+    pub(crate) fn took_back_rows(&mut self) {
+        self.rows.forgo();
     }
 
     /// A checkpoint is written, or could not be.
@@ -216,6 +225,13 @@ mod tests {
         assert_eq!(disk.state(), DiskState::Failing, "whatever became of a checkpoint");
         disk.took_rows();
         assert_eq!(disk.state(), DiskState::Sound);
+        disk.gave_rows();
+        for until_ms in (52_500..=54_000).step_by(500) {
+            disk.gave_rows();
+            pass(&mut disk, until_ms);
+            disk.took_back_rows();
+        }
+        assert!(disk.fails(), "whatever others give up");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::{
     core::{ChunkWanted, Core, Effect, Event, given_up, removed},
     disk::{DISK_PATIENCE_MS, Disk},
     migration::{Arrived, PartId},
-    payloads::{PayloadCommand, PayloadEvent},
+    payloads::{PayloadCommand, PayloadEvent, is_given_up},
     process::Progress,
     scan::{ShardCommand, ShardEffects},
     submitter::Submitter,
@@ -797,7 +797,12 @@ impl Node {
 
     fn payload_event(&mut self, event: PayloadEvent) {
         // Each tells what has come of one command.
-        self.disk.took_rows();
+        match &event {
+            PayloadEvent::Send(_, Wire::Staged { outcome: Err(error), .. }) if is_given_up(error) => {
+                self.disk.took_back_rows();
+            }
+            _ => self.disk.took_rows(),
+        }
         match event {
             PayloadEvent::Send(to, mut wire) => {
                 if let Wire::Staged { payload, range, chunk, outcome } = &mut wire {

@@ -20,6 +20,14 @@ use crate::{
 /// Chunks that share the syncs of directories.
 const GROUP: usize = 64;
 
+/// Of chunks that are left out as they have been given up.
+const GIVEN_UP: SqlState = SqlState::QUERY_CANCELED;
+
+/// Whether a chunk has been given up before the disk had come to it.
+pub(crate) fn is_given_up(error: &SqlError) -> bool {
+    error.code == GIVEN_UP
+}
+
 /// What the thread is told.
 #[derive(Debug)]
 pub(crate) enum PayloadCommand {
@@ -82,7 +90,7 @@ impl Waiting {
         let mut left_out = Vec::new();
         self.commands.retain(|command| match command {
             PayloadCommand::Stage(from, StageChunk { payload, range, chunk, .. }) if *payload == given_up => {
-                let outcome = Err(SqlError::new(SqlState::QUERY_CANCELED, "the rows have been given up"));
+                let outcome = Err(SqlError::new(GIVEN_UP, "the rows have been given up"));
                 let staged = Wire::Staged { payload: *payload, range: *range, chunk: *chunk, outcome };
                 left_out.push(PayloadEvent::Send(*from, staged));
                 false
