@@ -253,10 +253,11 @@ impl Node {
         Node { kind: Kind::Union { inputs }, fields }
     }
 
-    /// The same rows, equal ones as often as it happens to have them.
+    /// The rows of a UNION, equal ones as often as it happens to have them. Other rows that are made distinct are made so where they
+    /// are read.
     pub(crate) fn with_duplicates(self) -> Node {
         match self.kind {
-            Kind::Distinct { input } => *input,
+            Kind::Distinct { input } if matches!(input.kind, Kind::Union { .. }) => *input,
             kind => Node { kind, fields: self.fields },
         }
     }
