@@ -403,7 +403,8 @@ impl Client {
     }
 
     /// The standby that is wanted; or else the lowest one that the change of a config is possible with, of those that are there if
-    /// any is, or the lowest one, with which it tells why it is not; or a new one. A later life of one on the ring that is suspected only fits there.
+    /// any is, or the lowest one, with which it tells why it is not; or a new one. A later life of one on the ring that is
+    /// suspected only fits there.
     async fn standby(
         &self,
         config: &Config,

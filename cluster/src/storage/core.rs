@@ -531,7 +531,7 @@ impl Core {
         }
         self.read_on();
         self.write_checkpoint();
-        if !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
+        if !self.drops.is_empty() && !self.is_reading_checkpoint() && self.moving.oldest_needed().is_none() {
             while self.own_local(1).is_some()
                 && let Some(table) = self.drops.pop()
             {
