@@ -21,6 +21,6 @@ mod process;
 pub(crate) mod scan;
 pub(crate) mod submitter;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::process::{Progress, RUNNING, Storage, StorageError, StorageHandle, StorageOptions};

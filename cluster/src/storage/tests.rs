@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// A table of one column, its key.
-pub(super) fn schema() -> TableSchema {
+pub(crate) fn schema() -> TableSchema {
     TableSchema {
         id: TableId(0),
         version: Ts::ZERO,
