@@ -586,10 +586,9 @@ impl World {
                 host.loaded_us = (host.loaded_us + 1).max(self.now_us + delay_us);
                 let delay_us = host.loaded_us - self.now_us;
                 let all = self.storage_disks.get(&id).map_or_else(Vec::new, |disk| disk.chunks(part));
-                for chunk in all.into_iter().filter(|chunk| chunks.contains(&chunk.number)) {
-                    let loaded = CheckpointOutcome::Loaded { part, attempt, chunk: Ok(chunk) };
-                    self.schedule(delay_us, Item::Storage { to: id, input: Input::Checkpoint(loaded) });
-                }
+                let wanted = all.into_iter().filter(|chunk| chunks.contains(&chunk.number)).collect();
+                let loaded = CheckpointOutcome::Loaded { part, attempt, chunks: Ok(wanted) };
+                self.schedule(delay_us, Item::Storage { to: id, input: Input::Checkpoint(loaded) });
             }
         }
     }

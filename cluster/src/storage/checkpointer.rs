@@ -45,8 +45,8 @@ pub(crate) enum CheckpointOutcome {
     Ended(Ts, Result<(), String>),
     /// Whether what a keyspace message moves here is durable.
     PartsEnded(Ts, Result<(), String>),
-    /// A chunk that was to be loaded, or why there is none.
-    Loaded { part: PartId, attempt: u64, chunk: Result<Chunk, String> },
+    /// What there is of the chunks that were to be loaded, or why there is not: one for each [`CheckpointCommand::Load`].
+    Loaded { part: PartId, attempt: u64, chunks: Result<Vec<Chunk>, String> },
 }
 
 /// Checkpoints that are being written. One that cannot be says so at its end: until then the scan goes on regardless.
@@ -86,25 +86,26 @@ struct Loader {
 }
 
 impl Loader {
-    fn load(&mut self, part: PartId, wanted: Range<u32>) -> Vec<Result<Chunk, String>> {
+    fn load(&mut self, part: PartId, wanted: Range<u32>) -> Result<Vec<Chunk>, String> {
         let at = self.loading.remove(&part).filter(|(next, _)| *next <= wanted.start);
         let begin = || {
             let found = self.received.iter().find(|received| received.recovered.ts == part.keyspace)?;
             Some((0, Box::new(found.chunks(part.range)) as Chunks))
         };
         let Some((mut next, mut chunks)) = at.or_else(begin) else {
-            return vec![Err(format!("nothing has been received at {}", part.keyspace))];
+            return Err(format!("nothing has been received at {}", part.keyspace));
         };
         let mut loaded = Vec::new();
         while next < wanted.end {
-            let Some(chunk) = chunks.next() else { return loaded };
-            if next >= wanted.start || chunk.is_err() {
-                loaded.push(chunk.map_err(|error| error.to_string()));
+            let Some(chunk) = chunks.next() else { return Ok(loaded) };
+            let chunk = chunk.map_err(|error| error.to_string())?;
+            if next >= wanted.start {
+                loaded.push(chunk);
             }
             next += 1;
         }
         self.loading.insert(part, (next, chunks));
-        loaded
+        Ok(loaded)
     }
 }
 
@@ -143,8 +144,7 @@ fn execute(
             vec![CheckpointOutcome::PartsEnded(ts, told(ended))]
         }
         CheckpointCommand::Load { part, attempt, chunks } => {
-            let loaded = loader.load(part, chunks).into_iter();
-            loaded.map(|chunk| CheckpointOutcome::Loaded { part, attempt, chunk }).collect()
+            vec![CheckpointOutcome::Loaded { part, attempt, chunks: loader.load(part, chunks) }]
         }
     }
 }

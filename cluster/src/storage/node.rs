@@ -285,13 +285,16 @@ impl Node {
             Input::Checkpoint(CheckpointOutcome::PartsEnded(keyspace, outcome)) => {
                 self.parts_ended(keyspace, outcome);
             }
-            Input::Checkpoint(CheckpointOutcome::Loaded { part, attempt, chunk }) => match chunk {
-                Ok(chunk) => {
-                    let from = self.id;
-                    self.event(Event::Moving(migration::Event::Chunk { from, part, attempt, chunk }));
+            Input::Checkpoint(CheckpointOutcome::Loaded { part, attempt, chunks }) => {
+                self.disk.took();
+                match chunks {
+                    Ok(chunks) => chunks.into_iter().for_each(|chunk| {
+                        let from = self.id;
+                        self.event(Event::Moving(migration::Event::Chunk { from, part, attempt, chunk }));
+                    }),
+                    Err(reason) => self.stopped = Some(reason),
                 }
-                Err(reason) => self.stopped = Some(reason),
-            },
+            }
             Input::Unreachable(process) => self.unreachable(process),
             Input::Routers(routers) => self.link.learn(&routers),
             Input::Tick(now_ms) => self.tick(now_ms),
@@ -788,8 +791,8 @@ impl Node {
     }
 
     fn tell_checkpoints(&mut self, command: CheckpointCommand) {
-        use CheckpointCommand::{End, EndParts, Rows};
-        if let Rows { .. } | End(_) | EndParts(_) = command {
+        use CheckpointCommand::{End, EndParts, Load, Rows};
+        if let Rows { .. } | End(_) | EndParts(_) | Load { .. } = command {
             self.disk.gave();
         }
         self.outputs.push(Output::Checkpoint(command));
