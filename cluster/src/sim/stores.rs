@@ -48,10 +48,13 @@ use crate::{
 /// Milliseconds that a disk may take no checkpoint: less than [`super::faults::FULL_DISK_US`], with what is tried again.
 const DISK_PATIENCE_MS: u64 = 2_500;
 
-/// At some processes the rows of a range fill segments, at others what is received is added to a segment that has room.
+/// At some processes the rows of a range fill segments, at others what is received is added to a segment that has room. Some wait
+/// at segments that are in doubt, others for single rows.
 fn few_rows_a_segment(process: ProcessId) -> ShardOptions {
     let segment_rows = if process.number.is_multiple_of(4) { 64 } else { 4 };
-    ShardOptions { segment_rows, ..ShardOptions::default() }
+    let rows_in_doubt =
+        if process.number.is_multiple_of(2) { 1 } else { ShardOptions::default().rows_in_doubt };
+    ShardOptions { segment_rows, rows_in_doubt, ..ShardOptions::default() }
 }
 
 /// A checkpoint on a disk.
