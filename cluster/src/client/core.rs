@@ -1201,6 +1201,12 @@ impl Core {
             _ => {
                 self.lose_kept(process);
                 if self.absent.insert(process) {
+                    // When it is back it will be behind, until it says otherwise.
+                    if self.heard.contains_key(&process)
+                        && let Some(heard) = Arc::make_mut(&mut self.heard).get_mut(&process)
+                    {
+                        heard.lags = true;
+                    }
                     // What it has answered in vain meanwhile will be known when it is met again.
                     self.ask_owed_again(|owes| owes == process);
                 }

@@ -600,6 +600,12 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
     says(&mut scene, storage[0], true);
     scene.core.handle(Event::Unreachable(storage[1]));
     assert_eq!(asked(&mut scene), [storage[0]].into());
+    // Nor does it have much to say when it is back, before it has said how far it is.
+    says(&mut scene, storage[0], false);
+    scene.receive(storage[1], Wire::Restarted { incarnation: 2, passed: None });
+    assert_eq!(asked(&mut scene), [storage[0]].into());
+    says(&mut scene, storage[1], false);
+    assert_eq!(asked(&mut scene), storage.into());
 }
 
 #[test]

@@ -983,9 +983,9 @@ impl Node {
         }
     }
 
-    /// Whether what was received a while ago has not been executed.
+    /// Whether what was received a while ago has not been executed, or this life does not know yet what it is behind.
     fn lags(&self) -> bool {
-        self.due.front().is_some_and(|(due_ms, _)| *due_ms <= self.now_ms)
+        !self.announced || self.due.front().is_some_and(|(due_ms, _)| *due_ms <= self.now_ms)
     }
 
     fn tell_statistics(&mut self) {
