@@ -105,7 +105,7 @@ impl From<WalError> for io::Error {
 }
 
 /// Whether something could not be written for want of room.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

@@ -17,7 +17,7 @@ use carousel_cluster::{
     routers::removed,
     super_process::LEAST_PATIENCE,
     transport::{TlsFiles, Transport, TransportError},
-    wal::replace_text,
+    wal::{is_full, replace_text},
 };
 use clap::{Args, builder::BoolishValueParser};
 use figment::{
@@ -627,8 +627,20 @@ pub fn remember(member: &MemberOptions) -> Result<(), Failure> {
     if description.current.version() > 0 {
         text.push_str(&description.current.to_toml());
     }
-    replace_text(&path, text.as_bytes())
-        .map_err(|error| Failure::setup(format!("cannot write {}: {error}", path.display())))
+    let before = std::fs::read(&path).ok();
+    if before.as_deref() == Some(text.as_bytes()) {
+        return Ok(());
+    }
+    match replace_text(&path, text.as_bytes()) {
+        // An older list is better than no start: the cluster tells the newest one.
+        Err(error) if before.is_some() && is_full(&error) => {
+            tracing::warn!(path = %path.display(), %error, "what the cluster consists of is not written down anew");
+            Ok(())
+        }
+        written => {
+            written.map_err(|error| Failure::setup(format!("cannot write {}: {error}", path.display())))
+        }
+    }
 }
 
 fn tls_files(layers: &Layers) -> Result<Option<TlsFiles>, Failure> {
