@@ -173,6 +173,9 @@ pub struct Report {
     pub constraint: Option<String>,
     /// Ordinal of the row the error is about, among those that the statement inserts: COPY names its line.
     pub ordinal: Option<u64>,
+    /// Whether every replica fails so, though the code does not say it. Known within a process only.
+    #[serde(skip)]
+    is_everywhere: bool,
 }
 
 impl std::ops::Deref for SqlError {
@@ -209,6 +212,7 @@ impl SqlError {
             column: None,
             constraint: None,
             ordinal: None,
+            is_everywhere: false,
         }))
     }
 
@@ -281,7 +285,18 @@ impl SqlError {
     /// Whether every replica that executes the same message at the same `Ts` fails in the same way. An error for
     /// which this is false must stop the replica that meets it, never be taken for the outcome of a message.
     pub fn is_deterministic(&self) -> bool {
-        !matches!(&self.code.0[..2], b"53" | b"57" | b"58" | b"XX" | b"08")
+        self.is_everywhere || !matches!(&self.code.0[..2], b"53" | b"57" | b"58" | b"XX" | b"08")
+    }
+
+    /// A broken promise that follows from the message and the rows alone: every replica finds it.
+    pub(crate) fn everywhere(mut self) -> Self {
+        self.is_everywhere |= self.code == SqlState::INTERNAL;
+        self
+    }
+
+    /// What a write that cannot fail has met: it may have taken effect in part.
+    pub(crate) fn unexpected(self) -> Self {
+        SqlError::internal(format!("what cannot fail has failed: {self}"))
     }
 
     /// Whether the same statement, sent again unchanged, may succeed.

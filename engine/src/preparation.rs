@@ -33,7 +33,9 @@ impl Preparation {
         schema: &TableSchema,
         projections: &mut Projections,
     ) -> Result<Arc<Prepared>> {
-        self.0.get_or_init(|| Prepared::new(operation, schema, projections).map(Arc::new)).clone()
+        let mut prepare = || Prepared::new(operation, schema, projections).map(Arc::new);
+        // What does not fit has no effect at any replica.
+        self.0.get_or_init(|| prepare().map_err(SqlError::everywhere)).clone()
     }
 }
 
@@ -244,10 +246,15 @@ fn projection(exprs: &Option<Vec<Expr>>, row: Input<'_>) -> Result<Option<Projec
 }
 
 fn check_targets(assignments: &[(usize, Expr)], schema: &TableSchema) -> Result<()> {
-    for (target, _) in assignments {
+    for (target, value) in assignments {
         let Some(column) = schema.columns.get(*target) else {
             return Err(SqlError::internal("an assignment to a column that the table does not have"));
         };
+        if value.ty().arrow() != column.ty.arrow() {
+            let (name, to, from) = (&column.name, &column.ty, value.ty());
+            let message = format!("an assignment of {from} to column \"{name}\" of type {to}");
+            return Err(SqlError::internal(message));
+        }
         if schema.primary_key.contains(target) || schema.partitioning.columns().contains(target) {
             return Err(SqlError::unsupported(format!(
                 "updating column \"{}\" of the primary or partitioning key",

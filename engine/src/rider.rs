@@ -126,6 +126,7 @@ impl Rider {
     }
 
     pub(crate) fn fail(&mut self, place: usize, error: SqlError) {
+        let error = if self.is_write && !self.tentative { error.unexpected() } else { error };
         let outcome = &mut self.ranges[place].outcome;
         if outcome.is_ok() {
             *outcome = Err(error);

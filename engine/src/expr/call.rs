@@ -193,6 +193,34 @@ pub(super) fn call(
     arg_type: impl Fn() -> Type,
     context: &EvalContext,
 ) -> Result<Value> {
+    if function.is_total() {
+        return apply(function, args, arg_type, context);
+    }
+    contained(function, || apply(function, args, arg_type, context))
+}
+
+/// Calls what may fail for some values. Writes vote about that, so not even a panic need end a process: it would end every
+/// replica, and each of their lives when the message comes by again.
+pub(super) fn contained(what: impl std::fmt::Debug, call: impl FnOnce() -> Result<Value>) -> Result<Value> {
+    // What it shares with others are compiled patterns, which are whole at any time.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(SqlError::everywhere),
+        Err(panic) => {
+            let message = panic.downcast::<String>().map_or_else(
+                |panic| panic.downcast::<&str>().map_or_else(|_| String::new(), |text| text.to_string()),
+                |text| *text,
+            );
+            Err(SqlError::internal(format!("{what:?} has panicked: {message}")).everywhere())
+        }
+    }
+}
+
+fn apply(
+    function: Function,
+    args: &[Value],
+    arg_type: impl Fn() -> Type,
+    context: &EvalContext,
+) -> Result<Value> {
     if function.is_strict() && args.iter().any(Value::is_null) {
         return Ok(Value::Null);
     }
@@ -520,5 +548,19 @@ fn other(function: Function, args: &[Value], context: &EvalContext) -> Result<Va
             _,
         ) => moments::call(function, args, context),
         _ => strings::call(function, args, context),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_every_replica_meets() {
+        let error = contained(Function::Substring, || panic!("at {}", 7)).expect_err("it has panicked");
+        assert_eq!(error.code, SqlState::INTERNAL);
+        assert!(error.is_deterministic() && error.message.ends_with("at 7"), "{error}");
+        let error = contained(Function::Substring, || Err(wrong_arguments(Function::Substring)));
+        assert!(error.expect_err("refused").is_deterministic());
     }
 }

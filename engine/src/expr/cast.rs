@@ -216,6 +216,8 @@ pub(super) fn cast_can_fail(from: &Type, to: &Type, kind: CastKind) -> bool {
             Type::Timestamp | Type::TimestampTz | Type::Date,
         ) => from != to,
         _ if from == to => false,
+        // It takes twice the room.
+        (Type::Bytea, Type::Text | Type::Varchar(None) | Type::Char(0)) => true,
         (_, Type::Text | Type::Varchar(None) | Type::Char(0)) => false,
         (_, Type::Varchar(Some(_)) | Type::Char(_)) => kind != CastKind::Explicit,
         (Type::Int2, Type::Int4 | Type::Int8)

@@ -46,7 +46,8 @@ pub fn eval(expr: &Expr, row: &(impl Row + ?Sized), context: &EvalContext) -> Re
             if value.is_null() {
                 return Ok(value);
             }
-            cast::cast(value, &expr.ty(), to, *kind, context)
+            let from = expr.ty();
+            call::contained(to, || cast::cast(value, &from, to, *kind, context))
         }
         Expr::Compare { op, left, right } => {
             let a = eval(left, row, context)?;

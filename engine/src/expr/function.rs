@@ -545,7 +545,6 @@ impl Function {
                 | Function::Ascii
                 | Function::Md5
                 | Function::ToHex
-                | Function::Translate
                 | Function::NumNulls
                 | Function::NumNonNulls
                 | Function::IsFinite

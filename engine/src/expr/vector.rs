@@ -350,7 +350,10 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
         Expr::Cast { expr: inner, to, kind } => {
             let from = inner.ty();
             match compute_datum(inner, batch, context)? {
-                Datum::Scalar(value) => Ok(Datum::Scalar(cast::cast(value, &from, to, *kind, context)?)),
+                Datum::Scalar(value) => {
+                    let cast = || cast::cast(value, &from, to, *kind, context);
+                    Ok(Datum::Scalar(call::contained(to, cast)?))
+                }
                 datum => {
                     if let Some(cast) = plain_cast(&datum, &from, to) {
                         return Ok(cast);
@@ -358,7 +361,8 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
                     let mut builder = ColumnBuilder::of_batch(to, rows);
                     for row in 0..rows {
                         let value = datum.value(row, &from);
-                        builder.append(&cast::cast(value, &from, to, *kind, context)?)?;
+                        let cast = || cast::cast(value, &from, to, *kind, context);
+                        builder.append(&call::contained(to, cast)?)?;
                     }
                     Ok(Datum::Array(builder.finish()))
                 }

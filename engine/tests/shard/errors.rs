@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use carousel_engine::{
     Shard, SqlError, TableId, TableSchema, Ts, Type, Value,
-    expr::{EvalContext, Expr},
+    expr::{CompareOp, EvalContext, Expr},
     operation::{
         Effect, Insert, InsertRows, OnConflict, Operation, OperationKind, OrderedOperation, PayloadId,
         RowBatch, Update,
@@ -154,4 +154,23 @@ fn assigning_a_key_is_refused_by_name() {
     let error = table.execute(OperationKind::Update(update)).expect_err("a key column");
     assert_eq!(error.code.as_str(), "0A000");
     assert!(error.message.contains("\"b\""));
+}
+
+/// Every replica refuses it, none of them stops.
+#[test]
+fn what_does_not_fit_the_table_has_no_effect_anywhere() {
+    let mut table = Table::new();
+    table.insert(&[row(1, "x", 1)], OnConflict::Fail).expect("a row");
+    let wide = Expr::literal(Value::Int8(1), Type::Int8);
+    let compared = Expr::Compare {
+        op: CompareOp::Eq,
+        left: Box::new(Expr::column(0, Type::Int4)),
+        right: Box::new(wide.clone()),
+    };
+    let narrow = Expr::literal(Value::Int4(1), Type::Int4);
+    for (predicate, value) in [(vec![compared], narrow), (vec![], wide)] {
+        let update = Update { predicate, assignments: vec![(2, value)], returning: None };
+        let error = table.execute(OperationKind::Update(update)).expect_err("it does not fit");
+        assert_eq!((error.code.as_str(), error.is_deterministic()), ("XX000", true), "{error}");
+    }
 }
