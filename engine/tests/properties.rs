@@ -178,7 +178,7 @@ fn expression(ty: Type, depth: u32) -> BoxedStrategy<Expr> {
     }
     let boolean = move || expression(Type::Bool, depth - 1);
     let own = ty.clone();
-    let inner = move || expression(own.clone(), depth - 1);
+    let inner = move || operand_of(own.clone(), depth - 1);
     let result = ty.clone();
     let case = (boolean(), inner(), inner()).prop_map(move |(condition, yes, no)| Expr::Case {
         branches: vec![(condition, yes)],
@@ -338,6 +338,7 @@ proptest! {
         let context = EvalContext::default();
         if let (Ok(folded), Ok(expected)) = (fold(&expr, &context), reference(&expr, &batch, &context)) {
             prop_assert_eq!(Ok(expected), reference(&folded, &batch, &context));
+            prop_assert_eq!(folded.ty().arrow(), expr.ty().arrow());
         }
     }
 

@@ -232,7 +232,8 @@ pub fn fold(expr: &Expr, context: &EvalContext) -> Result<Expr> {
                 (None, None) => None,
             };
             if kept.is_empty() {
-                return Ok(otherwise.unwrap_or(Expr::Literal { value: Value::Null, ty: ty.clone() }));
+                let null = || Expr::Literal { value: Value::Null, ty: ty.clone() };
+                return Ok(of_type(otherwise.unwrap_or_else(null), ty));
             }
             return Ok(Expr::Case { branches: kept, otherwise: otherwise.map(Box::new), ty: ty.clone() });
         }
@@ -251,7 +252,7 @@ pub fn fold(expr: &Expr, context: &EvalContext) -> Result<Expr> {
             }
             return Ok(match kept.len() {
                 0 => Expr::Literal { value: Value::Null, ty: ty.clone() },
-                1 if matches!(kept[0], Expr::Literal { .. }) => kept.remove(0),
+                1 if matches!(kept[0], Expr::Literal { .. }) => of_type(kept.remove(0), ty),
                 _ => Expr::Coalesce { args: kept, ty: ty.clone() },
             });
         }
@@ -265,6 +266,16 @@ pub fn fold(expr: &Expr, context: &EvalContext) -> Result<Expr> {
             Ok(Expr::Literal { value, ty: folded.ty() })
         }
         folded => Ok(folded),
+    }
+}
+
+/// What is left of an expression of this type. Its own may have other modifiers, and `numeric(4, 1)` is laid out in another way
+/// than `numeric`.
+fn of_type(expr: Expr, ty: &Type) -> Expr {
+    match expr {
+        Expr::Literal { value, .. } => Expr::Literal { value, ty: ty.clone() },
+        expr if expr.ty() == *ty => expr,
+        expr => Expr::Coalesce { args: vec![expr], ty: ty.clone() },
     }
 }
 
