@@ -463,12 +463,14 @@ impl Numeric {
         let magnitude = base.abs();
         let log = ln_fixed(&magnitude, base_scale, (8 - ln_weight(&magnitude, base_scale)).max(0) + 8);
         let log_scale = (8 - ln_weight(&magnitude, base_scale)).max(0) + 8;
-        let estimate = Numeric::finite(log, log_scale).to_f64_saturating()
-            * exponent.to_f64_saturating()
-            * std::f64::consts::LOG10_E;
-        let Some(weight) = weight_of(estimate)? else {
-            return Ok(Numeric::finite(BigInt::zero(), MAX_SCALE));
-        };
+        let estimate = Numeric::finite(log, log_scale).to_f64_saturating() * exponent.to_f64_saturating();
+        if estimate > 6020.0 {
+            return Err(overflow());
+        }
+        if estimate < -6020.0 {
+            return Ok(Numeric::finite(BigInt::zero(), MAX_RESULT_SCALE));
+        }
+        let weight = (estimate * std::f64::consts::LOG10_E) as i64;
         let scale =
             (MIN_SIGNIFICANT_DIGITS - weight).max(base_scale).max(exp_scale).clamp(0, MAX_RESULT_SCALE);
         let work = scale + weight.abs() + decimal_digits(&exp) + 20;
@@ -547,6 +549,11 @@ impl Numeric {
         } else if at != bytes.len() {
             return Err(invalid());
         }
+        let scale = scale - exponent;
+        // As PostgreSQL does. There may be many digits.
+        if scale > MAX_SCALE || count > 0 && count as i64 - scale > MAX_WEIGHT {
+            return Err(overflow());
+        }
         let mut unscaled = if count <= 37 {
             BigInt::from(small)
         } else {
@@ -555,18 +562,7 @@ impl Numeric {
         if negative {
             unscaled = -unscaled;
         }
-        let scale = scale - exponent;
-        if !unscaled.is_zero() && decimal_digits(&unscaled) - scale > MAX_WEIGHT {
-            return Err(overflow());
-        }
         if scale >= 0 {
-            if scale > MAX_SCALE {
-                // PostgreSQL refuses written scales beyond the limit and rounds those that come from an exponent.
-                if scale - MAX_SCALE > decimal_digits(&unscaled) {
-                    return Ok(Numeric::finite(BigInt::zero(), MAX_SCALE));
-                }
-                return Numeric::checked(unscaled, scale);
-            }
             Ok(Numeric::finite(unscaled, scale))
         } else if unscaled.is_zero() {
             Ok(Numeric::zero())
@@ -795,10 +791,11 @@ fn ln_near_one(mut x: BigInt, one: &BigInt) -> BigInt {
 /// `exp(value)` rounded to a scale.
 fn exp_at_scale(value: &BigInt, scale: i64, result_scale: i64) -> Result<Numeric> {
     let number = Numeric::finite(value.clone(), scale).to_f64_saturating();
-    if number > 302_000.0 {
+    // PostgreSQL's bounds: what is beyond takes too long.
+    if number >= 6000.0 {
         return Err(overflow());
     }
-    if number < -6000.0 {
+    if number <= -6000.0 {
         return Ok(Numeric::finite(BigInt::zero(), result_scale));
     }
     // Enough digits for the whole part, and a few for what squaring loses.

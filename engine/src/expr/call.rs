@@ -149,7 +149,6 @@ fn float_function(function: Function, value: f64) -> Result<f64> {
         Function::Floor => value.floor(),
         Function::Sign if value > 0.0 => 1.0,
         Function::Sign if value < 0.0 => -1.0,
-        Function::Sign if value.is_nan() => value,
         Function::Sign => 0.0,
         Function::SquareRoot if value < 0.0 => {
             return Err(power_error("cannot take square root of a negative number"));

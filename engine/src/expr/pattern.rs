@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use regex::{Regex, RegexBuilder};
 
 use crate::{
+    batch_size::check_value,
     error::{Result, SqlError, SqlState},
     value::Value,
 };
@@ -164,6 +165,8 @@ fn translate(pattern: &str) -> Result<String> {
     .chars()
     .peekable();
     let mut in_class = false;
+    // Where the members of the class begin.
+    let mut members = 0;
     while let Some(c) = rest.next() {
         match c {
             '\\' => match rest.next() {
@@ -178,6 +181,15 @@ fn translate(pattern: &str) -> Result<String> {
                 Some('y') => out.push_str("\\b"),
                 Some('Y') => out.push_str("\\B"),
                 Some('Z') => out.push_str("\\z"),
+                Some('b') => out.push_str("\\x08"),
+                Some('B') if !in_class => out.push_str("\\\\"),
+                // Of ASCII, as everywhere else; a class may hold classes.
+                Some('d') => out.push_str("[0-9]"),
+                Some('D') => out.push_str("[^0-9]"),
+                Some('s') => out.push_str("[ \\t\\n\\r\\f\\v]"),
+                Some('S') => out.push_str("[^ \\t\\n\\r\\f\\v]"),
+                Some('w') => out.push_str("[A-Za-z0-9_]"),
+                Some('W') => out.push_str("[^A-Za-z0-9_]"),
                 Some('1'..='9') if !in_class => return Err(unsupported("a back reference")),
                 Some(c) if c.is_ascii_alphanumeric() => {
                     out.push('\\');
@@ -185,7 +197,13 @@ fn translate(pattern: &str) -> Result<String> {
                 }
                 Some(c) => out.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
             },
+            '[' if in_class && matches!(rest.peek(), Some('.' | '=')) => {
+                return Err(unsupported("a collating element"));
+            }
             '[' if in_class && matches!(rest.peek(), Some(':')) => {
+                if matches!(rest.clone().nth(1), Some('<' | '>')) {
+                    return Err(unsupported("a word boundary in brackets"));
+                }
                 // [:alpha:]
                 out.push('[');
             }
@@ -196,28 +214,33 @@ fn translate(pattern: &str) -> Result<String> {
                 if rest.next_if_eq(&'^').is_some() {
                     out.push('^');
                 }
+                members = out.len();
                 if rest.next_if_eq(&']').is_some() {
                     out.push_str("\\]");
                 }
             }
             ':' if in_class && rest.peek() == Some(&']') => {
+                // The end of a named class, unless the colon stands alone.
+                let opened = out[members..].rfind("[:");
+                in_class = opened.is_some_and(|open| !out[members + open + 2..].contains(']'));
                 out.push_str(":]");
                 rest.next();
-                // The end of a named class, unless the colon stood alone.
-                let opened = out.rfind("[:").is_some_and(|open| !out[open + 2..out.len() - 2].contains(']'));
-                if !opened {
-                    in_class = false;
-                }
             }
             ']' if in_class => {
                 in_class = false;
                 out.push(']');
             }
-            // The crate gives these a meaning in classes that PostgreSQL does not know.
-            '&' | '~' if in_class => {
+            // The crate gives these a meaning in classes that PostgreSQL does not know: a hyphen in front or behind another stands
+            // for itself.
+            '-' if in_class && out.len() > members && !(out.ends_with('-') && !out.ends_with("\\-")) => {
+                out.push('-');
+            }
+            '&' | '~' | '-' if in_class => {
                 out.push('\\');
                 out.push(c);
             }
+            // Not a bound.
+            '{' if !in_class && !rest.peek().is_some_and(char::is_ascii_digit) => out.push_str("\\{"),
             '(' if !in_class && rest.peek() == Some(&'?') => {
                 let mut ahead = rest.clone();
                 ahead.next();
@@ -321,31 +344,48 @@ pub(super) fn replace(text: &str, pattern: &str, replacement: &str, flags: &str)
             }
         }
     }
-    with_regex(pattern, case_insensitive, |regex| {
-        let expand = |captures: &regex::Captures<'_>| {
-            let mut out = String::new();
-            let mut rest = replacement.chars();
-            while let Some(c) = rest.next() {
-                if c != '\\' {
-                    out.push(c);
-                    continue;
+    let push = |out: &mut String, piece: &str| {
+        check_value(out.len() + piece.len())?;
+        out.push_str(piece);
+        Ok::<_, SqlError>(())
+    };
+    let expand = |out: &mut String, captures: &regex::Captures<'_>| {
+        let mut rest = replacement;
+        while let Some(at) = rest.find('\\') {
+            push(out, &rest[..at])?;
+            let escaped = rest[at + 1..].chars().next();
+            let length = 1 + escaped.map_or(0, char::len_utf8);
+            match escaped {
+                Some('&') => push(out, &captures[0])?,
+                Some(digit @ '1'..='9') => {
+                    let group = digit as usize - '0' as usize;
+                    push(out, captures.get(group).map_or("", |found| found.as_str()))?;
                 }
-                match rest.next() {
-                    Some('&') => out.push_str(&captures[0]),
-                    Some(digit @ '1'..='9') => {
-                        let group = digit as usize - '0' as usize;
-                        out.push_str(captures.get(group).map_or("", |found| found.as_str()));
-                    }
-                    Some('\\') | None => out.push('\\'),
-                    Some(other) => {
-                        out.push('\\');
-                        out.push(other);
-                    }
-                }
+                Some('\\') | None => push(out, "\\")?,
+                Some(_) => push(out, &rest[at..at + length])?,
             }
-            out
-        };
-        let replaced = if all { regex.replace_all(text, expand) } else { regex.replace(text, expand) };
-        Value::text(replaced.into_owned())
-    })
+            rest = &rest[at + length..];
+        }
+        push(out, rest)
+    };
+    with_regex(pattern, case_insensitive, |regex| {
+        let mut out = String::new();
+        let (mut copied, mut from) = (0, 0);
+        while from <= text.len()
+            && let Some(captures) = regex.captures_at(text, from)
+        {
+            let found = captures.get_match();
+            push(&mut out, &text[copied..found.start()])?;
+            expand(&mut out, &captures)?;
+            (copied, from) = (found.end(), found.end());
+            if found.is_empty() {
+                from += text[from..].chars().next().map_or(1, char::len_utf8);
+            }
+            if !all {
+                break;
+            }
+        }
+        push(&mut out, &text[copied..])?;
+        Ok(Value::text(out))
+    })?
 }

@@ -63,11 +63,18 @@ fn pad(text: &str, length: i32, fill: &str, left: bool) -> Result<Value> {
         return Ok(Value::text(text));
     }
     let missing = length - have;
-    if missing > MAX_BYTES {
+    let (times, more) = (missing / chars(fill), &fill[..offset(fill, missing % chars(fill))]);
+    let bytes = times.saturating_mul(fill.len()).saturating_add(more.len() + text.len());
+    if bytes > MAX_BYTES {
         return Err(too_large());
     }
-    let padding: String = fill.chars().cycle().take(missing).collect();
-    Ok(Value::text(if left { format!("{padding}{text}") } else { format!("{text}{padding}") }))
+    let mut out = String::with_capacity(bytes);
+    let parts = if left { ["", text] } else { [text, ""] };
+    out.push_str(parts[0]);
+    (0..times).for_each(|_| out.push_str(fill));
+    out.push_str(more);
+    out.push_str(parts[1]);
+    Ok(Value::text(out))
 }
 
 fn split_part(text: &str, separator: &str, n: i32) -> Result<Value> {
@@ -242,9 +249,9 @@ fn concatenate<'a>(
             out.push_str(separator);
         }
         write_value(&mut out, value, context);
-    }
-    if out.len() > MAX_BYTES {
-        return Err(too_large());
+        if out.len() > MAX_BYTES {
+            return Err(too_large());
+        }
     }
     Ok(Value::text(out))
 }

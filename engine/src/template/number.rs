@@ -286,11 +286,13 @@ fn scientific_float(value: f64, d: &Description) -> String {
     if !value.is_finite() {
         return no_digits(d);
     }
-    let text = format!("{:.*e}", d.post, value);
+    // No double has more digits that are not zero.
+    let places = d.post.min(1_100);
+    let text = format!("{value:.places$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let blank = if mantissa.starts_with('-') { "" } else { " " };
-    format!("{blank}{mantissa}e{exponent:+03}")
+    format!("{blank}{mantissa}{}e{exponent:+03}", "0".repeat(d.post - places))
 }
 
 fn scientific(number: &Numeric, d: &Description) -> Result<String> {
