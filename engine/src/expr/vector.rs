@@ -600,7 +600,16 @@ fn literal_set(
                 }
             }
         }
-        _ => return Ok(None),
+        ty => {
+            // Blanks at the end of char(n) count for nothing.
+            let member = |value: Value| match (&ty, value) {
+                (Type::Char(_), Value::Text(text)) => Value::text(text.trim_end_matches(' ')),
+                (_, value) => value,
+            };
+            let set: HashSet<Value> = members.into_iter().cloned().map(member).collect();
+            let is_member = |row| set.contains(&member(arrow_cell_to_value(&array, row, &ty)));
+            BooleanBuffer::collect_bool(rows, |row| array.is_valid(row) && is_member(row))
+        }
     };
     // A NULL member makes unknown what is not found. An empty list never occurs in SQL.
     let mut nulls = array.nulls().cloned();
