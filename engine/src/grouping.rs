@@ -18,7 +18,10 @@ use crate::{
     batch_size::in_parts,
     column::{EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
-    expr::{EvalContext, Expr, columns, vector::evaluate_part},
+    expr::{
+        EvalContext, Expr, columns,
+        vector::{evaluate_part, string_bytes},
+    },
     preparation::Work,
     projection::batch_of,
     rider::Rider,
@@ -283,8 +286,8 @@ impl Aggregate {
 }
 
 impl CodeGroups {
-    /// Adds rows, of which there will be `all`; what codes tell is kept for [`finish`](CodeGroups::finish). Returns false when
-    /// they do not tell the groups. After a failure, which may be [`SqlError::batch_full`], these rows have not been
+    /// Adds rows, of which there will be `all`; what codes tell is kept for [`finish`](CodeGroups::finish). Returns how many bytes of
+    /// strings the groups were fed, `None` when codes do not tell the groups. After a failure, which may be [`SqlError::batch_full`], these rows have not been
     /// added, and no others can be.
     pub(crate) fn add(
         &mut self,
@@ -293,9 +296,9 @@ impl CodeGroups {
         all: usize,
         group_by: &[Expr],
         context: &EvalContext,
-    ) -> Result<bool> {
+    ) -> Result<Option<usize>> {
         let keys: BTreeSet<usize> = group_by.iter().flat_map(columns).collect();
-        let Some((combinations, most)) = rows.combinations(&keys) else { return Ok(false) };
+        let Some((combinations, most)) = rows.combinations(&keys) else { return Ok(None) };
         if self.combinations.is_none() {
             self.aggregates = table.calls().iter().map(|call| Aggregate::new(call, rows)).collect();
         }
@@ -308,7 +311,8 @@ impl CodeGroups {
         let batch = rows.gather(&keys, &firsts)?;
         let keys: Vec<ArrayRef> =
             group_by.iter().map(|expr| evaluate_part(expr, &batch, context)).collect::<Result<_>>()?;
-        let food = self.choose(table.calls(), rows, &numbers, context)?;
+        let (food, fed) = self.choose(table.calls(), rows, &numbers, context)?;
+        let fed = fed + keys.iter().map(string_bytes).sum::<usize>();
         // Nothing fails from here on for want of room.
         self.groups.extend(table.assign_groups(&keys, firsts.len()));
         for (call, (aggregate, food)) in self.aggregates.iter_mut().zip(food).enumerate() {
@@ -323,22 +327,23 @@ impl CodeGroups {
                 Food::All(fed) => table.feed(call, &groups(&numbers), &fed)?,
             }
         }
-        Ok(true)
+        Ok(Some(fed))
     }
 
-    /// What the aggregates are fed of rows.
+    /// What the aggregates are fed of rows, and how many bytes of strings.
     fn choose(
         &mut self,
         calls: &[AggregateCall],
         rows: &SegmentRows,
         numbers: &[u32],
         context: &EvalContext,
-    ) -> Result<Vec<Food>> {
+    ) -> Result<(Vec<Food>, usize)> {
         let fed = calls.iter().zip(&self.aggregates).filter(|(_, kind)| matches!(kind, Aggregate::Cells));
         let exprs = fed.flat_map(|(call, _)| call.argument.iter().chain(&call.filter).chain(&call.further));
         let batch = rows.gather(&exprs.flat_map(columns).collect(), rows.rows)?;
         let calls = calls.iter().zip(&mut self.aggregates);
-        calls.map(|(call, aggregate)| aggregate.choose(call, rows, numbers, &batch, context)).collect()
+        let food = calls.map(|(call, aggregate)| aggregate.choose(call, rows, numbers, &batch, context));
+        Ok((food.collect::<Result<_>>()?, batch.columns().iter().map(string_bytes).sum()))
     }
 
     /// Adds what codes have told to the groups.

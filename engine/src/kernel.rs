@@ -42,6 +42,9 @@ pub(crate) fn over_single_column(expr: &Expr) -> Option<(usize, Expr)> {
     }
 }
 
+/// Bytes of strings after which groups are measured, however few rows they come from.
+const FED_BYTES: usize = 1 << 20;
+
 /// Groups with partial states, filled batch by batch.
 #[derive(Clone)]
 pub(crate) struct Groups {
@@ -58,6 +61,8 @@ pub(crate) struct Groups {
     added: usize,
     measured: usize,
     bytes: usize,
+    /// Bytes of strings, and of groups, that were added since.
+    fed: usize,
 }
 
 impl std::fmt::Debug for Groups {
@@ -118,6 +123,7 @@ impl Groups {
             added: 0,
             measured: 0,
             bytes: 0,
+            fed: 0,
         })
     }
 
@@ -173,7 +179,9 @@ impl Groups {
         if let Some(counted) = &mut self.counted {
             *counted += rows.rows.len() as u64;
         } else if !self.add_by_code(rows, all, by_code)? {
-            self.table.update(&rows.batch()?, &self.group_by, &self.context)?;
+            let batch = rows.batch()?;
+            self.fed += batch.columns().iter().map(vector::string_bytes).sum::<usize>();
+            self.table.update(&batch, &self.group_by, &self.context)?;
         }
         self.grown(rows.rows.len());
         Ok(())
@@ -188,8 +196,11 @@ impl Groups {
         let Some(mut known) = by_code.take() else { return Ok(false) };
         match known.add(&mut self.table, rows, all, &self.group_by, &self.context) {
             // Groups that are taken away leave their numbers to others.
-            Ok(true) => *by_code = Some(if self.top.is_some() { CodeGroups::default() } else { known }),
-            Ok(false) => return Ok(false),
+            Ok(Some(fed)) => {
+                self.fed += fed;
+                *by_code = Some(if self.top.is_some() { CodeGroups::default() } else { known });
+            }
+            Ok(None) => return Ok(false),
             Err(error) => {
                 known.finish(&mut self.table, rows)?;
                 return Err(error);
@@ -208,8 +219,10 @@ impl Groups {
         // So many more that dropping them takes a small part of the time.
         self.keep_first(self.table_limit().max(1024));
         self.added += by;
-        if self.counted.is_none() && self.added - self.measured >= 1024.max(self.measured / 4) {
-            self.measured = self.added;
+        let is_due = self.added - self.measured >= 1024.max(self.measured / 4)
+            || self.fed >= FED_BYTES.max(self.bytes / 4);
+        if self.counted.is_none() && is_due {
+            (self.measured, self.fed) = (self.added, 0);
             self.bytes = self.table.heap_size();
         }
     }
@@ -225,6 +238,7 @@ impl Groups {
             (Some(counted), Some(more)) => *counted += more,
             _ => self.table.merge(other.table.groups().iter().cloned())?,
         }
+        self.fed += other.bytes + other.fed;
         self.grown(other.added);
         Ok(())
     }
@@ -241,6 +255,7 @@ impl Groups {
             added: 0,
             measured: 0,
             bytes: 0,
+            fed: 0,
         }
     }
 

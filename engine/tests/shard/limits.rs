@@ -1,8 +1,9 @@
 //! What happens when memory is short.
 
 use carousel_engine::{
-    SqlState, Value,
+    SqlState, Type, Value,
     aggregate::{AggregateCall, AggregateFunction},
+    expr::Expr,
     operation::{Delete, Effect, OperationKind, Read, ReadOutput},
     shard::Options,
 };
@@ -40,6 +41,25 @@ fn groups_without_room_fail_and_harm_nobody() {
     assert_eq!(scan.outcome_of(deleted), Ok(ROWS as u64 / 10));
     assert!(scan.shard.is_idle());
     assert!(scan.shard.memory() < rows + 1_000_000, "{} bytes", scan.shard.memory());
+}
+
+/// Few rows that make long groups are weighed, too, whether codes tell the groups or not.
+#[test]
+fn few_rows_make_groups_that_have_no_room() {
+    for group_by_code in [1, usize::MAX] {
+        let row = |k: i32| vec![Value::Int4(k), Value::Int4(k % 7), Value::text("x".repeat(200_000))];
+        let columns = [("k", Type::Int4), ("a", Type::Int4), ("b", Type::Text)];
+        let with = |options| Scan::of(&columns, (0..100).map(row).collect(), options);
+        let options = Options { group_by_code, ..Options::default() };
+        let rows = with(options).shard.memory();
+        let mut scan = with(Options { memory_bytes: Some(rows + 4_000_000), ..options });
+        let b = Expr::column(2, Type::Text);
+        let mut all = AggregateCall::new(AggregateFunction::StringAgg, Some(b));
+        all.further = vec![Expr::literal(Value::text(","), Type::Text)];
+        let read = scan.submit(groups_by(1, vec![all]));
+        scan.run();
+        assert_eq!(scan.outcome_of(read).map_err(|error| error.code), Err(SqlState::OUT_OF_MEMORY));
+    }
 }
 
 /// Groups are weighed while a segment's rows are added to them, and those of a read that has failed make room for others
