@@ -280,6 +280,16 @@ impl Lowering<'_> {
     fn join(&mut self, kind: JoinKind, left: &Node, right: &Node, condition: &[Expr]) -> Result<Lowered> {
         let l = self.node(left)?;
         let r = self.node(right)?;
+        let r = match kind {
+            // DataFusion qualifies the mark like the columns of the right side, if these have one qualifier. It takes columns away
+            // later, which must not change that.
+            JoinKind::Mark => {
+                let natives = r.columns.iter().cloned().map(Native::Column).collect();
+                let names = right.fields.iter().map(|field| self.name(&field.name)).collect();
+                self.named(r.plan, natives, names)?
+            }
+            _ => r,
+        };
         let width = left.width();
         let all: Vec<Column> = l.columns.iter().chain(&r.columns).cloned().collect();
         let fields: Vec<Field> = left.fields.iter().chain(&right.fields).cloned().collect();
@@ -290,8 +300,9 @@ impl Lowering<'_> {
                 None => rest.push(conjunct.clone()),
             }
         }
-        // DataFusion lets NULL equal NULL in all keys of a join or in none.
-        let all_nullable = !pairs.is_empty() && pairs.iter().all(|(_, _, nullable)| *nullable);
+        // DataFusion lets NULL equal NULL in all keys of a join or in none, and takes neighbouring inner joins for one.
+        let all_nullable =
+            kind != JoinKind::Inner && !pairs.is_empty() && pairs.iter().all(|(_, _, nullable)| *nullable);
         let (mut left_keys, mut right_keys) = (Vec::new(), Vec::new());
         for (mine, theirs, nullable) in pairs {
             let (mine_type, theirs_type) = (mine.ty(), theirs.ty());
@@ -719,8 +730,13 @@ fn without_filter(call: &Call) -> Call {
 /// A frame over rows whose first key of the order, if there is one, has this Arrow type.
 fn frame(frame: &Frame, order: Option<&DataType>) -> Result<WindowFrame> {
     let units = match frame.units {
-        // Without offsets both count peers, and DataFusion has no ranges of bytes.
-        Units::Range if matches!(order, Some(DataType::Binary | DataType::FixedSizeBinary(_))) => {
+        // Without offsets both count peers, and DataFusion has no ranges of bytes or of times.
+        Units::Range
+            if matches!(
+                order,
+                Some(DataType::Binary | DataType::FixedSizeBinary(_) | DataType::Time64(_))
+            ) =>
+        {
             return self::frame(&Frame { units: Units::Groups, ..frame.clone() }, order);
         }
         Units::Rows => WindowFrameUnits::Rows,
