@@ -179,6 +179,11 @@ impl AggregateUDFImpl for EngineAggregate {
         Ok(self.0.output.arrow())
     }
 
+    /// What it gives of no rows.
+    fn default_value(&self, _ty: &DataType) -> DataFusionResult<ScalarValue> {
+        ScalarValue::try_from_array(&self.0.results(&[State::new(&self.0.call)])?, 0)
+    }
+
     fn accumulator(&self, _args: AccumulatorArgs) -> DataFusionResult<Box<dyn Accumulator>> {
         Ok(Box::new(One { aggregate: self.0.clone(), state: State::new(&self.0.call) }))
     }

@@ -273,6 +273,7 @@ impl Resolver<'_> {
                     Some(default) => {
                         let types: Vec<ArgType> = [&value, &default].map(Term::arg_type).into();
                         let ty = self.common_type(name, &types, [&value, &default].into_iter())?;
+                        let ty = ty.without_modifiers();
                         (self.convert(value, &ty)?, Some(self.convert(default, &ty)?))
                     }
                 };
