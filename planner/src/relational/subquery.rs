@@ -13,7 +13,7 @@ use carousel_engine::{
     SqlError, SqlState, Type, Value,
     aggregate::{AggregateCall, AggregateFunction, AggregateState},
     error::Result,
-    expr::{CompareOp, Expr, Function, walk},
+    expr::{CastKind, CompareOp, Expr, Function, walk},
 };
 use sqlparser::ast;
 
@@ -605,7 +605,7 @@ const CARRIED: usize = 1 << 31;
 struct Dependence {
     /// The columns of the outer query that it refers to.
     columns: Vec<usize>,
-    /// What they are in the tree.
+    /// What they are in the tree, and behind that what else tells their values apart.
     outers: Vec<Expr>,
     /// The combinations of values that they have there.
     combinations: Option<Node>,
@@ -627,6 +627,14 @@ impl Dependence {
                 _ => error,
             })?;
         check_size(tree)?;
+        // Equal values of these types are told apart by their text, which the subquery may look at.
+        let is_shown = |(_, ty): &&(usize, Type)| {
+            matches!(ty, Type::Numeric(None) | Type::Float4 | Type::Float8 | Type::Interval)
+        };
+        let texts = columns.iter().zip(&outers).filter(|(column, _)| is_shown(column)).map(|(_, outer)| {
+            Expr::Cast { expr: Box::new(outer.clone()), to: Type::Text, kind: CastKind::Explicit }
+        });
+        let outers: Vec<Expr> = outers.iter().cloned().chain(texts).collect();
         let combinations = (!columns.is_empty()).then(|| {
             let names = vec!["outer".to_owned(); outers.len()];
             tree.clone().project(outers.clone(), names).distinct()
@@ -680,7 +688,7 @@ impl Dependence {
         if node.outer_columns().is_empty() {
             return Ok(self.closer(node)?.join(JoinKind::Inner, combinations.clone(), Vec::new()));
         }
-        let added = self.columns.len();
+        let added = self.outers.len();
         let width = node.width();
         let all = |exprs: Vec<Expr>, base: usize| {
             exprs.iter().map(|e| self.replace(e, base)).collect::<Result<Vec<Expr>>>()
@@ -790,6 +798,9 @@ impl Dependence {
 
     /// Where conjuncts say that each column equals an expression of the tree's own, that expression is the column.
     fn carry_by_equality(&self, input: &Node, predicate: &[Expr]) -> Result<Option<Node>> {
+        if self.outers.len() > self.columns.len() {
+            return Ok(None);
+        }
         let mut own: Vec<Option<Expr>> = vec![None; self.columns.len()];
         let mut rest = Vec::new();
         for conjunct in predicate {
@@ -822,7 +833,7 @@ impl Dependence {
         if matches!(kind, JoinKind::Right | JoinKind::Full) {
             return Err(SqlError::unsupported("RIGHT or FULL JOIN in a correlated subquery"));
         }
-        let added = self.columns.len();
+        let added = self.outers.len();
         let (l, r) = (left.width(), right.width());
         // Columns of the right side move behind those that the left side carries.
         let moved = |expr: &Expr| {
