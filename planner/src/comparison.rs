@@ -3,13 +3,13 @@
 use carousel_engine::{
     SqlError, SqlState, Type,
     error::Result,
-    expr::{ArgType, CompareOp, Expr, comparison_type},
+    expr::{ArgType, CompareOp, Expr, columns, comparison_type, select_common_type},
 };
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
     expression::{Resolver, Term, TermKind},
-    names::at,
+    names::{at, outer_level},
     parse::position_of,
 };
 
@@ -119,23 +119,52 @@ impl Resolver<'_> {
         let operator = self.source.operator_after(operand.span(), "in").or(position);
         let symbol = if negated { "<>" } else { "=" };
         let operand = self.term(operand)?;
-        let mut common = operand.arg_type();
-        let mut members = Vec::with_capacity(list.len());
-        for member in list {
-            let member = self.term(member)?;
-            if matches!(member.kind, TermKind::Known(_)) {
-                let ty = comparison_type(symbol, &common, &member.arg_type()).map_err(|e| at(e, operator))?;
-                common = ArgType::Known(ty);
-            }
-            members.push(member);
-        }
-        let ty = match common {
-            ArgType::Known(ty) => comparison_type(symbol, &ArgType::Known(ty), &ArgType::Unknown)?,
-            ArgType::Unknown => Type::Text,
+        // Several members without columns are an array to PostgreSQL, of a type that it finds for them and the operand together.
+        // Each of the others is compared by itself.
+        let has_columns = |term: &Term| match &term.kind {
+            TermKind::Known(expr) => columns(expr).into_iter().any(|column| outer_level(column).0 == 0),
+            _ => false,
         };
-        let expr = Box::new(self.coerce(operand, &ty)?);
-        let list = members.into_iter().map(|m| self.coerce(m, &ty)).collect::<Result<Vec<_>>>()?;
-        Ok(Term::known(Expr::InList { expr, list, negated }, position))
+        let members = list.iter().map(|member| self.term(member)).collect::<Result<Vec<Term>>>()?;
+        let (alone, mut array): (Vec<Term>, Vec<Term>) = members.into_iter().partition(has_columns);
+        let types: Vec<ArgType> = std::iter::once(&operand).chain(&array).map(Term::arg_type).collect();
+        let element = if array.len() > 1 { select_common_type("IN", &types).ok() } else { None };
+        if let Some(element) = &element {
+            for member in &mut array {
+                if let TermKind::Known(_) = member.kind {
+                    let position = member.position;
+                    *member = Term::known(self.coerce(member.clone(), element)?, position);
+                }
+            }
+        }
+        let element = element.map_or(ArgType::Unknown, ArgType::Known);
+        let mut lists: Vec<(Type, Vec<Expr>)> = Vec::new();
+        for member in array.into_iter().chain(alone) {
+            let theirs = match member.arg_type() {
+                ArgType::Unknown => element.clone(),
+                known => known,
+            };
+            let compared =
+                |a: &ArgType, b: &ArgType| comparison_type(symbol, a, b).map_err(|e| at(e, operator));
+            let ty = compared(&self.as_inferred(&operand).arg_type(), &theirs)?;
+            let ty = compared(&ArgType::Known(ty), &ArgType::Unknown)?;
+            let member = self.coerce(member, &ty)?;
+            match lists.iter_mut().find(|(of, _)| *of == ty) {
+                Some((_, list)) => list.push(member),
+                None => lists.push((ty, vec![member])),
+            }
+        }
+        let mut tests = Vec::with_capacity(lists.len());
+        for (ty, list) in lists {
+            let operand = self.as_inferred(&operand);
+            tests.push(Expr::InList { expr: Box::new(self.coerce(operand, &ty)?), list, negated });
+        }
+        let test = match tests.len() {
+            1 => tests.remove(0),
+            _ if negated => Expr::And(tests),
+            _ => Expr::Or(tests),
+        };
+        Ok(Term::known(test, position))
     }
 
     pub(crate) fn like(

@@ -246,6 +246,15 @@ impl<'a> Resolver<'a> {
         Ok(Expr::Parameter { index, ty })
     }
 
+    /// A term that is used again: of a parameter the type may be known by now.
+    pub(crate) fn as_inferred(&self, term: &Term) -> Term {
+        let TermKind::Parameter(index) = term.kind else { return term.clone() };
+        match self.shared.parameters.get(index - 1) {
+            Some(Some(ty)) => Term::known(Expr::Parameter { index, ty: ty.clone() }, term.position),
+            _ => term.clone(),
+        }
+    }
+
     /// The value of a term as it is stored in a column of type `ty`: 42804 naming the column when there is no such
     /// cast.
     pub(crate) fn assign(&mut self, term: Term, ty: &Type, column: &str) -> Result<Expr> {
@@ -355,8 +364,10 @@ impl<'a> Resolver<'a> {
                     ((">=", CompareOp::Ge), ("<=", CompareOp::Le))
                 };
                 let mut between = |low: &Term, high: &Term| -> Result<Expr> {
-                    let first = self.compare(low_op, operand_term.clone(), low.clone(), operator)?;
-                    let second = self.compare(high_op, operand_term.clone(), high.clone(), operator)?;
+                    let [operand_term, low] = [&operand_term, low].map(|term| self.as_inferred(term));
+                    let first = self.compare(low_op, operand_term.clone(), low, operator)?;
+                    let [operand_term, high] = [&operand_term, high].map(|term| self.as_inferred(term));
+                    let second = self.compare(high_op, operand_term, high, operator)?;
                     let sides = vec![first, second];
                     Ok(if *negated { Expr::Or(sides) } else { Expr::And(sides) })
                 };

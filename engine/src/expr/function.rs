@@ -370,10 +370,10 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "<<" ShiftLeft: (i2, i4) -> i2, (i4, i4) -> i4, (i8, i4) -> i8;
     ">>" ShiftRight: (i2, i4) -> i2, (i4, i4) -> i4, (i8, i4) -> i8;
     "||" Concat: (text, text) -> text, (bytea, bytea) -> bytea;
-    "~" RegexMatch: (text, text) -> bool;
-    "~*" RegexMatchInsensitive: (text, text) -> bool;
-    "!~" RegexNotMatch: (text, text) -> bool;
-    "!~*" RegexNotMatchInsensitive: (text, text) -> bool;
+    "~" RegexMatch: (text, text) -> bool, (bpchar, text) -> bool;
+    "~*" RegexMatchInsensitive: (text, text) -> bool, (bpchar, text) -> bool;
+    "!~" RegexNotMatch: (text, text) -> bool, (bpchar, text) -> bool;
+    "!~*" RegexNotMatchInsensitive: (text, text) -> bool, (bpchar, text) -> bool;
     "abs" Abs: (i2) -> i2, (i4) -> i4, (i8) -> i8, (f4) -> f4, (f8) -> f8, (num) -> num;
     "@" Abs: (i2) -> i2, (i4) -> i4, (i8) -> i8, (f4) -> f4, (f8) -> f8, (num) -> num;
     "round" Round: (f8) -> f8, (num) -> num, (num, i4) -> num;
