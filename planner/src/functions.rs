@@ -4,13 +4,13 @@ use carousel_engine::{
     SqlError, SqlState, Type, Value,
     aggregate::{AggregateCall, AggregateFunction, Direction, result_type},
     error::Result,
-    expr::{ArgType, CastKind, CompareOp, Expr, cast_allowed},
+    expr::{ArgType, CastKind, CompareOp, Expr, cast_allowed, columns},
 };
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
     expression::{AGGREGATES, Clause, Resolver, Term, TermKind, literal},
-    names::{at, fold, parts},
+    names::{at, fold, outer_level, parts},
     parse::position_of,
     plan::SessionValue,
     settings::VERSION,
@@ -266,6 +266,12 @@ impl Resolver<'_> {
         self.references.truncate(references);
         let call = AggregateCall { distinct, filter, ..AggregateCall::new(function, None) };
         let (call, ty) = self.aggregate_call(call, name, arguments, order, position)?;
+        let exprs = call.argument.iter().chain(&call.further).chain(&call.filter);
+        let mut levels = exprs.flat_map(columns).map(|column| outer_level(column).0).peekable();
+        if levels.peek().is_some() && levels.all(|level| level > 0) {
+            let what = "an aggregate of columns of an outer query only";
+            return Err(at(SqlError::unsupported(what), position));
+        }
         let place = self.aggregates.iter().position(|a| *a == call).unwrap_or_else(|| {
             self.aggregates.push(call);
             self.aggregates.len() - 1

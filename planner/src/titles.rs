@@ -60,7 +60,7 @@ fn find(expr: &Expr) -> (String, Strength) {
         Expr::Ceil { .. } => proper("ceil"),
         Expr::Floor { .. } => proper("floor"),
         Expr::Position { .. } => proper("position"),
-        Expr::Substring { .. } => proper("substring"),
+        Expr::Substring { shorthand, .. } => proper(if *shorthand { "substr" } else { "substring" }),
         Expr::Overlay { .. } => proper("overlay"),
         Expr::AtTimeZone { .. } => proper("timezone"),
         Expr::Trim { trim_where, .. } => proper(match trim_where {
@@ -68,7 +68,7 @@ fn find(expr: &Expr) -> (String, Strength) {
             Some(ast::TrimWhereField::Trailing) => "rtrim",
             _ => "btrim",
         }),
-        Expr::Exists { .. } => proper("exists"),
+        Expr::Exists { negated: false, .. } => proper("exists"),
         Expr::Subquery(query) => match first_item(&query.body) {
             Some(SelectItem::UnnamedExpr(expr)) => find(expr),
             Some(SelectItem::ExprWithAlias { alias, .. }) => (fold(alias), Strength::Proper),

@@ -244,6 +244,11 @@ fn apply(
         Function::Pi => return Ok(Value::Float8(std::f64::consts::PI)),
         // Any number of arguments.
         Function::MakeInterval => return moments::call(function, args, context),
+        Function::ConcatAll
+        | Function::ConcatSeparated
+        | Function::Format
+        | Function::NumNulls
+        | Function::NumNonNulls => return other(function, args, context),
         _ => {}
     }
     match args {
