@@ -40,7 +40,7 @@ const MAX_SUSPENDED: usize = 256;
 pub struct Prepared {
     /// `None` for a text without a statement.
     pub(super) statement: Option<Statement>,
-    /// Types of parameters as the client declared them.
+    /// Types of parameters, as the client declared them or as they were inferred.
     pub(super) declared: Vec<Option<Type>>,
     /// As it was planned when it was prepared: its parameters and columns do not change any more.
     pub(super) planned: Option<Arc<Planned>>,
@@ -190,7 +190,7 @@ impl Session<'_> {
         &mut self,
         name: &str,
         statement: Option<Statement>,
-        declared: Vec<Option<Type>>,
+        mut declared: Vec<Option<Type>>,
     ) -> Result<()> {
         if self.statements.contains_key(name) {
             let message = format!("prepared statement \"{name}\" already exists");
@@ -209,6 +209,10 @@ impl Session<'_> {
             Some(statement) => Some(Arc::new(self.plan(statement, &declared).await?)),
             None => None,
         };
+        if let Some(planned) = &planned {
+            // Values come in these types, whatever becomes of the tables.
+            declared = planned.parameter_types.iter().cloned().map(Some).collect();
+        }
         self.statements_bytes += bytes;
         self.statements.insert(
             name.to_owned(),
@@ -249,7 +253,7 @@ impl Session<'_> {
             return Ok(Some(planned.clone()));
         }
         let again = self.plan(statement, &prepared.declared).await?;
-        if !again.has_columns_of(planned) {
+        if !again.has_columns_of(planned) || again.parameter_types != planned.parameter_types {
             let message = "cached plan must not change result type";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
         }
@@ -322,8 +326,10 @@ impl Session<'_> {
             return Ok(());
         };
         let (mut cursor, mut rest) = match state {
-            PortalState::Suspended(cursor, rest, room) => {
+            PortalState::Suspended(mut cursor, rest, room) => {
                 drop(room);
+                // Each Execute tells its own.
+                cursor.sent = 0;
                 if cursor.is_write() {
                     self.in_doubt = true;
                     self.connection.interrupts.end_statement();

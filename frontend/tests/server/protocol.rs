@@ -157,7 +157,7 @@ async fn portals_give_rows_in_pieces() {
     raw.send('S', b"").await;
     let answer = raw.until('Z').await;
     assert_eq!(kinds(&answer), "DC3EZ");
-    assert_eq!(&answer[1].body, b"SELECT 3\0");
+    assert_eq!(&answer[1].body, b"SELECT 1\0");
     assert_eq!(answer[3].field(b'C'), "34000");
     assert_eq!(&answer[4].body, b"E");
 }
@@ -304,6 +304,64 @@ async fn a_prepared_statement_outlives_its_table_if_there_is_another_like_it() {
     client.batch_execute("create table t (a bigint, b text)").await.unwrap();
     let error = client.query(&prepared, &[]).await.unwrap_err();
     assert_eq!(db_error(error).message(), "cached plan must not change result type");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_before_the_end_of_the_stream_is_done() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int)").await.unwrap();
+    for _ in 0..30 {
+        let mut raw = server.raw().await;
+        raw.send('Q', b"insert into t values (1)\0").await;
+        raw.send('X', b"").await;
+    }
+    while server.handle.connections() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(value(&client, "select count(*) from t").await, "30");
+    let mut raw = server.raw().await;
+    raw.send('Q', b"insert into t values (2)\0").await;
+    raw.socket.shutdown().await.unwrap();
+    raw.until('C').await;
+    assert_eq!(value(&client, "select count(*) from t").await, "31");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_keep_their_types_when_a_table_is_made_anew() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int primary key, b int)").await.unwrap();
+    let update = client.prepare("update t set b = $1 where a = $2").await.unwrap();
+    let delete = client.prepare("delete from t where a = $1").await.unwrap();
+    client.batch_execute("drop table t").await.unwrap();
+    client.batch_execute("create table t (a bigint primary key, b numeric)").await.unwrap();
+    client.batch_execute("insert into t values (1, 2)").await.unwrap();
+    assert_eq!(client.execute(&update, &[&3i32, &1i32]).await.unwrap(), 1);
+    assert_eq!(value(&client, "select b from t").await, "3");
+    assert_eq!(client.execute(&delete, &[&1i32]).await.unwrap(), 1);
+    client.batch_execute("drop table t").await.unwrap();
+    client.batch_execute("create table t (a date primary key, b text)").await.unwrap();
+    let error = client.execute(&delete, &[&1i32]).await.unwrap_err();
+    assert_eq!(db_error(error).code().code(), "42883");
+    assert_eq!(value(&client, "select count(*) from t").await, "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_of_an_expression_has_its_type() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a int primary key, b numeric)").await.unwrap();
+    client.batch_execute("insert into t values (1, 2)").await.unwrap();
+    for set in [
+        "coalesce(3.25::numeric(10,2), b)",
+        "case when true then 3.25::numeric(10,2) else b end",
+        "case when true then b::numeric(10,2) else b + 1 end + 0.01",
+    ] {
+        client.batch_execute(&format!("update t set b = {set}")).await.unwrap();
+    }
+    assert_eq!(value(&client, "select b from t").await, "3.26");
+    assert_eq!(value(&client, "select coalesce(1::numeric(4,1), b) from t").await, "1.0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
