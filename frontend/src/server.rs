@@ -35,6 +35,8 @@ use crate::{
 
 /// Connections that may be on their way to become sessions, or to be refused, at a time.
 const MAX_PENDING: usize = 256;
+/// How long a client may be silent while that many others are on their way, so that these keep nobody out for long.
+const CROWDED_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a client may take to read the last words of its connection.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long sessions may take to end when the server stops.
@@ -295,6 +297,16 @@ fn report_end(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
+/// Waits until a client has been silent for too long while there is no room for others.
+async fn crowded(pending: &Semaphore) {
+    loop {
+        tokio::time::sleep(CROWDED_PATIENCE).await;
+        if pending.available_permits() == 0 {
+            return;
+        }
+    }
+}
+
 /// What a connection turns out to be.
 enum Beginning {
     Session(Startup),
@@ -321,6 +333,7 @@ async fn serve(
     let mut received = BytesMut::new();
     let beginning = tokio::select! {
         _ = interrupts.session() => return,
+        _ = crowded(&shared.pending) => return,
         beginning = tokio::time::timeout(
             shared.options.startup_timeout,
             begin(&mut socket, &mut received, shared),

@@ -1,10 +1,10 @@
 //! Cutting the byte stream of a client into messages, within bounds.
 //!
 //! A task of its own reads from the socket, also while a statement runs: that is how a client that vanishes in
-//! mid-query is noticed. What it has read and nobody has handled yet is bounded by a budget of bytes; beyond it the
+//! mid-query is noticed, at the latest some seconds after the end of what it sent. What it has read and nobody has handled yet is bounded by a budget of bytes; beyond it the
 //! reader stops reading, and TCP slows the client down.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use carousel_engine::{SqlError, SqlState};
@@ -24,6 +24,10 @@ const MOST_OF_BUDGET_BYTES: usize = INBOX_BUDGET_BYTES / 2;
 const FRAME_OVERHEAD_BYTES: usize = 64;
 /// How much is read from a socket at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
+
+/// A client that has ended its stream may still wait for an answer, or have gone: so long after its last message has been taken it
+/// counts as gone.
+const LAST_MESSAGE_TIME: Duration = Duration::from_secs(10);
 
 /// A message whose body has not been looked at.
 #[derive(Debug)]
@@ -52,7 +56,8 @@ pub enum Incoming {
     Broken(SqlError),
 }
 
-/// Reads messages until the stream ends (`true`: the client has gone) or breaks, or nobody takes them any more.
+/// Reads messages until the stream ends (`true`: the client has gone) or breaks, or nobody takes them any more. Behind the last
+/// message the inbox ends.
 ///
 /// `received` holds bytes that came after the startup packet. A message longer than `limit` bytes breaks the stream;
 /// memory for a message grows with what really arrives, never with what its length field claims.
@@ -81,7 +86,14 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
                 received.reserve(READ_CHUNK_BYTES);
                 has_grown |= received.capacity() > KEPT_BUFFER_BYTES;
                 match socket.read_buf(&mut received).await {
-                    Ok(0) | Err(_) => return true,
+                    Ok(0) => {
+                        // It sends nothing more. What has come is done, and answered to a client that still reads.
+                        drop(inbox);
+                        let _all = budget.acquire_many(INBOX_BUDGET_BYTES as u32).await;
+                        tokio::time::sleep(LAST_MESSAGE_TIME).await;
+                        return true;
+                    }
+                    Err(_) => return true,
                     Ok(_) => {}
                 }
             }

@@ -2,6 +2,7 @@
 
 use carousel_frontend::{FrontEnd, Options, StartError};
 use futures::{SinkExt, StreamExt};
+use tokio::io::AsyncWriteExt;
 use tokio_postgres::NoTls;
 
 use crate::support::{PATIENCE, Raw, Server, code, connect, db_error, kinds, make_long_table, rows, value};
@@ -160,6 +161,18 @@ async fn portals_give_rows_in_pieces() {
     assert_eq!(&answer[1].body, b"SELECT 1\0");
     assert_eq!(answer[3].field(b'C'), "34000");
     assert_eq!(&answer[4].body, b"E");
+}
+
+/// Silent clients keep others out for some seconds only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_never_start_make_room() {
+    let server = Server::start().await;
+    let mut silent = Vec::new();
+    for _ in 0..256 {
+        silent.push(Raw::open(server.address()).await);
+    }
+    let client = tokio::time::timeout(PATIENCE, server.connect()).await.expect("there is room");
+    assert_eq!(value(&client, "select 1").await, "1");
 }
 
 /// As in PostgreSQL, also to who asks for a flush instead of a Sync, or for nothing.
