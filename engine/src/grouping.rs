@@ -18,10 +18,7 @@ use crate::{
     batch_size::in_parts,
     column::{EncodedColumn, SegmentColumn},
     error::{Result, SqlError},
-    expr::{
-        EvalContext, Expr, columns,
-        vector::{evaluate_part, string_bytes},
-    },
+    expr::{EvalContext, Expr, columns, vector::evaluate_part},
     preparation::Work,
     projection::batch_of,
     rider::Rider,
@@ -286,8 +283,8 @@ impl Aggregate {
 }
 
 impl CodeGroups {
-    /// Adds rows, of which there will be `all`; what codes tell is kept for [`finish`](CodeGroups::finish). Returns how many bytes of
-    /// strings the groups were fed, `None` when codes do not tell the groups. After a failure, which may be [`SqlError::batch_full`], these rows have not been
+    /// Adds rows, of which there will be `all`; what codes tell is kept for [`finish`](CodeGroups::finish). Returns false when
+    /// they do not tell the groups. After a failure, which may be [`SqlError::batch_full`], these rows have not been
     /// added, and no others can be.
     pub(crate) fn add(
         &mut self,
@@ -296,9 +293,9 @@ impl CodeGroups {
         all: usize,
         group_by: &[Expr],
         context: &EvalContext,
-    ) -> Result<Option<usize>> {
+    ) -> Result<bool> {
         let keys: BTreeSet<usize> = group_by.iter().flat_map(columns).collect();
-        let Some((combinations, most)) = rows.combinations(&keys) else { return Ok(None) };
+        let Some((combinations, most)) = rows.combinations(&keys) else { return Ok(false) };
         if self.combinations.is_none() {
             self.aggregates = table.calls().iter().map(|call| Aggregate::new(call, rows)).collect();
         }
@@ -311,8 +308,7 @@ impl CodeGroups {
         let batch = rows.gather(&keys, &firsts)?;
         let keys: Vec<ArrayRef> =
             group_by.iter().map(|expr| evaluate_part(expr, &batch, context)).collect::<Result<_>>()?;
-        let (food, fed) = self.choose(table.calls(), rows, &numbers, context)?;
-        let fed = fed + keys.iter().map(string_bytes).sum::<usize>();
+        let food = self.choose(table.calls(), rows, &numbers, context)?;
         // Nothing fails from here on for want of room.
         self.groups.extend(table.assign_groups(&keys, firsts.len()));
         for (call, (aggregate, food)) in self.aggregates.iter_mut().zip(food).enumerate() {
@@ -327,23 +323,22 @@ impl CodeGroups {
                 Food::All(fed) => table.feed(call, &groups(&numbers), &fed)?,
             }
         }
-        Ok(Some(fed))
+        Ok(true)
     }
 
-    /// What the aggregates are fed of rows, and how many bytes of strings.
+    /// What the aggregates are fed of rows.
     fn choose(
         &mut self,
         calls: &[AggregateCall],
         rows: &SegmentRows,
         numbers: &[u32],
         context: &EvalContext,
-    ) -> Result<(Vec<Food>, usize)> {
+    ) -> Result<Vec<Food>> {
         let fed = calls.iter().zip(&self.aggregates).filter(|(_, kind)| matches!(kind, Aggregate::Cells));
         let exprs = fed.flat_map(|(call, _)| call.argument.iter().chain(&call.filter).chain(&call.further));
         let batch = rows.gather(&exprs.flat_map(columns).collect(), rows.rows)?;
         let calls = calls.iter().zip(&mut self.aggregates);
-        let food = calls.map(|(call, aggregate)| aggregate.choose(call, rows, numbers, &batch, context));
-        Ok((food.collect::<Result<_>>()?, batch.columns().iter().map(string_bytes).sum()))
+        calls.map(|(call, aggregate)| aggregate.choose(call, rows, numbers, &batch, context)).collect()
     }
 
     /// Adds what codes have told to the groups.

@@ -61,8 +61,6 @@ pub(crate) struct Groups {
     added: usize,
     measured: usize,
     bytes: usize,
-    /// Bytes of strings, and of groups, that were added since.
-    fed: usize,
 }
 
 impl std::fmt::Debug for Groups {
@@ -123,7 +121,6 @@ impl Groups {
             added: 0,
             measured: 0,
             bytes: 0,
-            fed: 0,
         })
     }
 
@@ -179,9 +176,7 @@ impl Groups {
         if let Some(counted) = &mut self.counted {
             *counted += rows.rows.len() as u64;
         } else if !self.add_by_code(rows, all, by_code)? {
-            let batch = rows.batch()?;
-            self.fed += batch.columns().iter().map(vector::string_bytes).sum::<usize>();
-            self.table.update(&batch, &self.group_by, &self.context)?;
+            self.table.update(&rows.batch()?, &self.group_by, &self.context)?;
         }
         self.grown(rows.rows.len());
         Ok(())
@@ -196,11 +191,8 @@ impl Groups {
         let Some(mut known) = by_code.take() else { return Ok(false) };
         match known.add(&mut self.table, rows, all, &self.group_by, &self.context) {
             // Groups that are taken away leave their numbers to others.
-            Ok(Some(fed)) => {
-                self.fed += fed;
-                *by_code = Some(if self.top.is_some() { CodeGroups::default() } else { known });
-            }
-            Ok(None) => return Ok(false),
+            Ok(true) => *by_code = Some(if self.top.is_some() { CodeGroups::default() } else { known }),
+            Ok(false) => return Ok(false),
             Err(error) => {
                 known.finish(&mut self.table, rows)?;
                 return Err(error);
@@ -220,9 +212,9 @@ impl Groups {
         self.keep_first(self.table_limit().max(1024));
         self.added += by;
         let is_due = self.added - self.measured >= 1024.max(self.measured / 4)
-            || self.fed >= FED_BYTES.max(self.bytes / 4);
+            || self.table.fed() >= FED_BYTES.max(self.bytes / 4);
         if self.counted.is_none() && is_due {
-            (self.measured, self.fed) = (self.added, 0);
+            self.measured = self.added;
             self.bytes = self.table.heap_size();
         }
     }
@@ -238,7 +230,7 @@ impl Groups {
             (Some(counted), Some(more)) => *counted += more,
             _ => self.table.merge(other.table.groups().iter().cloned())?,
         }
-        self.fed += other.bytes + other.fed;
+        self.table.note_fed(other.bytes + other.table.fed());
         self.grown(other.added);
         Ok(())
     }
@@ -255,7 +247,6 @@ impl Groups {
             added: 0,
             measured: 0,
             bytes: 0,
-            fed: 0,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     error::{Result, SqlError},
     expr::{
         EvalContext, Expr, can_fail,
-        vector::{evaluate_numbers, evaluate_part, part_of},
+        vector::{evaluate_numbers, evaluate_part, part_of, string_bytes},
     },
     operation::SortKey,
     order::compare_values,
@@ -35,6 +35,8 @@ pub struct GroupTable {
     groups: Vec<Group>,
     /// So many groups, the first ones, have been weighed, and take so many bytes.
     weighed: (usize, usize),
+    /// Bytes of strings that the groups were fed since.
+    fed: usize,
 }
 
 /// Both halves of the product count: the table goes by the low bits, and the cells of whole floats, or of multiples of a large
@@ -117,7 +119,7 @@ impl GroupTable {
     /// A table for groups with keys of these types. Without keys there is one group, even without any row.
     pub fn new(key_types: Vec<Type>, calls: Vec<AggregateCall>) -> GroupTable {
         let (index, hashes, groups) = Default::default();
-        let mut table = GroupTable { key_types, calls, index, hashes, groups, weighed: (0, 0) };
+        let mut table = GroupTable { key_types, calls, index, hashes, groups, weighed: (0, 0), fed: 0 };
         if table.key_types.is_empty() {
             table.find_or_add(0, |_| true, Vec::new);
         }
@@ -171,9 +173,20 @@ impl GroupTable {
             true => (0, 0),
             false => self.weighed,
         };
+        self.fed = 0;
         let more: usize = self.groups[weighed..].iter().map(Group::heap_size).sum();
         self.weighed = (self.groups.len(), bytes + more);
         self.weighed.1
+    }
+
+    /// Bytes of strings that the groups were fed since they were weighed.
+    pub(crate) fn fed(&self) -> usize {
+        self.fed
+    }
+
+    /// So many bytes were merged into the groups.
+    pub(crate) fn note_fed(&mut self, bytes: usize) {
+        self.fed += bytes;
     }
 
     fn find_or_add(
@@ -200,6 +213,7 @@ impl GroupTable {
         if keys.is_empty() {
             return vec![0; rows];
         }
+        self.fed += keys.iter().map(string_bytes).sum::<usize>();
         let mut hashes = vec![0; rows];
         let types = self.key_types.clone();
         for (array, ty) in keys.iter().zip(&types) {
@@ -227,6 +241,7 @@ impl GroupTable {
         argument: Option<&ArrayRef>,
         filter: Option<&BooleanArray>,
     ) -> Result<()> {
+        self.fed += argument.map_or(0, string_bytes);
         let passes = |row: usize| filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
         let ty = self.calls[number].argument.as_ref().map(Expr::ty);
         match (argument, &ty) {
@@ -252,6 +267,7 @@ impl GroupTable {
 
     /// As [`GroupTable::update_aggregate`], for an aggregate with several arguments: one column for each.
     fn update_several(&mut self, number: usize, groups: &[u32], arguments: &[ArrayRef]) -> Result<()> {
+        self.fed += arguments.iter().map(string_bytes).sum::<usize>();
         let call = &self.calls[number];
         let types: Vec<Type> = call.argument.iter().chain(&call.further).map(Expr::ty).collect();
         for (row, group) in groups.iter().enumerate() {

@@ -47,18 +47,23 @@ fn groups_without_room_fail_and_harm_nobody() {
 #[test]
 fn few_rows_make_groups_that_have_no_room() {
     for group_by_code in [1, usize::MAX] {
-        let row = |k: i32| vec![Value::Int4(k), Value::Int4(k % 7), Value::text("x".repeat(200_000))];
+        let row =
+            |k: i32| vec![Value::Int4(k), Value::Int4(k % 7), Value::text(format!("{k:06}").repeat(30_000))];
         let columns = [("k", Type::Int4), ("a", Type::Int4), ("b", Type::Text)];
         let with = |options| Scan::of(&columns, (0..100).map(row).collect(), options);
         let options = Options { group_by_code, ..Options::default() };
         let rows = with(options).shard.memory();
         let mut scan = with(Options { memory_bytes: Some(rows + 4_000_000), ..options });
         let b = Expr::column(2, Type::Text);
-        let mut all = AggregateCall::new(AggregateFunction::StringAgg, Some(b));
+        let mut all = AggregateCall::new(AggregateFunction::StringAgg, Some(b.clone()));
         all.further = vec![Expr::literal(Value::text(","), Type::Text)];
-        let read = scan.submit(groups_by(1, vec![all]));
-        scan.run();
-        assert_eq!(scan.outcome_of(read).map_err(|error| error.code), Err(SqlState::OUT_OF_MEMORY));
+        let mut distinct = AggregateCall::new(AggregateFunction::Count, Some(b));
+        distinct.distinct = true;
+        for call in [all, distinct] {
+            let read = scan.submit(groups_by(1, vec![call]));
+            scan.run();
+            assert_eq!(scan.outcome_of(read).map_err(|error| error.code), Err(SqlState::OUT_OF_MEMORY));
+        }
     }
 }
 
