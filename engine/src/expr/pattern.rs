@@ -164,7 +164,8 @@ fn translate(pattern: &str) -> Result<String> {
     }
     .chars()
     .peekable();
-    let mut in_class = false;
+    // In a bracket, and there in the name of a class.
+    let (mut in_class, mut in_name) = (false, false);
     // Where the members of the class begin.
     let mut members = 0;
     while let Some(c) = rest.next() {
@@ -176,13 +177,13 @@ fn translate(pattern: &str) -> Result<String> {
                         "invalid regular expression: invalid escape \\ sequence",
                     ));
                 }
-                Some('m') => out.push_str("\\b{start}"),
-                Some('M') => out.push_str("\\b{end}"),
-                Some('y') => out.push_str("\\b"),
-                Some('Y') => out.push_str("\\B"),
+                Some('m') => out.push_str("(?-u:\\b{start})"),
+                Some('M') => out.push_str("(?-u:\\b{end})"),
+                Some('y') => out.push_str("(?-u:\\b)"),
+                Some('Y') => out.push_str("(?-u:\\B)"),
                 Some('Z') => out.push_str("\\z"),
                 Some('b') => out.push_str("\\x08"),
-                Some('B') if !in_class => out.push_str("\\\\"),
+                Some('B') => out.push_str("\\\\"),
                 // Of ASCII, as everywhere else; a class may hold classes.
                 Some('d') => out.push_str("[0-9]"),
                 Some('D') => out.push_str("[^0-9]"),
@@ -206,6 +207,7 @@ fn translate(pattern: &str) -> Result<String> {
                 }
                 // [:alpha:]
                 out.push('[');
+                in_name = true;
             }
             '[' if in_class => out.push_str("\\["),
             '[' => {
@@ -221,8 +223,7 @@ fn translate(pattern: &str) -> Result<String> {
             }
             ':' if in_class && rest.peek() == Some(&']') => {
                 // The end of a named class, unless the colon stands alone.
-                let opened = out[members..].rfind("[:");
-                in_class = opened.is_some_and(|open| !out[members + open + 2..].contains(']'));
+                in_class = std::mem::take(&mut in_name);
                 out.push_str(":]");
                 rest.next();
             }
