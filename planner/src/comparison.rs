@@ -93,11 +93,13 @@ impl Resolver<'_> {
         Ok(Expr::Compare { op, left: Box::new(left), right: Box::new(right) })
     }
 
+    /// `IN`, and `= ANY` and `<> ALL` of an array.
     pub(crate) fn in_list(
         &mut self,
         operand: &ast::Expr,
         list: &[ast::Expr],
         negated: bool,
+        is_array: bool,
         position: Option<u32>,
     ) -> Result<Term> {
         if let ast::Expr::Tuple(members) = operand {
@@ -119,34 +121,45 @@ impl Resolver<'_> {
         let operator = self.source.operator_after(operand.span(), "in").or(position);
         let symbol = if negated { "<>" } else { "=" };
         let operand = self.term(operand)?;
-        // Several members without columns are an array to PostgreSQL, of a type that it finds for them and the operand together.
-        // Each of the others is compared by itself.
-        let has_columns = |term: &Term| match &term.kind {
-            TermKind::Known(expr) => columns(expr).into_iter().any(|column| outer_level(column).0 == 0),
+        // An array has a type of its own. Several members of a list without columns are an array to PostgreSQL, too, of a type that
+        // it finds for them and the operand together; each of the others is compared by itself.
+        let is_alone = |term: &Term| match &term.kind {
+            TermKind::Known(expr) if !is_array => {
+                columns(expr).into_iter().any(|column| outer_level(column).0 == 0)
+            }
             _ => false,
         };
         let members = list.iter().map(|member| self.term(member)).collect::<Result<Vec<Term>>>()?;
-        let (alone, mut array): (Vec<Term>, Vec<Term>) = members.into_iter().partition(has_columns);
-        let types: Vec<ArgType> = std::iter::once(&operand).chain(&array).map(Term::arg_type).collect();
-        let element = if array.len() > 1 { select_common_type("IN", &types).ok() } else { None };
+        let (alone, mut array): (Vec<Term>, Vec<Term>) = members.into_iter().partition(is_alone);
+        let mut types: Vec<ArgType> = array.iter().map(Term::arg_type).collect();
+        let element = if is_array {
+            Some(select_common_type("ARRAY", &types).map_err(|e| at(e, position))?)
+        } else {
+            types.insert(0, operand.arg_type());
+            if array.len() > 1 { select_common_type("IN", &types).ok() } else { None }
+        };
         if let Some(element) = &element {
             for member in &mut array {
-                if let TermKind::Known(_) = member.kind {
+                if is_array || matches!(member.kind, TermKind::Known(_)) {
                     let position = member.position;
-                    *member = Term::known(self.coerce(member.clone(), element)?, position);
+                    let known = self.as_inferred(member);
+                    *member = Term::known(self.coerce(known, element)?, position);
                 }
             }
         }
         let element = element.map_or(ArgType::Unknown, ArgType::Known);
         let mut lists: Vec<(Type, Vec<Expr>)> = Vec::new();
         for member in array.into_iter().chain(alone) {
+            let member = self.as_inferred(&member);
             let theirs = match member.arg_type() {
                 ArgType::Unknown => element.clone(),
                 known => known,
             };
             let compared =
                 |a: &ArgType, b: &ArgType| comparison_type(symbol, a, b).map_err(|e| at(e, operator));
-            let ty = compared(&self.as_inferred(&operand).arg_type(), &theirs)?;
+            let own =
+                if lists.is_empty() { operand.arg_type() } else { self.as_inferred(&operand).arg_type() };
+            let ty = compared(&own, &theirs)?;
             let ty = compared(&ArgType::Known(ty), &ArgType::Unknown)?;
             let member = self.coerce(member, &ty)?;
             match lists.iter_mut().find(|(of, _)| *of == ty) {

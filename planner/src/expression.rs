@@ -378,7 +378,9 @@ impl<'a> Resolver<'a> {
                 }
                 Ok(Term::known(whole, position()))
             }
-            E::InList { expr: operand, list, negated } => self.in_list(operand, list, *negated, position()),
+            E::InList { expr: operand, list, negated } => {
+                self.in_list(operand, list, *negated, false, position())
+            }
             E::Like { negated, any, expr: operand, pattern, escape_char } => {
                 if *any {
                     return unsupported("LIKE ANY");
@@ -400,11 +402,11 @@ impl<'a> Resolver<'a> {
                 self.quantified(left, compare_op, query, true, position())
             }
             E::AnyOp { left, compare_op: BinaryOperator::Eq, right, is_some: _ } => match right.as_ref() {
-                E::Array(array) => self.in_list(left, &array.elem, false, position()),
+                E::Array(array) => self.in_list(left, &array.elem, false, true, position()),
                 _ => unsupported("ANY over anything but an ARRAY[…]"),
             },
             E::AllOp { left, compare_op: BinaryOperator::NotEq, right } => match right.as_ref() {
-                E::Array(array) => self.in_list(left, &array.elem, true, position()),
+                E::Array(array) => self.in_list(left, &array.elem, true, true, position()),
                 _ => unsupported("ALL over anything but an ARRAY[…]"),
             },
             E::Cast { kind, expr: operand, data_type, array, format } => {
