@@ -35,7 +35,7 @@ use crate::{
 
 /// Connections that may be on their way to become sessions, or to be refused, at a time.
 const MAX_PENDING: usize = 256;
-/// How long a client may be silent while that many others are on their way, so that these keep nobody out for long.
+/// How long a client may take to its startup packet while that many are on their way, so that they keep nobody out for long.
 const CROWDED_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a client may take to read the last words of its connection.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -297,7 +297,7 @@ fn report_end(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Waits until a client has been silent for too long while there is no room for others.
+/// Waits until a client has taken too long while there is no room for others.
 async fn crowded(pending: &Semaphore) {
     loop {
         tokio::time::sleep(CROWDED_PATIENCE).await;

@@ -166,7 +166,7 @@ async fn portals_give_rows_in_pieces() {
 /// Silent clients keep others out for some seconds only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_never_start_make_room() {
-    let server = Server::start().await;
+    let server = Server::start_with(|o| o.startup_timeout = 10 * PATIENCE).await;
     let mut silent = Vec::new();
     for _ in 0..256 {
         silent.push(Raw::open(server.address()).await);
