@@ -4,7 +4,7 @@ use carousel_engine::{
     SqlError, SqlState, Type,
     aggregate::{AggregateCall, AggregateFunction},
     error::Result,
-    expr::{ArgType, Expr},
+    expr::{ArgType, CastKind, Expr},
 };
 use sqlparser::ast::{self, Spanned};
 
@@ -274,7 +274,14 @@ impl Resolver<'_> {
                         let types: Vec<ArgType> = [&value, &default].map(Term::arg_type).into();
                         let ty = self.common_type(name, &types, [&value, &default].into_iter())?;
                         let ty = ty.without_modifiers();
-                        (self.convert(value, &ty)?, Some(self.convert(default, &ty)?))
+                        // Both are laid out alike, also where their digits are limited.
+                        let laid_out = |expr: Expr| match expr.ty().arrow() == ty.arrow() {
+                            true => expr,
+                            false => {
+                                Expr::Cast { expr: Box::new(expr), to: ty.clone(), kind: CastKind::Implicit }
+                            }
+                        };
+                        (laid_out(self.convert(value, &ty)?), Some(laid_out(self.convert(default, &ty)?)))
                     }
                 };
                 let ty = value.ty();
