@@ -233,7 +233,7 @@ fn translate(pattern: &str) -> Result<String> {
             }
             // The crate gives these a meaning in classes that PostgreSQL does not know: a hyphen in front or behind another stands
             // for itself.
-            '-' if in_class && out.len() > members && !(out.ends_with('-') && !out.ends_with("\\-")) => {
+            '-' if in_class && out.len() > members && (out.ends_with("\\-") || !out.ends_with('-')) => {
                 out.push('-');
             }
             '&' | '~' | '-' if in_class => {
