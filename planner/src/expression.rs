@@ -218,7 +218,7 @@ impl<'a> Resolver<'a> {
             }
             TermKind::Null => Ok(literal(Value::Null, ty.without_modifiers())),
             TermKind::Text(text) => self.parse_text(&text, ty, position),
-            TermKind::Parameter(index) => self.parameter(index, ty),
+            TermKind::Parameter(index) => self.parameter(index, ty).map_err(|e| at(e, position)),
         }
     }
 
@@ -242,7 +242,12 @@ impl<'a> Resolver<'a> {
             .parameters
             .get_mut(index - 1)
             .ok_or_else(|| SqlError::internal("a parameter that was not counted"))?;
-        *slot = Some(ty.clone());
+        let known = slot.get_or_insert_with(|| ty.clone());
+        if *known != ty {
+            let detail = format!("{} versus {}", plain_name(known), plain_name(&ty));
+            let message = format!("inconsistent types deduced for parameter ${index}");
+            return Err(SqlError::new(SqlState(*b"42P08"), message).with_detail(detail));
+        }
         Ok(Expr::Parameter { index, ty })
     }
 
