@@ -312,6 +312,9 @@ async fn under_load(
     ] {
         client.execute(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
+    // The other front end has not heard of these: its basic reads could see a part of them, before it has seen all.
+    let count = connect(&urls[1]).await.query_one("SELECT count(*) FROM accounts", &[]).await;
+    assert_eq!(count.expect("it can be read").get::<_, i64>(0), ACCOUNTS);
     let load = Arc::new(Load::default());
     let url = |writer: usize| urls[writer / WRITERS].clone();
     let writers: Vec<_> = (0..2 * WRITERS).map(|n| tokio::spawn(write(n, url(n), load.clone()))).collect();
