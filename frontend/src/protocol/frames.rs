@@ -1,8 +1,8 @@
 //! Cutting the byte stream of a client into messages, within bounds.
 //!
 //! A task of its own reads from the socket, also while a statement runs: that is how a client that vanishes in
-//! mid-query is noticed, at the latest some seconds after the end of what it sent. What it has read and nobody has handled yet is bounded by a budget of bytes; beyond it the
-//! reader stops reading, and TCP slows the client down.
+//! mid-query is noticed, at the latest some seconds after the end of what it sent. What it has read and nobody has
+//! handled yet is bounded by a budget of bytes; beyond it the reader stops reading, and TCP slows the client down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,8 +25,8 @@ const FRAME_OVERHEAD_BYTES: usize = 64;
 /// How much is read from a socket at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
 
-/// A client that has ended its stream may still wait for answers, or have gone: when none of its messages has been taken for so long
-/// it counts as gone.
+/// A client that has ended its stream may still wait for answers, or have gone: when none of its messages has been taken
+/// for so long it counts as gone.
 const LAST_MESSAGE_TIME: Duration = Duration::from_secs(10);
 
 /// A message whose body has not been looked at.
