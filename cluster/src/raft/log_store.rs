@@ -152,6 +152,30 @@ impl LogStore {
         Ok(LogStore { state, wal, disk: watch::Sender::default() })
     }
 
+    /// Whether it belongs to a snapshot, which stands for everything up to `applied`. One that is missing, or older than it was,
+    /// does not reach where the log begins; nor is there an entry of a later term than the last one that was voted in.
+    pub(super) fn check(&self, applied: Option<LogId>) -> Result<(), ConsensusError> {
+        let state = self.state.lock();
+        let Metadata { vote, purged } = state.metadata;
+        if let Some(begins) = purged.filter(|purged| applied.is_none_or(|at| at.index < purged.index)) {
+            let which = match applied {
+                None => "there is no snapshot of it".to_owned(),
+                Some(applied) => format!("the snapshot of it is an older one, of entry {}", applied.index),
+            };
+            let begins = begins.index;
+            return Err(ConsensusError::State(format!("the log begins behind entry {begins}, but {which}")));
+        }
+        let voted = vote.map_or(0, |vote| vote.leader_id.term);
+        let last = [state.last, applied].into_iter().flatten().map(|last| last.leader_id.term).max();
+        if let Some(term) = last.filter(|term| *term > voted) {
+            return Err(ConsensusError::State(format!(
+                "the log has entries of term {term}, but what it knows of votes ends with term {voted}: its metadata is missing \
+                 or an older one"
+            )));
+        }
+        Ok(())
+    }
+
     /// A snapshot stands for everything up to here. Killed before the log was purged behind that, the router may have an end of it
     /// that nobody else has, of a later term than the snapshot's.
     pub(super) async fn begin_behind(&mut self, snapshot: LogId) -> io::Result<()> {
@@ -295,13 +319,21 @@ impl RaftLogReader<TypeConfig> for LogStore {
         &mut self,
         range: RB,
     ) -> Result<Vec<Entry>, io::Error> {
+        // openraft looks here for places, terms and memberships, as it starts for those of many entries at once; what is applied or
+        // sent comes of the others. So commands are left out: all of those together could take any amount of memory.
+        let without_commands = |mut entry: Entry| {
+            if let EntryPayload::Normal(_) = entry.payload {
+                entry.payload = EntryPayload::Blank;
+            }
+            entry
+        };
         let mut range = self.range(&range);
         let mut entries = Vec::new();
         while range.start < range.end {
-            let read = self.read(range.clone(), u64::MAX).await?;
+            let read = self.read(range.clone(), CHUNK_BYTES).await?;
             let Some(last) = read.last() else { break };
             range.start = last.log_id.index + 1;
-            entries.extend(read);
+            entries.extend(read.into_iter().map(without_commands));
         }
         Ok(entries)
     }
@@ -524,6 +556,44 @@ mod tests {
         store.purge(log_id(20)).await.expect("purges");
         append(&mut store, 21..22).await;
         assert_eq!(indices(&store.try_get_log_entries(..).await.expect("reads")), vec![21]);
+    }
+
+    #[tokio::test]
+    async fn who_looks_for_memberships_holds_no_commands() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
+        let mut store = LogStore::open(durability).await.expect("opens");
+        append(&mut store, 0..10).await;
+        let payload = EntryPayload::Membership(Default::default());
+        let (signal, _flushed) = TypeConfig::oneshot();
+        let entries = [Entry { log_id: log_id(10), payload }];
+        store.append(entries, IOFlushed::signal(signal)).await.expect("appends");
+        let found = store.try_get_log_entries(..).await.expect("reads");
+        assert_eq!(indices(&found), (0..11).collect::<Vec<_>>());
+        let is_membership = |entry: &Entry| matches!(entry.payload, EntryPayload::Membership(_));
+        assert!(found[..10].iter().all(|entry| matches!(entry.payload, EntryPayload::Blank)));
+        assert!(is_membership(&found[10]));
+        let sent = store.limited_get_log_entries(0, 11).await.expect("reads");
+        assert!(sent[..10].iter().all(|entry| matches!(entry.payload, EntryPayload::Normal(_))));
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_or_votes_that_are_missing_are_missed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
+        let mut store = LogStore::open(durability).await.expect("opens");
+        assert!(store.check(None).is_ok());
+        append(&mut store, 0..10).await;
+        let refused = |store: &LogStore, applied| store.check(applied).expect_err("it is missed").to_string();
+        assert!(refused(&store, None).contains("votes ends with term 0"));
+        store.save_vote(&Vote::new(1, 2)).await.expect("saves");
+        assert!(store.check(None).is_ok() && store.check(Some(log_id(3))).is_ok());
+        store.purge(log_id(5)).await.expect("purges");
+        assert!(refused(&store, None).contains("there is no snapshot"));
+        assert!(refused(&store, Some(log_id(4))).contains("of entry 4"));
+        assert!(store.check(Some(log_id(5))).is_ok() && store.check(Some(log_id(12))).is_ok());
+        let later = LogId { leader_id: super::super::LeaderId { term: 2, node_id: 1 }, index: 12 };
+        assert!(refused(&store, Some(later)).contains("entries of term 2"));
     }
 
     #[tokio::test]
