@@ -162,8 +162,9 @@ struct Calls {
     confirmed: Mutex<HashMap<ProcessId, Instant>>,
     /// What routers elsewhere have confirmed and can never lack again.
     kept: Mutex<HashMap<ProcessId, Kept>>,
-    /// Behind the newest index that is known to be committed, as far as others have been told so.
-    committed: AtomicU64,
+    /// The newest leadership of this router that has appended, and behind the newest index that is known to be committed, as far
+    /// as others have been told so.
+    leads: Mutex<(Option<Vote>, u64)>,
     /// Calls that appended, are over and could not tell so for want of room. The next one tells it before it appends, so
     /// they are no more than there were at once.
     over: Mutex<HashMap<(ProcessId, ProcessId), Vec<u64>>>,
@@ -179,7 +180,7 @@ impl Default for Calls {
             appends: Streams::default(),
             confirmed: Mutex::default(),
             kept: Mutex::default(),
-            committed: AtomicU64::new(0),
+            leads: Mutex::default(),
             over: Mutex::default(),
         }
     }
@@ -219,7 +220,10 @@ impl Calls {
     fn tell(&self, call: u64, what: &What) {
         if let What::Append(request) | What::Heartbeat(request) = what {
             let committed = request.leader_commit.map_or(0, |committed| committed.index + 1);
-            self.committed.fetch_max(committed, Ordering::Relaxed);
+            let mut leads = self.leads.lock();
+            let newest = leads.0.filter(|known| *known > request.vote).unwrap_or(request.vote);
+            *leads = (Some(newest), leads.1.max(committed));
+            drop(leads);
             if let Some(waiting) = self.waiting.lock().get_mut(&call) {
                 waiting.vote = Some(request.vote);
             }
@@ -231,17 +235,19 @@ impl Calls {
         self.waiting.lock().get(&call)?.vote
     }
 
-    /// A router has confirmed an entry.
+    /// A router has confirmed an entry. In an earlier leadership, or of a call that is over, which may be of one, that was an
+    /// entry that may have been replaced since: the one that has been committed there is another.
     fn keep(&self, router: ProcessId, call: u64, index: u64) {
-        let vote = self.vote(call);
-        let committed = self.committed.load(Ordering::Relaxed).checked_sub(1).map(|last| last.min(index));
+        let Some(vote) = self.vote(call) else { return };
+        let (leads, committed) = *self.leads.lock();
+        if leads != Some(vote) {
+            return;
+        }
         let mut kept = self.kept.lock();
         let kept = kept.entry(router).or_default();
-        kept.committed = kept.committed.max(committed);
-        if let Some(vote) = vote {
-            let before = kept.confirmed.filter(|(of, _)| *of == vote).map_or(index, |(_, before)| before);
-            kept.confirmed = Some((vote, before.max(index)));
-        }
+        kept.committed = kept.committed.max(committed.checked_sub(1).map(|last| last.min(index)));
+        let before = kept.confirmed.filter(|(of, _)| *of == vote).map_or(index, |(_, before)| before);
+        kept.confirmed = Some((vote, before.max(index)));
     }
 
     /// Which entry a router lacks that it has confirmed, if that is what it says: its log is an older copy of the one that it
@@ -830,6 +836,13 @@ mod tests {
         // What a call that is over says may be from before.
         calls.waiting.lock().remove(&2);
         assert_eq!(lacks(2, 5), None);
+        // So may what it confirms, or a call of an earlier leadership, though something is committed there by now.
+        begin(3, 3, Some(20));
+        confirm(2, 12);
+        confirm(1, 12);
+        assert_eq!((lacks(3, 12), lacks(3, 5), lacks(3, 4)), (None, None, Some(4)));
+        confirm(3, 12);
+        assert_eq!((lacks(3, 13), lacks(3, 12)), (None, Some(12)));
         assert_eq!(calls.reverted(LEADER, 3, &appended(Err(StreamAppendError::Conflict(log_id(1))))), None);
     }
 
