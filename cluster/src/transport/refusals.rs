@@ -8,6 +8,8 @@ use tokio::time::Instant;
 const AGAIN: Duration = Duration::from_secs(60);
 /// So many lines are remembered, the newest.
 const MOST: usize = 256;
+/// So many of one host in that time; those behind them count as equal.
+const MOST_OF_HOST: usize = 32;
 /// Most characters of a text that another process may have made up.
 const LONGEST: usize = 500;
 
@@ -21,7 +23,13 @@ pub(super) struct Refusals {
 impl Refusals {
     /// The line to be said of a connection from there, unless it has just been said.
     pub(super) fn line(&mut self, peer: IpAddr, reason: &str, now: Instant) -> Option<String> {
-        let key = (peer, plain(reason));
+        let mut key = (peer, plain(reason));
+        let of_peer = self.said.range((peer, String::new())..).take_while(|((host, _), _)| *host == peer);
+        if !self.said.contains_key(&key)
+            && of_peer.filter(|(_, (said, _))| now < *said + AGAIN).count() >= MOST_OF_HOST
+        {
+            key.1 = "for further reasons, which are too many to say".to_owned();
+        }
         if let Some((said, left_out)) = self.said.get_mut(&key)
             && now < *said + AGAIN
         {
@@ -87,14 +95,30 @@ mod tests {
     #[test]
     fn the_oldest_lines_are_forgotten() {
         let (mut refusals, begun) = (Refusals::default(), Instant::now());
+        let host = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(n as u32 / 8));
         for n in 0..2 * MOST {
             let now = begun + Duration::from_millis(n as u64);
-            assert!(refusals.line(HERE, &format!("reason {n}"), now).is_some());
+            assert!(refusals.line(host(n), &format!("reason {n}"), now).is_some());
         }
         assert_eq!(refusals.said.len(), MOST);
         let now = begun + Duration::from_secs(1);
-        assert!(refusals.line(HERE, &format!("reason {}", 2 * MOST - 1), now).is_none());
-        assert!(refusals.line(HERE, "reason 0", now).is_some());
+        assert!(refusals.line(host(2 * MOST - 1), &format!("reason {}", 2 * MOST - 1), now).is_none());
+        assert!(refusals.line(host(0), "reason 0", now).is_some());
+    }
+
+    #[test]
+    fn who_makes_reasons_up_is_not_heard_of_without_end() {
+        let (mut refusals, begun) = (Refusals::default(), Instant::now());
+        let said = (0..1000).filter_map(|n| refusals.line(HERE, &format!("reason {n}"), begun)).count();
+        assert_eq!(said, MOST_OF_HOST + 1);
+        assert!(refusals.line(IpAddr::V4(Ipv4Addr::BROADCAST), "a reason", begun).is_some(), "another host");
+        let later = begun + AGAIN;
+        assert!(refusals.line(HERE, "reason 1001", later).is_some_and(|line| line.ends_with("reason 1001")));
+        for n in 2000..3000 {
+            refusals.line(HERE, &format!("reason {n}"), later);
+        }
+        let again = refusals.line(HERE, "another", later + AGAIN / 2);
+        assert_eq!(again, None);
     }
 
     #[test]
