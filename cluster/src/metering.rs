@@ -83,6 +83,11 @@ impl RouterMeter {
         self.entries.increment(1);
         self.ordered.increment(count(|learned| matches!(learned, Learned::Message(_))));
         self.duplicates.increment(count(|learned| matches!(learned, Learned::Duplicate(_))));
+        self.knows(mseq);
+    }
+
+    /// The m-seq as it is known, which may have come as a whole.
+    pub(crate) fn knows(&self, mseq: &MSeq) {
         self.ts.set(mseq.ts().0 as f64);
     }
 

@@ -316,6 +316,7 @@ impl Router {
         // The term in which the core leads.
         let mut led = None;
         network.learn_routers(self.consensus.first().routers());
+        self.meter.knows(self.consensus.first());
         let mut known = network.known_routers();
         known.mark_changed();
         let mut ticks = tokio::time::interval(TICK);
@@ -357,6 +358,7 @@ impl Router {
                         Input::Learned { mseq, learned }
                     }
                     Some(Event::Installed(mseq)) => {
+                        self.meter.knows(&mseq);
                         network.learn_routers(mseq.routers());
                         Input::Installed(mseq)
                     }
