@@ -1,9 +1,14 @@
 //! Listening for others.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{mpsc, oneshot},
     time::{Instant, timeout, timeout_at},
 };
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -29,7 +34,8 @@ use crate::{
 
 /// How long a greeting may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Connections that may be greeting at a time.
+/// Connections that may be greeting at a time. One more ends the one that has had the longest time for that: else whoever opens
+/// connections without a word would keep all others out.
 const GREETING: usize = 256;
 
 /// A connection of a session, not yet welcomed.
@@ -63,6 +69,19 @@ impl Sessions {
         self.open.retain(|(_, remote), _| !ends(*remote));
     }
 
+    /// Whether a connection begins a session.
+    fn begins(&self, hello: &Hello) -> Result<bool, Reply> {
+        let open = self.open.get(&(hello.to, hello.from));
+        if open.is_some_and(|session| session.id == hello.session) {
+            return Ok(false);
+        }
+        match impostor(hello, self.known(hello.from)) {
+            Some(reason) => Err(Reply::Refused(reason)),
+            None if !hello.begins => Err(Reply::Unknown),
+            None => Ok(true),
+        }
+    }
+
     fn known(&self, process: ProcessId) -> Option<Known> {
         let start = *self.lives.get(&process)?;
         let connected =
@@ -73,24 +92,31 @@ impl Sessions {
 
 /// Accepts connections for ever.
 pub(super) async fn listen(shared: Arc<Shared>, listener: TcpListener) {
-    let greeting = Arc::new(Semaphore::new(GREETING));
+    // Those that are greeting, the oldest first, and some that no longer are.
+    let mut greeting: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                let Ok(place) = greeting.clone().try_acquire_owned() else {
-                    shared.tell_refused(address, "too many others are greeting");
-                    continue;
-                };
-                let greeting = shared.clone();
+                if greeting.len() >= GREETING {
+                    greeting.retain(|place| !place.is_closed());
+                }
+                if greeting.len() >= GREETING {
+                    greeting.pop_front();
+                }
+                let (place, taken) = oneshot::channel();
+                greeting.push_back(place);
+                let shared_ = shared.clone();
                 shared.spawn(async move {
-                    let greeted = timeout(HANDSHAKE, greeted(&greeting, stream)).await;
-                    drop(place);
+                    let greeted = tokio::select! {
+                        greeted = timeout(HANDSHAKE, greeted(&shared_, stream)) => greeted,
+                        _ = taken => Ok(Err("too many others are greeting".into())),
+                    };
                     let refused = match greeted {
                         Ok(Ok(())) => return,
                         Ok(Err(reason)) => reason,
                         Err(_) => format!("no greeting within {} s", HANDSHAKE.as_secs()),
                     };
-                    greeting.tell_refused(address, &refused);
+                    shared_.tell_refused(address, &refused);
                 });
             }
             Err(error) => {
@@ -155,16 +181,20 @@ async fn greeted(shared: &Arc<Shared>, stream: TcpStream) -> Result<(), String> 
             }
         }
         Ok(Greeting::Hello(hello)) if is_news(shared, &hello) => (Reply::NotReady(None), Ok(())),
-        Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()) {
+        Ok(Greeting::Hello(hello)) => match refusal(shared, &hello, shown.as_deref()).await {
             Some((reply, reason)) => {
                 (reply, Err(format!("{} wants to talk to {}: {reason}", hello.from, hello.to)))
             }
             None => {
                 let accepted = Accepted { reading, writing, taken: hello.taken };
-                let Err((reply, accepted)) = join_session(shared, &hello, accepted) else { return Ok(()) };
+                let Err((reply, accepted)) = join_session(shared, &hello, accepted).await else {
+                    return Ok(());
+                };
                 writing = accepted.writing;
                 let outcome = match &reply {
-                    Reply::Refused(reason) => Err(format!("{}: {reason}", hello.from)),
+                    Reply::Refused(reason) | Reply::Forgetful(reason) => {
+                        Err(format!("{}: {reason}", hello.from))
+                    }
                     _ => Ok(()),
                 };
                 (reply, outcome)
@@ -222,13 +252,16 @@ fn is_news(shared: &Shared, hello: &Hello) -> bool {
 
 /// Why a router must not be taken for the one that it was.
 fn forgotten(shared: &Shared, router: ProcessId, start: Start) -> Option<String> {
-    let lives = shared.lives.lock();
-    let disowned = lives.disowned(router).filter(|(life, _)| *life == start.life);
-    disowned.map(|(_, reason)| reason).or_else(|| forgetful(router, start, lives.of(router)))
+    let disowned = shared.lives.disowned(router).filter(|(life, _)| *life == start.life);
+    disowned.map(|(_, reason)| reason).or_else(|| forgetful(router, start, shared.lives.of(router)))
 }
 
 /// What this process answers when it does not talk to that one at all, which has shown these certificates, and why.
-fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>) -> Option<(Reply, String)> {
+async fn refusal(
+    shared: &Shared,
+    hello: &Hello,
+    shown: Option<&[CertificateDer<'_>]>,
+) -> Option<(Reply, String)> {
     if let Some(reason) = outsider(shared, hello, shown) {
         return Some((Reply::Refused(reason.clone()), reason));
     }
@@ -243,7 +276,7 @@ fn refusal(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>)
         .filter(|(life, _)| hello.from.kind == ProcessKind::Router && *life == shared.start.life);
     let reason =
         disowned.map(|(_, reason)| plain(&reason)).or_else(|| forgetful(hello.to, shared.start, heard))?;
-    shared.lives.lock().refuse(&reason);
+    shared.lives.refuse(&reason).await;
     Some((Reply::Refused(reason.clone()), reason))
 }
 
@@ -281,23 +314,33 @@ fn outsider(shared: &Shared, hello: &Hello, shown: Option<&[CertificateDer<'_>]>
 }
 
 /// Hands a connection to the session that it belongs to, which may begin with it.
-fn join_session(shared: &Arc<Shared>, hello: &Hello, accepted: Accepted) -> Result<(), (Reply, Accepted)> {
+async fn join_session(
+    shared: &Arc<Shared>,
+    hello: &Hello,
+    accepted: Accepted,
+) -> Result<(), (Reply, Accepted)> {
     if !shared.network.contains(hello.to) {
         return Err((Reply::NotReady(shared.network.loading(hello.to)), accepted));
     }
+    let begins = shared.sessions.lock().begins(hello);
+    let heard = match begins {
+        Ok(true) => shared.lives.hear(hello.from, hello.start).await.map_err(Reply::Forgetful),
+        Ok(false) => Ok(()),
+        Err(reply) => Err(reply),
+    };
+    if let Err(reply) = heard {
+        return Err((reply, accepted));
+    }
     let key = (hello.to, hello.from);
     let mut sessions = shared.sessions.lock();
-    let is_open = sessions.open.get(&key).is_some_and(|session| session.id == hello.session);
-    if !is_open {
-        if let Some(reason) = impostor(hello, sessions.known(hello.from)) {
-            return Err((Reply::Refused(reason), accepted));
-        }
-        if !hello.begins {
-            return Err((Reply::Unknown, accepted));
-        }
+    // Others may have begun theirs meanwhile.
+    let begins = match sessions.begins(hello) {
+        Ok(begins) => begins,
+        Err(reply) => return Err((reply, accepted)),
+    };
+    if begins {
         let again = sessions.last.insert(key, hello.start.life) == Some(hello.start.life);
         sessions.lives.insert(hello.from, hello.start);
-        shared.lives.lock().hear(hello.from, hello.start);
         let (control, control_in) = mpsc::channel(1);
         let (data, data_in) = mpsc::channel(1);
         let session = Session { id: hello.session, life: hello.start.life, control, data };

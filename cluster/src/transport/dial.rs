@@ -190,10 +190,12 @@ pub(super) async fn ask_routers(
     match greet(shared, address, Some((*local, asked)), &greeting).await? {
         (_, _, Reply::Routers(routers)) => Ok(routers),
         (_, _, Reply::Refused(reason)) => Err(DialError::Refused(reason)),
-        (_, _, Reply::Forgetful(reason)) => {
-            shared.lives.lock().refuse(&reason);
+        // Only routers remember the starts of others.
+        (_, _, Reply::Forgetful(reason)) if asked.kind == ProcessKind::Router => {
+            shared.lives.refuse(&reason).await;
             Err(DialError::Forgetful(reason))
         }
+        (_, _, Reply::Forgetful(reason)) => Err(DialError::Refused(reason)),
         _ => Err(DialError::Failed("an answer to another question".into())),
     }
 }
@@ -275,10 +277,7 @@ impl Dialler {
         taken: u64,
     ) -> Result<Connected, DialError> {
         let shared = &self.shared;
-        let (heard, disowned) = {
-            let lives = shared.lives.lock();
-            (lives.of(self.remote), lives.disowned(self.remote))
-        };
+        let (heard, disowned) = (shared.lives.of(self.remote), shared.lives.disowned(self.remote));
         let hello = Hello {
             cluster: shared.cluster.clone(),
             shape: shared.shape.clone(),
@@ -298,7 +297,8 @@ impl Dialler {
             greet(shared, &self.address, between, &Greeting::Hello(hello)).await?;
         match reply {
             Reply::Welcome(welcome) => {
-                shared.lives.lock().hear(self.remote, welcome.start);
+                let heard = shared.lives.hear(self.remote, welcome.start).await;
+                heard.map_err(DialError::Refused)?;
                 Ok(Connected { reading, writing, welcome })
             }
             Reply::Unknown => Err(DialError::Unknown),
@@ -312,7 +312,9 @@ impl Dialler {
             }
             Reply::Refused(reason) => Err(DialError::Refused(refused_by(self.remote, &reason))),
             Reply::Forgetful(reason) => {
-                shared.lives.lock().refuse(&reason);
+                if self.remote.kind == ProcessKind::Router {
+                    shared.lives.refuse(&reason).await;
+                }
                 Err(DialError::Refused(refused_by(self.remote, &reason)))
             }
             Reply::Description(_) | Reply::Routers(_) => {

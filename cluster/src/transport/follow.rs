@@ -104,8 +104,8 @@ impl Shared {
 
     /// Asks everybody at once. An error says why this router must not go on.
     pub(super) async fn ask_all(self: &Arc<Self>) -> Result<(), String> {
-        if let Some(reason) = self.lives.lock().forgetful() {
-            return Err(reason.to_owned());
+        if let Some(reason) = self.lives.forgetful() {
+            return Err(reason);
         }
         let routers = self.network.known_routers().borrow().clone();
         let mut asking = JoinSet::new();
@@ -126,7 +126,7 @@ impl Shared {
     fn disown(&self) -> Vec<ProcessId> {
         let disowned = self.network.take_disowned();
         for (router, index) in &disowned {
-            let reason = self.lives.lock().disown(*router, *index);
+            let reason = self.lives.disown(*router, *index);
             reason.into_iter().for_each(|reason| tracing::error!("{reason}"));
             self.sessions.lock().end(|remote| remote == *router);
         }

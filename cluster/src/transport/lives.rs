@@ -11,10 +11,12 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Mutex as Turn, watch};
 
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},
@@ -32,20 +34,29 @@ pub(super) struct Start {
     pub(super) life: u64,
 }
 
-/// What a router has heard, of others and of itself.
+/// What a router has heard, of others and of itself. Nobody waits for its disk but who has something to be written down.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     /// Where it is written down; nowhere in a process that is no router, which does not remember anything.
     path: Option<PathBuf>,
-    heard: Heard,
-    /// Lives of routers elsewhere that lack what they had confirmed, and what is to be said of them. They remember that
-    /// themselves.
-    disowned: BTreeMap<ProcessId, (u64, String)>,
-    /// What `heard.forgetful` says, for those who wait for that.
+    known: Arc<Mutex<Known>>,
+    /// How many changes have been written down; held while that is done.
+    written: Arc<Turn<u64>>,
+    /// What `heard.forgetful` says once it is written down, for those who wait for that.
     refused: watch::Sender<Option<String>>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
+struct Known {
+    heard: Heard,
+    /// How often that has changed.
+    changes: u64,
+    /// Lives of routers elsewhere that lack what they had confirmed, and what is to be said of them. They remember that
+    /// themselves.
+    disowned: BTreeMap<ProcessId, (u64, String)>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Heard {
     /// The newest starts of routers elsewhere.
     newest: BTreeMap<u32, Start>,
@@ -82,53 +93,103 @@ impl Lives {
         let heard = heard.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let heard = heard.unwrap_or_default();
         let refused = watch::Sender::new(heard.forgetful.clone());
-        Ok(Lives { path, heard, disowned: BTreeMap::new(), refused })
+        let known = Arc::new(Mutex::new(Known { heard, ..Known::default() }));
+        Ok(Lives { path, known, written: Arc::default(), refused })
     }
 
     /// The newest start of a router, if one is remembered.
     pub(super) fn of(&self, process: ProcessId) -> Option<Start> {
-        self.heard.newest.get(&process.number).copied().filter(|_| process.kind == ProcessKind::Router)
+        self.known.lock().of(process)
     }
 
-    /// A process has begun a session with this one. Durable before that is used.
-    pub(super) fn hear(&mut self, process: ProcessId, start: Start) {
-        let Some(path) = self.path.as_ref().filter(|_| process.kind == ProcessKind::Router) else { return };
-        if self.heard.newest.insert(process.number, start) != Some(start) {
-            self.heard.write(path);
+    /// A process is about to begin a session with this one. Durable when this returns.
+    ///
+    /// # Errors
+    /// Why it must not be taken for the one that has been heard of.
+    pub(super) async fn hear(&self, process: ProcessId, start: Start) -> Result<(), String> {
+        if process.kind != ProcessKind::Router {
+            return Ok(());
         }
+        let Some(path) = &self.path else { return Ok(()) };
+        {
+            let mut known = self.known.lock();
+            if let Some(reason) = forgetful(process, start, known.of(process)) {
+                return Err(reason);
+            }
+            if known.heard.newest.insert(process.number, start) != Some(start) {
+                known.changes += 1;
+            }
+        }
+        self.write_down(path).await;
+        Ok(())
     }
 
     /// The present life of a router lacks an entry of the log that it had confirmed. Returns what is to be said of it, unless
     /// it has been.
-    pub(super) fn disown(&mut self, router: ProcessId, index: u64) -> Option<String> {
-        let Start { life, .. } = self.of(router)?;
+    pub(super) fn disown(&self, router: ProcessId, index: u64) -> Option<String> {
+        let mut known = self.known.lock();
+        let Start { life, .. } = known.of(router)?;
         let which = format!("a copy of its log that lacks entry {index}, which it had confirmed");
         let reason = replace_it(router, &which);
-        let before = self.disowned.insert(router, (life, reason.clone()));
+        let before = known.disowned.insert(router, (life, reason.clone()));
         before.is_none_or(|(before, _)| before != life).then_some(reason)
     }
 
     /// The life of a process that has been disowned, and why.
     pub(super) fn disowned(&self, process: ProcessId) -> Option<(u64, String)> {
-        self.disowned.get(&process).cloned()
+        self.known.lock().disowned.get(&process).cloned()
     }
 
     /// Why this router must not go on, also when it is started again.
-    pub(super) fn forgetful(&self) -> Option<&str> {
-        self.heard.forgetful.as_deref()
+    pub(super) fn forgetful(&self) -> Option<String> {
+        self.known.lock().heard.forgetful.clone()
     }
 
-    /// Another process says that this router must not go on, and why.
-    pub(super) fn refuse(&mut self, reason: &str) {
-        let Some(path) = self.path.as_ref().filter(|_| self.heard.forgetful.is_none()) else { return };
-        self.heard.forgetful = Some(reason.to_owned());
-        self.heard.write(path);
-        self.refused.send_replace(self.heard.forgetful.clone());
+    /// Another process says that this router must not go on, and why. Durable when this returns.
+    pub(super) async fn refuse(&self, reason: &str) {
+        let Some(path) = &self.path else { return };
+        {
+            let mut known = self.known.lock();
+            if known.heard.forgetful.is_none() {
+                known.heard.forgetful = Some(reason.to_owned());
+                known.changes += 1;
+            }
+        }
+        self.write_down(path).await;
+    }
+
+    /// Writes down what has changed, off the runtime: a disk may hang.
+    async fn write_down(&self, path: &Path) {
+        let mut written = self.written.clone().lock_owned().await;
+        if *written == self.known.lock().changes {
+            return;
+        }
+        let (path, known, refused) = (path.to_owned(), self.known.clone(), self.refused.clone());
+        // Whoever gives up waiting leaves it to its end, and the turn with it.
+        let writing = tokio::task::spawn_blocking(move || {
+            let (heard, changes) = {
+                let known = known.lock();
+                (known.heard.clone(), known.changes)
+            };
+            heard.write(&path);
+            *written = changes;
+            if heard.forgetful.is_some() {
+                refused.send_replace(heard.forgetful);
+            }
+        });
+        // It fails only with the runtime.
+        let _ = writing.await;
     }
 
     /// As [`Lives::forgetful`], of what comes.
     pub(super) fn refused(&self) -> watch::Receiver<Option<String>> {
         self.refused.subscribe()
+    }
+}
+
+impl Known {
+    fn of(&self, process: ProcessId) -> Option<Start> {
+        self.heard.newest.get(&process.number).copied().filter(|_| process.kind == ProcessKind::Router)
     }
 }
 
@@ -161,18 +222,18 @@ mod tests {
 
     const R2: ProcessId = ProcessId::router(2);
 
-    #[test]
-    fn a_router_that_counts_its_starts_anew_is_forgetful() {
+    #[tokio::test]
+    async fn a_router_that_counts_its_starts_anew_is_forgetful() {
         let directory = tempfile::tempdir().unwrap();
         let path = Some(directory.path().join("heard"));
         let start = |incarnation, life| Start { incarnation, directory: 7, life };
-        let mut lives = Lives::load(path.clone()).unwrap();
+        let lives = Lives::load(path.clone()).unwrap();
         assert_eq!(lives.of(R2), None);
         for incarnation in 1..=3 {
             assert_eq!(forgetful(R2, start(incarnation, 10 + incarnation), lives.of(R2)), None);
-            lives.hear(R2, start(incarnation, 10 + incarnation));
+            lives.hear(R2, start(incarnation, 10 + incarnation)).await.unwrap();
         }
-        lives.hear(ProcessId::storage(2), start(9, 9));
+        lives.hear(ProcessId::storage(2), start(9, 9)).await.unwrap();
         let lives = Lives::load(path).unwrap();
         // The same life may begin further sessions; an older or equal number of another one is that of an old copy.
         assert_eq!(forgetful(R2, start(3, 13), lives.of(R2)), None);
@@ -188,42 +249,42 @@ mod tests {
             assert!(reason.contains("r2 has another data directory"), "{reason}");
         }
         // Who is no router remembers none.
-        let mut other = Lives::load(None).unwrap();
-        other.hear(R2, start(3, 13));
+        let other = Lives::load(None).unwrap();
+        other.hear(R2, start(3, 13)).await.unwrap();
         assert_eq!(other.of(R2), None);
     }
 
-    #[test]
-    fn a_router_that_was_refused_stays_so() {
+    #[tokio::test]
+    async fn a_router_that_was_refused_stays_so() {
         let directory = tempfile::tempdir().unwrap();
         let path = Some(directory.path().join("heard"));
-        let mut lives = Lives::load(path.clone()).unwrap();
+        let lives = Lives::load(path.clone()).unwrap();
         let start = Start { incarnation: 1, directory: 7, life: 11 };
-        lives.hear(R2, start);
+        lives.hear(R2, start).await.unwrap();
         let refused = lives.refused();
-        lives.refuse("an old copy");
+        lives.refuse("an old copy").await;
         assert_eq!(refused.borrow().as_deref(), Some("an old copy"));
-        let mut lives = Lives::load(path.clone()).unwrap();
-        assert_eq!((lives.forgetful(), lives.of(R2)), (Some("an old copy"), Some(start)));
-        lives.hear(R2, Start { incarnation: 2, ..start });
-        assert_eq!(Lives::load(path).unwrap().forgetful(), Some("an old copy"));
+        let lives = Lives::load(path.clone()).unwrap();
+        assert_eq!((lives.forgetful().as_deref(), lives.of(R2)), (Some("an old copy"), Some(start)));
+        lives.hear(R2, Start { incarnation: 2, ..start }).await.unwrap();
+        assert_eq!(Lives::load(path).unwrap().forgetful().as_deref(), Some("an old copy"));
     }
 
-    #[test]
-    fn what_earlier_releases_have_heard_is_remembered_without_directories() {
+    #[tokio::test]
+    async fn what_earlier_releases_have_heard_is_remembered_without_directories() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("heard");
         for routers in 0..5_u32 {
             let earlier: BTreeMap<u32, (Incarnation, u64)> =
                 (1..=routers).map(|router| (router, (3, u64::MAX / u64::from(router)))).collect();
             replace_file(&path, &postcard::to_stdvec(&earlier).unwrap()).unwrap();
-            let mut lives = Lives::load(Some(path.clone())).unwrap();
-            assert_eq!((lives.heard.newest.len(), lives.forgetful()), (routers as usize, None));
+            let lives = Lives::load(Some(path.clone())).unwrap();
+            assert_eq!((lives.known.lock().heard.newest.len(), lives.forgetful()), (routers as usize, None));
             if routers >= 2 {
                 let start = |incarnation, directory| Start { incarnation, directory, life: 99 };
                 assert!(forgetful(R2, start(3, 7), lives.of(R2)).is_some());
                 assert_eq!(forgetful(R2, start(4, 7), lives.of(R2)), None);
-                lives.hear(R2, start(4, 7));
+                lives.hear(R2, start(4, 7)).await.unwrap();
                 let next = Start { life: 100, ..start(5, 8) };
                 assert!(forgetful(R2, next, lives.of(R2)).is_some());
             }

@@ -147,7 +147,7 @@ struct Shared {
     members: BTreeMap<ProcessId, String>,
     locals: BTreeSet<ProcessId>,
     start: Start,
-    lives: Mutex<Lives>,
+    lives: Lives,
     tls: Option<Tls>,
     unnamed_certificates: bool,
     network: Network,
@@ -242,7 +242,7 @@ impl Transport {
             members,
             locals,
             start: Start { incarnation, directory, life: rand::random() },
-            lives: Mutex::new(lives),
+            lives,
             tls,
             unnamed_certificates,
             network: network.clone(),
@@ -285,7 +285,7 @@ impl Transport {
 
     /// Waits until another process says that this router must not go on; tells why. Never ends otherwise.
     pub(crate) async fn refused(&self) -> String {
-        let mut refused = self.shared.lives.lock().refused();
+        let mut refused = self.shared.lives.refused();
         let reason = refused.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
         match reason {
             Some(reason) => reason,
@@ -312,7 +312,7 @@ impl Transport {
             members: BTreeMap::new(),
             locals: BTreeSet::new(),
             start: Start { incarnation: 0, directory: 0, life: 0 },
-            lives: Mutex::default(),
+            lives: Lives::default(),
             tls: tls.map(Tls::load).transpose()?,
             unnamed_certificates: true,
             network: Network::new(),

@@ -363,13 +363,66 @@ async fn a_router_that_dials_or_is_dialled_hears_that_it_has_lost_its_directory(
             Side::start(id, options)
         };
         let sides = BTreeMap::from([(R1, side(R1).await), (r2, side(r2).await)]);
-        let lives = |id: &ProcessId| sides[id].transport.shared.lives.lock();
-        lives(&other).hear(forgetful, Start { incarnation: 1, directory: 99, life: 1 });
+        let lives = |id: &ProcessId| &sides[id].transport.shared.lives;
+        let start = Start { incarnation: 1, directory: 99, life: 1 };
+        lives(&other).hear(forgetful, start).await.expect("it is the first");
         let dialled = sides[&R1].dial(&sides[&r2], sides[&R1].address(), r2).await;
         let refused = dialled.expect_err("it is refused").to_string();
         assert!(refused.contains(&format!("{forgetful} has another data directory")), "{refused}");
         assert!(lives(&forgetful).forgetful().is_some() && lives(&other).forgetful().is_none());
     }
+}
+
+/// Routers remember the starts of others; nobody else can know that one must not go on.
+#[tokio::test]
+async fn only_a_router_can_say_that_a_router_must_not_go_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("it listens");
+    let address = listener.local_addr().expect("it listens").to_string();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (reading, writing) = stream.into_split();
+            let mut greeting = frame::FrameReader::new(Box::new(reading));
+            greeting.next().await.expect("a greeting");
+            let mut writer = frame::FrameWriter::new(writing);
+            let reply = hello::encode(&hello::Reply::Forgetful("it says so".into()));
+            writer.write(&reply, 0).await.expect("it is read");
+            writer.flush().await.expect("it is read");
+        }
+    });
+    let r2 = ProcessId::router(2);
+    let mut options = options(r2, "127.0.0.1:1");
+    options.heard = Some(directory.path().join("heard"));
+    let side = Side::start(r2, options).await;
+    let shared = &side.transport.shared;
+    for (remote, obeys) in [(S1, false), (R1, true)] {
+        let dialler = Dialler { shared: shared.clone(), local: r2, remote, address: address.clone() };
+        let refused = dialler.connect(1, Lane::Control, true, 0).await.map(drop).expect_err("it is refused");
+        assert!(matches!(&refused, DialError::Refused(_)), "{refused}");
+        assert_eq!(shared.lives.forgetful().is_some(), obeys, "{remote}");
+        let asked = dial::ask_routers(shared, remote, &address).await.expect_err("it is refused");
+        assert_eq!(matches!(asked, DialError::Forgetful(_)), obeys, "{asked}");
+        assert_eq!(shared.lives.forgetful().is_some(), obeys, "{remote}");
+    }
+    assert_eq!(side.transport.refused().await, "it says so");
+}
+
+#[tokio::test]
+async fn connections_without_a_word_keep_nobody_out() {
+    let (mut router, storage) = pair().await;
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        silent.push(TcpStream::connect(router.address()).await.expect("it listens"));
+    }
+    let address = router.address();
+    let newer = Side::start(C7, options(C7, &address)).await;
+    exchange(&newer, R1, &mut router, C7, 0, 10).await;
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    // Those that were there first have made room.
+    let mut rest = Vec::new();
+    let ended = silent[0].read_to_end(&mut rest);
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(1), ended).await;
+    assert!(ended.is_ok(), "the oldest has gone, and nobody waited for it");
 }
 
 #[tokio::test]
