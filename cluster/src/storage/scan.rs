@@ -9,6 +9,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -95,7 +96,8 @@ impl ScanThread {
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
         let statistics = Arc::new(Mutex::new(shard.statistics()));
-        let mut counted = Counted { at: shard.memory() as u64, statistics: statistics.clone() };
+        let mut counted =
+            Counted { at: shard.memory() as u64, when: Instant::now(), statistics: statistics.clone() };
         let mut meter = ScanMeter::new(&name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             priority::lower(priority::SCAN);
@@ -196,19 +198,24 @@ fn in_bulk<T: Send + 'static>(
     Ok((sender, thread))
 }
 
+/// How long a small change of a shard's memory goes uncounted.
+const COUNTED_AGAIN: Duration = Duration::from_secs(1);
+
 /// What the process knows of a shard's tables.
 struct Counted {
-    /// How much memory they took then.
+    /// How much memory they took then, and when that was.
     at: u64,
+    when: Instant,
     statistics: Arc<Mutex<Vec<TableStatistics>>>,
 }
 
 impl Counted {
-    /// Counts again when a sixteenth of the memory has come or gone.
+    /// Counts again when a sixteenth of the memory has come or gone, or less some time ago: that may be all of a small table.
     fn count(&mut self, scan: &Scan) {
         let now = scan.memory();
-        if now.abs_diff(self.at) * 16 > self.at {
-            self.at = now;
+        let has_changed = now.abs_diff(self.at) * 16 > self.at;
+        if has_changed || now != self.at && self.when.elapsed() >= COUNTED_AGAIN {
+            (self.at, self.when) = (now, Instant::now());
             *self.statistics.lock() = scan.shard.statistics();
         }
     }
