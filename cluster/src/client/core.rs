@@ -458,11 +458,13 @@ impl Core {
             let mut messages = std::mem::take(&mut self.unsent_reads);
             while !messages.is_empty() {
                 let rest = messages.split_off(together(&messages));
-                self.effects.push(Effect::Send(self.link.router(), Wire::Read { messages, seen: self.seen }));
+                let seen = self.seen.max(self.catalog.version());
+                self.effects.push(Effect::Send(self.link.router(), Wire::Read { messages, seen }));
                 messages = rest;
             }
         }
-        let (config_version, seen) = (self.config.version(), self.seen);
+        // Whoever does not know the catalog yet that they were planned by waits until it does.
+        let (config_version, seen) = (self.config.version(), self.seen.max(self.catalog.version()));
         let basic = if self.is_known { std::mem::take(&mut self.unsent_basic) } else { Default::default() };
         for (process, mut reads) in basic {
             while !reads.is_empty() {

@@ -261,6 +261,28 @@ fn rows_that_have_been_handed_out_have_been_seen() {
     assert!(!seen.is_empty() && seen.iter().all(|seen| *seen == Ts(7)), "{seen:?}");
 }
 
+/// What a statement was planned by, whoever made it: who does not know that catalog yet would take the statement for a stale one.
+#[test]
+fn reads_wait_for_the_catalog_that_they_were_planned_by() {
+    let mut scene = Scene::subscribed(0);
+    let ddl = Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: true });
+    let id = MessageId { submitter: ProcessId::client(2), incarnation: 1, sequence: 1 };
+    let message = Arc::new(Message { id, tables: Few::default(), ranges: Few::default(), body: ddl });
+    let delivery = Delivery { ts: Ts(9), message, ranges: Few::default(), config_version: 1 };
+    let deliver =
+        Wire::Deliver { incarnation: 1, after: Ts::ZERO, deliveries: vec![delivery], frontier: Ts(9) };
+    scene.receive(R1, deliver);
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Basic);
+    scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
+    let effects = scene.core.take_effects();
+    let seen = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(_, Wire::Read { seen, .. } | Wire::BasicRead { seen, .. }) => Some(*seen),
+        _ => None,
+    });
+    let seen: Vec<Ts> = seen.collect();
+    assert!(seen.len() > 1 && seen.iter().all(|seen| *seen == Ts(9)), "{seen:?}");
+}
+
 #[test]
 fn long_messages_travel_apart() {
     let mut scene = Scene::subscribed(3);
