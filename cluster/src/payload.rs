@@ -31,6 +31,14 @@ const HEADER: usize = 12;
 /// Which chunk: its payload, its part, and its number there.
 pub type ChunkKey = (PayloadId, KeyRange, u32);
 
+/// The rows of a chunk with this checksum; `None` when it is damaged.
+pub(crate) fn rows_of(chunk: &[u8], checksum: u32) -> Option<RowBatch> {
+    if crc32fast::hash(chunk) != checksum {
+        return None;
+    }
+    postcard::from_bytes(chunk).ok()
+}
+
 /// How a chunk's file begins.
 pub type Header = [u8; HEADER];
 
@@ -168,10 +176,7 @@ impl<F: Files> PayloadStore<F> {
     /// The rows of a chunk as its message describes it; `None` when they are not here, or damaged.
     pub fn rows(&self, payload: &StagedPayload, part: &StagedPart, chunk: usize) -> Option<RowBatch> {
         let rows = rows_in(&self.files.read((payload.id, part.range, chunk as u32))?)?;
-        if crc32fast::hash(&rows) != *part.checksums.get(chunk)? {
-            return None;
-        }
-        postcard::from_bytes(&rows).ok()
+        rows_of(&rows, *part.checksums.get(chunk)?)
     }
 
     /// Stores a chunk that another holder has sent, if it is as its message describes it.

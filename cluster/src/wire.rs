@@ -252,7 +252,8 @@ pub enum Wire {
         /// Outcome.
         outcome: Result<(), SqlError>,
     },
-    /// Storage process to storage process: please send your copy of a chunk.
+    /// To a storage process: please send your copy of a chunk. Other storage processes ask so for what they lack, and the client
+    /// for what it stages again.
     FetchChunk {
         /// The payload.
         payload: PayloadId,
@@ -450,13 +451,13 @@ impl Wire {
             Wire::Votes { .. }
             | Wire::AskVotes(_)
             | Wire::NoVotes { .. }
-            | Wire::FetchChunk { .. }
-            | Wire::StagedRows { .. }
             | Wire::AskRows { .. }
             | Wire::Rows { .. }
             | Wire::RowsFollow { .. }
             | Wire::RowsRefused { .. }
             | Wire::Durable { .. } => from == Storage && to == Storage,
+            Wire::FetchChunk { .. } => (asks || from == Storage) && to == Storage,
+            Wire::StagedRows { .. } => from == Storage && (asked || to == Storage),
             Wire::Answers(_)
             | Wire::Restarted { .. }
             | Wire::NoAnswers(_)

@@ -11,6 +11,7 @@ mod parts;
 mod pin;
 mod precuts;
 mod process;
+mod readback;
 mod reshape;
 pub mod room;
 mod routers;

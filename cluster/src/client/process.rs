@@ -16,6 +16,7 @@ use super::{
     core::{Core, CoreOptions, Effect, Event},
     parts::{self, Waiting},
     precuts::Precuts,
+    readback::ReadBack,
     routers::Changed,
     stage::{StageCommand, Staged},
     staging::Staging,
@@ -97,6 +98,7 @@ struct Process {
     view: watch::Sender<View>,
     submissions: HashMap<u64, (Answers, Place)>,
     staging: Staging<Staged>,
+    read_back: ReadBack,
     incarnation: Incarnation,
     lives: Lives,
     admission: Arc<Admission>,
@@ -129,6 +131,7 @@ impl Process {
             core,
             submissions: HashMap::new(),
             staging: Staging::new(),
+            read_back: ReadBack::default(),
             incarnation: options.incarnation,
             lives: options.lives.clone(),
             admission: Arc::default(),
@@ -172,6 +175,7 @@ impl Process {
                 }
                 Some(process) = unreachable.recv() => {
                     self.staging.unreachable(process);
+                    self.send_all(|this| this.read_back.lost(process));
                     self.precuts.lost(process);
                     self.core.handle(Event::Unreachable(process));
                 }
@@ -181,9 +185,8 @@ impl Process {
                     self.admission.tick();
                     self.unread.retain(|parts| parts.waiting() > 0 && parts.has_reader());
                     self.forget_changes();
-                    for (to, wire) in self.staging.tick(now_ms) {
-                        self.outbox.send(to, wire);
-                    }
+                    self.send_all(|this| this.staging.tick(now_ms));
+                    self.send_all(|this| this.read_back.tick(now_ms));
                     for (done, outcome) in self.staging.give_up() {
                         done.tell(outcome);
                     }
@@ -211,6 +214,7 @@ impl Process {
             for wire in self.staging.met(from) {
                 self.outbox.send(from, wire);
             }
+            self.send_all(|this| this.read_back.lost(from));
             self.precuts.lost(from);
         }
         self.staging.heard(from);
@@ -219,6 +223,9 @@ impl Process {
                 if let Some((done, outcome)) = self.staging.receipt(from, (payload, range, chunk), outcome) {
                     done.tell(outcome);
                 }
+            }
+            Wire::StagedRows { payload, range, chunk, rows } => {
+                self.send_all(|this| this.read_back.answered(from, (payload, range, chunk), rows));
             }
             Wire::HasPrecut { request } => self.precuts.has_cut(from, request),
             Wire::Routers(routers) => self.network.learn_routers(&routers),
@@ -242,6 +249,9 @@ impl Process {
                     Ok(wires) => wires.into_iter().for_each(|(to, wire)| self.outbox.send(to, wire)),
                     Err(done) => done.tell(Ok(())),
                 }
+            }
+            Command::Stage(StageCommand::Read { chunk, holders, reader }) => {
+                self.send_all(|this| this.read_back.ask(chunk, holders, this.core.config(), reader));
             }
             Command::Stage(StageCommand::Abandon { payload, holders }) => {
                 self.staging.abandon(payload);
@@ -282,6 +292,12 @@ impl Process {
             self.staging.note_abandoned(to, *payload);
         }
         self.outbox.send(to, wire);
+    }
+
+    fn send_all<W: IntoIterator<Item = (ProcessId, Wire)>>(&mut self, wires: impl FnOnce(&mut Self) -> W) {
+        for (to, wire) in wires(self) {
+            self.outbox.send(to, wire);
+        }
     }
 
     fn tell_storage(&mut self, wire: impl Fn() -> Wire) {

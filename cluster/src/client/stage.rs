@@ -19,10 +19,12 @@ use super::{
     Client, Command,
     admission::{self, Admitted},
     core::no_room,
+    readback::Reader,
 };
 use crate::{
     config::Config,
     message::{ProcessId, StagedPart, StagedPayload},
+    payload::{ChunkKey, rows_of},
     wire::StageChunk,
 };
 
@@ -55,6 +57,8 @@ impl Staged {
 pub(crate) enum StageCommand {
     /// Send this chunk to these processes; tell `done` when all of them have it on disk.
     Chunk { chunk: StageChunk, holders: Vec<ProcessId>, done: Staged },
+    /// Get a chunk from one of those who have it.
+    Read { chunk: ChunkKey, holders: Vec<ProcessId>, reader: Reader },
     /// The payload will not be ordered.
     Abandon { payload: PayloadId, holders: Vec<ProcessId> },
 }
@@ -161,6 +165,40 @@ impl Stager {
             latest: self.latest,
             parts: self.parts.values().cloned().collect(),
         })
+    }
+
+    /// Whether the ring has changed since these rows were staged: a message that names them would have no effect.
+    pub fn is_outdated(&self) -> bool {
+        self.client.config().version() != self.config.version()
+    }
+
+    /// Stages the rows of a [finished](Stager::finish) payload again as a payload of its own, for the ring as it is now. They come
+    /// from those who hold them; afterwards this payload is of no use any more, and goes with its stager.
+    ///
+    /// # Errors
+    /// As [`Stager::push`], and 40001 when nobody has some of the rows any more.
+    pub async fn again(&mut self) -> Result<(StagedPayload, Stager), SqlError> {
+        // They are counted once.
+        self.client.admission().forget_staged(self.id);
+        let mut next = self.client.stage();
+        for part in self.parts.values() {
+            for (number, checksum) in (0..).zip(&part.checksums) {
+                let (reader, read) = oneshot::channel();
+                let chunk = (self.id, part.range, number);
+                let holders = part.holders.clone();
+                self.client.command(Command::Stage(StageCommand::Read { chunk, holders, reader }))?;
+                let rows = read.await.map_err(|_| self.client.stopped())?;
+                let rows = rows.and_then(|rows| rows_of(&rows, *checksum));
+                let rows = rows.ok_or_else(|| {
+                    let message =
+                        "could not serialize access: rows that were sent are gone with those who held them";
+                    SqlError::new(SqlState::SERIALIZATION_FAILURE, message)
+                })?;
+                next.push(&rows).await?;
+            }
+        }
+        let payload = next.finish().await?;
+        Ok((payload, next))
     }
 
     /// What was staged belongs to an INSERT that [`Client::submit`] has taken.

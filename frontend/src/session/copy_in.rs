@@ -31,6 +31,8 @@ use crate::{
 
 /// Batches that wait to be staged, at most.
 const STAGING_QUEUE: usize = 1;
+/// How often rows are staged again because the ring changes under them.
+const STAGINGS: usize = 10;
 /// Row identifiers that are asked for at a time.
 const ID_BLOCK: u64 = 4096;
 
@@ -113,7 +115,14 @@ impl Session<'_> {
         let is_staged = staging.is_some();
         let mut stager = None;
         if let Some(staging) = staging {
-            let (payload, staged_by) = self.connection.interrupts.guard(staging.finish()).await??;
+            let mut staged = self.connection.interrupts.guard(staging.finish()).await??;
+            for _ in 0..STAGINGS {
+                if !staged.1.is_outdated() {
+                    break;
+                }
+                staged = self.connection.interrupts.guard(staged.1.again()).await??;
+            }
+            let (payload, staged_by) = staged;
             name_payload(&mut message, payload)?;
             stager = Some(staged_by);
         }
@@ -131,7 +140,8 @@ impl Session<'_> {
                 Err(Failure::Sql(error)) => return Err(rows.reader.locate(error).into()),
                 Err(Failure::Stale { ts }) => {
                     self.follow_catalog(ts).await?;
-                    // Rows were made for one version of the table, and staged for one placement.
+                    // Rows were made for one version of the table. Those that were staged have gone with a message that named
+                    // them at the moment at which the ring changed.
                     if is_staged || !self.client.catalog().is_current(&tables) {
                         return Err(changing().into());
                     }

@@ -133,6 +133,32 @@ async fn many_rows_are_staged() {
     assert_eq!(copy_out(&client, "copy t to stdout").await.lines().count(), 50_000);
 }
 
+/// The rows that have been staged are then staged again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ring_may_change_while_rows_come() {
+    let server = Server::start().await;
+    let (client, mover) = (server.connect().await, server.connect().await);
+    client.batch_execute("create table t (a int primary key, b text)").await.unwrap();
+    let rows = |from: usize| -> Bytes {
+        (from..from + 20_000).map(|i| format!("{i}\trow {i}\n")).collect::<String>().into()
+    };
+    let mut sink = Box::pin(client.copy_in("copy t from stdin").await.unwrap());
+    for (n, identifier) in
+        ["4611686018427387904", "9223372036854775808", "4611686018427387904"].iter().enumerate()
+    {
+        // More than what is on its way at a time, so that something has been staged by the time the last of it is taken.
+        for part in 0..3 {
+            sink.send(rows((3 * n + part) * 20_000)).await.unwrap();
+        }
+        mover.batch_execute(&format!("alter cluster rebalance s2 to {identifier}")).await.unwrap();
+    }
+    assert_eq!(sink.as_mut().finish().await.unwrap(), 180_000);
+    assert_eq!(value(&client, "select count(*) || ' ' || count(distinct b) from t").await, "180000 180000");
+    assert_eq!(value(&mover, "select b from t where a = 123456").await, "row 123456");
+    let error = copy_in(&client, "copy t from stdin", b"7\tx\n").await.unwrap_err();
+    assert_eq!(db_error(error).detail(), Some("Key (a)=(7) already exists."));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_megabytes() {
     let server = Server::start().await;
