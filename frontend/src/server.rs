@@ -354,9 +354,10 @@ async fn serve(
     let (mut reading, writing) = socket.into_split();
     let (sender, inbox) = mpsc::unbounded_channel();
     let limit = shared.options.max_message_bytes;
+    let memory = shared.relations.memory().clone();
     let interrupter = registration.interrupter.clone();
     let reader = tokio::spawn(async move {
-        if frames::read_frames(&mut reading, received, limit, sender).await {
+        if frames::read_frames(&mut reading, received, limit, &memory, sender).await {
             interrupter.gone();
         }
         reading

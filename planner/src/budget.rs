@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use carousel_engine::error::Result;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation};
 
 use crate::relational::sql_error;
 
@@ -21,6 +21,11 @@ impl MemoryBudget {
     /// What is left of a pool.
     pub(crate) fn of(pool: Arc<dyn MemoryPool>) -> MemoryBudget {
         MemoryBudget { pool: Some(pool) }
+    }
+
+    /// So many bytes.
+    pub fn limited(bytes: usize) -> MemoryBudget {
+        MemoryBudget::of(Arc::new(GreedyMemoryPool::new(bytes)))
     }
 
     /// A statement's part of it, nothing yet; given back when it is dropped.
@@ -57,13 +62,12 @@ impl Reservation {
 #[cfg(test)]
 mod tests {
     use carousel_engine::SqlState;
-    use datafusion::execution::memory_pool::GreedyMemoryPool;
 
     use super::*;
 
     #[test]
     fn what_is_taken_is_given_back() {
-        let budget = MemoryBudget::of(Arc::new(GreedyMemoryPool::new(100)));
+        let budget = MemoryBudget::limited(100);
         let (mut first, mut second) = (budget.reservation(), budget.reservation());
         assert!(first.grow(60).is_ok());
         assert_eq!(second.grow(50).map_err(|e| e.code), Err(SqlState::OUT_OF_MEMORY));

@@ -2,12 +2,14 @@
 //!
 //! A task of its own reads from the socket, also while a statement runs: that is how a client that vanishes in
 //! mid-query is noticed, at the latest some seconds after the end of what it sent. What it has read and nobody has
-//! handled yet is bounded by a budget of bytes; beyond it the reader stops reading, and TCP slows the client down.
+//! handled yet is bounded by a budget of bytes; beyond it the reader stops reading, and TCP slows the client down. A single
+//! longer message takes its room of the memory that all sessions share.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use carousel_engine::{SqlError, SqlState};
+use carousel_planner::{MemoryBudget, Reservation};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -37,6 +39,8 @@ pub struct Frame {
     /// Body, without type and length.
     pub body: Bytes,
     _budget: OwnedSemaphorePermit,
+    /// Room for a long body.
+    _room: Option<Reservation>,
 }
 
 impl Frame {
@@ -60,21 +64,26 @@ pub enum Incoming {
 /// message the inbox ends.
 ///
 /// `received` holds bytes that came after the startup packet. A message longer than `limit` bytes breaks the stream;
-/// memory for a message grows with what really arrives, never with what its length field claims.
+/// memory for a message grows with what really arrives, never with what its length field claims, and a message for which there
+/// is too little left of `memory` (53200) breaks the stream, too.
 pub async fn read_frames<R: AsyncRead + Unpin>(
     socket: &mut R,
     mut received: BytesMut,
     limit: usize,
+    memory: &MemoryBudget,
     inbox: mpsc::UnboundedSender<Incoming>,
 ) -> bool {
     let budget = Arc::new(Semaphore::new(INBOX_BUDGET_BYTES));
     let mut has_grown = false;
+    // Of the long message that is arriving.
+    let mut room: Option<Reservation> = None;
     loop {
         match cut(&mut received, limit) {
             Ok(Some((kind, body))) => {
                 let cost = (body.len() + FRAME_OVERHEAD_BYTES).min(MOST_OF_BUDGET_BYTES) as u32;
                 let Ok(permit) = budget.clone().acquire_many_owned(cost).await else { return false };
-                if inbox.send(Incoming::Frame(Frame { kind, body, _budget: permit })).is_err() {
+                let frame = Frame { kind, body, _budget: permit, _room: room.take() };
+                if inbox.send(Incoming::Frame(frame)).is_err() {
                     return false;
                 }
             }
@@ -85,6 +94,15 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
                 }
                 received.reserve(READ_CHUNK_BYTES);
                 has_grown |= received.capacity() > KEPT_BUFFER_BYTES;
+                if received.capacity() > INBOX_BUDGET_BYTES {
+                    let room = room.get_or_insert_with(|| memory.reservation());
+                    if let Err(error) = room.resize(received.capacity()) {
+                        let error = SqlError::new(error.code, "out of memory for a long message")
+                            .with_hint("Send fewer rows in a statement, or use COPY with shorter messages.");
+                        let _ = inbox.send(Incoming::Broken(error));
+                        return false;
+                    }
+                }
                 match socket.read_buf(&mut received).await {
                     Ok(0) => {
                         // It sends nothing more. What has come is done, and answered to a client that still reads.
@@ -171,7 +189,10 @@ mod tests {
     async fn the_room_of_a_long_message_is_given_back() {
         let (mut client, mut socket) = tokio::io::duplex(READ_CHUNK_BYTES);
         let (sender, mut inbox) = mpsc::unbounded_channel();
-        tokio::spawn(async move { read_frames(&mut socket, BytesMut::new(), 64 << 20, sender).await });
+        let memory = MemoryBudget::default();
+        tokio::spawn(
+            async move { read_frames(&mut socket, BytesMut::new(), 64 << 20, &memory, sender).await },
+        );
         client.write_all(&message(3 << 20)).await.unwrap();
         let Some(Incoming::Frame(frame)) = inbox.recv().await else { panic!("a message") };
         // The reader waits for the next one and keeps nothing of it.
@@ -184,11 +205,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn long_messages_take_of_the_memory_that_all_share() {
+        let memory = MemoryBudget::limited(6 << 20);
+        let sent = message(3 << 20);
+        let receive = async |mut sent: &[u8]| {
+            let (sender, mut inbox) = mpsc::unbounded_channel();
+            let ended = read_frames(&mut sent, BytesMut::new(), 64 << 20, &memory, sender);
+            let mut all = Vec::new();
+            tokio::join!(ended, async {
+                while let Some(incoming) = inbox.recv().await {
+                    all.push(incoming);
+                }
+            });
+            all
+        };
+        // A buffer may have twice the room of what is in it.
+        let held = receive(&sent).await;
+        assert!(matches!(held[..], [Incoming::Frame(_)]));
+        let second = receive(&sent).await;
+        let [Incoming::Broken(error)] = &second[..] else { panic!("{second:?}") };
+        assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
+        // Short ones need none, and what has been handled gives its room back.
+        assert!(matches!(receive(&message(10)).await[..], [Incoming::Frame(_)]));
+        drop(held);
+        let again = receive(&sent).await;
+        assert!(matches!(again[..], [Incoming::Frame(_)]));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_long_message_arrives_while_another_is_held() {
         let sent = [message(10), message(INBOX_BUDGET_BYTES * 2)].concat();
         let (sender, mut inbox) = mpsc::unbounded_channel();
-        let reader =
-            tokio::spawn(async move { read_frames(&mut &sent[..], BytesMut::new(), 64 << 20, sender).await });
+        let reader = tokio::spawn(async move {
+            let memory = MemoryBudget::default();
+            read_frames(&mut &sent[..], BytesMut::new(), 64 << 20, &memory, sender).await
+        });
         let held = inbox.recv().await;
         assert!(matches!(held, Some(Incoming::Frame(Frame { ref body, .. })) if body.len() == 10));
         let long = inbox.recv().await;
