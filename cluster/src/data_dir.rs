@@ -82,6 +82,13 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
     Ok(lock)
 }
 
+/// The number of the router that a directory was created for, if it was for one of several processes.
+pub fn router_of(dir: &Path) -> Option<u32> {
+    let text = fs::read_to_string(dir.join(MANIFEST)).ok()?;
+    let router = text.lines().nth(1)?.strip_prefix("process r")?;
+    router.split_whitespace().next()?.parse().ok()
+}
+
 /// The number in a file, if there is one.
 fn read_number(path: &Path) -> io::Result<Option<u64>> {
     match fs::read_to_string(path) {

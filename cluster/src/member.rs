@@ -15,6 +15,7 @@ use std::{
 use futures::FutureExt;
 use tokio::sync::watch;
 
+pub use crate::data_dir::router_of;
 use crate::{
     client::Client,
     data_dir::{directory_number, lay_out, next_incarnation},

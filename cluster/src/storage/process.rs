@@ -218,6 +218,9 @@ impl Storage {
         );
         let (effects_in, effects) = mpsc::channel(EFFECTS_ON_THEIR_WAY);
         let cores = options.first_core.and_then(|first| scan::cores(first, shards.len()));
+        if let Some(first) = options.first_core.filter(|_| cores.is_none()) {
+            tracing::warn!(process = %id, first, threads = shards.len(), "there are no such cores: scan threads run on any");
+        }
         let mut scans = Vec::new();
         for (index, shard) in shards.into_iter().enumerate() {
             let name = format!("{id} scan {}", index + 1);

@@ -22,7 +22,7 @@ use super::{
 /// Most processes of a kind, and most threads: beyond this a number is a slip of the pen.
 const MOST_ROUTERS: u32 = 31;
 const MOST_STORAGE: u32 = 256;
-const MOST_THREADS: u32 = 1024;
+pub(super) const MOST_THREADS: u32 = 1024;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -30,7 +30,8 @@ const MOST_THREADS: u32 = 1024;
 pub enum Durability {
     /// Acknowledged means on disk, at a quorum of the routers
     Disk,
-    /// The log is kept in memory: what came after the last checkpoint is lost when the process ends
+    /// The log is kept in memory: all that has been written is lost when the routers end, and the cluster has to begin anew
+    /// with empty data directories. A single router that has ended has to be replaced
     Memory,
 }
 

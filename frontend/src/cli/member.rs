@@ -11,7 +11,7 @@ use std::{
 use carousel_cluster::{
     description::Description,
     embedded::{Binding, Durability as ClusterDurability},
-    member::MemberOptions,
+    member::{MemberOptions, router_of},
     message::{ProcessId, ProcessKind},
     router::{DEFAULT_HEARTBEAT, Timing},
     routers::removed,
@@ -27,7 +27,7 @@ use figment::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    config::{Durability, file_error},
+    config::{Durability, MOST_THREADS, file_error},
     failure::Failure,
     observe::{LogFormat, ObserveArgs},
     serving::{self, ServingArgs},
@@ -408,8 +408,9 @@ impl Role {
         };
         let (description, number) = match self {
             Role::Router(_) if args.join.is_some() => {
-                wait_to_be_added(description, args, tls.as_ref(), layers.number, layers.bind.as_deref())
-                    .await?
+                // It may have been one before, perhaps one that has been removed since.
+                let number = layers.number.or_else(|| router_of(directory.as_deref()?));
+                wait_to_be_added(description, args, tls.as_ref(), number, layers.bind.as_deref()).await?
             }
             _ => (description, layers.number.unwrap_or(1)),
         };
@@ -436,8 +437,8 @@ impl Role {
             )));
         }
         let listen = layers.bind.or(own_address).map(|address| resolve_bind(&address)).transpose()?;
-        if layers.threads == Some(0) {
-            return Err(Failure::setup("--threads must be at least 1"));
+        if layers.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+            return Err(Failure::setup(format!("--threads must be from 1 to {MOST_THREADS}")));
         }
         let heartbeat = layers.heartbeat_ms.map_or(DEFAULT_HEARTBEAT, Duration::from_millis);
         if !Timing::HEARTBEATS.contains(&heartbeat) {
