@@ -250,9 +250,9 @@ pub struct SessionSettings {
     initial: Arc<Values>,
     /// In force, by lower-case name.
     current: Arc<Values>,
-    /// What COMMIT leaves: as `current`, without what was SET LOCAL. `None` outside of a transaction block.
+    /// What COMMIT leaves: as `current`, without what was SET LOCAL. `None` outside of a transaction.
     after_commit: Option<Arc<Values>>,
-    /// What ROLLBACK goes back to. `None` outside of a transaction block.
+    /// What ROLLBACK goes back to. `None` outside of a transaction.
     after_rollback: Option<Arc<Values>>,
     /// What was in force when the client was last told of changes; shared with `current` as long as nothing has changed,
     /// which is what is asked after every statement.
@@ -281,6 +281,7 @@ impl SessionSettings {
     /// As [`SessionSettings::set`].
     pub fn set_initial(&mut self, name: &str, value: &str) -> Result<()> {
         self.set(name, Some(value), false)?;
+        self.end(true);
         self.initial = self.current.clone();
         Ok(())
     }
@@ -316,7 +317,7 @@ impl SessionSettings {
             .collect()
     }
 
-    /// Sets a value, or the initial one for `None`; with `local` until the end of the transaction block.
+    /// Sets a value, or the initial one for `None`; with `local` until the end of the transaction.
     ///
     /// # Errors
     /// 42704 when there is no such setting, 55P02 when it cannot be changed, 22023 when it does not take the value,
@@ -355,16 +356,8 @@ impl SessionSettings {
             Some(value) => drop(Arc::make_mut(values).insert(key.to_owned(), value)),
             None => drop(Arc::make_mut(values).remove(key)),
         };
-        match &mut self.after_commit {
-            Some(after_commit) if !local => put(after_commit, value.clone()),
-            Some(_) => {}
-            // Outside of blocks the modes of the next transaction follow their defaults.
-            None => {
-                let mode = key.strip_prefix("default_").filter(|mode| mode.starts_with("transaction_"));
-                if let (Some(mode), Some(value)) = (mode, &value) {
-                    Arc::make_mut(&mut self.current).insert(mode.to_owned(), value.clone());
-                }
-            }
+        if let Some(after_commit) = self.after_commit.as_mut().filter(|_| !local) {
+            put(after_commit, value.clone());
         }
         put(&mut self.current, value);
     }
@@ -396,10 +389,18 @@ impl SessionSettings {
         Ok(())
     }
 
-    /// A transaction block begins, with these modes (those of the session where they are `None`).
+    /// A transaction begins without a block, unless there is one.
+    pub fn begin_implicit(&mut self) {
+        if self.after_commit.is_none() {
+            self.after_rollback = Some(self.current.clone());
+            self.after_commit = Some(self.current.clone());
+        }
+    }
+
+    /// A transaction block begins, with these modes (those of the session where they are `None`). What a transaction without a
+    /// block has set before becomes a part of it.
     pub fn begin(&mut self, isolation: Option<&str>, read_only: Option<bool>) {
-        self.after_rollback = Some(self.current.clone());
-        self.after_commit = Some(self.current.clone());
+        self.begin_implicit();
         let isolation = isolation.unwrap_or(self.get("default_transaction_isolation")).to_owned();
         let read_only = match read_only {
             Some(true) => "on",
@@ -411,7 +412,7 @@ impl SessionSettings {
         self.change("transaction_read_only", Some(read_only), true);
     }
 
-    /// The transaction block ends.
+    /// The transaction ends, if there is one.
     pub fn end(&mut self, committed: bool) {
         let (after_commit, after_rollback) = (self.after_commit.take(), self.after_rollback.take());
         if let Some(values) = if committed { after_commit } else { after_rollback } {
@@ -422,8 +423,10 @@ impl SessionSettings {
             ("transaction_isolation", "default_transaction_isolation"),
             ("transaction_read_only", "default_transaction_read_only"),
         ] {
-            let value = self.get(default).to_owned();
-            self.change(name, Some(value), false);
+            if self.get(name) != self.get(default) {
+                let value = self.get(default).to_owned();
+                self.change(name, Some(value), false);
+            }
         }
     }
 
@@ -704,8 +707,12 @@ mod tests {
         settings.end(false);
         assert_eq!(settings.get("timezone"), "Europe/Berlin");
         settings.set("default_transaction_read_only", Some("on"), false).unwrap();
+        settings.end(true);
         assert_eq!(settings.get("transaction_read_only"), "on");
         settings.set("default_transaction_read_only", None, false).unwrap();
+        settings.end(true);
         assert_eq!(settings.get("transaction_read_only"), "off");
+        settings.set_initial("default_transaction_read_only", "on").unwrap();
+        assert_eq!(settings.get("transaction_read_only"), "on");
     }
 }

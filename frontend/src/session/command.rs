@@ -127,23 +127,19 @@ impl Session<'_> {
     }
 
     fn set(&mut self, set: &SetPlan) -> Result<()> {
-        if set.local && self.transaction.state() == State::Idle {
+        if set.local && !self.transaction.is_block() {
             self.warning(SqlState::NO_ACTIVE_TRANSACTION, "SET LOCAL can only be used in transaction blocks");
-            // As in PostgreSQL a wrong name or value is an error all the same.
-            self.settings.clone().set(&set.name, set.value.as_deref(), true)?;
-            return Ok(());
         }
         Ok(self.settings.set(&set.name, set.value.as_deref(), set.local)?)
     }
 
     fn set_transaction(&mut self, session: bool, modes: &TransactionModes) -> Result<()> {
         let prefix = if session { "default_transaction" } else { "transaction" };
-        if !session && self.transaction.state() == State::Idle {
+        if !session && !self.transaction.is_block() {
             self.warning(
                 SqlState::NO_ACTIVE_TRANSACTION,
                 "SET TRANSACTION can only be used in transaction blocks",
             );
-            return Ok(());
         }
         if let Some(level) = modes.isolation {
             self.settings.set(&format!("{prefix}_isolation"), Some(level_name(level)), !session)?;
@@ -172,6 +168,8 @@ impl Session<'_> {
                 .into());
             }
             self.warning(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+            self.settings.end(commit);
+            self.settings.begin_implicit();
             return Ok(Outcome::Done(what.into()));
         }
         let committed = commit && state == State::Open;
@@ -181,7 +179,7 @@ impl Session<'_> {
         self.portals.clear();
         self.settings.end(committed);
         self.transaction.end_implicit();
-        self.transaction.begin_implicit();
+        self.begin_implicit();
         if chain {
             self.transaction.begin();
             self.settings.begin(Some(&isolation), Some(read_only));
@@ -194,7 +192,7 @@ impl Session<'_> {
             // There are no sequences and no temporary tables, and plans are checked before every use.
             Discard::Plans | Discard::Sequences | Discard::Temporary => Ok(()),
             Discard::All => {
-                if self.transaction.state() != State::Idle {
+                if self.transaction.is_block() {
                     return Err(SqlError::new(
                         SqlState::ACTIVE_TRANSACTION,
                         "DISCARD ALL cannot run inside a transaction block",

@@ -16,7 +16,7 @@ use super::{
     transaction::State,
 };
 use crate::{
-    connection::OUTPUT_ENOUGH_BYTES,
+    connection::{Failed, OUTPUT_ENOUGH_BYTES},
     protocol::{
         Format,
         frontend::{FrontendMessage, Target},
@@ -86,7 +86,7 @@ impl Portal {
 impl Session<'_> {
     /// Answers a message of the extended protocol.
     pub(super) async fn extended(&mut self, message: FrontendMessage) -> Result<()> {
-        self.transaction.begin_implicit();
+        self.begin_implicit();
         match message {
             FrontendMessage::Parse { name, query, types } => {
                 self.begin_statement();
@@ -317,6 +317,24 @@ impl Session<'_> {
     }
 
     async fn execute_portal(&mut self, name: &str, limit: Option<usize>) -> Result<()> {
+        // In a block one that fails keeps its name, as those that it leaves behind do.
+        let in_block = self.transaction.state() != State::Idle;
+        let known = self.portals.get(name).filter(|_| in_block).map(|portal| portal.prepared.clone());
+        let result = self.run_portal(name, limit).await;
+        if let (Err(Failed::Statement(_)), Some(prepared)) = (&result, known) {
+            self.portals.entry(name.to_owned()).or_insert(Portal {
+                prepared,
+                parameters: Vec::new(),
+                formats: Vec::new(),
+                columns: None,
+                memory: None,
+                state: PortalState::Finished,
+            });
+        }
+        result
+    }
+
+    async fn run_portal(&mut self, name: &str, limit: Option<usize>) -> Result<()> {
         let Portal { prepared, mut parameters, formats, columns, mut memory, state } =
             self.portals.remove(name).ok_or_else(|| undefined_portal(name))?;
         let Some(statement) = &prepared.statement else {

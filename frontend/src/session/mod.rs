@@ -168,6 +168,10 @@ impl Session<'_> {
     /// Ends an answer: settings that changed, the state, and everything is sent.
     async fn ready(&mut self) -> Result<()> {
         self.transaction.end_implicit();
+        self.transaction.several = false;
+        if self.transaction.state() == State::Idle {
+            self.settings.end(true);
+        }
         for (name, value) in self.settings.take_changes() {
             self.connection.output.parameter_status(name, &value);
         }
@@ -205,8 +209,11 @@ impl Session<'_> {
         self.transaction.fail();
         match self.transaction.state() {
             State::Failed => self.portals.values_mut().for_each(Portal::fail),
-            // Nothing uses them before the next Sync, which closes them.
-            _ => self.portals.clear(),
+            // Nothing uses portals before the next Sync, which closes them.
+            _ => {
+                self.portals.clear();
+                self.settings.end(false);
+            }
         }
         self.meter.failed();
     }
@@ -228,12 +235,19 @@ impl Session<'_> {
         self.connection.interrupts.begin_statement(deadline);
     }
 
+    /// Outside of a block, a transaction begins with the first statement after the end of an answer.
+    fn begin_implicit(&mut self) {
+        self.transaction.begin_implicit();
+        self.settings.begin_implicit();
+    }
+
     async fn simple_query(&mut self, text: &str) -> Result<()> {
         self.forget_statement("");
         self.portals.remove("");
         self.begin_statement();
-        self.transaction.begin_implicit();
+        self.begin_implicit();
         let Parsed { statements, memory: _memory } = self.parse_text(text).await?;
+        self.transaction.several = statements.len() > 1;
         if statements.is_empty() {
             self.connection.output.empty_query();
         }
@@ -386,16 +400,21 @@ impl Session<'_> {
         }
     }
 
-    /// Plans a statement against the newest catalog. What seems to be missing another front end may just have made: whether it
-    /// did is asked before an error says so.
+    /// Plans a statement against the newest catalog. What seems to be missing, or of another type, another front end may just have
+    /// made: whether it did is asked before an error says so.
     async fn plan(&mut self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
         match self.plan_by_known(statement, declared) {
+            // Class 42, and values that are constants of another type.
             Err(Failed::Statement(error))
-                if matches!(error.code, SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN) =>
+                if error.code.0.starts_with(b"42") || error.code == SqlState(*b"22P02") =>
             {
+                let known = self.client.catalog().version();
                 let ordered = self.connection.interrupts.guard(self.client.order(Body::Pin { lease_ms: 0 }));
                 let ts = ordered.await??;
                 self.follow_catalog(ts).await?;
+                if self.client.catalog().version() == known {
+                    return Err(error.into());
+                }
                 self.plan_by_known(statement, declared)
             }
             planned => planned,
@@ -442,6 +461,11 @@ impl Session<'_> {
             let Some(inner) = self.current_plan(&prepared).await? else {
                 return Ok(Outcome::Done(String::new()));
             };
+            if matches!(inner.plan, Plan::Execute { .. }) {
+                // Made by a Parse message; its result would change with the statement that it names.
+                let message = "EXECUTE does not support variable-result cached plans";
+                return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
+            }
             if arguments.len() != inner.parameter_types.len() {
                 return Err(SqlError::new(
                     SqlState::SYNTAX_ERROR,

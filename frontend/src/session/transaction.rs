@@ -23,6 +23,8 @@ pub struct Transaction {
     timestamp: i64,
     /// Outside of a block: whether a statement has begun since the last answer ended.
     begun: bool,
+    /// Several statements came in one text, which are a block as far as settings are concerned.
+    pub several: bool,
     /// The snapshot of the block, from its first read on.
     pub pin: Option<Pin>,
     /// A write was executed since the implicit transaction of the extended protocol began.
@@ -36,6 +38,7 @@ impl Transaction {
             state: State::Idle,
             timestamp: now_micros(),
             begun: false,
+            several: false,
             pin: None,
             has_written: false,
         }
@@ -65,6 +68,11 @@ impl Transaction {
             self.begun = false;
             self.has_written = false;
         }
+    }
+
+    /// Whether SET LOCAL and SET TRANSACTION make sense.
+    pub fn is_block(&self) -> bool {
+        self.state != State::Idle || self.several
     }
 
     /// A block begins.

@@ -258,6 +258,13 @@ async fn suspended_portals_are_limited() {
     assert_eq!(kinds(&answer), "2DEZ");
     assert_eq!(answer[2].field(b'C'), "54000");
     assert_eq!(answer[2].field(b'M'), "too many suspended portals");
+    raw.send('E', &execute("more", 1)).await;
+    raw.send('S', b"").await;
+    assert_eq!(
+        raw.until('Z').await[0].field(b'C'),
+        "25P02",
+        "it is still there, and has failed with its block"
+    );
 }
 
 /// Until a Sync it would be one transaction in PostgreSQL.
@@ -294,6 +301,7 @@ async fn what_fails_behind_a_write_says_that_the_write_has_taken_effect() {
     for (text, code) in [
         ("prepare q as insert into t values (8); execute q; select 1/0", "0A000"),
         ("prepare r as select 1; execute r; execute nobody", "26000"),
+        ("execute a", "0A000"),
     ] {
         let answer = raw.query(text).await;
         let error = answer.iter().find(|message| message.kind == 'E').expect("it is refused");

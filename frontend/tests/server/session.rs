@@ -38,6 +38,43 @@ async fn drivers_are_told_of_changes() {
     assert_eq!(&answer[1].body, b"TimeZone\0UTC\0");
 }
 
+/// The statements of one text, and those before a Sync, are one transaction for settings: what is SET LOCAL ends with it, and
+/// an error takes back what was SET.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_of_one_text_scope_settings() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let zone = b"Asia/Tokyo".as_slice();
+    let shown = |answer: &[crate::support::Message]| {
+        answer.iter().filter(|m| m.kind == 'D').map(|m| m.body[6..].to_vec()).collect::<Vec<_>>()
+    };
+    let answer = raw.query("set local timezone = 'Asia/Tokyo'; show timezone").await;
+    assert_eq!(kinds(&answer), "CTDCZ");
+    assert_eq!(shown(&answer), [zone]);
+    assert_eq!(shown(&raw.query("show timezone").await), [b"UTC"]);
+    // By itself it warns.
+    assert_eq!(kinds(&raw.query("set local timezone = 'Asia/Tokyo'").await), "NCZ");
+    assert_eq!(shown(&raw.query("show timezone").await), [b"UTC"]);
+
+    assert_eq!(kinds(&raw.query("set timezone = 'Asia/Tokyo'; select 1 / 0").await), "CEZ");
+    assert_eq!(shown(&raw.query("show timezone").await), [b"UTC"]);
+    // What came before a block in its text is a part of it.
+    let answer =
+        raw.query("set timezone = 'Asia/Tokyo'; begin; show timezone; rollback; show timezone").await;
+    assert_eq!(shown(&answer), [zone, b"UTC"]);
+    let answer = raw.query("set timezone = 'Asia/Tokyo'; commit; select 1 / 0").await;
+    assert_eq!(kinds(&answer), "CNCESZ");
+    assert_eq!(shown(&raw.query("show timezone").await), [zone]);
+    assert_eq!(kinds(&raw.query("reset all").await), "CSZ");
+
+    let answer = raw.query("set transaction read only; show transaction_read_only").await;
+    assert_eq!(shown(&answer), [b"on"]);
+    assert_eq!(shown(&raw.query("show transaction_read_only").await), [b"off"]);
+    let answer = raw.query("set default_transaction_read_only = on; show transaction_read_only").await;
+    assert_eq!(shown(&answer), [b"off"]);
+    assert_eq!(shown(&raw.query("show transaction_read_only").await), [b"on"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_reads_one_snapshot() {
     let server = Server::start().await;
