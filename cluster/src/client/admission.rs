@@ -129,6 +129,11 @@ impl Admission {
         debug_assert!(replaced.is_none(), "a payload is staged once");
     }
 
+    /// The room of a payload, whose rows will be those of another.
+    pub(crate) fn take_staged(&self, payload: PayloadId) -> Option<Admitted> {
+        self.state.lock().staged.remove(&payload).map(|staged| staged.admitted)
+    }
+
     /// No INSERT will name a payload.
     pub(crate) fn forget_staged(&self, payload: PayloadId) {
         let staged = self.state.lock().staged.remove(&payload);

@@ -175,7 +175,7 @@ impl Process {
                 }
                 Some(process) = unreachable.recv() => {
                     self.staging.unreachable(process);
-                    self.send_all(|this| this.read_back.lost(process));
+                    self.read_back.lost(process);
                     self.precuts.lost(process);
                     self.core.handle(Event::Unreachable(process));
                 }
@@ -186,7 +186,7 @@ impl Process {
                     self.unread.retain(|parts| parts.waiting() > 0 && parts.has_reader());
                     self.forget_changes();
                     self.send_all(|this| this.staging.tick(now_ms));
-                    self.send_all(|this| this.read_back.tick(now_ms));
+                    self.send_all(|this| this.read_back.tick(now_ms, this.core.config()));
                     for (done, outcome) in self.staging.give_up() {
                         done.tell(outcome);
                     }
@@ -214,7 +214,7 @@ impl Process {
             for wire in self.staging.met(from) {
                 self.outbox.send(from, wire);
             }
-            self.send_all(|this| this.read_back.lost(from));
+            self.read_back.lost(from);
             self.precuts.lost(from);
         }
         self.staging.heard(from);

@@ -9,6 +9,8 @@ use crate::{config::Config, message::ProcessId, patience::Patience, payload::Chu
 
 /// How long a chunk is waited for before another holder is asked for it, at first and at most.
 const PATIENCE_MS: std::ops::RangeInclusive<u64> = 5_000..=60_000;
+/// How long it is waited for at all: as long as for the receipt of one.
+const GIVEN_UP_MS: u64 = 180_000;
 
 /// Whoever waits for a chunk. It gets none when there is nobody left who has it.
 pub(crate) type Reader = oneshot::Sender<Option<Bytes>>;
@@ -18,6 +20,7 @@ struct Asked {
     /// Who may have it; the first one has been asked.
     candidates: VecDeque<ProcessId>,
     patience: Patience,
+    until_ms: u64,
     reader: Reader,
 }
 
@@ -39,7 +42,8 @@ impl ReadBack {
     ) -> Option<(ProcessId, Wire)> {
         let candidates = holders.into_iter().filter(|holder| config.contains(*holder)).collect();
         let patience = Patience::new(PATIENCE_MS, self.now_ms);
-        self.asked.insert(key, Asked { candidates, patience, reader });
+        let until_ms = self.now_ms + GIVEN_UP_MS;
+        self.asked.insert(key, Asked { candidates, patience, until_ms, reader });
         self.go_on(key)
     }
 
@@ -60,21 +64,23 @@ impl ReadBack {
         }
     }
 
-    /// Nothing can be sent to a process, or it begins another life: what it was asked will not be answered. Returns what to send.
-    pub(crate) fn lost(&mut self, process: ProcessId) -> Vec<(ProcessId, Wire)> {
-        let of_process = self.asked.iter().filter(|(_, asked)| asked.candidates.front() == Some(&process));
-        let keys: Vec<ChunkKey> = of_process.map(|(key, _)| *key).collect();
-        keys.into_iter().filter_map(|key| self.give_up(process, key)).collect()
+    /// Nothing can be sent to a process, or it begins another life: what it was asked will not be answered, but it may be when it
+    /// is asked again.
+    pub(crate) fn lost(&mut self, process: ProcessId) {
+        let of_process = self.asked.values_mut().filter(|asked| asked.candidates.front() == Some(&process));
+        of_process.for_each(|asked| asked.patience.end());
     }
 
     /// Time passes; returns what to send.
-    pub(crate) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Wire)> {
+    pub(crate) fn tick(&mut self, now_ms: u64, config: &Config) -> Vec<(ProcessId, Wire)> {
         self.now_ms = now_ms;
         self.asked.retain(|_, asked| !asked.reader.is_closed());
         let impatient = self.asked.iter_mut().filter_map(|(key, asked)| {
             let ends = asked.patience.ends(now_ms);
             if ends {
                 asked.candidates.rotate_left(1);
+                let is_over = now_ms >= asked.until_ms;
+                asked.candidates.retain(|candidate| !is_over && config.contains(*candidate));
             }
             ends.then_some(*key)
         });
@@ -130,12 +136,15 @@ mod tests {
         assert_eq!(asks(back.ask(KEY, vec![gone, s1, s2, s3], config, reader)), Some(1));
         assert_eq!(asks(back.answered(s2, KEY, None)), None, "it is not its turn");
         assert_eq!(asks(back.answered(s1, KEY, None)), Some(3));
-        // It is slow, and the only one left.
-        assert_eq!(
-            back.tick(6_000).into_iter().map(|asked| asks(Some(asked))).collect::<Vec<_>>(),
-            [Some(3)]
-        );
-        assert!(back.tick(6_001).is_empty() && back.lost(s1).is_empty());
+        let tick = |back: &mut ReadBack, now_ms, config: &Config| {
+            back.tick(now_ms, config).into_iter().map(|asked| asks(Some(asked))).collect::<Vec<_>>()
+        };
+        // It is slow, and the only one left; when it has been away, it is asked at once.
+        assert_eq!(tick(&mut back, 6_000, config), [Some(3)]);
+        back.lost(s1);
+        assert_eq!(tick(&mut back, 6_001, config), []);
+        back.lost(s3);
+        assert_eq!(tick(&mut back, 6_002, config), [Some(3)]);
         assert!(read.try_recv().is_err());
         assert_eq!(asks(back.answered(s3, KEY, Some(Bytes::from_static(b"rows")))), None);
         assert_eq!(read.try_recv(), Ok(Some(Bytes::from_static(b"rows"))));
@@ -143,13 +152,21 @@ mod tests {
         // Nobody has it any more.
         let (reader, mut read) = oneshot::channel();
         assert_eq!(asks(back.ask(KEY, vec![s1, s2], config, reader)), Some(1));
-        assert_eq!(back.lost(s1).into_iter().map(|asked| asks(Some(asked))).collect::<Vec<_>>(), [Some(2)]);
-        assert!(back.lost(s2).is_empty());
+        assert_eq!(asks(back.answered(s1, KEY, None)), Some(2));
+        assert_eq!(asks(back.answered(s2, KEY, None)), None);
+        assert_eq!(read.try_recv(), Ok(None));
+        // Whoever leaves is asked no more, nor does anybody wait for ever.
+        let (reader, mut read) = oneshot::channel();
+        assert_eq!(asks(back.ask(KEY, vec![s3, s1], config, reader)), Some(3));
+        let without = &Config::evenly(2, 2).expect("a ring");
+        assert_eq!(tick(&mut back, 20_000, without), [Some(1)]);
+        assert_eq!(tick(&mut back, 20_000 + GIVEN_UP_MS, config), []);
         assert_eq!(read.try_recv(), Ok(None));
         // Whoever has given up is forgotten.
         let (reader, read) = oneshot::channel();
         assert_eq!(asks(back.ask(KEY, vec![s1], config, reader)), Some(1));
         drop(read);
-        assert!(back.tick(100_000).is_empty() && back.asked.is_empty());
+        assert_eq!(tick(&mut back, 900_000, config), []);
+        assert!(back.asked.is_empty());
     }
 }

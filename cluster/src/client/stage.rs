@@ -115,6 +115,11 @@ impl Stager {
         // They may go to anybody.
         let tightest = || self.client.tightest(&[KeyRange::FULL]);
         self.admitted.grow(admission::bytes_of(batch), self.client.memory(), tightest)?;
+        self.send(batch).await
+    }
+
+    /// As [`push`](Stager::push), of rows that there is room for.
+    async fn send(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
         self.rows += batch.positions.len() as u64;
         let config = self.config.clone();
         for range in config.overlapping(&[KeyRange::FULL]) {
@@ -176,11 +181,12 @@ impl Stager {
     /// from those who hold them; afterwards this payload is of no use any more, and goes with its stager.
     ///
     /// # Errors
-    /// As [`Stager::push`], and 40001 when nobody has some of the rows any more.
+    /// As [`Stager::push`], and 40001 when nobody in the ring has some of the rows any more.
     pub async fn again(&mut self) -> Result<(StagedPayload, Stager), SqlError> {
-        // They are counted once.
-        self.client.admission().forget_staged(self.id);
         let mut next = self.client.stage();
+        if let Some(admitted) = self.client.admission().take_staged(self.id) {
+            next.admitted = admitted;
+        }
         for part in self.parts.values() {
             for (number, checksum) in (0..).zip(&part.checksums) {
                 let (reader, read) = oneshot::channel();
@@ -194,7 +200,7 @@ impl Stager {
                         "could not serialize access: rows that were sent are gone with those who held them";
                     SqlError::new(SqlState::SERIALIZATION_FAILURE, message)
                 })?;
-                next.push(&rows).await?;
+                next.send(&rows).await?;
             }
         }
         let payload = next.finish().await?;

@@ -85,7 +85,7 @@ impl<D> Staging<D> {
     }
 
     /// Another config is in force: the receipts of those who are suspected or have left the ring need not come. Returns
-    /// what waited for nothing else; the INSERT will find another config, too, and be staged again.
+    /// what waited for nothing else; the INSERT will find another config, too, and be staged again by whoever has its rows.
     pub(crate) fn reconfigured(&mut self, config: &Config) -> Vec<D> {
         self.away.retain(|process, _| config.contains(*process));
         self.abandoned.retain(|process, _| config.contains(*process));
