@@ -11,7 +11,10 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -40,8 +43,10 @@ pub(super) struct Lives {
     /// Where it is written down; nowhere in a process that is no router, which does not remember anything.
     path: Option<PathBuf>,
     known: Arc<Mutex<Known>>,
-    /// How many changes have been written down; held while that is done.
-    written: Arc<Turn<u64>>,
+    /// How many changes have been written down.
+    written: Arc<AtomicU64>,
+    /// Held while that is done.
+    turn: Arc<Turn<()>>,
     /// What `heard.forgetful` says once it is written down, for those who wait for that.
     refused: watch::Sender<Option<String>>,
 }
@@ -51,6 +56,8 @@ struct Known {
     heard: Heard,
     /// How often that has changed.
     changes: u64,
+    /// How often it had when each router's newest start was heard of.
+    since: BTreeMap<u32, u64>,
     /// Lives of routers elsewhere that lack what they had confirmed, and what is to be said of them. They remember that
     /// themselves.
     disowned: BTreeMap<ProcessId, (u64, String)>,
@@ -94,7 +101,7 @@ impl Lives {
         let heard = heard.unwrap_or_default();
         let refused = watch::Sender::new(heard.forgetful.clone());
         let known = Arc::new(Mutex::new(Known { heard, ..Known::default() }));
-        Ok(Lives { path, known, written: Arc::default(), refused })
+        Ok(Lives { path, known, written: Arc::default(), turn: Arc::default(), refused })
     }
 
     /// The newest start of a router, if one is remembered.
@@ -111,16 +118,19 @@ impl Lives {
             return Ok(());
         }
         let Some(path) = &self.path else { return Ok(()) };
-        {
+        let change = {
             let mut known = self.known.lock();
             if let Some(reason) = forgetful(process, start, known.of(process)) {
                 return Err(reason);
             }
             if known.heard.newest.insert(process.number, start) != Some(start) {
                 known.changes += 1;
+                let changes = known.changes;
+                known.since.insert(process.number, changes);
             }
-        }
-        self.write_down(path).await;
+            known.since.get(&process.number).copied().unwrap_or_default()
+        };
+        self.write_down(path, change).await;
         Ok(())
     }
 
@@ -148,23 +158,29 @@ impl Lives {
     /// Another process says that this router must not go on, and why. Durable when this returns.
     pub(super) async fn refuse(&self, reason: &str) {
         let Some(path) = &self.path else { return };
-        {
+        let change = {
             let mut known = self.known.lock();
             if known.heard.forgetful.is_none() {
                 known.heard.forgetful = Some(reason.to_owned());
                 known.changes += 1;
             }
-        }
-        self.write_down(path).await;
+            known.changes
+        };
+        self.write_down(path, change).await;
     }
 
-    /// Writes down what has changed, off the runtime: a disk may hang.
-    async fn write_down(&self, path: &Path) {
-        let mut written = self.written.clone().lock_owned().await;
-        if *written == self.known.lock().changes {
+    /// Waits until so many changes have been written down, off the runtime: a disk may hang.
+    async fn write_down(&self, path: &Path, change: u64) {
+        let is_written = || self.written.load(Ordering::Acquire) >= change;
+        if is_written() {
+            return;
+        }
+        let turn = self.turn.clone().lock_owned().await;
+        if is_written() {
             return;
         }
         let (path, known, refused) = (path.to_owned(), self.known.clone(), self.refused.clone());
+        let written = self.written.clone();
         // Whoever gives up waiting leaves it to its end, and the turn with it.
         let writing = tokio::task::spawn_blocking(move || {
             let (heard, changes) = {
@@ -172,7 +188,8 @@ impl Lives {
                 (known.heard.clone(), known.changes)
             };
             heard.write(&path);
-            *written = changes;
+            written.store(changes, Ordering::Release);
+            drop(turn);
             if heard.forgetful.is_some() {
                 refused.send_replace(heard.forgetful);
             }
