@@ -74,7 +74,7 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
     inbox: mpsc::UnboundedSender<Incoming>,
 ) -> bool {
     let budget = Arc::new(Semaphore::new(INBOX_BUDGET_BYTES));
-    let mut has_grown = false;
+    let (mut has_grown, mut has_been_cut) = (false, false);
     // Of the long message that is arriving.
     let mut room: Option<Reservation> = None;
     loop {
@@ -82,16 +82,21 @@ pub async fn read_frames<R: AsyncRead + Unpin>(
             Ok(Some((kind, body))) => {
                 let cost = (body.len() + FRAME_OVERHEAD_BYTES).min(MOST_OF_BUDGET_BYTES) as u32;
                 let Ok(permit) = budget.clone().acquire_many_owned(cost).await else { return false };
-                let frame = Frame { kind, body, _budget: permit, _room: room.take() };
+                // Only a long one has taken any.
+                let room = room.take_if(|_| body.len() > INBOX_BUDGET_BYTES);
+                has_been_cut = true;
+                let frame = Frame { kind, body, _budget: permit, _room: room };
                 if inbox.send(Incoming::Frame(frame)).is_err() {
                     return false;
                 }
             }
             Ok(None) => {
                 // What is left of its room would keep all of it, also what the messages took that were cut off it.
-                if received.is_empty() && std::mem::take(&mut has_grown) {
-                    received = BytesMut::new();
+                if received.len() <= KEPT_BUFFER_BYTES && has_been_cut && std::mem::take(&mut has_grown) {
+                    received = BytesMut::from(&received[..]);
+                    room = None;
                 }
+                has_been_cut = false;
                 received.reserve(READ_CHUNK_BYTES);
                 has_grown |= received.capacity() > KEPT_BUFFER_BYTES;
                 if received.capacity() > INBOX_BUDGET_BYTES {
@@ -230,6 +235,34 @@ mod tests {
         drop(held);
         let again = receive(&sent).await;
         assert!(matches!(again[..], [Incoming::Frame(_)]));
+    }
+
+    /// What is left of a long message's room is nobody's.
+    #[tokio::test(start_paused = true)]
+    async fn short_messages_behind_a_long_one_take_no_memory() {
+        let memory = MemoryBudget::limited(10 << 20);
+        let mut sent = message((2 << 20) + 10);
+        (0..20_000).for_each(|_| sent.extend(message(100)));
+        let (sender, mut inbox) = mpsc::unbounded_channel();
+        let mut sent = &sent[..];
+        let reading = read_frames(&mut sent, BytesMut::new(), 64 << 20, &memory, sender);
+        let taking = async {
+            let first = inbox.recv().await;
+            let mut count = 0;
+            // So many wait.
+            let mut waiting = std::collections::VecDeque::new();
+            while let Some(incoming) = inbox.recv().await {
+                let Incoming::Frame(frame) = incoming else { panic!("{incoming:?}") };
+                waiting.push_back(frame);
+                count += 1;
+                if waiting.len() > 1000 {
+                    waiting.pop_front();
+                }
+            }
+            assert_eq!(count, 20_000);
+            drop(first);
+        };
+        tokio::join!(reading, taking);
     }
 
     #[tokio::test(start_paused = true)]
