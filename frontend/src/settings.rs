@@ -397,19 +397,17 @@ impl SessionSettings {
         }
     }
 
-    /// A transaction block begins, with these modes (those of the session where they are `None`). What a transaction without a
-    /// block has set before becomes a part of it.
+    /// A transaction block begins, with these modes if they are given. What a transaction without a block has set before becomes a
+    /// part of it.
     pub fn begin(&mut self, isolation: Option<&str>, read_only: Option<bool>) {
         self.begin_implicit();
-        let isolation = isolation.unwrap_or(self.get("default_transaction_isolation")).to_owned();
-        let read_only = match read_only {
-            Some(true) => "on",
-            Some(false) => "off",
-            None => self.get("default_transaction_read_only"),
-        };
-        let read_only = read_only.to_owned();
-        self.change("transaction_isolation", Some(isolation), true);
-        self.change("transaction_read_only", Some(read_only), true);
+        if let Some(isolation) = isolation {
+            self.change("transaction_isolation", Some(isolation.to_owned()), true);
+        }
+        if let Some(read_only) = read_only {
+            let value = if read_only { "on" } else { "off" };
+            self.change("transaction_read_only", Some(value.to_owned()), true);
+        }
     }
 
     /// The transaction ends, if there is one.

@@ -70,9 +70,13 @@ async fn statements_of_one_text_scope_settings() {
     let answer = raw.query("set transaction read only; show transaction_read_only").await;
     assert_eq!(shown(&answer), [b"on"]);
     assert_eq!(shown(&raw.query("show transaction_read_only").await), [b"off"]);
+    let answer = raw.query("set transaction read only; begin; show transaction_read_only; rollback").await;
+    assert_eq!(shown(&answer), [b"on"]);
     let answer = raw.query("set default_transaction_read_only = on; show transaction_read_only").await;
     assert_eq!(shown(&answer), [b"off"]);
     assert_eq!(shown(&raw.query("show transaction_read_only").await), [b"on"]);
+    let answer = raw.query("begin read write; show transaction_read_only; rollback").await;
+    assert_eq!(shown(&answer), [b"off"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
