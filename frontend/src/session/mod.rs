@@ -403,12 +403,12 @@ impl Session<'_> {
     /// Plans a statement against the newest catalog. What seems to be missing, or of another type, another front end may just have
     /// made: whether it did is asked before an error says so.
     async fn plan(&mut self, statement: &Statement, declared: &[Option<Type>]) -> Result<Planned> {
+        let known = self.client.catalog().version();
         match self.plan_by_known(statement, declared) {
             // Class 42, and values that are constants of another type.
             Err(Failed::Statement(error))
                 if error.code.0.starts_with(b"42") || error.code == SqlState(*b"22P02") =>
             {
-                let known = self.client.catalog().version();
                 let ordered = self.connection.interrupts.guard(self.client.order(Body::Pin { lease_ms: 0 }));
                 let ts = ordered.await??;
                 self.follow_catalog(ts).await?;
