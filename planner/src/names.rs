@@ -6,7 +6,10 @@ use carousel_cluster::catalog::Catalog;
 use carousel_engine::{SqlError, SqlState, TableId, TableSchema, Type, error::Result};
 use sqlparser::ast::{self, Ident, ObjectName, ObjectNamePart, Spanned};
 
-use crate::parse::position_of;
+use crate::{
+    parse::position_of,
+    relational::{SystemView, system_view},
+};
 
 /// The schema that every table is in.
 const SCHEMA: &str = "public";
@@ -55,8 +58,13 @@ pub(crate) fn table_name(name: &ObjectName) -> Result<Result<String, String>> {
     }
 }
 
-/// The table with this name; 42P01 at the name.
+/// The table with this name; 42P01 at the name, and 42809 for a system view's.
 pub(crate) fn table<'a>(catalog: &'a Catalog, name: &ObjectName) -> Result<&'a Arc<TableSchema>> {
+    if let Some(view) = system_view(name).filter(|view| SystemView::named(view).is_ok()) {
+        let error = SqlError::new(SqlState(*b"42809"), format!("\"{view}\" is not a table"));
+        let error = error.with_detail("Nobody can change what a system view shows by writing to it.");
+        return Err(at(error, position_of(name.span())));
+    }
     let missing = match table_name(name)? {
         Ok(known) => match catalog.table(&known) {
             Some(table) => return Ok(table),

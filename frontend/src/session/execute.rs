@@ -200,12 +200,13 @@ pub(super) fn sees_one_state(isolation: ReadIsolation) -> bool {
 }
 
 impl Session<'_> {
-    /// Submits a plan that goes through [`carousel_planner::bind()`], and waits until its answer begins.
+    /// Submits a plan that goes through [`carousel_planner::bind()`], and waits until its answer begins. `prepared` as for
+    /// [`Session::begin`].
     pub(super) async fn execute(
         &mut self,
         mut planned: Arc<Planned>,
         statement: &Statement,
-        declared: &[Option<Type>],
+        prepared: Option<&[Option<Type>]>,
         parameters: &[Value],
     ) -> Result<Cursor> {
         let shares_snapshot = self.transaction.pin.is_some();
@@ -215,7 +216,7 @@ impl Session<'_> {
                 Ok(Ok(cursor)) => return Ok(cursor),
                 Ok(Err(ts)) if attempts < ATTEMPTS => {
                     attempts += 1;
-                    planned = self.plan_again(ts, &planned, statement, declared).await?;
+                    planned = self.plan_again(ts, &planned, statement, prepared).await?;
                 }
                 Ok(Err(_)) => return Err(changing().into()),
                 // Nobody has seen anything of its snapshot, so it may have another one, at which those answer who hold its
@@ -355,14 +356,14 @@ impl Session<'_> {
         ts: Ts,
         planned: &Planned,
         statement: &Statement,
-        declared: &[Option<Type>],
+        prepared: Option<&[Option<Type>]>,
     ) -> Result<Arc<Planned>> {
         self.follow_catalog(ts).await?;
-        let again = Arc::new(self.plan(statement, declared).await?);
-        if !again.has_columns_of(planned) || again.parameter_types != planned.parameter_types {
-            return Err(SqlError::unsupported("a change of a statement's result while it runs").into());
+        match prepared {
+            Some(declared) => self.plan_as_before(planned, statement, declared).await,
+            // Nobody has been told of its columns yet.
+            None => Ok(Arc::new(self.plan(statement, &[]).await?)),
         }
-        Ok(again)
     }
 
     /// Waits until this client knows the catalog of a `Ts`.

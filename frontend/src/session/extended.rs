@@ -252,12 +252,22 @@ impl Session<'_> {
         if self.transaction.state() != State::Failed && self.client.catalog().is_current(&planned.tables) {
             return Ok(Some(planned.clone()));
         }
-        let again = self.plan(statement, &prepared.declared).await?;
-        if !again.has_columns_of(planned) || again.parameter_types != planned.parameter_types {
+        Ok(Some(self.plan_as_before(planned, statement, &prepared.declared).await?))
+    }
+
+    /// Plans a prepared statement again, whose columns and parameters the client knows.
+    pub(super) async fn plan_as_before(
+        &mut self,
+        before: &Planned,
+        statement: &Statement,
+        declared: &[Option<Type>],
+    ) -> Result<Arc<Planned>> {
+        let again = self.plan(statement, declared).await?;
+        if !again.has_columns_of(before) || again.parameter_types != before.parameter_types {
             let message = "cached plan must not change result type";
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
         }
-        Ok(Some(Arc::new(again)))
+        Ok(Arc::new(again))
     }
 
     /// The columns of a plan's result, looking through EXECUTE and knowing the settings' names.
@@ -373,7 +383,7 @@ impl Session<'_> {
                         .into());
                 }
                 let values = std::mem::take(&mut parameters);
-                match self.begin(planned, statement, &prepared.declared, values).await? {
+                match self.begin(planned, statement, Some(&prepared.declared), values).await? {
                     Outcome::Rows(cursor) => (cursor, None),
                     Outcome::CopyOut(cursor, options) => {
                         self.copy_out(cursor, options).await?;

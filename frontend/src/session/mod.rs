@@ -305,7 +305,7 @@ impl Session<'_> {
 
     async fn run_simple(&mut self, statement: &Statement) -> Result<()> {
         let planned = Arc::new(self.plan(statement, &[]).await?);
-        let outcome = self.begin(planned, statement, &[], Vec::new()).await?;
+        let outcome = self.begin(planned, statement, None, Vec::new()).await?;
         match outcome {
             Outcome::Done(tag) => {
                 self.answered(tag);
@@ -448,17 +448,18 @@ impl Session<'_> {
         Ok(planned.map_err(|e| pg_catalog::clarify(e, statement.text()))?)
     }
 
-    /// Starts what a plan asks for. `parameters` are of the plan's types.
+    /// Starts what a plan asks for. `parameters` are of the plan's types; `prepared` are the types of them that were declared with
+    /// a prepared statement, whose columns the client knows.
     async fn begin(
         &mut self,
         planned: Arc<Planned>,
         statement: &Statement,
-        declared: &[Option<Type>],
+        prepared: Option<&[Option<Type>]>,
         parameters: Vec<Value>,
     ) -> Result<Outcome> {
         if let Plan::Execute { name, arguments } = &planned.plan {
-            let prepared = self.statement(name)?;
-            let Some(inner) = self.current_plan(&prepared).await? else {
+            let named = self.statement(name)?;
+            let Some(inner) = self.current_plan(&named).await? else {
                 return Ok(Outcome::Done(String::new()));
             };
             if matches!(inner.plan, Plan::Execute { .. }) {
@@ -487,17 +488,17 @@ impl Session<'_> {
                 &mut ids,
             )?;
             ids.check()?;
-            let Some(statement) = &prepared.statement else { return Ok(Outcome::Done(String::new())) };
-            return self.begin_plan(inner, statement, &prepared.declared, values).await;
+            let Some(statement) = &named.statement else { return Ok(Outcome::Done(String::new())) };
+            return self.begin_plan(inner, statement, Some(&named.declared), values).await;
         }
-        self.begin_plan(planned, statement, declared, parameters).await
+        self.begin_plan(planned, statement, prepared, parameters).await
     }
 
     async fn begin_plan(
         &mut self,
         planned: Arc<Planned>,
         statement: &Statement,
-        declared: &[Option<Type>],
+        prepared: Option<&[Option<Type>]>,
         parameters: Vec<Value>,
     ) -> Result<Outcome> {
         if planned.plan.is_write() {
@@ -512,12 +513,12 @@ impl Session<'_> {
             | Plan::Delete(_)
             | Plan::Truncate(_)
             | Plan::Ddl(_) => {
-                let cursor = self.execute(planned, statement, declared, &parameters).await?;
+                let cursor = self.execute(planned, statement, prepared, &parameters).await?;
                 Ok(Outcome::Rows(cursor))
             }
             Plan::CopyOut(copy) => {
                 let options = copy.options.clone();
-                let cursor = self.execute(planned, statement, declared, &parameters).await?;
+                let cursor = self.execute(planned, statement, prepared, &parameters).await?;
                 Ok(Outcome::CopyOut(cursor, options))
             }
             Plan::CopyIn(copy) => {

@@ -18,7 +18,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, NoTls, error::SqlState};
 
 use self::{
     history::{History, last_ts},
@@ -493,6 +493,30 @@ fn a_standby_replaces_a_dead_storage_process() {
     });
 }
 
+/// Statements of one front end about a table that another one replaces meanwhile, with other columns each time.
+async fn tables_are_replaced(replacing: &Client, reading: &Client) {
+    let stop = AtomicBool::new(false);
+    let replace = async {
+        for round in 0..30 {
+            let columns = ["a bigint, b text", "a text"][round % 2];
+            let create = format!("CREATE TABLE replaced ({columns})");
+            for sql in [&create, "DROP TABLE replaced"] {
+                replacing.execute(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    };
+    let read = async {
+        while !stop.load(Ordering::Relaxed) {
+            // There may be none at the moment; but what there is can be read.
+            if let Err(error) = reading.simple_query("SELECT * FROM replaced").await {
+                assert_eq!(error.code(), Some(&SqlState::UNDEFINED_TABLE), "{error:?}");
+            }
+        }
+    };
+    tokio::join!(replace, read);
+}
+
 fn strangers_are_refused(cluster: &Cluster) {
     // A process of another cluster.
     let mut other = cluster.command("c3");
@@ -531,6 +555,8 @@ fn separate_processes_lose_nothing_and_keep_strangers_out() {
     runtime.block_on(async {
         let test = under_load(&mut cluster, killed);
         tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+        let [replacing, reading] = [cluster.url("c1"), cluster.url("c2")];
+        tables_are_replaced(&connect(&replacing).await, &connect(&reading).await).await;
     });
     strangers_are_refused(&cluster);
     cluster.join("c6");
