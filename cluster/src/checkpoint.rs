@@ -35,7 +35,7 @@ use crate::{
         core::{ContentHash, Recovered},
         migration::{Chunk, PartId},
     },
-    wal::sync_directory,
+    wal::{free_bytes, sync_directory},
 };
 
 const MAGIC: &[u8; 8] = b"CRSLCKPT";
@@ -118,6 +118,8 @@ struct Written {
 /// Writes one checkpoint. What has been written is removed if it is not finished.
 pub struct Writer {
     root: PathBuf,
+    /// It leaves so much room on the disk.
+    reserve_bytes: u64,
     dir: PathBuf,
     files: BTreeMap<Rows, Written>,
     /// The file that was written to last.
@@ -125,17 +127,21 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins the checkpoint of `ts` in `root`.
+    /// Begins the checkpoint of `ts` in `root`. It leaves so many bytes of the disk to others, who go on only while there is some
+    /// room.
     ///
     /// # Errors
-    /// When its directory cannot be created.
-    pub fn begin(root: &Path, ts: Ts) -> io::Result<Writer> {
+    /// When its directory cannot be created, or there is no more room than that.
+    pub fn begin(root: &Path, ts: Ts, reserve_bytes: u64) -> io::Result<Writer> {
         let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
         fs::create_dir_all(&dir)?;
-        Ok(Writer { root: root.to_path_buf(), dir, files: BTreeMap::new(), open: None })
+        let writer =
+            Writer { root: root.to_path_buf(), reserve_bytes, dir, files: BTreeMap::new(), open: None };
+        writer.leave_room()?;
+        Ok(writer)
     }
 
     /// Adds rows of a range, as of now or as of an earlier `Ts`.
@@ -170,8 +176,15 @@ impl Writer {
         if written.unsynced >= SYNC_BYTES {
             file.sync()?;
             written.unsynced = 0;
+            self.leave_room()?;
         }
         Ok(())
+    }
+
+    fn leave_room(&self) -> io::Result<()> {
+        // A file system that does not tell has room until it refuses.
+        let is_short = free_bytes(&self.root).is_ok_and(|free| free < self.reserve_bytes);
+        if is_short { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
     fn close(&mut self) -> io::Result<()> {
@@ -434,6 +447,16 @@ impl Checkpoint {
         Ok(Checkpoint { dir, recovered, files })
     }
 
+    /// Of whether the newest complete checkpoint in `root` is behind `last`, and of what has been received behind it: where that is.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn beyond(root: &Path, last: Ts) -> io::Result<(bool, Vec<PathBuf>)> {
+        let newest = complete(root, PREFIX)?.pop();
+        let received = complete(root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace > last);
+        Ok((newest.is_some_and(|(ts, _)| ts > last), received.map(|(_, path)| path).collect()))
+    }
+
     /// Removes all checkpoints in `root`, and what has been received, as they are of no use any more.
     ///
     /// # Errors
@@ -488,13 +511,18 @@ impl Checkpoint {
         Ok(Blocks { path, file, left: bytes })
     }
 
-    /// The chunks of a part that has been received ([`Recovered::chunks`]).
-    pub fn chunks(&self, range: KeyRange) -> impl Iterator<Item = Result<Chunk, CheckpointError>> + use<> {
+    /// The chunks of a part that has been received ([`Recovered::chunks`]). It says again and again that it `goes_on`, also where
+    /// none comes yet.
+    pub fn chunks<G: Fn()>(
+        &self,
+        range: KeyRange,
+        goes_on: G,
+    ) -> impl Iterator<Item = Result<Chunk, CheckpointError>> + use<G> {
         let of_part = self.files.iter().filter(|file| file.range == range);
         let files: Vec<FileEntry> = of_part.cloned().collect();
         let this = Checkpoint { dir: self.dir.clone(), recovered: Recovered::default(), files: Vec::new() };
         let blocks = files.into_iter().flat_map(move |entry| {
-            let (blocks, error) = match this.blocks(&entry, || ()) {
+            let (blocks, error) = match this.blocks(&entry, &goes_on) {
                 Ok(blocks) => (Some(blocks), None),
                 Err(error) => (None, Some(Err(error))),
             };
@@ -569,11 +597,25 @@ mod tests {
     }
 
     #[test]
+    fn others_keep_the_room_that_is_left_to_them() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let refused = Writer::begin(dir.path(), Ts(7), u64::MAX).err().map(|error| error.kind());
+        assert_eq!(refused, Some(io::ErrorKind::StorageFull));
+        let mut writer = Writer::begin(dir.path(), Ts(7), 1).expect("there is room");
+        writer.reserve_bytes = u64::MAX;
+        let block = vec![0; SYNC_BYTES as usize];
+        let written = writer.rows(TableId(1), None, KeyRange::FULL, &block);
+        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::StorageFull));
+        drop(writer);
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
+    }
+
+    #[test]
     fn rows_of_several_files_come_in_any_order_and_some_may_be_forgotten() {
         let dir = tempfile::tempdir().expect("a directory");
         let (one, two) = (TableId(1), TableId(2));
         let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
-        let mut writer = Writer::begin(dir.path(), Ts(7)).expect("it can be written");
+        let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
         let mut write =
             |table, until, range, block: &[u8]| writer.rows(table, until, range, block).expect("room");
         write(one, None, low, b"a");
@@ -604,10 +646,10 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         for ts in [7, 9] {
-            let mut writer = Writer::begin(dir.path(), Ts(ts)).expect("it can be written");
+            let mut writer = Writer::begin(dir.path(), Ts(ts), 0).expect("it can be written");
             writer.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
             writer.finish(recovered(ts)).expect("it can be written");
-            let mut unfinished = Writer::begin(dir.path(), Ts(ts + 1)).expect("it can be written");
+            let mut unfinished = Writer::begin(dir.path(), Ts(ts + 1), 0).expect("it can be written");
             unfinished.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
             drop(unfinished);
             assert_eq!(names(), [format!("checkpoint-{ts}")]);
@@ -618,14 +660,14 @@ mod tests {
     fn what_is_replaced_is_there_until_the_other_is() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |block: &[u8]| {
-            let mut writer = Writer::begin(dir.path(), Ts(7)).expect("it can be written");
+            let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
             writer.rows(TableId(1), None, KeyRange::FULL, block).expect("room");
             writer.finish(recovered(7)).expect("it can be written");
         };
         // The rows; the votes come behind them.
         let read = || -> Option<u8> {
             let newest = Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
-            let chunks: Result<Vec<Chunk>, _> = newest.chunks(KeyRange::FULL).collect();
+            let chunks: Result<Vec<Chunk>, _> = newest.chunks(KeyRange::FULL, || ()).collect();
             let chunks = chunks.expect("what was written");
             chunks.first().and_then(|chunk| chunk.rows.first().copied())
         };
@@ -653,9 +695,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (one, two) = (TableId(1), TableId(2));
         let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
-        let finish = |ts| Writer::begin(dir.path(), Ts(ts)).and_then(|writer| writer.finish(recovered(ts)));
+        let finish =
+            |ts| Writer::begin(dir.path(), Ts(ts), 0).and_then(|writer| writer.finish(recovered(ts)));
         finish(5).expect("it can be written");
-        let mut writer = Writer::begin(dir.path(), Ts(7)).expect("it can be written");
+        let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
         for (table, range, block) in [(two, low, "b"), (one, low, "a"), (one, high, "x"), (one, low, "c")] {
             writer.rows(table, None, range, block.as_bytes()).expect("room");
         }
@@ -668,7 +711,7 @@ mod tests {
         let received = Checkpoint::received(dir.path(), Ts(5)).expect("it can be read");
         assert_eq!(received.len(), 1);
         let chunks = |range| -> Vec<Chunk> {
-            received[0].chunks(range).collect::<Result<_, _>>().expect("what was written")
+            received[0].chunks(range, || ()).collect::<Result<_, _>>().expect("what was written")
         };
         let rows: Vec<(Option<TableId>, Vec<u8>)> =
             chunks(low).into_iter().map(|chunk| (chunk.table, chunk.rows.to_vec())).collect();
@@ -683,7 +726,7 @@ mod tests {
         let file = dir.path().join("received-7").join(&received[0].files[0].name);
         let damaged = [fs::read(&file).expect("it is there"), vec![0]].concat();
         fs::write(&file, damaged).expect("room");
-        assert!(received[0].chunks(received[0].files[0].range).any(|chunk| chunk.is_err()));
+        assert!(received[0].chunks(received[0].files[0].range, || ()).any(|chunk| chunk.is_err()));
         finish(7).expect("it can be written");
         assert!(!dir.path().join("received-7").exists(), "the checkpoint has it");
         assert_eq!(newest().recovered.ts, Ts(7));

@@ -55,6 +55,10 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
                 // Checkpoints without the m-seq that goes on from them are of no use.
                 let storage = dir.join("storage");
                 if storage.exists() {
+                    tracing::warn!(
+                        directory = %dir.display(),
+                        "durability is memory: what the cluster had before is gone, and it starts empty"
+                    );
                     fs::remove_dir_all(&storage).map_err(unusable(&storage))?;
                 }
             }

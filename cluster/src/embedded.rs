@@ -732,6 +732,8 @@ pub(crate) async fn start_storage(
         first_core,
         memory_limit: options.memory_limit.map(|limit| limit / u64::from(options.storage.max(1))),
         running: storage::RUNNING,
+        // Several may be written at a time.
+        reserve_bytes: options.log_reserve.saturating_mul(2),
     };
     Ok(Storage::start(storage, network).await?)
 }

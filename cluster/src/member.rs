@@ -107,7 +107,8 @@ impl MemberOptions {
             binding: self.binding,
             // There it is the limit of all storage processes together.
             memory_limit: self.memory_limit.map(|limit| limit.saturating_mul(u64::from(storage))),
-            log_reserve: self.log_reserve,
+            // A storage process of its own knows of no log on its disk.
+            log_reserve: if self.id.kind == ProcessKind::Router { self.log_reserve } else { 0 },
             heartbeat: self.heartbeat,
             suspect_after: self.suspect_after,
             contract_after: self.contract_after,

@@ -50,8 +50,11 @@ pub trait Files {
     /// When that cannot be read.
     fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>>;
 
-    /// What is in a file; `None` when it is absent or unreadable.
-    fn read(&self, key: ChunkKey) -> Option<Bytes>;
+    /// What is in a file; `None` when it is absent.
+    ///
+    /// # Errors
+    /// When it may be there, but cannot be read.
+    fn read(&self, key: ChunkKey) -> io::Result<Option<Bytes>>;
 
     /// Makes a file of these pieces, or leaves the file that was there as it was. It survives a crash once its payload is
     /// synced, too.
@@ -169,17 +172,32 @@ impl<F: Files> PayloadStore<F> {
     }
 
     /// A chunk as it is; `None` when it is absent or damaged.
-    pub fn chunk(&self, key: ChunkKey) -> Option<Bytes> {
-        rows_in(&self.files.read(key)?)
+    ///
+    /// # Errors
+    /// When it may be here, but cannot be read now.
+    pub fn chunk(&self, key: ChunkKey) -> io::Result<Option<Bytes>> {
+        Ok(self.files.read(key)?.and_then(|file| rows_in(&file)))
     }
 
     /// The rows of a chunk as its message describes it; `None` when they are not here, or damaged.
-    pub fn rows(&self, payload: &StagedPayload, part: &StagedPart, chunk: usize) -> Option<RowBatch> {
-        let rows = rows_in(&self.files.read((payload.id, part.range, chunk as u32))?)?;
-        rows_of(&rows, *part.checksums.get(chunk)?)
+    ///
+    /// # Errors
+    /// When they may be here, but cannot be read now.
+    pub fn rows(
+        &self,
+        payload: &StagedPayload,
+        part: &StagedPart,
+        chunk: usize,
+    ) -> io::Result<Option<RowBatch>> {
+        let checksum = part.checksums.get(chunk);
+        let rows = self.chunk((payload.id, part.range, chunk as u32))?;
+        Ok(rows.zip(checksum).and_then(|(rows, checksum)| rows_of(&rows, *checksum)))
     }
 
-    /// Stores a chunk that another holder has sent, if it is as its message describes it.
+    /// Stores a chunk that another holder has sent, if it is as its message describes it; whether it is.
+    ///
+    /// # Errors
+    /// When it is, but cannot be stored.
     pub fn adopt(
         &mut self,
         payload: &StagedPayload,
@@ -279,8 +297,11 @@ impl Files for Directory {
         Ok(payloads)
     }
 
-    fn read(&self, key: ChunkKey) -> Option<Bytes> {
-        fs::read(self.path(key)).ok().map(Bytes::from)
+    fn read(&self, key: ChunkKey) -> io::Result<Option<Bytes>> {
+        match fs::read(self.path(key)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(|file| Some(file.into())),
+        }
     }
 
     fn write(&mut self, key: ChunkKey, pieces: &[&[u8]]) -> io::Result<()> {
@@ -385,13 +406,17 @@ mod tests {
 
         let store = PayloadStore::open(dir.path()).expect("the directory can be opened");
         assert_eq!(store.len(), 2);
-        let found = |number| store.chunk((id(1), KeyRange::FULL, number));
+        let found = |number| store.chunk((id(1), KeyRange::FULL, number)).expect("it can be read");
         assert_eq!([0, 1, 2].map(found), [Some("abc".into()), Some("def".into()), None]);
         let path = store.files.path((id(1), KeyRange::FULL, 1));
         let mut bytes = fs::read(&path).expect("the file is there");
         *bytes.last_mut().expect("not empty") ^= 0x40;
         fs::write(&path, bytes).expect("the file can be written");
         assert_eq!([0, 1].map(found), [Some("abc".into()), None]);
+        // What cannot be read may be there.
+        fs::remove_file(&path).expect("it is there");
+        fs::create_dir(&path).expect("nothing is there");
+        store.chunk((id(1), KeyRange::FULL, 1)).expect_err("it is no file");
     }
 
     #[test]
@@ -403,7 +428,7 @@ mod tests {
         let new = store.files.path(key).with_extension("0.new");
         fs::create_dir(&new).expect("nothing is there");
         store.stage(&[chunk(1, 0, b"abc")])[0].as_ref().expect_err("something is in the way");
-        assert_eq!(store.chunk(key), Some("abc".into()));
+        assert_eq!(store.chunk(key).expect("it can be read"), Some("abc".into()));
         fs::remove_dir(&new).expect("it is empty");
         assert!(store.stage(&[chunk(1, 0, b"abc")])[0].is_ok());
         assert_eq!(fs::read_dir(store.files.dir_of(id(1))).expect("a directory").count(), 1);
@@ -431,8 +456,10 @@ mod tests {
         store.outlive(process, incarnation + 1);
         assert_eq!(store.len(), 1, "a message names the other one");
         store.abandon(id(2));
-        assert!(store.chunk((id(2), KeyRange::FULL, 0)).is_some(), "a message names it");
+        let is_there =
+            |store: &PayloadStore| store.chunk((id(2), KeyRange::FULL, 0)).expect("it can be read").is_some();
+        assert!(is_there(&store), "a message names it");
         store.remove(id(2));
-        assert!(store.is_empty() && store.chunk((id(2), KeyRange::FULL, 0)).is_none());
+        assert!(store.is_empty() && !is_there(&store));
     }
 }

@@ -250,8 +250,10 @@ impl Process {
                     Err(done) => done.tell(Ok(())),
                 }
             }
-            Command::Stage(StageCommand::Read { chunk, holders, reader }) => {
-                self.send_all(|this| this.read_back.ask(chunk, holders, this.core.config(), reader));
+            Command::Stage(StageCommand::Read { chunk, checksum, holders, reader }) => {
+                self.send_all(|this| {
+                    this.read_back.ask(chunk, checksum, holders, this.core.config(), reader)
+                });
             }
             Command::Stage(StageCommand::Abandon { payload, holders }) => {
                 self.staging.abandon(payload);

@@ -19,6 +19,8 @@ pub(crate) type Reader = oneshot::Sender<Option<Bytes>>;
 struct Asked {
     /// Who may have it; the first one has been asked.
     candidates: VecDeque<ProcessId>,
+    /// Of its rows as they were staged.
+    checksum: u32,
     patience: Patience,
     until_ms: u64,
     reader: Reader,
@@ -36,6 +38,7 @@ impl ReadBack {
     pub(crate) fn ask(
         &mut self,
         key: ChunkKey,
+        checksum: u32,
         holders: Vec<ProcessId>,
         config: &Config,
         reader: Reader,
@@ -43,18 +46,20 @@ impl ReadBack {
         let candidates = holders.into_iter().filter(|holder| config.contains(*holder)).collect();
         let patience = Patience::new(PATIENCE_MS, self.now_ms);
         let until_ms = self.now_ms + GIVEN_UP_MS;
-        self.asked.insert(key, Asked { candidates, patience, until_ms, reader });
+        self.asked.insert(key, Asked { candidates, checksum, patience, until_ms, reader });
         self.go_on(key)
     }
 
-    /// An answer has come; returns what to send.
+    /// An answer has come; returns what to send. Who has damaged rows has none.
     pub(crate) fn answered(
         &mut self,
         from: ProcessId,
         key: ChunkKey,
         rows: Option<Bytes>,
     ) -> Option<(ProcessId, Wire)> {
-        match rows {
+        let is_sound =
+            |rows: &Bytes| self.asked.get(&key).is_none_or(|asked| crc32fast::hash(rows) == asked.checksum);
+        match rows.filter(is_sound) {
             Some(rows) => {
                 // Whoever asked may have given up.
                 self.asked.remove(&key).map(|asked| asked.reader.send(Some(rows)));
@@ -120,6 +125,8 @@ mod tests {
 
     const KEY: ChunkKey = (PayloadId { process: 1, incarnation: 1, sequence: 1 }, KeyRange::FULL, 0);
 
+    const ROWS: &[u8] = b"rows";
+
     fn asks(asked: Option<(ProcessId, Wire)>) -> Option<u32> {
         let (to, wire) = asked?;
         assert!(matches!(wire, Wire::FetchChunk { payload, range, chunk } if (payload, range, chunk) == KEY));
@@ -130,10 +137,11 @@ mod tests {
     fn one_holder_after_another_is_asked() {
         let [s1, s2, s3] = [1, 2, 3].map(ProcessId::storage);
         let config = &Config::evenly(3, 2).expect("a ring");
+        let checksum = crc32fast::hash(ROWS);
         let mut back = ReadBack::default();
         let gone = ProcessId::storage(9);
         let (reader, mut read) = oneshot::channel();
-        assert_eq!(asks(back.ask(KEY, vec![gone, s1, s2, s3], config, reader)), Some(1));
+        assert_eq!(asks(back.ask(KEY, checksum, vec![gone, s1, s2, s3], config, reader)), Some(1));
         assert_eq!(asks(back.answered(s2, KEY, None)), None, "it is not its turn");
         assert_eq!(asks(back.answered(s1, KEY, None)), Some(3));
         let tick = |back: &mut ReadBack, now_ms, config: &Config| {
@@ -146,25 +154,26 @@ mod tests {
         back.lost(s3);
         assert_eq!(tick(&mut back, 6_002, config), [Some(3)]);
         assert!(read.try_recv().is_err());
-        assert_eq!(asks(back.answered(s3, KEY, Some(Bytes::from_static(b"rows")))), None);
-        assert_eq!(read.try_recv(), Ok(Some(Bytes::from_static(b"rows"))));
+        assert_eq!(asks(back.answered(s3, KEY, Some(Bytes::from_static(ROWS)))), None);
+        assert_eq!(read.try_recv(), Ok(Some(Bytes::from_static(ROWS))));
         assert_eq!(asks(back.answered(s3, KEY, Some(Bytes::new()))), None, "it comes twice");
         // Nobody has it any more.
         let (reader, mut read) = oneshot::channel();
-        assert_eq!(asks(back.ask(KEY, vec![s1, s2], config, reader)), Some(1));
-        assert_eq!(asks(back.answered(s1, KEY, None)), Some(2));
+        assert_eq!(asks(back.ask(KEY, checksum, vec![s1, s2], config, reader)), Some(1));
+        let damaged = Some(Bytes::from_static(b"row"));
+        assert_eq!(asks(back.answered(s1, KEY, damaged)), Some(2), "it may be damaged at one of them");
         assert_eq!(asks(back.answered(s2, KEY, None)), None);
         assert_eq!(read.try_recv(), Ok(None));
         // Whoever leaves is asked no more, nor does anybody wait for ever.
         let (reader, mut read) = oneshot::channel();
-        assert_eq!(asks(back.ask(KEY, vec![s3, s1], config, reader)), Some(3));
+        assert_eq!(asks(back.ask(KEY, checksum, vec![s3, s1], config, reader)), Some(3));
         let without = &Config::evenly(2, 2).expect("a ring");
         assert_eq!(tick(&mut back, 20_000, without), [Some(1)]);
         assert_eq!(tick(&mut back, 20_000 + GIVEN_UP_MS, config), []);
         assert_eq!(read.try_recv(), Ok(None));
         // Whoever has given up is forgotten.
         let (reader, read) = oneshot::channel();
-        assert_eq!(asks(back.ask(KEY, vec![s1], config, reader)), Some(1));
+        assert_eq!(asks(back.ask(KEY, checksum, vec![s1], config, reader)), Some(1));
         drop(read);
         assert_eq!(tick(&mut back, 900_000, config), []);
         assert!(back.asked.is_empty());

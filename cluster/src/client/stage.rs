@@ -58,7 +58,7 @@ pub(crate) enum StageCommand {
     /// Send this chunk to these processes; tell `done` when all of them have it on disk.
     Chunk { chunk: StageChunk, holders: Vec<ProcessId>, done: Staged },
     /// Get a chunk from one of those who have it.
-    Read { chunk: ChunkKey, holders: Vec<ProcessId>, reader: Reader },
+    Read { chunk: ChunkKey, checksum: u32, holders: Vec<ProcessId>, reader: Reader },
     /// The payload will not be ordered.
     Abandon { payload: PayloadId, holders: Vec<ProcessId> },
 }
@@ -191,10 +191,15 @@ impl Stager {
             for (number, checksum) in (0..).zip(&part.checksums) {
                 let (reader, read) = oneshot::channel();
                 let chunk = (self.id, part.range, number);
-                let holders = part.holders.clone();
-                self.client.command(Command::Stage(StageCommand::Read { chunk, holders, reader }))?;
+                let (checksum, holders) = (*checksum, part.holders.clone());
+                self.client.command(Command::Stage(StageCommand::Read {
+                    chunk,
+                    checksum,
+                    holders,
+                    reader,
+                }))?;
                 let rows = read.await.map_err(|_| self.client.stopped())?;
-                let rows = rows.and_then(|rows| rows_of(&rows, *checksum));
+                let rows = rows.and_then(|rows| rows_of(&rows, checksum));
                 let rows = rows.ok_or_else(|| {
                     let message =
                         "could not serialize access: rows that were sent are gone with those who held them";

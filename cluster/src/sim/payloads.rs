@@ -51,8 +51,8 @@ impl Files for MemoryFiles {
         Ok(payloads)
     }
 
-    fn read(&self, key: ChunkKey) -> Option<Bytes> {
-        self.0.get(&key).cloned()
+    fn read(&self, key: ChunkKey) -> io::Result<Option<Bytes>> {
+        Ok(self.0.get(&key).cloned())
     }
 
     fn write(&mut self, key: ChunkKey, pieces: &[&[u8]]) -> io::Result<()> {
@@ -94,7 +94,7 @@ impl Payloads {
     }
 
     fn has(&self, key: ChunkKey) -> bool {
-        self.store.files().read(key).is_some()
+        self.store.files().read(key).is_ok_and(|file| file.is_some())
     }
 
     /// A file turns out to be damaged, if it is there.

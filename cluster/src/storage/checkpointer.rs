@@ -1,6 +1,7 @@
 //! The thread that writes checkpoints' files.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     io,
     ops::Range,
@@ -11,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use carousel_engine::{TableId, Ts, position::KeyRange};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     core::Recovered,
@@ -41,6 +43,8 @@ pub(crate) enum CheckpointCommand {
 pub(crate) enum CheckpointOutcome {
     /// Some rows are not kept in memory any more: one for each [`CheckpointCommand::Rows`].
     Took,
+    /// What takes long is still being done.
+    GoesOn,
     /// How a checkpoint ended.
     Ended(Ts, Result<(), String>),
     /// Whether what a keyspace message moves here is durable.
@@ -52,20 +56,25 @@ pub(crate) enum CheckpointOutcome {
 /// Checkpoints that are being written. One that cannot be says so at its end: until then the scan goes on regardless.
 type Writers = BTreeMap<Ts, io::Result<Writer>>;
 
-/// Starts the thread; it ends when the sender is dropped. `received` is what an earlier life has received.
+/// How often a file that is read says that it goes on: after so many pieces of it.
+const PIECES: u32 = 64;
+
+/// Starts the thread; it ends when the sender is dropped. Checkpoints leave `reserve_bytes` of the disk to others; `received` is
+/// what an earlier life has received.
 pub(crate) fn start(
     name: String,
     root: PathBuf,
+    reserve_bytes: u64,
     received: Vec<Checkpoint>,
-    outcomes: tokio::sync::mpsc::UnboundedSender<CheckpointOutcome>,
+    outcomes: UnboundedSender<CheckpointOutcome>,
 ) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
     let (commands, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         priority::lower(priority::CHECKPOINT);
         let mut writers = Writers::new();
-        let mut loader = Loader { received, loading: BTreeMap::new() };
+        let mut loader = Loader { received, loading: BTreeMap::new(), outcomes: outcomes.clone() };
         for command in told {
-            for outcome in execute(&root, &mut writers, &mut loader, command) {
+            for outcome in execute(&root, reserve_bytes, &mut writers, &mut loader, command) {
                 if outcomes.send(outcome).is_err() {
                     return;
                 }
@@ -83,6 +92,7 @@ struct Loader {
     received: Vec<Checkpoint>,
     /// The parts that are being read, from these chunks on. Several are, in turn, and none is begun anew for that.
     loading: BTreeMap<PartId, (u32, Chunks)>,
+    outcomes: UnboundedSender<CheckpointOutcome>,
 }
 
 impl Loader {
@@ -90,7 +100,16 @@ impl Loader {
         let at = self.loading.remove(&part).filter(|(next, _)| *next <= wanted.start);
         let begin = || {
             let found = self.received.iter().find(|received| received.recovered.ts == part.keyspace)?;
-            Some((0, Box::new(found.chunks(part.range)) as Chunks))
+            // A file is checked as a whole before anything of it is used.
+            let (outcomes, pieces) = (self.outcomes.clone(), Cell::new(0));
+            let goes_on = move || {
+                pieces.set((pieces.get() + 1) % PIECES);
+                if pieces.get() == 0 {
+                    // Without a receiver the process is ending.
+                    let _ = outcomes.send(CheckpointOutcome::GoesOn);
+                }
+            };
+            Some((0, Box::new(found.chunks(part.range, goes_on)) as Chunks))
         };
         let Some((mut next, mut chunks)) = at.or_else(begin) else {
             return Err(format!("nothing has been received at {}", part.keyspace));
@@ -111,15 +130,17 @@ impl Loader {
 
 fn execute(
     root: &Path,
+    reserve_bytes: u64,
     writers: &mut Writers,
     loader: &mut Loader,
     command: CheckpointCommand,
 ) -> Vec<CheckpointOutcome> {
-    let mut taken = |ts| writers.remove(&ts).unwrap_or_else(|| Writer::begin(root, ts));
+    let begin = |ts| Writer::begin(root, ts, reserve_bytes);
+    let mut taken = |ts| writers.remove(&ts).unwrap_or_else(|| begin(ts));
     let told = |ended: io::Result<()>| ended.map_err(|error| format!("{}: {error}", root.display()));
     match command {
         CheckpointCommand::Rows { ts, table, until, range, block } => {
-            let writer = writers.entry(ts).or_insert_with(|| Writer::begin(root, ts));
+            let writer = writers.entry(ts).or_insert_with(|| begin(ts));
             attempt(writer, |writer| writer.rows(table, until, range, &block));
             vec![CheckpointOutcome::Took]
         }

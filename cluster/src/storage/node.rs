@@ -173,7 +173,8 @@ struct Told {
 #[derive(Debug)]
 struct Fetching {
     wanted: ChunkWanted,
-    /// Other holders that have not said that they lack it; the first has been asked.
+    /// Holders that have not said that they lack it; the first has been asked. This process is the last of them when its own
+    /// copy could not be read.
     candidates: Vec<ProcessId>,
     patience: Patience,
     /// What one of them has sent is being stored.
@@ -281,6 +282,7 @@ impl Node {
                 self.disk.took();
                 self.event(Event::CheckpointTook);
             }
+            Input::Checkpoint(CheckpointOutcome::GoesOn) => self.disk.goes_on(),
             Input::Checkpoint(CheckpointOutcome::Ended(ts, outcome)) => self.checkpoint_ended(ts, outcome),
             Input::Checkpoint(CheckpointOutcome::PartsEnded(keyspace, outcome)) => {
                 self.parts_ended(keyspace, outcome);
@@ -321,10 +323,9 @@ impl Node {
     }
 
     /// Why it must not go on in another life either, if the routers have lost what it has: it would forget that, as they did.
-    /// Also whether its checkpoint is none of what they have lost.
-    pub(crate) fn ahead(&self) -> Option<(&str, bool)> {
-        let last = self.ahead_of?;
-        Some((self.stopped.as_deref()?, self.core.watermarks(0).durable <= last))
+    /// Also where their log ends.
+    pub(crate) fn ahead(&self) -> Option<(&str, Ts)> {
+        Some((self.stopped.as_deref()?, self.ahead_of?))
     }
 
     /// Whether what it has recovered is of no use any more: the next life has to begin without.
@@ -826,23 +827,42 @@ impl Node {
                     .retain(|_, fetching| (fetching.wanted.ts, fetching.wanted.chunk) != (ts, chunk));
                 self.event(Event::Loaded { ts, chunk, rows });
             }
-            // Its INSERT may have ended, and all may have forgotten it.
-            PayloadEvent::Missing(wanted) if !self.core.supplies(wanted.ts) => {}
             PayloadEvent::Missing(wanted) => {
-                let payload = wanted.payload.clone();
-                let part = &payload.parts[wanted.part];
-                let key = (payload.id, part.range, wanted.number as u32);
-                let (id, ts, now_ms) = (self.id, wanted.ts, self.now_ms);
-                let fetching = self.fetching.entry(key).or_insert_with(|| {
-                    let candidates = part.holders.iter().copied().filter(|holder| *holder != id).collect();
-                    let patience = Patience::new(FETCH_PATIENCE_MS, now_ms);
-                    Fetching { wanted, candidates, patience, adopting: false }
-                });
-                fetching.adopting = false;
+                let (id, ts) = (self.id, wanted.ts);
                 tracing::warn!(process = %id, %ts, "a staged chunk is missing or damaged and is fetched from a peer");
-                self.ask_holder(key);
+                self.lacks(wanted, false);
+            }
+            PayloadEvent::Unreadable(wanted, error) => {
+                tracing::error!(process = %self.id, %error, "a staged chunk cannot be read");
+                wanted.into_iter().for_each(|wanted| self.lacks(wanted, true));
             }
         }
+    }
+
+    /// A chunk is not here; or it may be, but cannot be read now.
+    fn lacks(&mut self, wanted: ChunkWanted, is_unreadable: bool) {
+        // Its INSERT may have ended, and all may have forgotten it.
+        if !self.core.supplies(wanted.ts) {
+            return;
+        }
+        let payload = wanted.payload.clone();
+        let part = &payload.parts[wanted.part];
+        let key = (payload.id, part.range, wanted.number as u32);
+        let (id, now_ms) = (self.id, self.now_ms);
+        let fetching = self.fetching.entry(key).or_insert_with(|| {
+            let others = part.holders.iter().copied().filter(|holder| *holder != id);
+            let candidates = others.chain([id]).collect();
+            let patience = Patience::new(FETCH_PATIENCE_MS, now_ms);
+            Fetching { wanted, candidates, patience, adopting: false }
+        });
+        fetching.adopting = false;
+        if !is_unreadable {
+            fetching.candidates.retain(|holder| *holder != id);
+        } else if fetching.candidates.first() == Some(&id) {
+            // A moment ago it could not be read either.
+            return;
+        }
+        self.ask_holder(key);
     }
 
     fn fetched(&mut self, from: ProcessId, key: ChunkKey, rows: Option<Bytes>) {
@@ -868,6 +888,10 @@ impl Node {
         fetching.patience.renew(self.now_ms);
         let (payload, range, chunk) = key;
         match fetching.candidates.first().copied() {
+            Some(holder) if holder == self.id => {
+                let command = PayloadCommand::Load(fetching.wanted.clone());
+                self.tell_payloads(command);
+            }
             Some(holder) => self.send(holder, Wire::FetchChunk { payload, range, chunk }),
             None => {
                 let ts = fetching.wanted.ts;

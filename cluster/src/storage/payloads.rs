@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     message::{Incarnation, ProcessId},
-    payload::{ChunkKey, Files, PayloadStore},
+    payload::{ChunkKey, Files, PayloadStore, rows_of},
     storage::core::ChunkWanted,
     wire::{StageChunk, Wire},
 };
@@ -60,6 +60,8 @@ pub(crate) enum PayloadEvent {
     Loaded { ts: Ts, chunk: usize, rows: Result<RowBatch, String> },
     /// A chunk is not here, or damaged: some other holder must send it.
     Missing(ChunkWanted),
+    /// A chunk cannot be read now, and why; it may be here. `None` when it is another process that wants it.
+    Unreadable(Option<ChunkWanted>, String),
 }
 
 /// Where the thread is told what to do; it ends when this is dropped.
@@ -213,8 +215,11 @@ pub(crate) fn obey<F: Files>(store: &mut PayloadStore<F>, command: PayloadComman
         PayloadCommand::Load(wanted) => return vec![load(store, wanted)],
         PayloadCommand::Adopt { wanted, rows } => return vec![adopt(store, wanted, rows)],
         PayloadCommand::Fetch { from, chunk: (payload, range, chunk) } => {
-            let rows = store.chunk((payload, range, chunk));
-            return vec![PayloadEvent::Send(from, Wire::StagedRows { payload, range, chunk, rows })];
+            return vec![match store.chunk((payload, range, chunk)) {
+                Ok(rows) => PayloadEvent::Send(from, Wire::StagedRows { payload, range, chunk, rows }),
+                // It is asked again.
+                Err(error) => PayloadEvent::Unreadable(None, error.to_string()),
+            }];
         }
         PayloadCommand::Remove(payload) => store.remove(payload),
         PayloadCommand::Abandon(payload) => store.abandon(payload),
@@ -226,27 +231,85 @@ pub(crate) fn obey<F: Files>(store: &mut PayloadStore<F>, command: PayloadComman
 
 fn load<F: Files>(store: &PayloadStore<F>, wanted: ChunkWanted) -> PayloadEvent {
     match store.rows(&wanted.payload, &wanted.payload.parts[wanted.part], wanted.number) {
+        Ok(Some(rows)) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows: Ok(rows) },
+        Ok(None) => PayloadEvent::Missing(wanted),
+        Err(error) => PayloadEvent::Unreadable(Some(wanted), error.to_string()),
+    }
+}
+
+fn adopt<F: Files>(store: &mut PayloadStore<F>, wanted: ChunkWanted, rows: Bytes) -> PayloadEvent {
+    let part = &wanted.payload.parts[wanted.part];
+    let is_sound = store.adopt(&wanted.payload, part, wanted.number, rows.clone()).unwrap_or_else(|error| {
+        // Others keep it until nobody needs it any more.
+        tracing::warn!("a staged chunk that was fetched is not stored: {}", error.into_report().message);
+        true
+    });
+    let sound = part.checksums.get(wanted.number).filter(|_| is_sound);
+    match sound.and_then(|checksum| rows_of(&rows, *checksum)) {
         Some(rows) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows: Ok(rows) },
         None => PayloadEvent::Missing(wanted),
     }
 }
 
-fn adopt<F: Files>(store: &mut PayloadStore<F>, wanted: ChunkWanted, rows: Bytes) -> PayloadEvent {
-    match store.adopt(&wanted.payload, &wanted.payload.parts[wanted.part], wanted.number, rows) {
-        Ok(true) => load(store, wanted),
-        Ok(false) => PayloadEvent::Missing(wanted),
-        Err(error) => {
-            let rows = Err(error.into_report().message);
-            PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        io,
+    };
+
     use carousel_engine::position::KeyRange;
 
     use super::*;
+    use crate::{
+        message::{StagedPart, StagedPayload},
+        payload::Header,
+    };
+
+    /// A disk that takes nothing.
+    struct Full;
+
+    impl Files for Full {
+        fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
+            Ok(BTreeMap::new())
+        }
+
+        fn read(&self, _: ChunkKey) -> io::Result<Option<Bytes>> {
+            Err(io::Error::other("it is broken"))
+        }
+
+        fn write(&mut self, _: ChunkKey, _: &[&[u8]]) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn sync(&mut self, _: &BTreeSet<PayloadId>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn remove(&mut self, _: PayloadId) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn rows_that_came_are_used_though_the_disk_is_full() {
+        let id = PayloadId { process: 1, incarnation: 1, sequence: 1 };
+        let rows = Bytes::from(postcard::to_stdvec(&RowBatch::empty()).expect("it can be written"));
+        let (range, holders) = (KeyRange::FULL, vec![ProcessId::storage(1)]);
+        let part = StagedPart { range, holders, checksums: vec![crc32fast::hash(&rows)] };
+        let payload = StagedPayload { id, config_version: 0, latest: Ts(100), parts: vec![part] };
+        let wanted = ChunkWanted { ts: Ts(7), payload: Arc::new(payload), chunk: 0, part: 0, number: 0 };
+        let mut store = PayloadStore::over(Full).expect("it has no files");
+        let mut told = |command| obey(&mut store, command).pop().expect("an answer");
+        let rows_of_another = Bytes::from_static(b"others");
+        let adopt = |rows| PayloadCommand::Adopt { wanted: wanted.clone(), rows };
+        assert!(matches!(told(adopt(rows_of_another)), PayloadEvent::Missing(_)));
+        assert!(matches!(told(adopt(rows)), PayloadEvent::Loaded { rows: Ok(_), .. }));
+        // What cannot be read is not missing, to nobody.
+        assert!(matches!(told(PayloadCommand::Load(wanted)), PayloadEvent::Unreadable(Some(_), _)));
+        let fetch = PayloadCommand::Fetch { from: ProcessId::storage(2), chunk: (id, range, 0) };
+        assert!(matches!(told(fetch), PayloadEvent::Unreadable(None, _)));
+    }
 
     #[test]
     fn chunks_that_are_given_up_before_the_disk_has_come_to_them_are_left_out() {

@@ -77,6 +77,8 @@ pub struct StorageOptions {
     pub memory_limit: Option<u64>,
     /// Operations that may run at a time.
     pub running: usize,
+    /// What checkpoints leave of the disk to the logs of routers on it, in bytes.
+    pub reserve_bytes: u64,
 }
 
 /// Why a storage process does not start.
@@ -231,9 +233,14 @@ impl Storage {
         let (payloads, payload_thread) =
             payloads::start(format!("{id} payloads"), store, payload_events_in).map_err(io)?;
         let (outcomes_in, outcomes) = mpsc::unbounded_channel();
-        let (checkpoints, checkpoint_thread) =
-            checkpointer::start(format!("{id} checkpoint"), options.dir.clone(), received, outcomes_in)
-                .map_err(io)?;
+        let (checkpoints, checkpoint_thread) = checkpointer::start(
+            format!("{id} checkpoint"),
+            options.dir.clone(),
+            options.reserve_bytes,
+            received,
+            outcomes_in,
+        )
+        .map_err(io)?;
 
         let endpoint = network.join(id);
         drop(starting);
@@ -335,28 +342,11 @@ impl Storage {
             }
             None => {}
         }
-        if let Some((reason, goes_on)) = self.node.ahead() {
-            let path = self.dir.join(AHEAD);
-            let advice = match goes_on {
-                true => "remove that file, too: it goes on with what they have".to_owned(),
-                false => format!(
-                    "remove everything in {}: the checkpoint there is of what they have lost",
-                    self.dir.display()
-                ),
-            };
-            let text = format!(
-                "{reason}. Then remove the file {}. If they cannot be restored, {advice}",
-                path.display()
-            );
-            // An empty file takes no room, which there may be none of.
-            let noted = replace_file(&path, text.as_bytes()).or_else(|error| {
-                tracing::error!(process = %self.outbox.id(), %error, "cannot write down why it must not go on: {text}");
-                fs::File::create(&path)?.sync_all()?;
-                sync_directory(&self.dir)
-            });
-            if let Err(error) = noted {
-                tracing::error!(process = %self.outbox.id(), %error, "cannot write down that it must not go on");
-            }
+        let (id, dir) = (self.outbox.id(), self.dir.clone());
+        let ahead = self.node.ahead().map(|(reason, last)| (reason.to_owned(), last));
+        if let Some((reason, _)) = &ahead {
+            // What is still being written may be of what they have lost.
+            note_ahead(id, &dir, reason, None);
         }
         if is_outdated && let Err(error) = fs::File::create(self.dir.join(OUTDATED)) {
             tracing::error!(process = %self.outbox.id(), %error, "cannot mark the data as outdated");
@@ -377,6 +367,9 @@ impl Storage {
             }
         });
         let _ = joined.await;
+        if let Some((reason, last)) = ahead {
+            note_ahead(id, &dir, &reason, Some(last));
+        }
         begins_anew
     }
 
@@ -445,6 +438,33 @@ struct Inputs {
     payload_events: mpsc::UnboundedReceiver<PayloadEvent>,
     outcomes: mpsc::UnboundedReceiver<CheckpointOutcome>,
     unreachable: mpsc::UnboundedReceiver<ProcessId>,
+}
+
+/// Writes down that a process must not go on, as the routers have lost what it has, and what to do. When nothing is written there
+/// any more, `last` is where their log ends: then it may be that nothing is there of what they have lost.
+fn note_ahead(id: ProcessId, dir: &Path, reason: &str, last: Option<Ts>) {
+    let path = dir.join(AHEAD);
+    let beyond = last.and_then(|last| Checkpoint::beyond(dir, last).ok());
+    let advice = match beyond {
+        Some((false, received)) => {
+            let more: Vec<String> = received.iter().map(|path| format!(" and {}", path.display())).collect();
+            format!("remove that file{}, too: it goes on with what they have", more.concat())
+        }
+        _ => {
+            format!("remove everything in {}: the checkpoint there is of what they have lost", dir.display())
+        }
+    };
+    let text =
+        format!("{reason}. Then remove the file {}. If they cannot be restored, {advice}", path.display());
+    // An empty file takes no room, which there may be none of.
+    let noted = replace_file(&path, text.as_bytes()).or_else(|error| {
+        tracing::error!(process = %id, %error, "cannot write down why it must not go on: {text}");
+        fs::File::create(&path)?.sync_all()?;
+        sync_directory(dir)
+    });
+    if let Err(error) = noted {
+        tracing::error!(process = %id, %error, "cannot write down that it must not go on");
+    }
 }
 
 /// What a life begins with.
@@ -553,6 +573,26 @@ mod tests {
     use crate::{storage::RUNNING, wire::StageChunk};
 
     #[test]
+    fn who_is_ahead_says_what_there_is_of_what_is_lost() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let dir = directory.path();
+        let note = |last| {
+            note_ahead(ProcessId::storage(1), dir, "the log is lost", last);
+            let text = read_file(&dir.join(AHEAD)).expect("it can be read").expect("it is there");
+            String::from_utf8(text).expect("it is text")
+        };
+        let everything = |text: String| text.contains("remove everything");
+        fs::create_dir(dir.join("checkpoint-5")).expect("it is new");
+        assert!(everything(note(None)), "more may come");
+        assert!(!everything(note(Some(Ts(7)))));
+        fs::create_dir(dir.join("received-9")).expect("it is new");
+        assert!(note(Some(Ts(7))).contains("received-9, too"));
+        assert!(!note(Some(Ts(9))).contains("received-9"));
+        fs::rename(dir.join("checkpoint-5"), dir.join("checkpoint-8")).expect("it is there");
+        assert!(everything(note(Some(Ts(7)))));
+    }
+
+    #[test]
     fn staged_rows_stay_when_the_data_is_outdated() {
         let directory = tempfile::tempdir().expect("a directory");
         let options = StorageOptions {
@@ -565,6 +605,7 @@ mod tests {
             first_core: None,
             memory_limit: None,
             running: RUNNING,
+            reserve_bytes: 0,
         };
         let payload = PayloadId { process: 1, incarnation: 1, sequence: 1 };
         let rows = Bytes::from_static(b"rows");
@@ -578,6 +619,6 @@ mod tests {
         fs::File::create(options.dir.join(OUTDATED)).expect("it is marked");
         let Parts { store, joins, .. } = recover(&options, &network).expect("a directory");
         assert!(joins, "it begins anew");
-        assert!(store.chunk((payload, range, 0)).is_some());
+        assert!(store.chunk((payload, range, 0)).expect("it can be read").is_some());
     }
 }

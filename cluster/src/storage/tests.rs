@@ -1024,11 +1024,10 @@ fn staged_insert(staged: StagedPayload, fallible: bool) -> Body {
     Body::Data(Data { fallible, staged: Some(Box::new(staged)), ..Data::new(operation) })
 }
 
-/// Who is suspected has given up what it had, so that nobody is left.
-#[test]
-fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
-    let (id, s2, s3, router) =
-        (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3), ProcessId::router(1));
+/// A process that lacks the rows of the INSERT at 11. Of the other two who hold them the first is suspected. Also what it wants.
+fn who_lacks_rows() -> (Node, ChunkWanted) {
+    let [id, s2, s3] = [1, 2, 3].map(ProcessId::storage);
+    let router = ProcessId::router(1);
     let first = Arc::new(Config::evenly(3, 3).expect("a ring"));
     let options = CoreOptions {
         id,
@@ -1075,19 +1074,30 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let delivery = Delivery { ts: Ts(11), message: Arc::new(message), ranges, config_version: 0 };
     let wire = Wire::Deliver { incarnation, after: Ts(10), deliveries: vec![delivery], frontier: Ts(11) };
     node.handle(Input::Received { from: router, wire }, 0);
-    let wanted =
-        |ts| ChunkWanted { ts: Ts(ts), payload: Arc::new(staged.clone()), chunk: 0, part: 0, number: 0 };
-    let asked = |outputs: &[Output]| -> Vec<ProcessId> {
-        let fetch = |output: &Output| match output {
-            Output::Send(to, Wire::FetchChunk { chunk: 0, .. }) => Some(*to),
-            _ => None,
-        };
-        outputs.iter().filter_map(fetch).collect()
+    let payload = Arc::new(staged);
+    (node, ChunkWanted { ts: Ts(11), payload, chunk: 0, part: 0, number: 0 })
+}
+
+/// Whom a process asks for staged rows.
+fn asked(outputs: &[Output]) -> Vec<ProcessId> {
+    let fetch = |output: &Output| match output {
+        Output::Send(to, Wire::FetchChunk { chunk: 0, .. }) => Some(*to),
+        _ => None,
     };
+    outputs.iter().filter_map(fetch).collect()
+}
+
+/// Who is suspected has given up what it had, so that nobody is left.
+#[test]
+fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
+    let [s2, s3] = [2, 3].map(ProcessId::storage);
+    let (mut node, wanted) = who_lacks_rows();
+    let (payload, range) = (wanted.payload.id, KeyRange::FULL);
     // An INSERT that has ended needs none.
-    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted(9))), 0);
+    let outputs =
+        node.handle(Input::Payload(PayloadEvent::Missing(ChunkWanted { ts: Ts(9), ..wanted.clone() })), 0);
     assert_eq!(asked(&outputs), []);
-    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted(11))), 0);
+    let outputs = node.handle(Input::Payload(PayloadEvent::Missing(wanted)), 0);
     assert_eq!(asked(&outputs), [s2]);
     // It may take a while: the others are not asked for the same at once.
     assert_eq!(asked(&node.handle(Input::Tick(900), 0)), []);
@@ -1104,6 +1114,31 @@ fn staged_rows_are_fetched_from_those_who_are_not_suspected() {
     let wire = Wire::StagedRows { payload, range, chunk: 0, rows: None };
     node.handle(Input::Received { from: s3, wire }, 0);
     assert!(node.stopped().is_some_and(|reason| reason.contains("undamaged")), "{:?}", node.stopped());
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_read_again_unless_others_have_them() {
+    let [s2, s3] = [2, 3].map(ProcessId::storage);
+    let (mut node, wanted) = who_lacks_rows();
+    let (payload, range) = (wanted.payload.id, KeyRange::FULL);
+    let cannot = |wanted| Input::Payload(PayloadEvent::Unreadable(wanted, "input/output error".into()));
+    assert_eq!(asked(&node.handle(cannot(None), 0)), [], "another process wants them");
+    assert_eq!(asked(&node.handle(cannot(Some(wanted.clone())), 0)), [s2]);
+    assert_eq!(asked(&node.handle(Input::Tick(1_000), 0)), [s3]);
+    let reads = |outputs: Vec<Output>| {
+        let load = |output: &&Output| matches!(output, Output::Payload(PayloadCommand::Load(_)));
+        outputs.iter().filter(load).count()
+    };
+    let wire = Wire::StagedRows { payload, range, chunk: 0, rows: None };
+    assert_eq!(reads(node.handle(Input::Received { from: s3, wire }, 0)), 1);
+    for now_ms in [3_000, 7_000] {
+        assert_eq!(reads(node.handle(cannot(Some(wanted.clone())), 0)), 0, "not at once");
+        assert_eq!(reads(node.handle(Input::Tick(now_ms - 1), 0)), 0);
+        assert_eq!(reads(node.handle(Input::Tick(now_ms), 0)), 1);
+    }
+    assert_eq!(node.stopped(), None);
+    node.handle(Input::Payload(PayloadEvent::Missing(wanted)), 0);
+    assert!(node.stopped().is_some(), "it is not there after all");
 }
 
 #[test]

@@ -21,8 +21,10 @@ use crate::{
     },
 };
 
-/// Who tries again by itself to write a checkpoint does so this often.
+/// Who tries again by itself to write a checkpoint does so this often, at first.
 const MAKE_UP_MS: u64 = 5_000;
+/// As failures follow one another, the pause between them doubles so often.
+const MAKE_UP_DOUBLINGS: u32 = 3;
 
 /// What a keyspace message moves here, which is kept on disk as it comes.
 #[derive(Debug)]
@@ -393,7 +395,8 @@ impl Core {
         // Another one is due, also when nothing is written any more.
         self.logged = self.logged.max(1);
         self.moving.has_missed_a_checkpoint = true;
-        self.moving.has_failed = true;
+        self.moving.failed += 1;
+        self.moving.made_up_ms = self.now_ms;
         if let Some(failed) = self.writing.take_if(|writing| writing.checkpoint.ts == ts) {
             self.cancel_reads_of(failed);
         }
@@ -413,7 +416,7 @@ impl Core {
             "checkpoint {ts} was not being written"
         );
         self.durable = ts;
-        self.moving.has_failed = false;
+        self.moving.failed = 0;
         self.hashes = std::mem::take(&mut self.hashes_at.1);
         self.tell_durable();
         let peers: Vec<ProcessId> = self.peers.keys().copied().collect();
@@ -438,11 +441,13 @@ impl Core {
 
     /// Who has left the ring, and may still have to send what it has received, hears of no checkpoint any more: when one has
     /// failed it tries again by itself. So does who is still to say what it has received, for which nobody orders one, and whose
-    /// disk has failed: nobody knows better whether it is well again.
+    /// disk has failed: nobody knows better whether it is well again. It may take long to find that it is not, and others may
+    /// need the room that is tried to be taken: so it is tried less and less often.
     pub(super) fn make_up_by_itself(&mut self) {
-        if (self.held.is_empty() || !self.keeping.is_empty() || self.moving.has_failed)
+        let pause_ms = MAKE_UP_MS << self.moving.failed.saturating_sub(1).min(MAKE_UP_DOUBLINGS);
+        if (self.held.is_empty() || !self.keeping.is_empty() || self.moving.failed > 0)
             && self.writing.is_none()
-            && self.now_ms >= self.moving.made_up_ms + MAKE_UP_MS
+            && self.now_ms >= self.moving.made_up_ms + pause_ms
         {
             self.moving.made_up_ms = self.now_ms;
             self.make_up_for_a_checkpoint();

@@ -95,9 +95,9 @@ pub(super) struct Moving {
     pub(super) base: Ts,
     /// A checkpoint has been ordered of everybody but those who receive, or could not be written.
     pub(super) has_missed_a_checkpoint: bool,
-    /// The last one could not be written.
-    pub(super) has_failed: bool,
-    /// When one was last tried for one of these reasons.
+    /// How many could not be written since one was.
+    pub(super) failed: u32,
+    /// When one was last tried for one of these reasons, or could not be written.
     pub(super) made_up_ms: u64,
     /// The end of the m-seq when it subscribed, and the config there: what is behind it is news.
     pub(super) present: (Ts, Arc<Config>),
@@ -137,7 +137,7 @@ impl Moving {
             losing: Vec::new(),
             base: Ts::ZERO,
             has_missed_a_checkpoint: false,
-            has_failed: false,
+            failed: 0,
             made_up_ms: 0,
             present: (recovered.ts, options.config.clone()),
             newest: (recovered.ts, options.config.clone()),

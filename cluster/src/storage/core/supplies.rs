@@ -42,7 +42,10 @@ impl Core {
             Ok(rows) => rows,
             Err(reason) => return self.effects.push(Effect::Stop(reason)),
         };
-        supplying.early.insert(chunk, rows);
+        // It may have been asked for more than once.
+        if chunk >= supplying.supplied {
+            supplying.early.insert(chunk, rows);
+        }
         while let Some(rows) = supplying.early.remove(&supplying.supplied) {
             supplying.supplied += 1;
             let (rows, last) = (Arc::new(rows), supplying.supplied == supplying.chunks.len());
