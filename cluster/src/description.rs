@@ -35,7 +35,7 @@ pub struct Description {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn check_address(address: &str) -> Result<(), &'static str> {
+pub fn check_address(address: &str) -> Result<(), &'static str> {
     let port = address.rsplit_once(':').map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
     if !matches!(port, Some((false, Ok(1..)))) || address.chars().any(char::is_whitespace) {
         return Err("is not of the form HOST:PORT");

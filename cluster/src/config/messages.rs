@@ -56,6 +56,13 @@ pub enum Membership {
         /// The incarnation that has failed.
         incarnation: Incarnation,
     },
+    /// A process that had joined says that it listens elsewhere now. Of no effect from anybody else.
+    Listen {
+        /// The process.
+        process: ProcessId,
+        /// Where it listens (host:port).
+        address: String,
+    },
 }
 
 /// A keyspace message.

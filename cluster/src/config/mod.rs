@@ -808,6 +808,15 @@ impl Config {
             Configuration::Membership(Membership::Suspect { process, incarnation }) => {
                 self.suspect(*process, *incarnation, ts)
             }
+            Configuration::Membership(Membership::Listen { process, address }) => {
+                let is_own = message.id.submitter == *process && self.contains(*process);
+                let moves = is_own && self.addresses.get(process) != Some(address);
+                Ok(moves.then(|| {
+                    let mut config = self.clone();
+                    config.addresses.insert(*process, address.clone());
+                    config
+                }))
+            }
             Configuration::Keyspace(keyspace) => {
                 if keyspace.version != self.version {
                     let (planned, current) = (keyspace.version, self.version);

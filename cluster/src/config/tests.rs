@@ -1,6 +1,6 @@
 //! Properties of the config: the ring, its changes, destinations, and the optimiser against brute force.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carousel_engine::{SqlError, SqlState};
 use proptest::{prelude::*, sample::Index};
@@ -139,6 +139,28 @@ fn check_read(
         }
     }
     Ok(())
+}
+
+#[test]
+fn only_a_process_itself_says_where_it_listens() {
+    let (process, other) = (ProcessId::storage(3), ProcessId::storage(2));
+    let address = |text: &str| text.to_owned();
+    let joins = Membership::Join { process, incarnation: 1, address: Some(address("a:1")) };
+    let joined = after(&Config::evenly(2, 2).expect("a ring"), &membership(joins), 1);
+    let listens = |submitter, process, text| {
+        let listens = Membership::Listen { process, address: address(text) };
+        configuration(submitter, 2, 1, Configuration::Membership(listens))
+    };
+    for without_effect in
+        [listens(CLIENT, process, "b:1"), listens(other, process, "b:1"), listens(process, process, "a:1")]
+    {
+        assert_eq!(joined.apply(&without_effect, Ts(2)), Ok(None));
+    }
+    let moved = after(&joined, &listens(process, process, "b:1"), 2);
+    assert_eq!(moved.addresses(), &BTreeMap::from([(process, address("b:1"))]));
+    assert_eq!(moved.version(), joined.version(), "it holds what it held");
+    let gone = after(&moved, &membership(Membership::Part { process }), 3);
+    assert_eq!(gone.apply(&listens(process, process, "c:1"), Ts(4)), Ok(None));
 }
 
 proptest! {

@@ -703,6 +703,9 @@ impl Node {
                 self.tell_restarted(*client);
                 self.clients.entry(*client).or_insert(None);
             }
+            // Others look for it where an earlier life has listened.
+            let moved = self.core.moved(&present.1);
+            moved.into_iter().for_each(|moved| self.submitter.submit(Configuration::Membership(moved)));
         }
         if let Some(catalog) = catalog {
             self.begins = false;

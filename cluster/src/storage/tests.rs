@@ -776,6 +776,48 @@ fn node_of(id: ProcessId, config: Config) -> Node {
 }
 
 #[test]
+fn who_listens_elsewhere_than_an_earlier_life_says_so() {
+    let (id, router) = (ProcessId::storage(2), ProcessId::router(1));
+    let address = Some("old:7201".to_owned());
+    let join = Configuration::Membership(Membership::Join { process: id, incarnation: 1, address });
+    let joined = Config::evenly(1, 1).expect("a ring").apply(&testing::configuration(id, 1, 1, join), Ts(1));
+    let joined = Arc::new(joined.expect("possible").expect("it changes the config"));
+    for address in ["old:7201", "new:7201"] {
+        let options = CoreOptions {
+            id,
+            incarnation: 2,
+            address: Some(address.to_owned()),
+            config: joined.clone(),
+            shards: 1,
+            running: 16,
+            between: BETWEEN,
+        };
+        let core = Core::new(options, Recovered { ts: Ts(9), ..Recovered::default() });
+        let mut node =
+            Node::new(Life { id, incarnation: 2, directory: 1 }, None, 1, vec![router], core, false);
+        node.begin();
+        let state = Wire::State {
+            incarnation: 2,
+            ts: Ts(9),
+            config: joined.clone(),
+            clients: Arc::default(),
+            catalog: None,
+            present: Some((Ts(10), joined.clone())),
+            leadership: 1,
+        };
+        let mut outputs = node.handle(Input::Received { from: router, wire: state }, 0);
+        outputs.extend(node.handle(Input::Tick(10), 0));
+        let mut sent = outputs.iter().filter_map(|output| match output {
+            Output::Send(_, Wire::Route(messages)) => Some(messages),
+            _ => None,
+        });
+        let moved = sent.by_ref().flatten().find_map(|message| joined.apply(message, Ts(11)).ok().flatten());
+        let listens = moved.as_ref().map(|config| config.addresses()[&id].as_str());
+        assert_eq!(listens, Some(address).filter(|address| *address == "new:7201"));
+    }
+}
+
+#[test]
 fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
     let mut node = node();
     let client = ProcessId::client(1);

@@ -54,6 +54,8 @@ pub(crate) struct Watch {
     detector: FailureDetector,
     healer: Healer,
     checkpoints: Checkpoints,
+    /// When it acted last.
+    acted_ms: u64,
 }
 
 impl Watch {
@@ -64,6 +66,7 @@ impl Watch {
             healer: Healer::new(options.contract_after_ms),
             checkpoints: Checkpoints::new(options.checkpoints, 0),
             options,
+            acted_ms: 0,
         }
     }
 
@@ -73,10 +76,15 @@ impl Watch {
         let acts =
             view.leader.is_some() && self.options.beside.is_none_or(|router| view.leader == Some(router));
         if !acts {
-            self.detector.reset();
-            self.healer.reset();
+            // For a moment the router may not know that it is followed still, and nobody else has watched meanwhile.
+            let elsewhere = view.leader.is_some();
+            if elsewhere || now_ms.saturating_sub(self.acted_ms) > self.options.patience.silent_ms / 2 {
+                self.detector.reset();
+                self.healer.reset();
+            }
             return steps;
         }
+        self.acted_ms = now_ms;
         let suspicions = self.detector.look(now_ms, &view.config, &view.heartbeats);
         let is_alive = |process| self.detector.is_alive(process);
         // A standby is told of no checkpoint, so what has been logged at one stays so.
@@ -120,28 +128,65 @@ mod tests {
         router::testing,
     };
 
-    #[test]
-    fn what_has_been_logged_at_a_standby_makes_no_checkpoint_due() {
-        let standby = ProcessId::storage(3);
-        let join =
-            Configuration::Membership(Membership::Join { process: standby, incarnation: 1, address: None });
-        let message = testing::configuration(standby, 1, 1, join);
-        let config = Config::evenly(2, 1).expect("a ring").apply(&message, Ts(1));
-        let config = Arc::new(config.expect("possible").expect("it changes the config"));
-        let router = ProcessId::router(1);
-        let own = ProcessId { kind: ProcessKind::Super, number: 1 };
-        let core =
-            Core::new(CoreOptions { id: own, incarnation: 1, directory: 1, routers: vec![router], config });
-        let mut view = View { leader: Some(router), ..core.view() };
-        let options = WatchOptions {
+    const ROUTER: ProcessId = ProcessId::router(1);
+
+    fn options() -> WatchOptions {
+        WatchOptions {
             beside: None,
             patience: Patience { silent_ms: 800, starting_ms: 4_000 },
             suspects: true,
             heals: true,
             contract_after_ms: None,
             checkpoints: CheckpointPolicy { bytes: 100, interval_ms: 60_000 },
+        }
+    }
+
+    /// What is seen while a router leads and a change is in force.
+    fn view_behind(config: Config, change: Membership) -> View {
+        let own = ProcessId { kind: ProcessKind::Super, number: 1 };
+        let message = testing::configuration(own, 1, 1, Configuration::Membership(change));
+        let config = config.apply(&message, Ts(1)).expect("possible").expect("it changes the config");
+        let (routers, config) = (vec![ROUTER], Arc::new(config));
+        let core = Core::new(CoreOptions { id: own, incarnation: 1, directory: 1, routers, config });
+        View { leader: Some(ROUTER), ..core.view() }
+    }
+
+    #[test]
+    fn a_moment_without_followers_does_not_let_everything_be_watched_anew() {
+        let suspected = ProcessId::storage(3);
+        let suspicion = Membership::Suspect { process: suspected, incarnation: 0 };
+        let followed = view_behind(Config::evenly(3, 2).expect("a ring"), suspicion);
+        let contracts_at = |without: std::ops::Range<u64>, leader: Option<ProcessId>| {
+            let mut watch = Watch::new(WatchOptions {
+                beside: Some(ROUTER),
+                contract_after_ms: Some(20_000),
+                ..options()
+            });
+            (0..60_000).step_by(100).find(|now_ms| {
+                let mut view = followed.clone();
+                if without.contains(now_ms) {
+                    view.leader = leader;
+                }
+                for process in [1, 2].map(ProcessId::storage) {
+                    view.heartbeats.insert(process, Heartbeat { beats: *now_ms, ..Heartbeat::default() });
+                }
+                let steps = watch.look(*now_ms, &view, Busy { change: false, checkpoint: true });
+                steps.contains(&Step::Heal(Change::Contract { process: suspected }))
+            })
         };
-        let mut watch = Watch::new(options);
+        assert_eq!(contracts_at(0..0, None), Some(20_000));
+        assert_eq!(contracts_at(15_000..15_300, None), Some(20_000));
+        assert_eq!(contracts_at(15_000..16_000, None), Some(36_000), "it was cut off");
+        let other = Some(ProcessId::router(2));
+        assert_eq!(contracts_at(15_000..15_100, other), Some(35_100), "others have watched");
+    }
+
+    #[test]
+    fn what_has_been_logged_at_a_standby_makes_no_checkpoint_due() {
+        let standby = ProcessId::storage(3);
+        let join = Membership::Join { process: standby, incarnation: 1, address: None };
+        let mut view = view_behind(Config::evenly(2, 1).expect("a ring"), join);
+        let mut watch = Watch::new(options());
         let mut look = |now_ms, logged_by: ProcessId| {
             for number in 1..=3 {
                 let process = ProcessId::storage(number);

@@ -261,10 +261,13 @@ async fn a_process_that_the_description_does_not_name_joins_and_takes_rows() {
             client.settled().await.expect("it has its rows");
             assert_eq!(table.read().await, rows);
         }
-        // Who comes later finds them, and they come back where they were.
+        // Who comes later finds them, and they come back where they were, or elsewhere.
         let second = apart.client(2).await;
-        apart.kill(ProcessId::storage(3)).await;
-        apart.start_added(3, &added[0]).await;
+        for (number, address) in [(3, &added[0]), (4, &addresses(1)[0])] {
+            apart.kill(ProcessId::storage(number)).await;
+            apart.start_added(number, address).await;
+        }
+        assert_eq!(table.read().await, rows);
         second.catalog_at(client.frontier()).await.expect("it follows");
         assert_eq!(Table::find(&second, "t").read().await, rows);
     };

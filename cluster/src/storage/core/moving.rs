@@ -583,6 +583,14 @@ impl Core {
         Membership::Join { process, incarnation, address }
     }
 
+    /// What this life says when a config has another address of it.
+    pub(crate) fn moved(&self, config: &Config) -> Option<Membership> {
+        let (process, own) = (self.options.id, self.options.address.as_ref());
+        let address =
+            own.filter(|own| config.addresses().get(&process).is_some_and(|known| known != *own))?;
+        Some(Membership::Listen { process, address: address.clone() })
+    }
+
     /// The config behind everything that has been received.
     pub(crate) fn config(&self) -> &Arc<Config> {
         &self.moving.heard
