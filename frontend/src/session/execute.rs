@@ -297,6 +297,7 @@ impl Session<'_> {
         execution: Execution,
         statement: &Statement,
     ) -> Result<std::result::Result<Cursor, Ts>> {
+        self.check_snapshot(&planned, statement)?;
         let columns = match &planned.plan {
             Plan::CopyOut(_) => planned.output.clone(),
             _ => output_columns(&planned),
@@ -348,6 +349,18 @@ impl Session<'_> {
             Err(Failure::Sql(error)) => Err(error.into()),
             Err(Failure::Stale { ts }) => Ok(Err(ts)),
         }
+    }
+
+    /// Refuses to read a table that has been made behind the transaction's snapshot: there it has no rows, whatever a table of
+    /// its name had.
+    fn check_snapshot(&self, planned: &Planned, statement: &Statement) -> Result<()> {
+        let Some(pin) = &self.transaction.pin else { return Ok(()) };
+        let reads = !planned.plan.is_write() && sees_one_state(self.read_isolation(statement));
+        if reads && planned.tables.iter().any(|(_, version)| *version > pin.ts()) {
+            let message = "could not serialize access due to a table made after the transaction's snapshot";
+            return Err(SqlError::new(SqlState::SERIALIZATION_FAILURE, message).into());
+        }
+        Ok(())
     }
 
     /// Plans a statement again that was planned against another catalog than that of a `Ts`.

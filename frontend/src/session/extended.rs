@@ -367,6 +367,14 @@ impl Session<'_> {
             PortalState::Finished if self.transaction.state() == State::Failed => {
                 return Err(in_failed_transaction().into());
             }
+            // It has no more rows.
+            PortalState::Finished if columns.is_some() => {
+                let tag = prepared.planned.as_ref().map(|planned| planned.plan.tag(0));
+                self.answered(tag.unwrap_or_default());
+                let portal = Portal { prepared, parameters, formats, columns, memory, state };
+                self.portals.insert(name.to_owned(), portal);
+                return Ok(());
+            }
             PortalState::Finished => {
                 return Err(SqlError::new(
                     SqlState(*b"55000"),

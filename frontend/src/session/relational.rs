@@ -233,8 +233,8 @@ struct ClusterReader {
     isolation: ReadIsolation,
     /// The rows of the statement's system views.
     system: BTreeMap<SystemView, Vec<Vec<Value>>>,
-    /// Nobody waits for the statement any more. What computes finds out between two batches of what it reads, however long it
-    /// goes on without letting others run.
+    /// Nobody waits for the statement any more. What computes finds out between two batches of what it reads or tests, however
+    /// long it goes on without letting others run.
     over: Arc<AtomicBool>,
 }
 
@@ -244,6 +244,10 @@ enum Step {
 }
 
 impl Reader for ClusterReader {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
     fn system(&self, view: SystemView) -> &[Vec<Value>] {
         self.system.get(&view).map_or(&[], Vec::as_slice)
     }

@@ -189,6 +189,10 @@ pub(crate) fn sql_error(error: &DataFusionError) -> SqlError {
 struct NoReader;
 
 impl Reader for NoReader {
+    fn is_over(&self) -> bool {
+        false
+    }
+
     fn read(&self, _request: ReadRequest) -> BoxStream<'static, Result<Answer, Failure>> {
         futures::stream::once(async { Err(Failure::Sql(SqlError::internal("EXPLAIN reads nothing"))) })
             .boxed()

@@ -15,7 +15,7 @@ use arrow::{
     row::{RowConverter, SortField},
 };
 use carousel_engine::{
-    SqlError, Type, Value,
+    SqlError, SqlState, Type, Value,
     array::arrow_cell_to_value,
     error::Result,
     expr::{EvalContext, Expr, columns, remap_columns, vector},
@@ -26,6 +26,8 @@ use datafusion::{
     error::DataFusionError,
     logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility},
 };
+
+use super::scan::Reader;
 
 /// An error of the engine on its way through DataFusion.
 pub(crate) fn external(error: SqlError) -> DataFusionError {
@@ -54,6 +56,8 @@ struct Inner {
     schema: SchemaRef,
     output: DataType,
     context: Arc<EvalContext>,
+    /// Of the statement that it is part of.
+    reader: Arc<dyn Reader>,
     signature: Signature,
 }
 
@@ -82,6 +86,7 @@ impl EngineFunction {
         work: Work,
         inputs: Vec<Type>,
         context: &Arc<EvalContext>,
+        reader: &Arc<dyn Reader>,
     ) -> EngineFunction {
         let fields: Vec<Field> = inputs.iter().map(|ty| Field::new("", ty.arrow(), true)).collect();
         let output = match &work {
@@ -103,6 +108,7 @@ impl EngineFunction {
             schema,
             output,
             context: context.clone(),
+            reader: reader.clone(),
             signature,
         }))
     }
@@ -158,6 +164,10 @@ impl ScalarUDFImpl for EngineFunction {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
+        // A join that finds no rows goes on to its end without letting others run; but it asks here whether rows are some.
+        if self.0.reader.is_over() {
+            return Err(external(SqlError::new(SqlState::QUERY_CANCELED, "the statement is over")));
+        }
         let rows = args.number_rows;
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
         let rows = arrays.first().map_or(rows, |array| array.len());

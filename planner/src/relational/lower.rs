@@ -231,7 +231,7 @@ impl Lowering<'_> {
             arguments.push(self.column(*index, columns)?);
             types.push(fields[*index].ty.clone());
         }
-        let function = EngineFunction::new(name, work, types, self.context);
+        let function = EngineFunction::new(name, work, types, self.context, self.reader);
         Ok(ScalarUDF::from(function).call(arguments))
     }
 
@@ -246,7 +246,8 @@ impl Lowering<'_> {
             return native;
         }
         let work = if nullable { Work::NullableKey } else { Work::Key };
-        let function = EngineFunction::new("key".to_owned(), work, vec![ty.clone()], self.context);
+        let function =
+            EngineFunction::new("key".to_owned(), work, vec![ty.clone()], self.context, self.reader);
         ScalarUDF::from(function).call(vec![native])
     }
 

@@ -61,6 +61,9 @@ pub trait Reader: fmt::Debug + Send + Sync {
 
     /// The rows of one of the statement's system views, of the types of its columns: all its mentions show the same.
     fn system(&self, view: SystemView) -> &[Vec<Value>];
+
+    /// Whether nobody waits for the statement any more: what computes without coming to an end of its own asks now and then.
+    fn is_over(&self) -> bool;
 }
 
 /// A part of a read's answer.
