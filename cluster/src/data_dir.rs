@@ -93,6 +93,15 @@ pub fn router_of(dir: &Path) -> Option<u32> {
     router.split_whitespace().next()?.parse().ok()
 }
 
+/// How many storage processes a directory was created for, if it was for a whole cluster in one process.
+pub fn storage_of(dir: &Path) -> Option<u32> {
+    let text = fs::read_to_string(dir.join(MANIFEST)).ok()?;
+    let (storage, _) = text.lines().nth(1)?.split_once(" storage processes, ")?;
+    let (routers, storage) = storage.split_once(" routers, ")?;
+    // Of one process of several the line begins with who it is.
+    routers.parse::<u32>().ok().and(storage.parse().ok())
+}
+
 /// The number in a file, if there is one.
 fn read_number(path: &Path) -> io::Result<Option<u64>> {
     match fs::read_to_string(path) {
@@ -185,6 +194,20 @@ fn write_over(path: &Path, number: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::embedded::{EmbeddedOptions, shape};
+
+    #[test]
+    fn a_directory_tells_how_many_storage_processes_it_was_created_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (whole, single) = (dir.path().join("whole"), dir.path().join("single"));
+        assert_eq!(storage_of(&whole), None, "it does not exist");
+        let options = EmbeddedOptions { routers: 3, storage: 12, ..EmbeddedOptions::new(&whole) };
+        drop(lay_out(&whole, &shape(&options), false).unwrap());
+        assert_eq!((storage_of(&whole), router_of(&whole)), (Some(12), None));
+        let shape = format!("process r4 of cluster \"c\", {}", shape(&options));
+        drop(lay_out(&single, &shape, false).unwrap());
+        assert_eq!((storage_of(&single), router_of(&single)), (None, Some(4)));
+    }
 
     #[test]
     fn a_number_is_written_over_another() {

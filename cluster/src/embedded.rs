@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::AbortHandle, time::timeout};
 
+pub use crate::data_dir::storage_of;
 use crate::{
     checkpoint::CheckpointError,
     client::{Client, ClientOptions, Failure, Lives},

@@ -351,6 +351,17 @@ fn a_data_directory_has_one_owner_and_one_version() {
 }
 
 #[test]
+fn a_data_directory_keeps_its_number_of_storage_processes() {
+    let directory = scratch();
+    let data = directory.path().join("data");
+    assert_eq!(Server::start(&data, &["--storage", "5"]).stop(libc::SIGTERM), Some(0));
+    // Whatever the machine's cores would give.
+    let server = Server::start(&data, &[]);
+    assert_eq!(server.rows("SELECT count(*) FROM carousel.storage"), ["5"]);
+    assert_eq!(server.stop(libc::SIGTERM), Some(0));
+}
+
+#[test]
 fn files_are_loaded_or_their_mistakes_named() {
     let directory = scratch();
     let server = Server::start(&directory.path().join("data"), &[]);

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use carousel_cluster::embedded::storage_of;
 use clap::{Args, ValueEnum, builder::BoolishValueParser};
 use figment::{
     Figment,
@@ -60,7 +61,8 @@ pub struct StartArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routers: Option<u32>,
 
-    /// Storage processes, which hold the rows [default: one for each core, at least 2]
+    /// Storage processes, which hold the rows [default: as many as the data directory was created with; of a new one, one
+    /// for each core, at least 2]
     #[arg(
         long,
         value_name = "N",
@@ -271,7 +273,9 @@ pub(super) fn within(option: &str, value: u32, most: u32) -> Result<u32, Failure
 impl Layers {
     fn check(self, cores: u32) -> Result<Settings, Failure> {
         let routers = within("routers", self.routers, MOST_ROUTERS)?;
-        let storage = within("storage", self.storage.unwrap_or(cores.clamp(2, MOST_STORAGE)), MOST_STORAGE)?;
+        // The number belongs to the directory, which may have come from a machine with other cores.
+        let storage = self.storage.or_else(|| storage_of(&self.data_dir));
+        let storage = within("storage", storage.unwrap_or(cores.clamp(2, MOST_STORAGE)), MOST_STORAGE)?;
         let replication_factor = within("replication-factor", self.replication_factor, MOST_STORAGE)?;
         if replication_factor > storage {
             return Err(Failure::setup(format!(
@@ -364,6 +368,21 @@ mod tests {
         assert_eq!((small.storage, small.threads_per_storage), (2, 1));
         let few = Settings::resolve(&args(&["--storage", "2"]), 8).unwrap();
         assert_eq!((few.storage, few.threads_per_storage), (2, 4));
+    }
+
+    #[test]
+    fn a_data_directory_keeps_its_number_of_storage_processes() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = ["--data-dir", directory.path().to_str().unwrap()];
+        let storage = |flags: &[&str]| {
+            let settings = Settings::resolve(&args(&[&data[..], flags].concat()), 8).unwrap();
+            (settings.storage, settings.threads_per_storage)
+        };
+        assert_eq!(storage(&[]), (8, 1));
+        let manifest = "format 1\n1 routers, 3 storage processes, replication factor 1, durability disk\n";
+        std::fs::write(directory.path().join("CAROUSEL"), manifest).unwrap();
+        assert_eq!(storage(&[]), (3, 2));
+        assert_eq!(storage(&["--storage", "4"]), (4, 2), "what is said is compared with it later");
     }
 
     #[test]
