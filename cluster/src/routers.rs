@@ -13,6 +13,8 @@
 pub(crate) mod change;
 pub(crate) mod store;
 
+pub use change::MOST_ROUTERS;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,

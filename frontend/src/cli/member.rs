@@ -14,7 +14,7 @@ use carousel_cluster::{
     member::{MemberOptions, router_of},
     message::{ProcessId, ProcessKind},
     router::{DEFAULT_HEARTBEAT, Timing},
-    routers::removed,
+    routers::{MOST_ROUTERS, Routers, removed},
     super_process::LEAST_PATIENCE,
     transport::{TlsFiles, Transport, TransportError},
     wal::{is_full, replace_text},
@@ -387,6 +387,11 @@ impl Role {
     pub async fn resolve(&self, cores: u32) -> Result<MemberSettings, Failure> {
         let layers = self.layers()?;
         let tls = tls_files(&layers)?;
+        if let (Role::Router(_), Some(number)) = (self, layers.number)
+            && !(1..=MOST_ROUTERS).contains(&number)
+        {
+            return Err(Failure::setup(format!("--number must be from 1 to {MOST_ROUTERS}")));
+        }
         let args = &self.member().description;
         // Only who asks others may have to go on without them.
         let directory = self.data_dir(&layers).filter(|_| args.join.is_some());
@@ -559,8 +564,43 @@ fn address_of(description: &Description, id: ProcessId) -> Option<String> {
     }
 }
 
-/// The description of a router that is to join, as soon as it has this one, with its number: the one that it asks for, or
-/// the one that belongs to its address.
+/// The number of a router that joins, if a list has it: the one that it asks for, or the one that belongs to its address.
+///
+/// # Errors
+/// A setup failure when no later list could have it either.
+fn number_in(routers: &Routers, number: Option<u32>, bind: Option<&str>) -> Result<Option<u32>, Failure> {
+    let at = |address: &str| routers.entries().iter().find(|entry| entry.address == address);
+    let Some(number) = number else {
+        let Some(bind) = bind else {
+            let reason = "which router is this? Say --number, or --bind HOST:PORT, where others reach it";
+            return Err(Failure::setup(reason));
+        };
+        return Ok(at(bind).map(|entry| entry.number));
+    };
+    let router = ProcessId::router(number);
+    if routers.entry(number).is_some() {
+        return Ok(Some(number));
+    }
+    if routers.is_removed(router) {
+        return Err(Failure::setup(removed(router)));
+    }
+    match bind.and_then(at) {
+        Some(entry) => Err(Failure::setup(format!(
+            "{} was added as {}, but this is {router} by --number or its data directory",
+            entry.address,
+            ProcessId::router(entry.number)
+        ))),
+        None => Ok(None),
+    }
+}
+
+/// The statement that adds a router which is to join.
+fn addition(number: Option<u32>, bind: Option<&str>) -> String {
+    let router = number.map(|number| format!(" {}", ProcessId::router(number))).unwrap_or_default();
+    format!("ALTER CLUSTER ADD ROUTER{router} AT '{}'", bind.unwrap_or("HOST:PORT"))
+}
+
+/// The description of a router that is to join, as soon as it has this one, with its number.
 async fn wait_to_be_added(
     mut description: Description,
     args: &DescriptionArgs,
@@ -571,23 +611,11 @@ async fn wait_to_be_added(
     let mut told = false;
     loop {
         let routers = description.known_routers().resolved(&description.members());
-        let own = match (number, bind) {
-            (Some(number), _) => routers.entry(number),
-            (None, Some(bind)) => routers.entries().iter().find(|entry| entry.address == bind),
-            (None, None) => {
-                let reason = "which router is this? Say --number, or --bind HOST:PORT, where others reach it";
-                return Err(Failure::setup(reason));
-            }
-        };
-        if let Some(number) = own.map(|entry| entry.number) {
+        if let Some(number) = number_in(&routers, number, bind)? {
             return Ok((description, number));
         }
-        if let Some(number) = number.filter(|number| routers.is_removed(ProcessId::router(*number))) {
-            return Err(Failure::setup(removed(ProcessId::router(number))));
-        }
         if !std::mem::replace(&mut told, true) {
-            let address = bind.unwrap_or("HOST:PORT");
-            tracing::warn!("waiting to be added to the cluster: ALTER CLUSTER ADD ROUTER AT '{address}'");
+            tracing::warn!("waiting to be added to the cluster: {}", addition(number, bind));
         }
         tokio::time::sleep(ADDED).await;
         match describe(args, tls, Duration::ZERO).await {
@@ -660,4 +688,37 @@ fn resolve_bind(address: &str) -> Result<SocketAddr, Failure> {
     let wrong = |reason: String| Failure::setup(format!("cannot listen on '{address}': {reason}"));
     let mut addresses = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     addresses.next().ok_or_else(|| wrong("the host has no address".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_router_that_joins_is_known_by_its_number_or_its_address() {
+        let known =
+            [(ProcessId::router(1), "a:1".to_owned()), (ProcessId::router(2), "b:1".to_owned())].into();
+        let routers = Routers::first(2).resolved(&known);
+        let number = |number: Option<u32>, bind: Option<&str>| number_in(&routers, number, bind);
+        assert_eq!(number(None, Some("b:1")), Ok(Some(2)));
+        assert_eq!(number(Some(2), None), Ok(Some(2)));
+        assert_eq!(number(Some(2), Some("0.0.0.0:1")), Ok(Some(2)), "others reach it elsewhere");
+        assert_eq!(number(None, Some("c:1")), Ok(None));
+        assert_eq!(number(Some(5), Some("c:1")), Ok(None));
+        for (asked, bind, part) in
+            [(None, None, "which router"), (Some(5), Some("b:1"), "b:1 was added as r2, but this is r5")]
+        {
+            let failure = number(asked, bind).unwrap_err();
+            assert!(failure.exit_code() == 2 && failure.to_string().contains(part), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_router_is_added_by_the_number_that_it_waits_for() {
+        assert_eq!(addition(Some(5), Some("h:1")), "ALTER CLUSTER ADD ROUTER r5 AT 'h:1'");
+        assert_eq!(addition(None, Some("h:1")), "ALTER CLUSTER ADD ROUTER AT 'h:1'");
+        for number in [Some(5), None] {
+            carousel_planner::parse(&addition(number, None)).expect("a statement");
+        }
+    }
 }

@@ -627,6 +627,7 @@ fn a_process_that_cannot_run_says_why() {
         (&["frontend", "--listen", "0.0.0.0:1", all[0], all[1], all[2], all[3]], "loopback"),
         (&["router", "--metrics-listen", &taken, all[0], all[1], all[2], all[3]], "metrics"),
         (&["router", "--cluster", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["router", "--number", "65537", all[0], all[1], all[2], all[3]], "from 1 to 65536"),
         (&["router", "--suspect-after-ms", "499", all[0], all[1], all[2], all[3]], "at least 500, or 0"),
         (
             &[
@@ -713,6 +714,12 @@ fn who_has_joined_starts_again_without_the_process_that_it_joined_by() {
         process
     };
     start(&cluster).kill();
+    // An address that was added under another number is told, for nobody can add it again.
+    let other = description.split('"').nth(5).expect("the second router's address");
+    let mut second = carousel(&["router", "--number", "5", "--join", &router, "--bind", other]);
+    second.args(["--log", "error"]).current_dir(&working);
+    cluster.secured(&mut second, &cluster.certificates);
+    assert!(refusal(&mut second).contains(&format!("{other} was added as r2, but this is r5")));
     assert!(working.join("carousel-data/c7/cluster.toml").exists());
     cluster.kill("r1");
     let again = start(&cluster);
