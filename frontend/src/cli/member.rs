@@ -9,7 +9,7 @@ use std::{
 };
 
 use carousel_cluster::{
-    description::Description,
+    description::{Description, check_address},
     embedded::{Binding, Durability as ClusterDurability},
     member::{MemberOptions, router_of},
     message::{ProcessId, ProcessKind},
@@ -434,12 +434,15 @@ impl Role {
                 "--number {number}: {id} is not in the cluster's description{hint}"
             )));
         }
-        if let Some(address) = &address
-            && resolve_bind(address)?.ip().is_unspecified()
-        {
-            return Err(Failure::setup(format!(
-                "--bind {address}: others cannot reach {id} there; say by which of this machine's addresses they can"
-            )));
+        if let Some(address) = &address {
+            check_bind(address)?;
+            // A name may stand for it.
+            if resolve_bind(address)?.ip().is_unspecified() {
+                return Err(Failure::setup(format!(
+                    "--bind {address}: others cannot reach {id} there; say by which of this machine's addresses \
+                     they can"
+                )));
+            }
         }
         let listen = layers.bind.or(own_address).map(|address| resolve_bind(&address)).transpose()?;
         if layers.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
@@ -575,6 +578,8 @@ fn number_in(routers: &Routers, number: Option<u32>, bind: Option<&str>) -> Resu
             let reason = "which router is this? Say --number, or --bind HOST:PORT, where others reach it";
             return Err(Failure::setup(reason));
         };
+        // Whoever adds it says this address.
+        check_bind(bind)?;
         return Ok(at(bind).map(|entry| entry.number));
     };
     let router = ProcessId::router(number);
@@ -597,7 +602,9 @@ fn number_in(routers: &Routers, number: Option<u32>, bind: Option<&str>) -> Resu
 /// The statement that adds a router which is to join.
 fn addition(number: Option<u32>, bind: Option<&str>) -> String {
     let router = number.map(|number| format!(" {}", ProcessId::router(number))).unwrap_or_default();
-    format!("ALTER CLUSTER ADD ROUTER{router} AT '{}'", bind.unwrap_or("HOST:PORT"))
+    // It may listen at one address and be reached at another.
+    let address = bind.filter(|bind| check_address(bind).is_ok()).unwrap_or("HOST:PORT");
+    format!("ALTER CLUSTER ADD ROUTER{router} AT '{address}'")
 }
 
 /// The description of a router that is to join, as soon as it has this one, with its number.
@@ -684,6 +691,11 @@ fn tls_files(layers: &Layers) -> Result<Option<TlsFiles>, Failure> {
     }
 }
 
+/// Checks that others could reach a process that joins where it listens.
+fn check_bind(address: &str) -> Result<(), Failure> {
+    check_address(address).map_err(|reason| Failure::setup(format!("--bind '{address}' {reason}")))
+}
+
 fn resolve_bind(address: &str) -> Result<SocketAddr, Failure> {
     let wrong = |reason: String| Failure::setup(format!("cannot listen on '{address}': {reason}"));
     let mut addresses = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
@@ -705,9 +717,12 @@ mod tests {
         assert_eq!(number(Some(2), Some("0.0.0.0:1")), Ok(Some(2)), "others reach it elsewhere");
         assert_eq!(number(None, Some("c:1")), Ok(None));
         assert_eq!(number(Some(5), Some("c:1")), Ok(None));
-        for (asked, bind, part) in
-            [(None, None, "which router"), (Some(5), Some("b:1"), "b:1 was added as r2, but this is r5")]
-        {
+        for (asked, bind, part) in [
+            (None, None, "which router"),
+            (None, Some("h:0"), "--bind 'h:0'"),
+            (None, Some(":1"), "HOST:PORT"),
+            (Some(5), Some("b:1"), "b:1 was added as r2, but this is r5"),
+        ] {
             let failure = number(asked, bind).unwrap_err();
             assert!(failure.exit_code() == 2 && failure.to_string().contains(part), "{failure}");
         }
@@ -717,6 +732,7 @@ mod tests {
     fn a_router_is_added_by_the_number_that_it_waits_for() {
         assert_eq!(addition(Some(5), Some("h:1")), "ALTER CLUSTER ADD ROUTER r5 AT 'h:1'");
         assert_eq!(addition(None, Some("h:1")), "ALTER CLUSTER ADD ROUTER AT 'h:1'");
+        assert_eq!(addition(Some(5), Some("0.0.0.0:1")), "ALTER CLUSTER ADD ROUTER r5 AT 'HOST:PORT'");
         for number in [Some(5), None] {
             carousel_planner::parse(&addition(number, None)).expect("a statement");
         }

@@ -602,8 +602,10 @@ fn a_process_that_cannot_run_says_why() {
         (&["router", "--bind", &taken, all[0], all[1], all[2], all[3]], "already in use"),
         (
             &["storage", "--number", "9", "--bind", "0.0.0.0:1", all[0], all[1], all[2], all[3]],
-            "others cannot reach s9",
+            "others can reach it",
         ),
+        (&["storage", "--number", "9", "--bind", "h:0", all[0], all[1], all[2], all[3]], "--bind 'h:0' is"),
+        (&["storage", "--number", "9", "--bind", ":7201", all[0], all[1], all[2], all[3]], "HOST:PORT"),
         (&["storage", "--replication-factor", "3", all[0], all[1], all[2], all[3]], "factor"),
         (&["storage", "--tls-key", path(&missing), all[0], all[1], all[2], all[3]], "go together"),
         (
