@@ -174,6 +174,15 @@ fn a_server_that_is_not_there_is_told() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let line = refusal(&mut carousel(&["load", "ticket", "--rows", "5", "--port", &port]));
     assert!(line.contains("cannot connect to 127.0.0.1"), "{line}");
+    // A flag overrides the variable of what stands in its place.
+    let elsewhere = "postgres://127.0.0.1:1/anything";
+    let load = ["load", "ticket", "--rows", "5", "--port", &port];
+    for command in [&load[..], &["ctl", "--port", &port, "ring"]] {
+        let line = refusal(carousel(command).env("CAROUSEL_URL", elsewhere));
+        assert!(line.contains(&format!("cannot connect to 127.0.0.1:{port}")), "{line}");
+    }
+    let line = refusal(carousel(&load).args(["--url", elsewhere]));
+    assert!(line.contains("cannot be used with"), "{line}");
 }
 
 #[test]

@@ -17,7 +17,9 @@ mod start;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{
+    ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind, parser::ValueSource,
+};
 
 pub use failure::{Failure, one_line, print};
 pub use size::{MemorySize, machine_memory};
@@ -82,7 +84,7 @@ enum Command {
 ///
 /// The exit code is 0 for success, 1 for a job that failed, and 2 for one that could not begin.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match parse(arguments) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -93,6 +95,43 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Options that stand in the place of one another: a process's description, and a server.
+const ALTERNATIVES: [&str; 5] = ["cluster", "join", "url", "host", "port"];
+
+/// Reads the command line and the variables. To the parser a flag and the variable of another option contradict each other as
+/// two flags do; but a flag overrides the variables, also that of what stands in its option's place.
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let matches = match Cli::command().try_get_matches_from(&arguments) {
+        Err(error) if error.kind() == ErrorKind::ArgumentConflict => {
+            let matches = without_variables(Cli::command()).try_get_matches_from(&arguments)?;
+            // Otherwise the variables contradict one another.
+            if !has_flag(&matches) {
+                return Err(error);
+            }
+            matches
+        }
+        parsed => parsed?,
+    };
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))
+}
+
+/// The command and those below it, deaf to the variables of the alternatives.
+fn without_variables(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| match ALTERNATIVES.contains(&argument.get_id().as_str()) {
+        true => argument.env(None::<&'static str>),
+        false => argument,
+    });
+    command.mut_subcommands(without_variables)
+}
+
+/// Whether one of the alternatives is given by a flag.
+fn has_flag(matches: &ArgMatches) -> bool {
+    let is_flag = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    matches.ids().any(|id| ALTERNATIVES.contains(&id.as_str()) && is_flag(id.as_str()))
+        || matches.subcommand().is_some_and(|(_, below)| has_flag(below))
 }
 
 fn run(command: Command) -> Result<(), Failure> {
@@ -181,8 +220,6 @@ fn runtime(workers: u32) -> Result<tokio::runtime::Runtime, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn every_command(command: &clap::Command, visit: &mut impl FnMut(&clap::Command)) {

@@ -698,6 +698,25 @@ fn flags_of_a_process_override_variables_which_override_its_file() {
 }
 
 #[test]
+fn a_flag_overrides_the_variable_of_what_stands_in_its_place() {
+    let directory = scratch();
+    let description = directory.path().join("cluster.toml");
+    std::fs::write(&description, "replication-factor = 5\nrouters = [\"h:1\"]\nstorage = [\"h:2\"]\n")
+        .unwrap();
+    let told = |flags: &[&str], variables: &[(&str, &str)]| {
+        let mut command = carousel(&["router", "--data-dir", path(directory.path())]);
+        refusal(command.args(flags).envs(variables.iter().copied()))
+    };
+    let (cluster, join) = (("CAROUSEL_CLUSTER", path(&description)), ("CAROUSEL_JOIN", "h:1"));
+    assert!(told(&["--cluster", cluster.1], &[join]).contains("factor 5"));
+    assert!(told(&["--cluster", cluster.1], &[cluster, join]).contains("factor 5"));
+    // Nobody is asked who cannot be one of its routers.
+    assert!(told(&["--join", join.1, "--number", "0"], &[cluster]).contains("--number must be"));
+    assert!(told(&["--cluster", cluster.1, "--join", join.1], &[]).contains("cannot be used with"));
+    assert!(told(&[], &[cluster, join]).contains("cannot be used with"));
+}
+
+#[test]
 fn who_has_joined_starts_again_without_the_process_that_it_joined_by() {
     let mut cluster = Cluster::lay_out(&Cluster::addresses());
     cluster.run_all();
