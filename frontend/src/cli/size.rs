@@ -1,6 +1,6 @@
 //! Sizes of memory: `4GiB`, `512MB`, `60%`.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, fs, path::Path, str::FromStr};
 
 use carousel_cluster::router::RESERVE_BYTES;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -121,15 +121,33 @@ impl<'de> Deserialize<'de> for MemorySize {
     }
 }
 
-/// Bytes of memory that this process may use: the machine's, or less when its control group has a limit.
+/// Where the tree of control groups is, of which a container sees its own part.
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// The least limit of memory that a control group and those above it have, up to the root of their tree. One that the tree
+/// does not show has none.
+fn group_limit(root: &Path, group: &Path) -> Option<u64> {
+    let limit = |group: &Path| -> Option<u64> {
+        fs::read_to_string(root.join(group).join("memory.max")).ok()?.trim().parse().ok()
+    };
+    group.ancestors().filter_map(limit).min()
+}
+
+/// The path of this process's control group in the tree, from what the system says of the process.
+fn own_group(told: &str) -> &Path {
+    let group = told.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    Path::new(group.trim_start_matches('/'))
+}
+
+/// Bytes of memory that this process may use: the machine's, or less when its control group or one above it has a limit.
 pub fn machine_memory() -> Option<u64> {
     // SAFETY: sysconf reads a constant of the system and touches no memory of ours.
     let (pages, page_size) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     let physical = u64::try_from(pages).ok()?.checked_mul(u64::try_from(page_size).ok()?)?;
-    let group =
-        std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    Some(group.map_or(physical, |limit: u64| limit.min(physical)))
+    let told = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group_limit(Path::new(GROUPS), own_group(&told));
+    Some(group.map_or(physical, |limit| limit.min(physical)))
 }
 
 #[cfg(test)]
@@ -168,6 +186,27 @@ mod tests {
             "1.2.3M",
         ] {
             assert!(text.parse::<MemorySize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_least_limit_on_the_way_to_a_control_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let service = root.path().join("system.slice/carousel.service");
+        fs::create_dir_all(&service).unwrap();
+        let group = own_group("1:name=systemd:/elsewhere\n0::/system.slice/carousel.service\n");
+        assert_eq!(group_limit(root.path(), group), None, "the root of a machine has no limit");
+        fs::write(service.join("memory.max"), "max\n").unwrap();
+        assert_eq!(group_limit(root.path(), group), None);
+        fs::write(root.path().join("system.slice/memory.max"), "3000\n").unwrap();
+        assert_eq!(group_limit(root.path(), group), Some(3000));
+        fs::write(service.join("memory.max"), "2000\n").unwrap();
+        assert_eq!(group_limit(root.path(), group), Some(2000));
+        assert_eq!(group_limit(root.path(), own_group("0::/\n")), None, "others' limits are not its own");
+        // A container's own is the root that it sees, whatever the path.
+        fs::write(root.path().join("memory.max"), "1000\n").unwrap();
+        for told in ["0::/docker/0123\n", "0::/\n", ""] {
+            assert_eq!(group_limit(root.path(), own_group(told)), Some(1000), "{told}");
         }
     }
 
