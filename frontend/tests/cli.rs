@@ -541,6 +541,38 @@ fn ctl(server: &Server, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn notices_are_told_in_full() {
+    // A server that says what one waits for while a statement runs.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let message = |kind: u8, body: &[u8]| {
+        let mut message = vec![kind];
+        message.extend(u32::try_from(body.len() + 4).unwrap().to_be_bytes());
+        message.extend(body);
+        message
+    };
+    let ready = message(b'Z', b"I");
+    let greeting = [message(b'R', &[0; 4]), ready.clone()].concat();
+    let notice = message(b'N', b"SNOTICE\0VNOTICE\0C00000\0Mwait\0Dfor r5\0Hstart it\0\0");
+    let answer = [notice, message(b'C', b"ALTER CLUSTER\0"), ready].concat();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // Only the first message of a client begins with its length.
+        for (kind, answer) in [(0, greeting), (1, answer)] {
+            let mut head = vec![0; kind + 4];
+            stream.read_exact(&mut head).unwrap();
+            let length = u32::from_be_bytes(head[kind..].try_into().unwrap());
+            stream.read_exact(&mut vec![0; length as usize - 4]).unwrap();
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    let output = run(&["ctl", "--port", &port, "expand"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*stderr), (Some(0), "NOTICE: wait DETAIL: for r5 HINT: start it\n"));
+    server.join().unwrap();
+}
+
+#[test]
 fn writes_are_refused_before_the_disk_of_the_log_is_full() {
     let directory = scratch();
     let data = directory.path().join("data");

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 
 use clap::Args;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, error::DbError};
 
 use crate::cli::Failure;
 
@@ -75,7 +75,7 @@ pub async fn connect(config: &Config) -> Result<Client, Failure> {
     tokio::spawn(async move {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
             match message {
-                Ok(AsyncMessage::Notice(notice)) => eprintln!("{}: {}", notice.severity(), notice.message()),
+                Ok(AsyncMessage::Notice(notice)) => eprintln!("{}", words(&notice)),
                 Ok(_) => {}
                 // Statements that are under way report the connection's end themselves.
                 Err(error) => {
@@ -91,17 +91,7 @@ pub async fn connect(config: &Config) -> Result<Client, Failure> {
 /// The words of an error of the driver: the server's own where it sent any, with all causes otherwise.
 pub fn reason(error: &tokio_postgres::Error) -> String {
     if let Some(server) = error.as_db_error() {
-        let mut text = format!("{}: {}", server.severity(), server.message());
-        if let Some(detail) = server.detail() {
-            text.push_str(&format!(" DETAIL: {detail}"));
-        }
-        if let Some(hint) = server.hint() {
-            text.push_str(&format!(" HINT: {hint}"));
-        }
-        if let Some(context) = server.where_() {
-            text.push_str(&format!(" CONTEXT: {context}"));
-        }
-        return text;
+        return words(server);
     }
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -111,6 +101,21 @@ pub fn reason(error: &tokio_postgres::Error) -> String {
             text.push_str(&format!(": {cause_text}"));
         }
         source = cause.source();
+    }
+    text
+}
+
+/// The words of an error or a notice of the server.
+fn words(server: &DbError) -> String {
+    let mut text = format!("{}: {}", server.severity(), server.message());
+    if let Some(detail) = server.detail() {
+        text.push_str(&format!(" DETAIL: {detail}"));
+    }
+    if let Some(hint) = server.hint() {
+        text.push_str(&format!(" HINT: {hint}"));
+    }
+    if let Some(context) = server.where_() {
+        text.push_str(&format!(" CONTEXT: {context}"));
     }
     text
 }
