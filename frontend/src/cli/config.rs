@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     failure::{Failure, one_line},
-    observe::{LogFormat, ObserveArgs},
+    observe::{LogFormat, ObserveArgs, metrics_address},
     serving::{self, ServingArgs},
     size::{MemorySize, log_reserve},
 };
@@ -161,7 +161,7 @@ struct Layers {
     demo_rows: u64,
     log: Option<String>,
     log_format: LogFormat,
-    metrics_listen: Option<SocketAddr>,
+    metrics_listen: Option<String>,
 }
 
 impl Default for Layers {
@@ -320,7 +320,7 @@ impl Layers {
             demo_rows: self.demo.then_some(self.demo_rows),
             log: self.log,
             log_format: self.log_format,
-            metrics_listen: self.metrics_listen,
+            metrics_listen: self.metrics_listen.as_deref().map(metrics_address).transpose()?,
         })
     }
 }
@@ -415,6 +415,13 @@ mod tests {
     }
 
     #[test]
+    fn metrics_are_served_at_a_host_by_its_name() {
+        let settings = Settings::resolve(&args(&["--metrics-listen", "localhost:9187"]), 4).unwrap();
+        let address = settings.metrics_listen.expect("it is said");
+        assert!(address.ip().is_loopback() && address.port() == 9187, "{address}");
+    }
+
+    #[test]
     fn a_mistake_in_the_file_is_named_on_one_line() {
         for (text, part) in [
             ("routrs = 3", "routrs"),
@@ -445,6 +452,7 @@ mod tests {
             (&["--listen", "0.0.0.0:5433"], "loopback"),
             (&["--listen", "127.0.0.1"], "--listen"),
             (&["--listen", "127.0.0.1:99999"], "--listen"),
+            (&["--metrics-listen", "127.0.0.1"], "--metrics-listen"),
             (&["--config", "/nonexistent/carousel.toml"], "/nonexistent/carousel.toml"),
         ] {
             let failure = Settings::resolve(&args(flags), 4).unwrap_err();

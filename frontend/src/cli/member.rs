@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     config::{Durability, MOST_THREADS, file_error},
     failure::Failure,
-    observe::{LogFormat, ObserveArgs},
+    observe::{LogFormat, ObserveArgs, metrics_address},
     serving::{self, ServingArgs},
     size::{MemorySize, log_reserve},
 };
@@ -273,7 +273,7 @@ struct Layers {
     tls_authority: Option<PathBuf>,
     tls_certificate: Option<PathBuf>,
     tls_key: Option<PathBuf>,
-    metrics_listen: Option<SocketAddr>,
+    metrics_listen: Option<String>,
     log: Option<String>,
     log_format: Option<LogFormat>,
     bind: Option<String>,
@@ -496,7 +496,7 @@ impl Role {
         };
         let max_connections =
             serving::max_connections(layers.max_connections.unwrap_or(serving::DEFAULT_MAX_CONNECTIONS))?;
-        let metrics_listen = layers.metrics_listen;
+        let metrics_listen = layers.metrics_listen.as_deref().map(metrics_address).transpose()?;
         let max_sql_memory = serving::max_sql_memory(layers.max_sql_memory);
         Ok(MemberSettings { member, listen, max_connections, max_sql_memory, memory_reserve, metrics_listen })
     }

@@ -1,6 +1,9 @@
 //! What a process tells about itself: its log and its metrics.
 
-use std::{io::IsTerminal, net::SocketAddr};
+use std::{
+    io::IsTerminal,
+    net::{SocketAddr, ToSocketAddrs},
+};
 
 use clap::{Args, ValueEnum};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
@@ -74,7 +77,19 @@ pub struct ObserveArgs {
     /// Serve Prometheus metrics on this address, at any path [default: none]
     #[arg(long, value_name = "HOST:PORT", env = "CAROUSEL_METRICS_LISTEN", hide_env_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics_listen: Option<SocketAddr>,
+    pub metrics_listen: Option<String>,
+}
+
+/// The address to serve metrics on.
+///
+/// # Errors
+/// A setup failure when it is none.
+pub fn metrics_address(text: &str) -> Result<SocketAddr, Failure> {
+    let wrong = |reason: String| {
+        Failure::setup(format!("--metrics-listen '{text}' is not an address such as 127.0.0.1:9187: {reason}"))
+    };
+    let mut addresses = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    addresses.next().ok_or_else(|| wrong("the host has no address".into()))
 }
 
 /// Serves metrics to Prometheus from now on. Within a runtime.
