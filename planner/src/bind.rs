@@ -1,6 +1,6 @@
 //! From a plan to what is executed: parameters, session values, defaults, constants, key ranges.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::{
     array::{Array, ArrayRef, Int64Array},
@@ -164,6 +164,8 @@ pub(crate) struct Binder<'a> {
     context: EvalContext,
     ids: &'a mut dyn IdSource,
     session_values: &'a [SessionValue],
+    /// The random values so far, where each is drawn once for the statement.
+    drawn: Option<BTreeMap<usize, Value>>,
 }
 
 impl<'a> Binder<'a> {
@@ -173,7 +175,25 @@ impl<'a> Binder<'a> {
         ids: &'a mut dyn IdSource,
         session_values: &'a [SessionValue],
     ) -> Binder<'a> {
-        Binder { parameters, settings, context: settings.eval_context(), ids, session_values }
+        Binder { parameters, settings, context: settings.eval_context(), ids, session_values, drawn: None }
+    }
+
+    /// Draws the random value of each place in the text once, however many copies of the place there are.
+    pub(crate) fn drawing_once(self) -> Binder<'a> {
+        Binder { drawn: Some(BTreeMap::new()), ..self }
+    }
+
+    fn session_value_at(&mut self, place: usize) -> Result<Option<Value>> {
+        if let Some(drawn) = self.drawn.as_ref().and_then(|drawn| drawn.get(&place)) {
+            return Ok(Some(drawn.clone()));
+        }
+        let values = self.session_values;
+        let Some(value) = values.get(place) else { return Ok(None) };
+        let result = self.session_value(value)?;
+        if let (Some(drawn), true) = (&mut self.drawn, value.is_volatile()) {
+            drawn.insert(place, result.clone());
+        }
+        Ok(Some(result))
     }
 
     /// Whether the expression is to be evaluated anew for each row.
@@ -216,9 +236,7 @@ impl<'a> Binder<'a> {
         transform(expr.clone(), &mut |part| match part {
             Expr::Parameter { index, ty } => {
                 let value = if index >= SESSION_VALUES {
-                    let values = self.session_values;
-                    let value = values.get(index - SESSION_VALUES);
-                    value.map(|value| self.session_value(value)).transpose()?
+                    self.session_value_at(index - SESSION_VALUES)?
                 } else {
                     self.parameters.get(index - 1).cloned()
                 };

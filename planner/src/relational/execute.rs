@@ -1,6 +1,9 @@
 //! Running a relational statement: physical planning, bounded memory, rows and errors.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use arrow::record_batch::RecordBatch;
 use carousel_cluster::client::Failure;
@@ -27,6 +30,7 @@ use super::{
     lower::lower,
     node::{Kind, Node},
     scan::{Answer, ReadRequest, Reader, RubberbandRead},
+    shared::SharedScan,
 };
 
 /// Rows in a batch.
@@ -85,11 +89,16 @@ pub struct Relational {
 impl Relational {
     /// How many reads it takes. They must all be as of the same `Ts`.
     pub fn reads(&self) -> usize {
-        fn count(node: &Node) -> usize {
+        fn count(node: &Node, shared: &mut BTreeSet<*const Node>) -> usize {
+            if let Kind::Shared(input) = &node.kind
+                && !shared.insert(Arc::as_ptr(input))
+            {
+                return 0;
+            }
             let own = usize::from(matches!(node.kind, Kind::Scan { .. } | Kind::Groups { .. }));
-            own + node.inputs().into_iter().map(count).sum::<usize>()
+            own + node.inputs().into_iter().map(|input| count(input, shared)).sum::<usize>()
         }
-        count(&self.node)
+        count(&self.node, &mut BTreeSet::new())
     }
 
     /// The system views that it shows, each once.
@@ -211,17 +220,43 @@ pub(crate) fn explain_relational(relational: &Relational) -> Result<(Vec<String>
     let runtime = Runtime::new(0)?;
     let is_deep = relational.node.is_deep();
     let plan = with_stack(is_deep, || relational.physical(&runtime, Arc::new(NoReader)))?;
-    let text = displayable(plan.as_ref()).indent(false).to_string();
-    let mut reads = Vec::new();
-    collect_reads(&plan, &mut reads);
-    Ok((text.lines().map(str::to_owned).collect(), reads))
+    let mut found = Found::default();
+    found.collect(&plan);
+    let mut lines = Vec::new();
+    let show = |lines: &mut Vec<String>, plan: &Arc<dyn ExecutionPlan>, indent: &str| {
+        let text = displayable(plan.as_ref()).indent(false).to_string();
+        lines.extend(text.lines().map(|line| format!("{indent}{line}")));
+    };
+    show(&mut lines, &plan, "");
+    for (number, plan) in &found.shared {
+        lines.push(format!("Rows {number}, computed once:"));
+        show(&mut lines, plan, "  ");
+    }
+    Ok((lines, found.reads))
 }
 
-fn collect_reads(plan: &Arc<dyn ExecutionPlan>, reads: &mut Reads) {
-    if let Some(read) = (plan.as_ref() as &dyn std::any::Any).downcast_ref::<RubberbandRead>() {
-        reads.push((read.table.clone(), read.request.clone()));
-    }
-    for child in plan.children() {
-        collect_reads(child, reads);
+/// What is found in a plan that is shown.
+#[derive(Default)]
+struct Found {
+    reads: Reads,
+    /// What is computed once, by number.
+    shared: BTreeMap<usize, Arc<dyn ExecutionPlan>>,
+}
+
+impl Found {
+    fn collect(&mut self, plan: &Arc<dyn ExecutionPlan>) {
+        let node = plan.as_ref() as &dyn std::any::Any;
+        if let Some(read) = node.downcast_ref::<RubberbandRead>() {
+            self.reads.push((read.table.clone(), read.request.clone()));
+        }
+        if let Some(SharedScan { rows, .. }) = node.downcast_ref::<SharedScan>()
+            && let Some(plan) = rows.plan()
+            && self.shared.insert(rows.number, plan.clone()).is_none()
+        {
+            self.collect(plan);
+        }
+        for child in plan.children() {
+            self.collect(child);
+        }
     }
 }

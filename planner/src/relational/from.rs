@@ -146,8 +146,16 @@ impl Planner<'_> {
     /// The common table expression of this name.
     fn cte(&mut self, name: &ast::ObjectName, alias: Option<&ast::TableAlias>) -> Result<Option<Input>> {
         let parts = parts(name)?;
-        let ([name], Some(relational)) = (parts.as_slice(), &self.shared.relational) else { return Ok(None) };
-        let Some(cte) = relational.ctes.iter().rev().find(|cte| cte.name == *name) else { return Ok(None) };
+        let ([name], Some(relational)) = (parts.as_slice(), &mut self.shared.relational) else {
+            return Ok(None);
+        };
+        let Some(cte) = relational.ctes.iter_mut().rev().find(|cte| cte.name == *name) else {
+            return Ok(None);
+        };
+        if let (true, Some(error)) = (cte.is_used, &cte.once) {
+            return Err(error.clone());
+        }
+        cte.is_used = true;
         let deeper = relational.depth - cte.depth;
         let query = cte.query.clone();
         let mut relation = query.relation(cte.name.clone());

@@ -12,6 +12,7 @@ use carousel_engine::{
     operation::SortKey,
 };
 use datafusion::{
+    catalog::TableProvider,
     common::{Column, JoinType, NullEquality, ScalarValue, TableReference},
     datasource::{MemTable, provider_as_source},
     error::DataFusionError,
@@ -28,6 +29,7 @@ use super::{
     function::{EngineFunction, Work, has_native_equality, has_native_order, key_type, narrowed},
     node::{Call, Field, JoinKind, Kind, Node},
     scan::{Reader, ScannedTable},
+    shared::SharedTable,
     window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
 use crate::{display::Printer, expression::literal};
@@ -38,7 +40,7 @@ pub(crate) fn lower(
     context: &Arc<EvalContext>,
     reader: &Arc<dyn Reader>,
 ) -> Result<LogicalPlan> {
-    let mut lowering = Lowering { context, reader, count: 0 };
+    let mut lowering = Lowering { context, reader, count: 0, shared: Vec::new() };
     let Lowered { plan, columns } = lowering.node(node)?;
     let outputs = columns.into_iter().zip(&node.fields).map(|(column, field)| {
         let name = lowering.name(&field.name);
@@ -61,6 +63,8 @@ struct Lowering<'l> {
     reader: &'l Arc<dyn Reader>,
     /// Names given so far.
     count: usize,
+    /// What is computed once.
+    shared: Vec<(Arc<Node>, Arc<SharedTable>)>,
 }
 
 /// A plan, and which of its columns are those of the node.
@@ -147,6 +151,7 @@ impl Lowering<'_> {
                 let batch = view.batch(self.reader.system(*view))?;
                 self.rows(&batch, view.name(), &node.fields)
             }
+            Kind::Shared(input) => self.shared(input),
             Kind::Filter { input, predicate } => {
                 let Lowered { plan, columns } = self.node(input)?;
                 let condition = self.condition(predicate, &columns, &input.fields)?;
@@ -168,6 +173,34 @@ impl Lowering<'_> {
             Kind::Union { inputs } => self.union(inputs, &node.fields),
             Kind::Sort { input, keys, limit, offset } => self.sort(input, keys, limit, offset),
         }
+    }
+
+    /// One of the places of what is computed once.
+    fn shared(&mut self, input: &Arc<Node>) -> Result<Lowered> {
+        let known = self.shared.iter().find(|(node, _)| Arc::ptr_eq(node, input));
+        let table = match known.map(|(_, table)| table.clone()) {
+            Some(table) => table,
+            None => {
+                let below = self.node(input)?;
+                let mut natives: Vec<Native> = below.columns.into_iter().map(Native::Column).collect();
+                let mut names: Vec<String> = input.fields.iter().map(|f| self.name(&f.name)).collect();
+                if natives.is_empty() {
+                    // Only the number of rows matters.
+                    natives.push(Native::Literal(ScalarValue::Boolean(Some(true)), None));
+                    names.push(self.name("row"));
+                }
+                let plan = self.named(below.plan, natives, names)?.plan;
+                let table = Arc::new(SharedTable::new(self.shared.len() + 1, plan, input.is_deep()));
+                self.shared.push((input.clone(), table.clone()));
+                table
+            }
+        };
+        let name = TableReference::bare(self.name("shared"));
+        let schema = table.schema();
+        let columns = schema.fields().iter().take(input.width());
+        let columns = columns.map(|field| Column::new(Some(name.clone()), field.name())).collect();
+        let plan = build(LogicalPlanBuilder::scan(name, provider_as_source(table.clone()), None))?;
+        Ok(Lowered { plan, columns })
     }
 
     /// Rows that are known.
@@ -666,7 +699,7 @@ impl Lowering<'_> {
 }
 
 /// Whether no two rows of a tree agree in these columns.
-fn is_unique(node: &Node, on: &[usize]) -> bool {
+pub(super) fn is_unique(node: &Node, on: &[usize]) -> bool {
     match &node.kind {
         Kind::Scan { table, .. } => {
             !table.primary_key.is_empty() && table.primary_key.iter().all(|column| on.contains(column))
@@ -674,6 +707,7 @@ fn is_unique(node: &Node, on: &[usize]) -> bool {
         Kind::Groups { keys, .. } | Kind::Aggregate { keys, .. } => (0..keys.len()).all(|c| on.contains(&c)),
         Kind::Distinct { input } => (0..input.width()).all(|c| on.contains(&c)),
         Kind::Filter { input, .. } | Kind::Sort { input, .. } => is_unique(input, on),
+        Kind::Shared(input) => is_unique(input, on),
         Kind::Project { input, exprs } => {
             let below = on.iter().filter_map(|column| match exprs.get(*column) {
                 Some(Expr::Column { index, .. }) => Some(*index),

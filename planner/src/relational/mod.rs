@@ -4,7 +4,8 @@
 //! 1. `query`, `from`, `subquery` and `window` resolve the statement as PostgreSQL does into a tree of
 //!    operators over the engine's expressions (`node`). Subqueries become joins there.
 //! 2. `bind` puts in parameters; `push_down` moves conjuncts towards the tables, so that each read asks for as few
-//!    rows as the direct path would.
+//!    rows as the direct path would. What is needed in several places is copied, unless it would give other rows each
+//!    time (`repeatable`): that is computed once (`shared`).
 //! 3. `lower` makes the DataFusion plan. An expression is one function call to DataFusion (`function`), evaluated
 //!    by the engine; only column references are native, and equality and order of types whose Arrow form has
 //!    PostgreSQL's. For the others both are native on keys. Aggregates are the engine's, too (`aggregate`).
@@ -23,7 +24,9 @@ mod lower;
 mod node;
 mod push_down;
 mod query;
+mod repeatable;
 mod scan;
+mod shared;
 mod subquery;
 mod system;
 mod window;
@@ -31,7 +34,7 @@ mod window;
 use std::{ops::ControlFlow, sync::Arc};
 
 use carousel_cluster::catalog::Catalog;
-use carousel_engine::{TableId, Ts, error::Result};
+use carousel_engine::{SqlError, TableId, Ts, error::Result};
 use sqlparser::ast::{self, Visit, Visitor};
 
 use crate::{
@@ -76,6 +79,9 @@ pub(crate) struct Cte {
     pub(crate) query: Query,
     /// How many queries were around it.
     pub(crate) depth: usize,
+    /// Why it may stand in one place only, and whether it does by now.
+    pub(crate) once: Option<SqlError>,
+    pub(crate) is_used: bool,
 }
 
 /// What the expressions of a relational statement need besides their scope.

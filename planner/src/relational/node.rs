@@ -106,6 +106,9 @@ pub(crate) enum Kind {
     Batch(RecordBatch),
     /// What the front end knows of its cluster.
     System(SystemView),
+    /// What is computed once for all the places that it stands in, which are those of the same pointer. It refers to no outer
+    /// query, and nothing moves into it or out of it.
+    Shared(Arc<Node>),
     Filter {
         input: Box<Node>,
         predicate: Predicate,
@@ -303,6 +306,7 @@ impl Node {
             Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
                 Vec::new()
             }
+            Kind::Shared(input) => vec![input],
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
             | Kind::Aggregate { input, .. }
@@ -314,12 +318,15 @@ impl Node {
         }
     }
 
-    /// The inputs, to be changed.
+    /// The inputs, to be changed: not what is shared, which would be another one afterwards.
     pub(crate) fn inputs_mut(&mut self) -> Vec<&mut Node> {
         match &mut self.kind {
-            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
-                Vec::new()
-            }
+            Kind::Scan { .. }
+            | Kind::Groups { .. }
+            | Kind::Rows(_)
+            | Kind::Batch(_)
+            | Kind::System(_)
+            | Kind::Shared(_) => Vec::new(),
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
             | Kind::Aggregate { input, .. }
@@ -336,6 +343,7 @@ impl Node {
         match &mut self.kind {
             Kind::Batch(_)
             | Kind::System(_)
+            | Kind::Shared(_)
             | Kind::Groups { .. }
             | Kind::Distinct { .. }
             | Kind::Union { .. } => Vec::new(),
@@ -426,6 +434,18 @@ pub(crate) fn check_size(node: &Node) -> Result<()> {
     }
     Err(SqlError::new(SqlState::TOO_COMPLEX, "the statement is too complex")
         .with_detail(format!("Its plan has more than {MAX_OPERATORS} operators.")))
+}
+
+/// Whether a tree refers to a column of any query around.
+pub(crate) fn has_outer_columns(node: &Node) -> bool {
+    let mut found = false;
+    let mut tree = node.clone();
+    let looked_at = tree.map_exprs(&mut |expr| {
+        found |= is_correlated(expr);
+        Ok(expr.clone())
+    });
+    debug_assert!(looked_at.is_ok(), "nothing fails");
+    found
 }
 
 /// Whether an expression refers to a column of the query around.

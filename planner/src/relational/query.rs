@@ -14,6 +14,7 @@ use sqlparser::ast::{self, Spanned};
 use super::{
     Cte, Query,
     node::{Call, Field, Kind, Node, check_size},
+    repeatable::share,
     subquery::has_subquery,
     window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
@@ -140,7 +141,8 @@ impl Planner<'_> {
             names.push(name.clone());
             if let Some(relational) = &mut self.shared.relational {
                 let depth = relational.depth;
-                relational.ctes.push(Cte { name, query: planned, depth });
+                let once = share(&mut planned.node).err();
+                relational.ctes.push(Cte { name, query: planned, depth, once, is_used: false });
             }
         }
         Ok(())
@@ -530,7 +532,10 @@ pub(crate) struct Groupings {
 
 impl Groupings {
     /// The groups: all keys, NULL where a grouping does not use one, and results.
-    fn apply(&self, node: Node, keys: Vec<Expr>, calls: Vec<Call>) -> Result<Node> {
+    fn apply(&self, mut node: Node, keys: Vec<Expr>, calls: Vec<Call>) -> Result<Node> {
+        if self.sets.len() > 1 {
+            share(&mut node)?;
+        }
         let mut all: Option<Node> = None;
         for set in &self.sets {
             let used: Vec<Expr> = set.iter().map(|place| keys[*place].clone()).collect();

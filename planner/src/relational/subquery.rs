@@ -21,6 +21,7 @@ use super::{
     Query,
     node::{Call, JoinKind, Kind, Node, check_size},
     query::{Translation, row_number},
+    repeatable::share,
     window::OrderKey,
 };
 use crate::{
@@ -349,7 +350,7 @@ impl Planner<'_> {
             Question::Scalar | Question::Exists => {}
         }
         let own = right.width();
-        let dependence = Dependence::new(&node, &right, translate)?;
+        let dependence = Dependence::new(&mut node, &right, translate)?;
         let right = dependence.carry(right)?;
         Ok((node, Attached { question, right, own, outers: dependence.outers }))
     }
@@ -364,7 +365,7 @@ impl Planner<'_> {
         if matches!(subquery.question, Question::Scalar) {
             return attach_scalar(node, subquery.node, translate);
         }
-        let (node, attached) = self.prepare(node, subquery, translate)?;
+        let (node, mut attached) = self.prepare(node, subquery, translate)?;
         let width = node.width();
         if let Question::Any(op, operand) = &attached.question {
             let holds = compare(*op, operand.clone(), shifted(attached.right.column(0), width));
@@ -387,6 +388,7 @@ impl Planner<'_> {
         let operands = operands.clone();
         let equal = equalities(&operands, &attached.right, width);
         let [operand] = operands.as_slice() else { return attach_any(node, attached, equal) };
+        share(&mut attached.right)?;
         let mut condition = attached.condition(width);
         condition.extend(equal);
         let dependent: Vec<Expr> =
@@ -420,7 +422,8 @@ fn decide(branches: Vec<(Expr, Expr)>, otherwise: Expr) -> Expr {
 
 /// Joins what says whether all of some conjuncts are true of one of a subquery's rows; where they are of none, and not
 /// all false of some, that is unknown.
-fn attach_any(node: Node, attached: Attached, conjuncts: Vec<Expr>) -> Result<(Node, Expr)> {
+fn attach_any(node: Node, mut attached: Attached, conjuncts: Vec<Expr>) -> Result<(Node, Expr)> {
+    share(&mut attached.right)?;
     let width = node.width();
     let on = attached.condition(width);
     let mut condition = on.clone();
@@ -449,9 +452,14 @@ fn attach_any(node: Node, attached: Attached, conjuncts: Vec<Expr>) -> Result<(N
 }
 
 /// Joins what stands behind LATERAL, which refers to the columns of the left side.
-pub(crate) fn join_lateral(left: Node, kind: JoinKind, right: Node, condition: Vec<Expr>) -> Result<Node> {
+pub(crate) fn join_lateral(
+    mut left: Node,
+    kind: JoinKind,
+    right: Node,
+    condition: Vec<Expr>,
+) -> Result<Node> {
     let (width, own) = (left.width(), right.width());
-    let dependence = Dependence::new(&left, &right, &|expr| Ok(expr.clone()))?;
+    let dependence = Dependence::new(&mut left, &right, &|expr| Ok(expr.clone()))?;
     let right = dependence.carry(right)?;
     let attached = Attached { question: Question::Scalar, right, own, outers: dependence.outers };
     let mut on = attached.condition(width);
@@ -460,9 +468,9 @@ pub(crate) fn join_lateral(left: Node, kind: JoinKind, right: Node, condition: V
 }
 
 /// Joins a scalar subquery.
-fn attach_scalar(node: Node, right: Node, translate: Translation<'_>) -> Result<(Node, Expr)> {
+fn attach_scalar(mut node: Node, right: Node, translate: Translation<'_>) -> Result<(Node, Expr)> {
     let width = node.width();
-    let dependence = Dependence::new(&node, &right, translate)?;
+    let dependence = Dependence::new(&mut node, &right, translate)?;
     let keys = dependence.outers.len();
     if keys == 0 {
         let right = dependence.carry(right)?;
@@ -568,6 +576,7 @@ fn is_single_row(node: &Node) -> bool {
     match &node.kind {
         Kind::Aggregate { keys, .. } => keys.is_empty(),
         Kind::Project { input, .. } => is_single_row(input),
+        Kind::Shared(input) => is_single_row(input),
         Kind::Rows(rows) => rows.len() == 1,
         _ => false,
     }
@@ -607,12 +616,13 @@ struct Dependence {
     columns: Vec<usize>,
     /// What they are in the tree, and behind that what else tells their values apart.
     outers: Vec<Expr>,
-    /// The combinations of values that they have there.
-    combinations: Option<Node>,
+    /// The combinations of values that they have there, or why there is no saying.
+    combinations: Option<Result<Node>>,
 }
 
 impl Dependence {
-    fn new(tree: &Node, subquery: &Node, translate: Translation<'_>) -> Result<Dependence> {
+    /// The tree is needed twice then, for the combinations and for what is joined to it.
+    fn new(tree: &mut Node, subquery: &Node, translate: Translation<'_>) -> Result<Dependence> {
         let columns = subquery.outer_columns();
         let outers = columns
             .iter()
@@ -637,7 +647,8 @@ impl Dependence {
         let outers: Vec<Expr> = outers.iter().cloned().chain(texts).collect();
         let combinations = (!columns.is_empty()).then(|| {
             let names = vec!["outer".to_owned(); outers.len()];
-            tree.clone().project(outers.clone(), names).distinct()
+            share(tree)?;
+            Ok(tree.clone().project(outers.clone(), names).distinct())
         });
         Ok(Dependence { columns: columns.into_iter().map(|(i, _)| i).collect(), outers, combinations })
     }
@@ -686,7 +697,7 @@ impl Dependence {
     fn carry(&self, node: Node) -> Result<Node> {
         let Some(combinations) = &self.combinations else { return self.closer(node) };
         if node.outer_columns().is_empty() {
-            return Ok(self.closer(node)?.join(JoinKind::Inner, combinations.clone(), Vec::new()));
+            return Ok(self.closer(node)?.join(JoinKind::Inner, combinations.clone()?, Vec::new()));
         }
         let added = self.outers.len();
         let width = node.width();
@@ -727,11 +738,12 @@ impl Dependence {
                     return Ok(grouped.select(own.chain(groups..groups + added)));
                 }
                 // Without keys there is a result even where there are no rows.
+                let combinations = combinations.clone()?;
                 let grouped = grouped.extend(vec![(literal(Value::Bool(true), Type::Bool), "found")]);
                 let condition = (0..added)
                     .map(|c| same(combinations.column(c), shifted(grouped.column(c), added)))
                     .collect();
-                let joined = combinations.clone().join(JoinKind::Left, grouped, condition);
+                let joined = combinations.join(JoinKind::Left, grouped, condition);
                 let found = joined.column(2 * added + results);
                 let mut exprs = Vec::new();
                 for (index, call) in calls.iter().enumerate() {
@@ -790,9 +802,12 @@ impl Dependence {
                 }
                 Ok(numbered.filter(predicate).select(0..width + added))
             }
-            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
-                Err(SqlError::unsupported("VALUES that refer to an outer query"))
-            }
+            Kind::Scan { .. }
+            | Kind::Groups { .. }
+            | Kind::Rows(_)
+            | Kind::Batch(_)
+            | Kind::System(_)
+            | Kind::Shared(_) => Err(SqlError::unsupported("VALUES that refer to an outer query")),
         }
     }
 

@@ -1,0 +1,216 @@
+//! Rows that are computed once and needed in several places.
+//!
+//! Each place is a leaf of the plan. Whichever is polled first has the rows computed, and all that are polled drive the
+//! computation on: none waits for one that nobody polls any more. The rows are kept, within the memory of the statements,
+//! until the last place has ended.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use arrow::{
+    datatypes::{Field, Schema, SchemaRef},
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
+use async_trait::async_trait;
+use datafusion::{
+    catalog::{Session, TableProvider},
+    common::{
+        Result as DataFusionResult, internal_err, tree_node::TreeNodeRecursion,
+        utils::memory::get_record_batch_memory_size,
+    },
+    datasource::TableType,
+    error::DataFusionError,
+    execution::{
+        SendableRecordBatchStream, TaskContext,
+        memory_pool::{MemoryConsumer, MemoryReservation},
+    },
+    logical_expr::{Expr as DataFusionExpr, LogicalPlan},
+    physical_expr::EquivalenceProperties,
+    physical_plan::{
+        DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
+        execute_stream,
+        execution_plan::{Boundedness, EmissionType},
+        stream::RecordBatchStreamAdapter,
+    },
+};
+use futures::{
+    FutureExt, StreamExt, TryFutureExt, TryStreamExt,
+    future::{BoxFuture, Shared},
+    stream,
+};
+
+use super::endable::endable;
+use crate::parse::with_stack;
+
+/// The rows, once they are all there.
+type Filling = Shared<BoxFuture<'static, Result<Arc<Kept>, Arc<DataFusionError>>>>;
+
+/// Rows that are held.
+#[derive(Debug)]
+struct Kept {
+    batches: Vec<RecordBatch>,
+    _memory: MemoryReservation,
+}
+
+/// What its places share.
+#[derive(Debug)]
+pub(crate) struct SharedRows {
+    /// Which of the statement's shared rows they are, from 1 on.
+    pub(crate) number: usize,
+    is_deep: bool,
+    plan: OnceLock<Arc<dyn ExecutionPlan>>,
+    filling: OnceLock<Filling>,
+}
+
+impl SharedRows {
+    /// What computes them.
+    pub(crate) fn plan(&self) -> Option<&Arc<dyn ExecutionPlan>> {
+        self.plan.get()
+    }
+}
+
+/// Shared rows as a table.
+#[derive(Debug)]
+pub(crate) struct SharedTable {
+    schema: SchemaRef,
+    plan: LogicalPlan,
+    rows: Arc<SharedRows>,
+}
+
+impl SharedTable {
+    /// The rows of a plan whose columns have names of their own.
+    pub(crate) fn new(number: usize, plan: LogicalPlan, is_deep: bool) -> SharedTable {
+        let fields = plan.schema().fields().iter();
+        let fields: Vec<Field> =
+            fields.map(|field| Field::new(field.name(), field.data_type().clone(), true)).collect();
+        let rows = SharedRows { number, is_deep, plan: OnceLock::new(), filling: OnceLock::new() };
+        SharedTable { schema: Arc::new(Schema::new(fields)), plan, rows: Arc::new(rows) }
+    }
+}
+
+#[async_trait]
+impl TableProvider for SharedTable {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Temporary
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[DataFusionExpr],
+        _limit: Option<usize>,
+    ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        if self.rows.plan.get().is_none() {
+            let plan = state.create_physical_plan(&self.plan).await?;
+            // Places that are planned beside each other all take the first plan.
+            self.rows.plan.get_or_init(|| plan);
+        }
+        let all: Vec<usize> = (0..self.schema.fields().len()).collect();
+        let columns = projection.unwrap_or(&all).clone();
+        let schema = Arc::new(self.schema.project(&columns)?);
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema.clone()),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        let rows = self.rows.clone();
+        Ok(Arc::new(SharedScan { rows, columns, schema, properties: Arc::new(properties) }))
+    }
+}
+
+/// A place that reads shared rows. What computes them is none of its inputs: nothing that is done to a plan may make it
+/// another one in one of the places.
+#[derive(Debug)]
+pub(crate) struct SharedScan {
+    pub(crate) rows: Arc<SharedRows>,
+    columns: Vec<usize>,
+    schema: SchemaRef,
+    properties: Arc<PlanProperties>,
+}
+
+impl DisplayAs for SharedScan {
+    fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
+        write!(f, "SharedRows: {} [{}]", self.rows.number, names.join(", "))
+    }
+}
+
+impl ExecutionPlan for SharedScan {
+    fn name(&self) -> &str {
+        "SharedRows"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        _children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DataFusionResult<TreeNodeRecursion>,
+    ) -> DataFusionResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> DataFusionResult<SendableRecordBatchStream> {
+        let Some(plan) = self.rows.plan().filter(|_| partition == 0) else {
+            return internal_err!("shared rows without a plan, or a partition {partition} of them");
+        };
+        let is_deep = self.rows.is_deep;
+        let filling = self
+            .rows
+            .filling
+            .get_or_init(|| fill(plan.clone(), is_deep, context).map_err(Arc::new).boxed().shared())
+            .clone();
+        let (schema, columns) = (self.schema.clone(), self.columns.clone());
+        let rows = filling.map_err(|error| DataFusionError::from(&error)).map_ok(move |kept| {
+            stream::iter(0..kept.batches.len()).map(move |index| {
+                let batch = &kept.batches[index];
+                let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+                let columns = columns.iter().map(|column| batch.column(*column).clone()).collect();
+                Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
+            })
+        });
+        let rows = stream::once(rows).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema.clone(), rows)))
+    }
+}
+
+/// Computes the rows.
+async fn fill(
+    plan: Arc<dyn ExecutionPlan>,
+    is_deep: bool,
+    context: Arc<TaskContext>,
+) -> DataFusionResult<Arc<Kept>> {
+    let memory = MemoryConsumer::new("shared rows").register(context.memory_pool());
+    let mut rows = with_stack(is_deep, || execute_stream(endable(plan)?, context))?;
+    let mut batches = Vec::new();
+    while let Some(batch) = rows.next().await {
+        let batch = batch?;
+        memory.try_grow(get_record_batch_memory_size(&batch))?;
+        batches.push(batch);
+    }
+    Ok(Arc::new(Kept { batches, _memory: memory }))
+}
