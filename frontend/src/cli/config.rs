@@ -452,7 +452,7 @@ mod tests {
             (&["--listen", "0.0.0.0:5433"], "loopback"),
             (&["--listen", "127.0.0.1"], "--listen"),
             (&["--listen", "127.0.0.1:99999"], "--listen"),
-            (&["--metrics-listen", "127.0.0.1"], "--metrics-listen"),
+            (&["--metrics-listen", "127.0.0.1"], "cannot serve metrics on '127.0.0.1'"),
             (&["--config", "/nonexistent/carousel.toml"], "/nonexistent/carousel.toml"),
         ] {
             let failure = Settings::resolve(&args(flags), 4).unwrap_err();

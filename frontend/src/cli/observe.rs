@@ -85,9 +85,7 @@ pub struct ObserveArgs {
 /// # Errors
 /// A setup failure when it is none.
 pub fn metrics_address(text: &str) -> Result<SocketAddr, Failure> {
-    let wrong = |reason: String| {
-        Failure::setup(format!("--metrics-listen '{text}' is not an address such as 127.0.0.1:9187: {reason}"))
-    };
+    let wrong = |reason: String| Failure::setup(format!("cannot serve metrics on '{text}': {reason}"));
     let mut addresses = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     addresses.next().ok_or_else(|| wrong("the host has no address".into()))
 }
