@@ -914,9 +914,11 @@ impl Node {
                 continue;
             }
             // Who is suspected has given its copy up.
+            let asked_last = fetching.candidates.first().copied();
             fetching.candidates.retain(|holder| !self.core.config().is_suspected(*holder));
-            let asked_last = 1.min(fetching.candidates.len());
-            fetching.candidates.rotate_left(asked_last);
+            if asked_last.is_some() && fetching.candidates.first() == asked_last.as_ref() {
+                fetching.candidates.rotate_left(1);
+            }
             asked.push(*key);
         }
         asked.into_iter().for_each(|key| self.ask_holder(key));

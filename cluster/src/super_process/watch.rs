@@ -6,6 +6,7 @@ use crate::{
     client::{View, room},
     config::Change,
     message::ProcessId,
+    planted::{Bug, planted},
     storage::disk::DiskState,
 };
 
@@ -77,7 +78,7 @@ impl Watch {
             view.leader.is_some() && self.options.beside.is_none_or(|router| view.leader == Some(router));
         if !acts {
             // For a moment the router may not know that it is followed still, and nobody else has watched meanwhile.
-            let elsewhere = view.leader.is_some();
+            let elsewhere = view.leader.is_some() || planted(Bug::LeaderForgotten);
             if elsewhere || now_ms.saturating_sub(self.acted_ms) > self.options.patience.silent_ms / 2 {
                 self.detector.reset();
                 self.healer.reset();

@@ -90,7 +90,12 @@ async fn a_block_reads_one_snapshot() {
     writer.batch_execute("insert into t values (2)").await.unwrap();
     assert_eq!(value(&reader, "select count(*) from t").await, "1");
     assert_eq!(value(&writer, "select count(*) from t").await, "2");
-    reader.batch_execute("commit").await.unwrap();
+    // A table of the same name that was made later had no rows then.
+    for sql in ["drop table t", "create table t (a int)", "insert into t values (3), (4)"] {
+        writer.batch_execute(sql).await.unwrap();
+    }
+    assert_eq!(code(reader.simple_query("select count(*) from t").await.unwrap_err()), "40001");
+    reader.batch_execute("rollback").await.unwrap();
     assert_eq!(value(&reader, "select count(*) from t").await, "2");
 }
 
