@@ -40,7 +40,8 @@ pub fn from_oid(oid: u32) -> Option<Type> {
         26 => Type::Int8,
         700 => Type::Float4,
         701 => Type::Float8,
-        1042 => Type::Varchar(None),
+        // Of no length: blanks at its end are kept and count for nothing.
+        1042 => Type::Char(0),
         1043 => Type::Varchar(None),
         1082 => Type::Date,
         1083 => Type::Time,
@@ -68,6 +69,7 @@ pub fn size(ty: &Type) -> i16 {
 /// A type's modifier as `pg_attribute.atttypmod` gives it; -1 for none.
 pub fn modifier(ty: &Type) -> i32 {
     match ty {
+        Type::Char(0) => -1,
         Type::Varchar(Some(n)) | Type::Char(n) => i32::try_from(*n).map_or(-1, |n| n.saturating_add(4)),
         Type::Numeric(Some((precision, scale))) => ((i32::from(*precision) << 16) | i32::from(*scale)) + 4,
         _ => -1,

@@ -123,3 +123,20 @@ async fn wrong_binary_parameters_are_errors() {
         assert_eq!(crate::support::code(error), code, "{sql}");
     }
 }
+
+/// Blanks at the end of a parameter that is declared as `character` count for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parameter_may_be_of_type_character() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (id int primary key, x char(5), v text)").await.unwrap();
+    client.batch_execute("insert into t values (1, 'a', 'a'), (2, 'b', 'b')").await.unwrap();
+    for sql in ["select id from t where x = $1", "select id from t where v = $1"] {
+        let statement = client.prepare_typed(sql, &[Type::BPCHAR]).await.unwrap();
+        assert_eq!(statement.params(), [Type::BPCHAR]);
+        let found = client.query(&statement, &[&"a  "]).await.unwrap();
+        assert_eq!(found.iter().map(|row| row.get::<_, i32>(0)).collect::<Vec<_>>(), [1], "{sql}");
+    }
+    let statement = client.prepare_typed("select octet_length($1)", &[Type::BPCHAR]).await.unwrap();
+    assert_eq!(client.query_one(&statement, &[&"a  "]).await.unwrap().get::<_, i32>(0), 3);
+}
