@@ -206,10 +206,15 @@ impl Resolver<'_> {
         if name == "make_interval" && arguments.iter().any(|a| !matches!(a, ast::FunctionArg::Unnamed(_))) {
             return self.make_interval(arguments, position);
         }
+        // A row, unless it is a function of that name.
+        let is_row = name == "row"
+            && matches!(function.name.0.as_slice(),
+            [ast::ObjectNamePart::Identifier(name)] if name.quote_style.is_none());
         let mut terms = Vec::with_capacity(arguments.len());
         for argument in arguments {
             match argument {
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => terms.push(self.term(expr)?),
+                _ if is_row => return unsupported("a row constructor here"),
                 // A star is no argument, which only an aggregate can do without.
                 ast::FunctionArg::Unnamed(_) => {
                     return self
@@ -220,6 +225,9 @@ impl Resolver<'_> {
                     return unsupported("named arguments");
                 }
             }
+        }
+        if is_row {
+            return unsupported("a row constructor here");
         }
         if let Some(term) = self.session_function(name, without_parentheses, &terms, position)? {
             return Ok(term);
