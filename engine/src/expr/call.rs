@@ -22,6 +22,13 @@ fn power_error(message: &str) -> SqlError {
     SqlError::new(SqlState(*b"2201F"), message)
 }
 
+pub(super) fn more_than_one_row() -> SqlError {
+    SqlError::new(
+        SqlState::CARDINALITY_VIOLATION,
+        "more than one row returned by a subquery used as an expression",
+    )
+}
+
 pub(super) fn wrong_arguments(function: Function) -> SqlError {
     SqlError::internal(format!("{function:?} was called with arguments it has no signature for"))
 }
@@ -240,6 +247,13 @@ fn apply(
             let [a, b] = args else { return Err(wrong_arguments(function)) };
             let equal = !a.is_null() && !b.is_null() && compare_as(a, b, &arg_type()).is_eq();
             return Ok(if equal { Value::Null } else { a.clone() });
+        }
+        Function::OnlyRow => {
+            let [first, rows] = args else { return Err(wrong_arguments(function)) };
+            return match rows.as_i64() {
+                Some(2..) => Err(more_than_one_row()),
+                _ => Ok(first.clone()),
+            };
         }
         Function::Pi => return Ok(Value::Float8(std::f64::consts::PI)),
         // Any number of arguments.

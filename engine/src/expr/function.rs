@@ -278,6 +278,8 @@ functions! {
     IsFinite,
     /// `date_bin`
     DateBin,
+    /// A subquery's first value, of so many rows: an error if there are several. It has no name in SQL.
+    OnlyRow,
 }
 
 /// How much the result may change between calls with the same arguments.
@@ -510,6 +512,7 @@ impl Function {
                 | Function::QuoteNullable
                 | Function::NumNulls
                 | Function::NumNonNulls
+                | Function::OnlyRow
         )
     }
 

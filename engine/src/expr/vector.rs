@@ -319,6 +319,13 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
                 None => row_by_row(expr, batch, context).map(Datum::Array),
             }
         }
+        Expr::Call { function: Function::OnlyRow, args, .. } if args.len() == 2 => {
+            let counts = compute_datum(&args[1], batch, context)?.into_array(&Type::Int8, rows)?;
+            match counts.as_primitive::<Int64Type>().iter().flatten().any(|count| count > 1) {
+                true => Err(call::more_than_one_row()),
+                false => compute_datum(&args[0], batch, context),
+            }
+        }
         Expr::Call { function, args, ty } => {
             let datums: Vec<Datum> =
                 args.iter().map(|arg| compute_datum(arg, batch, context)).collect::<Result<_>>()?;

@@ -11,7 +11,7 @@ use arrow::{
     datatypes::{DataType, Field, FieldRef},
 };
 use carousel_engine::{
-    SqlError, SqlState, Type, Value,
+    SqlError, Type, Value,
     aggregate::{AggregateCall, AggregateState},
     array::{arrow_cell_to_value, values_to_array},
     error::Result,
@@ -60,6 +60,7 @@ impl Hash for EngineAggregate {
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 enum State {
     Engine(AggregateState),
+    /// The first value.
     Single(Option<Value>),
 }
 
@@ -74,12 +75,8 @@ impl State {
     fn update(&mut self, value: Value) -> Result<()> {
         match self {
             State::Engine(state) => state.update(&value),
-            State::Single(Some(_)) => Err(SqlError::new(
-                SqlState::CARDINALITY_VIOLATION,
-                "more than one row returned by a subquery used as an expression",
-            )),
             State::Single(single) => {
-                *single = Some(value);
+                single.get_or_insert(value);
                 Ok(())
             }
         }
@@ -351,11 +348,8 @@ impl Many {
             States::Engine(states) => AggregateState::update_grouped(states, groups, array),
             States::Single(states) => {
                 for (row, group) in groups.iter().enumerate() {
-                    let mut state = State::Single(states[*group].take());
-                    state.update(arrow_cell_to_value(array, row, &self.aggregate.arguments[0]))?;
-                    if let State::Single(value) = state {
-                        states[*group] = value;
-                    }
+                    let value = || arrow_cell_to_value(array, row, &self.aggregate.arguments[0]);
+                    states[*group].get_or_insert_with(value);
                 }
                 Ok(())
             }

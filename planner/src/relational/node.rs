@@ -62,7 +62,7 @@ pub(crate) enum JoinKind {
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Aggregate(AggregateCall),
-    /// The value of the only row, NULL without one; 21000 when there are more.
+    /// The value of the first row, NULL without one.
     Single(Expr),
 }
 

@@ -9,7 +9,7 @@ use carousel_engine::{
 
 use super::{
     node::{Call, Field, JoinKind, Kind, Node},
-    subquery::substitute,
+    subquery::{asks_for_only_row, substitute},
 };
 use crate::{expression::literal, fit::fit};
 
@@ -150,7 +150,8 @@ fn push_join(
         match (kind, side(&conjunct, width)) {
             (JoinKind::Inner, Side::Left | Side::Neither) => to_left.push(conjunct),
             (JoinKind::Inner, Side::Right) => to_right.push(of_right(conjunct)),
-            (JoinKind::Inner, Side::Both) => on.push(conjunct),
+            // As a key of the join it would be computed for a row that meets no other.
+            (JoinKind::Inner, Side::Both) if !asks_for_only_row(&conjunct) => on.push(conjunct),
             (JoinKind::Left | JoinKind::Semi | JoinKind::Anti | JoinKind::Mark, Side::Left) => {
                 to_left.push(conjunct);
             }

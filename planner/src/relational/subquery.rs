@@ -474,14 +474,14 @@ fn attach_scalar(mut node: Node, right: Node, translate: Translation<'_>) -> Res
     let keys = dependence.outers.len();
     if keys == 0 {
         let right = dependence.carry(right)?;
-        let single = if is_single_row(&right) {
-            right
-        } else {
-            let value = right.column(0);
-            right.aggregate(Vec::new(), vec![Call::Single(value)])?
-        };
-        let node = node.join(JoinKind::Inner, single, Vec::new());
-        let answer = node.column(width);
+        if is_single_row(&right) {
+            let node = node.join(JoinKind::Inner, right, Vec::new());
+            let answer = node.column(width);
+            return Ok((node, answer));
+        }
+        let first = first_and_count(right, Vec::new())?;
+        let node = node.join(JoinKind::Inner, first, Vec::new());
+        let answer = only_row(node.column(width), node.column(width + 1));
         return Ok((node, answer));
     }
     let on = |right: &Node| -> Vec<Expr> {
@@ -520,12 +520,31 @@ fn attach_scalar(mut node: Node, right: Node, translate: Translation<'_>) -> Res
     let own = right.width();
     let right = dependence.carry(right)?;
     let by: Vec<Expr> = (own..own + keys).map(|c| right.column(c)).collect();
-    let value = right.column(0);
-    let right = right.aggregate(by, vec![Call::Single(value)])?;
+    let right = first_and_count(right, by)?;
     let condition = on(&right);
     let node = node.join(JoinKind::Left, right, condition);
-    let answer = node.column(width + keys);
+    let answer = only_row(node.column(width + keys), node.column(width + keys + 1));
     Ok((node, answer))
+}
+
+/// The first row's value and the number of rows, of each group. That there are several is no error as long as nobody asks
+/// for the value, so it is one above the join, where the subquery stands.
+fn first_and_count(right: Node, by: Vec<Expr>) -> Result<Node> {
+    let value = right.column(0);
+    right.aggregate(by, vec![Call::Single(value), count(None)])
+}
+
+/// A scalar subquery's value, once it is asked for.
+fn only_row(first: Expr, rows: Expr) -> Expr {
+    let ty = first.ty();
+    Expr::Call { function: Function::OnlyRow, args: vec![first, rows], ty }
+}
+
+/// Whether an expression fails for rows of which a subquery has several.
+pub(crate) fn asks_for_only_row(expr: &Expr) -> bool {
+    let mut found = false;
+    walk(expr, &mut |part| found |= matches!(part, Expr::Call { function: Function::OnlyRow, .. }));
+    found
 }
 
 /// The result of an aggregate, or that over no rows where there are none.
