@@ -13,6 +13,7 @@ use sqlparser::ast::{self, Spanned};
 
 use super::{
     Cte, Query,
+    function::has_native_equality,
     node::{Call, Field, Kind, Node, check_size},
     repeatable::share,
     subquery::has_subquery,
@@ -676,6 +677,7 @@ fn combine(op: &ast::SetOperator, all: bool, left: Node, right: Node) -> Result<
     }
     // The n-th of equal rows on one side meets the n-th of them on the other.
     let width = left.width();
+    let names: Vec<String> = left.fields.iter().map(|field| field.name.clone()).collect();
     let (left, right) = if all { (numbered(left), numbered(right)) } else { (left, right) };
     let keys = left.width();
     let flag = |node: Node, is_left: bool| {
@@ -689,8 +691,20 @@ fn combine(op: &ast::SetOperator, all: bool, left: Node, right: Node) -> Result<
         Call::Aggregate(AggregateCall { filter: Some(filter), ..count })
     };
     let columns: Vec<Expr> = (0..keys).map(|c| both.column(c)).collect();
-    let groups =
-        both.aggregate(columns, vec![present(is_left.clone()), present(Expr::Not(Box::new(is_left)))])?;
+    let mut calls = vec![present(is_left.clone()), present(Expr::Not(Box::new(is_left)))];
+    // What is said of an EXCEPT's columns may tell equal values apart, so it is no condition on the rows that are taken away.
+    // It does not get below the groups where it is said of an aggregate.
+    let mut outputs: Vec<usize> = (0..width).collect();
+    if *op == ast::SetOperator::Except {
+        for output in &mut outputs {
+            let column = both.column(*output);
+            if !has_native_equality(&column.ty()) {
+                *output = keys + calls.len();
+                calls.push(Call::Single(column));
+            }
+        }
+    }
+    let groups = both.aggregate(columns, calls)?;
     let compare = |column: Expr, op: CompareOp| Expr::Compare {
         op,
         left: Box::new(column),
@@ -699,7 +713,8 @@ fn combine(op: &ast::SetOperator, all: bool, left: Node, right: Node) -> Result<
     let right_op = if *op == ast::SetOperator::Intersect { CompareOp::Gt } else { CompareOp::Eq };
     let predicate =
         vec![compare(groups.column(keys), CompareOp::Gt), compare(groups.column(keys + 1), right_op)];
-    Ok(groups.filter(predicate).select(0..width))
+    let outputs = outputs.into_iter().map(|c| groups.column(c)).collect();
+    Ok(groups.filter(predicate).project(outputs, names))
 }
 
 /// The first row, in an order, of each combination of values of some columns.
