@@ -62,7 +62,7 @@ pub(crate) fn table_name(name: &ObjectName) -> Result<Result<String, String>> {
 pub(crate) fn table<'a>(catalog: &'a Catalog, name: &ObjectName) -> Result<&'a Arc<TableSchema>> {
     if let Some(view) = system_view(name).filter(|view| SystemView::named(view).is_ok()) {
         let error = SqlError::new(SqlState(*b"42809"), format!("\"{view}\" is not a table"));
-        let error = error.with_detail("Nobody can change what a system view shows by writing to it.");
+        let error = error.with_hint("A system view is read by SELECT, and cannot be written.");
         return Err(at(error, position_of(name.span())));
     }
     let missing = match table_name(name)? {

@@ -830,11 +830,7 @@ impl Node {
                     .retain(|_, fetching| (fetching.wanted.ts, fetching.wanted.chunk) != (ts, chunk));
                 self.event(Event::Loaded { ts, chunk, rows });
             }
-            PayloadEvent::Missing(wanted) => {
-                let (id, ts) = (self.id, wanted.ts);
-                tracing::warn!(process = %id, %ts, "a staged chunk is missing or damaged and is fetched from a peer");
-                self.lacks(wanted, false);
-            }
+            PayloadEvent::Missing(wanted) => self.lacks(wanted, false),
             PayloadEvent::Unreadable(wanted, error) => {
                 tracing::error!(process = %self.id, %error, "a staged chunk cannot be read");
                 wanted.into_iter().for_each(|wanted| self.lacks(wanted, true));
@@ -851,19 +847,22 @@ impl Node {
         let payload = wanted.payload.clone();
         let part = &payload.parts[wanted.part];
         let key = (payload.id, part.range, wanted.number as u32);
-        let (id, now_ms) = (self.id, self.now_ms);
+        let (id, ts, now_ms) = (self.id, wanted.ts, self.now_ms);
+        tracing::warn!(process = %id, %ts, "a staged chunk is missing or damaged and is fetched from a peer");
         let fetching = self.fetching.entry(key).or_insert_with(|| {
             let others = part.holders.iter().copied().filter(|holder| *holder != id);
             let candidates = others.chain([id]).collect();
             let patience = Patience::new(FETCH_PATIENCE_MS, now_ms);
             Fetching { wanted, candidates, patience, adopting: false }
         });
-        fetching.adopting = false;
-        if !is_unreadable {
-            fetching.candidates.retain(|holder| *holder != id);
-        } else if fetching.candidates.first() == Some(&id) {
+        // What a peer has sent may be damaged, whatever became of its own.
+        let is_of_peer = std::mem::replace(&mut fetching.adopting, false);
+        if is_unreadable && fetching.candidates.first() == Some(&id) {
             // A moment ago it could not be read either.
             return;
+        }
+        if !is_unreadable && !is_of_peer {
+            fetching.candidates.retain(|holder| *holder != id);
         }
         self.ask_holder(key);
     }

@@ -1171,8 +1171,10 @@ fn rows_that_cannot_be_read_are_read_again_unless_others_have_them() {
         let load = |output: &&Output| matches!(output, Output::Payload(PayloadCommand::Load(_)));
         outputs.iter().filter(load).count()
     };
-    let wire = Wire::StagedRows { payload, range, chunk: 0, rows: None };
-    assert_eq!(reads(node.handle(Input::Received { from: s3, wire }, 0)), 1);
+    // What comes is damaged, but not what is here.
+    let wire = Wire::StagedRows { payload, range, chunk: 0, rows: Some(Bytes::from_static(b"damaged")) };
+    assert_eq!(reads(node.handle(Input::Received { from: s3, wire }, 0)), 0);
+    assert_eq!(reads(node.handle(Input::Payload(PayloadEvent::Missing(wanted.clone())), 0)), 1);
     for now_ms in [3_000, 7_000] {
         assert_eq!(reads(node.handle(cannot(Some(wanted.clone())), 0)), 0, "not at once");
         assert_eq!(reads(node.handle(Input::Tick(now_ms - 1), 0)), 0);

@@ -570,7 +570,7 @@ fn address_of(description: &Description, id: ProcessId) -> Option<String> {
 /// The number of a router that joins, if a list has it: the one that it asks for, or the one that belongs to its address.
 ///
 /// # Errors
-/// A setup failure when no later list could have it either.
+/// A setup failure when it is not known who it is, or somebody else is known by its address, or it has been removed.
 fn number_in(routers: &Routers, number: Option<u32>, bind: Option<&str>) -> Result<Option<u32>, Failure> {
     let at = |address: &str| routers.entries().iter().find(|entry| entry.address == address);
     let Some(number) = number else {

@@ -369,8 +369,13 @@ impl Session<'_> {
             }
             // It has no more rows.
             PortalState::Finished if columns.is_some() => {
-                let tag = prepared.planned.as_ref().map(|planned| planned.plan.tag(0));
-                self.answered(tag.unwrap_or_default());
+                let mut planned = prepared.planned.clone();
+                if let Some(carousel_planner::Plan::Execute { name, .. }) =
+                    planned.as_deref().map(|p| &p.plan)
+                {
+                    planned = self.statements.get(name).and_then(|named| named.planned.clone());
+                }
+                self.answered(planned.map(|planned| planned.plan.tag(0)).unwrap_or_default());
                 let portal = Portal { prepared, parameters, formats, columns, memory, state };
                 self.portals.insert(name.to_owned(), portal);
                 return Ok(());

@@ -98,6 +98,10 @@ fn call_repeats(call: &Call) -> bool {
 
 fn aggregate_repeats(call: &AggregateCall) -> bool {
     let Some(argument) = &call.argument else { return true };
+    // Which of equal values is left has an effect.
+    if call.distinct && !is_written_one_way(&argument.ty()) && call.function != AggregateFunction::Count {
+        return false;
+    }
     match call.function {
         AggregateFunction::Count
         | AggregateFunction::BoolAnd

@@ -1,7 +1,7 @@
 //! Rows that are computed once and needed in several places.
 //!
-//! Each place is a leaf of the plan. Whichever is polled first has the rows computed, and all that are polled drive the
-//! computation on: none waits for one that nobody polls any more. The rows are kept, within the memory of the statements,
+//! Each place is a leaf of the plan. Whichever is polled first has the rows computed, by a task of their own, which ends with
+//! the last place: none waits for one that nobody polls any more. The rows are kept, within the memory of the statements,
 //! until the last place has ended.
 
 use std::{
@@ -17,8 +17,8 @@ use async_trait::async_trait;
 use datafusion::{
     catalog::{Session, TableProvider},
     common::{
-        Result as DataFusionResult, internal_err, tree_node::TreeNodeRecursion,
-        utils::memory::get_record_batch_memory_size,
+        Result as DataFusionResult, internal_err, runtime::SpawnedTask, tree_node::TreeNodeRecursion,
+        utils::memory::RecordBatchMemoryCounter,
     },
     datasource::TableType,
     error::DataFusionError,
@@ -182,7 +182,7 @@ impl ExecutionPlan for SharedScan {
         let filling = self
             .rows
             .filling
-            .get_or_init(|| fill(plan.clone(), is_deep, context).map_err(Arc::new).boxed().shared())
+            .get_or_init(|| fill_apart(plan.clone(), is_deep, context).map_err(Arc::new).boxed().shared())
             .clone();
         let (schema, columns) = (self.schema.clone(), self.columns.clone());
         let rows = filling.map_err(|error| DataFusionError::from(&error)).map_ok(move |kept| {
@@ -198,6 +198,16 @@ impl ExecutionPlan for SharedScan {
     }
 }
 
+/// Has a task compute the rows, which ends when nobody waits for it.
+async fn fill_apart(
+    plan: Arc<dyn ExecutionPlan>,
+    is_deep: bool,
+    context: Arc<TaskContext>,
+) -> DataFusionResult<Arc<Kept>> {
+    let task = SpawnedTask::spawn(fill(plan, is_deep, context));
+    task.join_unwind().await.map_err(|error| DataFusionError::External(Box::new(error)))?
+}
+
 /// Computes the rows.
 async fn fill(
     plan: Arc<dyn ExecutionPlan>,
@@ -207,9 +217,11 @@ async fn fill(
     let memory = MemoryConsumer::new("shared rows").register(context.memory_pool());
     let mut rows = with_stack(is_deep, || execute_stream(endable(plan)?, context))?;
     let mut batches = Vec::new();
+    // Batches may be parts of the same arrays.
+    let mut counter = RecordBatchMemoryCounter::new();
     while let Some(batch) = rows.next().await {
         let batch = batch?;
-        memory.try_grow(get_record_batch_memory_size(&batch))?;
+        memory.try_grow(counter.count_batch(&batch))?;
         batches.push(batch);
     }
     Ok(Arc::new(Kept { batches, _memory: memory }))
