@@ -425,17 +425,25 @@ async fn a_router_that_has_lost_its_directory_is_refused_by_the_others() {
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
 
-/// Copies a directory and all that is in it.
+/// Copies a directory and all that is in it. Whoever runs in it may rename a file meanwhile: then it is copied anew.
 fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("it can be created");
-    for entry in std::fs::read_dir(from).expect("it can be read") {
-        let from = entry.expect("it can be read").path();
+    while let Err(error) = try_to_copy(from, to) {
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+        std::fs::remove_dir_all(to).expect("it can be removed");
+    }
+}
+
+fn try_to_copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let from = entry?.path();
         let to = to.join(from.file_name().expect("it has a name"));
         match from.is_dir() {
-            true => copy(&from, &to),
-            false => drop(std::fs::copy(&from, &to).expect("it can be copied")),
+            true => try_to_copy(&from, &to)?,
+            false => drop(std::fs::copy(&from, &to)?),
         }
     }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
