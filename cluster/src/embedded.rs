@@ -733,8 +733,9 @@ pub(crate) async fn start_storage(
         first_core,
         memory_limit: options.memory_limit.map(|limit| limit / u64::from(options.storage.max(1))),
         running: storage::RUNNING,
-        // A checkpoint lets the log be cut, so it may take some of what is kept for that: but not all of it.
-        reserve_bytes: options.log_reserve / 2,
+        // A checkpoint lets the log be cut, so it may take some of what is kept for that: but not all of it. Whoever keeps very
+        // much has checkpoints all the same.
+        reserve_bytes: options.log_reserve.min(router::RESERVE_BYTES) / 2,
     };
     Ok(Storage::start(storage, network).await?)
 }
