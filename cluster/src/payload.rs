@@ -194,26 +194,29 @@ impl<F: Files> PayloadStore<F> {
         Ok(rows.zip(checksum).and_then(|(rows, checksum)| rows_of(&rows, *checksum)))
     }
 
-    /// Stores a chunk that another holder has sent, if it is as its message describes it; whether it is.
-    ///
-    /// # Errors
-    /// When it is, but cannot be stored.
+    /// The rows of a chunk that another holder has sent; `None` when it is not as its message describes it. It is stored, but
+    /// can be used also when that fails: others keep it until nobody needs it any more.
     pub fn adopt(
         &mut self,
         payload: &StagedPayload,
         part: &StagedPart,
         chunk: usize,
-        rows: Bytes,
-    ) -> Result<bool, SqlError> {
-        let checksum = crc32fast::hash(&rows);
-        if part.checksums.get(chunk) != Some(&checksum) {
-            return Ok(false);
-        }
+        bytes: Bytes,
+    ) -> Option<RowBatch> {
+        let checksum = *part.checksums.get(chunk)?;
+        let rows = rows_of(&bytes, checksum)?;
         let (id, range, chunk, latest) = (payload.id, part.range, chunk as u32, payload.latest);
-        let chunk = StageChunk { payload: id, range, chunk, rows, checksum, latest };
-        self.stage(&[chunk]).into_iter().collect::<Result<Vec<()>, _>>()?;
-        self.mark_ordered(id);
-        Ok(true)
+        let chunk = StageChunk { payload: id, range, chunk, rows: bytes, checksum, latest };
+        match self.stage(&[chunk]).into_iter().collect::<Result<Vec<()>, _>>() {
+            Ok(_) => self.mark_ordered(id),
+            Err(error) => {
+                tracing::warn!(
+                    "a staged chunk that was fetched is not stored: {}",
+                    error.into_report().message
+                );
+            }
+        }
+        Some(rows)
     }
 
     /// Removes a payload.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     message::{Incarnation, ProcessId},
-    payload::{ChunkKey, Files, PayloadStore, rows_of},
+    payload::{ChunkKey, Files, PayloadStore},
     storage::core::ChunkWanted,
     wire::{StageChunk, Wire},
 };
@@ -57,7 +57,7 @@ pub(crate) enum PayloadEvent {
     /// To be sent.
     Send(ProcessId, Wire),
     /// A chunk.
-    Loaded { ts: Ts, chunk: usize, rows: Result<RowBatch, String> },
+    Loaded { ts: Ts, chunk: usize, rows: RowBatch },
     /// A chunk is not here, or damaged: some other holder must send it.
     Missing(ChunkWanted),
     /// A chunk cannot be read now, and why; it may be here. `None` when it is another process that wants it.
@@ -231,7 +231,7 @@ pub(crate) fn obey<F: Files>(store: &mut PayloadStore<F>, command: PayloadComman
 
 fn load<F: Files>(store: &PayloadStore<F>, wanted: ChunkWanted) -> PayloadEvent {
     match store.rows(&wanted.payload, &wanted.payload.parts[wanted.part], wanted.number) {
-        Ok(Some(rows)) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows: Ok(rows) },
+        Ok(Some(rows)) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows },
         Ok(None) => PayloadEvent::Missing(wanted),
         Err(error) => PayloadEvent::Unreadable(Some(wanted), error.to_string()),
     }
@@ -239,14 +239,8 @@ fn load<F: Files>(store: &PayloadStore<F>, wanted: ChunkWanted) -> PayloadEvent 
 
 fn adopt<F: Files>(store: &mut PayloadStore<F>, wanted: ChunkWanted, rows: Bytes) -> PayloadEvent {
     let part = &wanted.payload.parts[wanted.part];
-    let is_sound = store.adopt(&wanted.payload, part, wanted.number, rows.clone()).unwrap_or_else(|error| {
-        // Others keep it until nobody needs it any more.
-        tracing::warn!("a staged chunk that was fetched is not stored: {}", error.into_report().message);
-        true
-    });
-    let sound = part.checksums.get(wanted.number).filter(|_| is_sound);
-    match sound.and_then(|checksum| rows_of(&rows, *checksum)) {
-        Some(rows) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows: Ok(rows) },
+    match store.adopt(&wanted.payload, part, wanted.number, rows) {
+        Some(rows) => PayloadEvent::Loaded { ts: wanted.ts, chunk: wanted.chunk, rows },
         None => PayloadEvent::Missing(wanted),
     }
 }
@@ -304,7 +298,7 @@ mod tests {
         let rows_of_another = Bytes::from_static(b"others");
         let adopt = |rows| PayloadCommand::Adopt { wanted: wanted.clone(), rows };
         assert!(matches!(told(adopt(rows_of_another)), PayloadEvent::Missing(_)));
-        assert!(matches!(told(adopt(rows)), PayloadEvent::Loaded { rows: Ok(_), .. }));
+        assert!(matches!(told(adopt(rows)), PayloadEvent::Loaded { .. }));
         // What cannot be read is not missing, to nobody.
         assert!(matches!(told(PayloadCommand::Load(wanted)), PayloadEvent::Unreadable(Some(_), _)));
         let fetch = PayloadCommand::Fetch { from: ProcessId::storage(2), chunk: (id, range, 0) };

@@ -253,7 +253,7 @@ impl Scene {
         let keys: ArrayRef = Arc::new(Int64Array::from(vec![7]));
         let rows = RecordBatch::try_new(schema().arrow(), vec![keys]).expect("the column fits");
         let rows = RowBatch { rows, positions: vec![self.range(number).first], ordinals: vec![0] };
-        self.handle(number, Event::Loaded { ts: Ts(ts), chunk: 0, rows: Ok(rows) });
+        self.handle(number, Event::Loaded { ts: Ts(ts), chunk: 0, rows });
     }
 
     fn horizon(&self, number: u32) -> u64 {
@@ -1048,14 +1048,6 @@ fn a_chunk_that_comes_again_does_not_wait_for_the_disk_twice() {
     let outputs = node.handle(Input::Payload(PayloadEvent::Send(client, receipt)), 0);
     assert!(matches!(&outputs[..], [Output::Send(to, Wire::Staged { .. })] if *to == client), "{outputs:?}");
     assert!(staged(&mut node), "the receipt may have been lost");
-}
-
-#[test]
-fn rows_that_cannot_be_kept_do_no_harm_when_nobody_needs_them() {
-    let mut scene = Scene::new(1);
-    scene.trace.clear();
-    scene.handle(1, Event::Loaded { ts: Ts(2), chunk: 0, rows: Err("no space left on device".into()) });
-    scene.check("");
 }
 
 /// An INSERT of staged rows into the first table that was created.

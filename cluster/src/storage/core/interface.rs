@@ -160,8 +160,8 @@ pub enum Event {
         ts: Ts,
         /// Which.
         chunk: usize,
-        /// Its rows, or why the process cannot go on without them.
-        rows: Result<RowBatch, String>,
+        /// Its rows.
+        rows: RowBatch,
     },
     /// From another storage process.
     Votes {

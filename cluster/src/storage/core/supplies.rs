@@ -35,13 +35,9 @@ pub(super) struct Supplying {
 }
 
 impl Core {
-    pub(super) fn loaded(&mut self, ts: Ts, chunk: usize, rows: Result<RowBatch, String>) {
+    pub(super) fn loaded(&mut self, ts: Ts, chunk: usize, rows: RowBatch) {
         let time = local(ts);
         let Some(supplying) = self.supplying.get_mut(&time) else { return };
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(reason) => return self.effects.push(Effect::Stop(reason)),
-        };
         // It may have been asked for more than once.
         if chunk >= supplying.supplied {
             supplying.early.insert(chunk, rows);
