@@ -407,6 +407,10 @@ impl Core {
             Event::CheckpointDone { ts } => self.checkpoint_done(ts),
             Event::CheckpointFailed { ts } => self.checkpoint_failed(ts),
             Event::PartsEnded { keyspace, are_durable } => self.parts_ended(keyspace, are_durable),
+            // What had been ordered before this life began may have been acknowledged.
+            Event::BasicRead { read, .. } if self.frontier < self.moving.present.0 => {
+                self.lose(read.message.id);
+            }
             Event::BasicRead { read, now_ms } => match self.basic.take(read, self.frontier, now_ms) {
                 Ok(delivery) => self.pending.extend(delivery),
                 Err(id) => self.lose(id),

@@ -1674,6 +1674,16 @@ fn basic_reads_are_answered_under_a_lease_and_never_from_before_what_was_seen() 
         _ => None,
     });
     assert_eq!(named, Some(vec![whole]));
+    // This life began before a write of which others may have been told.
+    let config = scene.config.clone();
+    scene.handle(1, Event::Config { config: config.clone(), present: (Ts(3), config) });
+    scene.trace.clear();
+    basic(&mut scene, 7, 1, 200);
+    scene.check("s1 -> c1 lost 1");
+    scene.write(1, 3);
+    scene.trace.clear();
+    basic(&mut scene, 8, 1, 200);
+    scene.check("s1 submits ts=3");
 }
 
 #[test]
