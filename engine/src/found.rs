@@ -359,6 +359,7 @@ impl Table {
                 part.runs().for_each(|(slot, rows)| rest.push(slot, rows));
                 continue;
             }
+            rider.interest.check()?;
             match self.send_part(rider, &projection, &part, effects) {
                 Ok(sent) => credit = credit.map(|credit| credit - sent),
                 Err(error) if error.is_batch_full() => {

@@ -21,6 +21,7 @@ pub mod error;
 pub mod expr;
 mod few;
 mod found;
+pub mod given_up;
 mod grouping;
 pub mod install;
 pub mod interval;

@@ -8,6 +8,7 @@ use crate::{
     error::{Result, SqlError},
     expr::EvalContext,
     few::Few,
+    given_up::{GivenUp, Interest},
     kernel,
     operation::{Operation, OrderedOperation, RowBatch, Ts},
     pack::Blocks,
@@ -64,6 +65,8 @@ pub(crate) struct Rider {
     /// What its groups took when they were weighed last.
     pub(crate) groups_size: usize,
     pub(crate) executed: bool,
+    /// Asked between parts of what can take long.
+    pub(crate) interest: Interest,
 }
 
 impl Rider {
@@ -72,6 +75,7 @@ impl Rider {
         ordered: &OrderedOperation,
         prepared: Arc<Prepared>,
         place_of_range: Vec<Option<usize>>,
+        given_up: &GivenUp,
     ) -> Rider {
         let operation = ordered.operation.clone();
         let is_write = operation.kind.is_write();
@@ -103,6 +107,7 @@ impl Rider {
             waiting: 0,
             groups_size: 0,
             executed: false,
+            interest: Interest::of((!is_write).then_some(ordered.ts), given_up),
         }
     }
 

@@ -38,6 +38,7 @@ use arrow::{array::ArrayRef, record_batch::RecordBatch};
 
 use crate::{
     error::{Result, SqlError, SqlState},
+    given_up::GivenUp,
     install::Installing,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pack::{Blocks, Made, Packer, Packing},
@@ -178,6 +179,7 @@ pub struct Shard {
     worked_off: VecDeque<Ts>,
     /// Who packs these blocks.
     packer: Packer,
+    given_up: GivenUp,
     /// Visits since some was done for them.
     visited: usize,
     /// Rows whose decision has been made and that others may wait for.
@@ -217,6 +219,7 @@ impl Shard {
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
             packer: Packer::default(),
+            given_up: GivenUp::default(),
             visited: 0,
             decided: VecDeque::new(),
             revolutions: 0,
@@ -333,6 +336,11 @@ impl Shard {
     /// back by [`Shard::packed`]. Without that the shard packs them itself, and so it does when nobody takes them.
     pub fn pack_elsewhere(&mut self, packer: mpsc::Sender<Box<Packing>>) {
         self.packer.leave_it_to(packer);
+    }
+
+    /// Where others say, while the shard is busy, that it will be told to [cancel](Shard::cancel) a read.
+    pub fn given_up(&self) -> GivenUp {
+        self.given_up.clone()
     }
 
     /// Takes a block back, however much of which has been packed.
@@ -454,6 +462,7 @@ impl Shard {
     /// Ends a read whose answer nobody wants any more; it is executed with what it has counted so far. Writes are not
     /// cancelled: what is ordered takes effect.
     pub fn cancel(&mut self, ts: Ts, effects: &mut Vec<Effect>) {
+        self.given_up.forget(ts);
         let is_it = |o: &OrderedOperation| o.ts == ts && !o.operation.kind.is_write();
         if let Some(index) = self.inbox.iter().position(is_it)
             && let Some(operation) = self.inbox.remove(index)
@@ -638,7 +647,7 @@ impl Shard {
         let rider = places.and_then(|places| {
             let prepared =
                 ordered.preparation.of(&ordered.operation, &table.schema, &mut table.projections)?;
-            Ok(Box::new(Rider::new(&ordered, prepared, places)))
+            Ok(Box::new(Rider::new(&ordered, prepared, places, &self.given_up)))
         });
         let mut rider = match rider {
             Ok(rider) => rider,

@@ -24,8 +24,8 @@ const FILTERS_AHEAD: usize = 16;
 /// Riders whose rows are found side by side.
 const SIDE_BY_SIDE: usize = 32;
 
-/// Rows of which conditions are evaluated together: their cells stay in the cache.
-const FILTERED: usize = 16 << 10;
+/// Rows of which conditions are evaluated together: their cells stay in the cache, and a read that is given up ends soon.
+const FILTERED: usize = 4 << 10;
 
 impl Table {
     /// Applies riders, which are in `Ts` order, to a segment.
@@ -400,6 +400,7 @@ impl Table {
                 let mut chosen = Vec::new();
                 for rows in rows.chunks(FILTERED) {
                     in_parts(0..rows.len(), &mut |part| {
+                        rider.interest.check()?;
                         let rows = &rows[part];
                         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
                         let selected = filter.select(rows.len(), &fetch, rider.context())?;

@@ -15,6 +15,7 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{
     Few, TableId, Ts,
+    given_up::GivenUp,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
     pack::Packing,
     position::{KeyRange, Position},
@@ -76,6 +77,7 @@ pub(crate) struct ScanThread {
     commands: Option<Arc<mpsc::Sender<Told>>>,
     memory: Arc<AtomicU64>,
     statistics: Arc<Mutex<Vec<TableStatistics>>>,
+    given_up: GivenUp,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -93,6 +95,7 @@ impl ScanThread {
         let commands = Arc::new(commands);
         let unpacker = Unpacker::start(&name, Arc::downgrade(&commands))?;
         shard.pack_elsewhere(start_packer(&name, Arc::downgrade(&commands))?);
+        let given_up = shard.given_up();
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
         let statistics = Arc::new(Mutex::new(shard.statistics()));
@@ -112,12 +115,18 @@ impl ScanThread {
                 meter.report(scan.shard.revolutions(), scan.shard.riding());
             });
         })?;
-        Ok(ScanThread { commands: Some(commands), memory, statistics, thread: Some(thread) })
+        Ok(ScanThread { commands: Some(commands), memory, statistics, given_up, thread: Some(thread) })
     }
 
     /// Tells the thread. A thread that has ended by a panic ends the process through its result channel.
     pub(crate) fn tell(&self, together: Vec<ShardCommand>) {
         if let Some(commands) = &self.commands {
+            for command in &together {
+                // It is in the middle of a visit, which may take long.
+                if let ShardCommand::Cancel(ts) = command {
+                    self.given_up.give_up(*ts);
+                }
+            }
             let _ = commands.send(Told::Commands(together));
         }
     }
