@@ -3,6 +3,8 @@
 use bytes::{BufMut, BytesMut};
 use carousel_engine::{SqlError, SqlState, error::Result};
 
+use super::parameters::too_few;
+
 const NEGATIVE: u16 = 0x4000;
 const NAN: u16 = 0xC000;
 const POSITIVE_INFINITY: u16 = 0xD000;
@@ -58,13 +60,13 @@ pub fn encode(text: &str, out: &mut BytesMut) {
 /// Reads the binary form and gives the number's text.
 ///
 /// # Errors
-/// 22P03 when it is no number, 0A000 for an infinity.
+/// 22P03 when it is no number, 08P01 when it is too short, 0A000 for an infinity.
 pub fn decode(bytes: &[u8]) -> Result<String> {
     let invalid = |what: &str| {
         SqlError::new(SqlState::INVALID_BINARY, format!("invalid {what} in external \"numeric\" value"))
     };
     let mut fields = bytes.chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]]));
-    let mut header = || fields.next().ok_or_else(|| invalid("length"));
+    let mut header = || fields.next().ok_or_else(too_few);
     let (count, weight, sign, scale) = (header()? as usize, header()? as i16, header()?, header()?);
     match sign {
         0 | NEGATIVE => {}
@@ -76,6 +78,9 @@ pub fn decode(bytes: &[u8]) -> Result<String> {
         return Err(invalid("scale"));
     }
     let digits: Vec<u16> = fields.collect();
+    if bytes.len() < 8 + 2 * count {
+        return Err(too_few());
+    }
     if digits.len() != count || bytes.len() != 8 + 2 * count {
         return Err(invalid("length"));
     }

@@ -16,8 +16,8 @@ use super::{
 /// Reads the value of a parameter.
 ///
 /// # Errors
-/// 22P02, 22003, 22007 or 22008 for text that is no value of the type, 22P03 for bytes that are none, 22021 for text
-/// that is not UTF-8 or holds a zero byte.
+/// 22P02, 22003, 22007 or 22008 for text that is no value of the type, 22P03 for bytes that are none, 08P01 when they are too
+/// few, 22021 for text that is not UTF-8 or holds a zero byte.
 pub fn decode(bytes: &[u8], format: Format, ty: &Type, context: &EvalContext) -> Result<Value> {
     match format {
         Format::Text => text::parse_value(string(bytes)?, ty, context),
@@ -35,9 +35,15 @@ fn string(bytes: &[u8]) -> Result<&str> {
     utf8(bytes)
 }
 
+/// The bytes end before the value does.
+pub(super) fn too_few() -> SqlError {
+    SqlError::new(SqlState::PROTOCOL_VIOLATION, "insufficient data left in message")
+}
+
 fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
-    bytes.try_into().map_err(|_| {
-        SqlError::new(SqlState::INVALID_BINARY, "incorrect binary data format in bind parameter")
+    bytes.try_into().map_err(|_| match bytes.len() < N {
+        true => too_few(),
+        false => SqlError::new(SqlState::INVALID_BINARY, "incorrect binary data format in bind parameter"),
     })
 }
 

@@ -114,10 +114,12 @@ async fn wrong_binary_parameters_are_errors() {
     let server = Server::start().await;
     let client = server.connect().await;
     for (sql, bytes, code) in [
-        ("select $1::int", &[1u8, 2][..], "22P03"),
+        ("select $1::int", &[1u8, 2][..], "08P01"),
         ("select $1::numeric", &[0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0xff], "22P03"),
         ("select $1::text", &[0xff], "22021"),
-        ("select $1::uuid", &[0; 15], "22P03"),
+        ("select $1::uuid", &[0; 15], "08P01"),
+        ("select $1::uuid", &[0; 17], "22P03"),
+        ("select $1::numeric", &[0, 2, 0, 0, 0, 0, 0, 0, 0, 1], "08P01"),
     ] {
         let error = client.query(sql, &[&Binary(bytes.to_vec())]).await.unwrap_err();
         assert_eq!(crate::support::code(error), code, "{sql}");
