@@ -226,3 +226,85 @@ async fn fill(
     }
     Ok(Arc::new(Kept { batches, _memory: memory }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use arrow::array::{ArrayRef, Int64Array};
+    use datafusion::{
+        datasource::{MemTable, provider_as_source},
+        execution::{memory_pool::GreedyMemoryPool, runtime_env::RuntimeEnvBuilder},
+        logical_expr::LogicalPlanBuilder,
+        prelude::SessionContext,
+    };
+
+    use super::*;
+
+    const ROWS: usize = 4096;
+
+    /// Two places of the same rows, which come in batches of one row each, all parts of one array.
+    async fn two_places(context: &SessionContext) -> [Arc<dyn ExecutionPlan>; 2] {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..ROWS as i64));
+        let batch = RecordBatch::try_from_iter([("a", numbers)]).expect("the column fits");
+        let batches = (0..ROWS).map(|row| batch.slice(row, 1)).collect();
+        let table = MemTable::try_new(batch.schema(), vec![batches]).expect("a table");
+        let plan = LogicalPlanBuilder::scan("t", provider_as_source(Arc::new(table)), None)
+            .and_then(LogicalPlanBuilder::build)
+            .expect("a plan");
+        let shared = SharedTable::new(1, plan, false);
+        let state = context.state();
+        let place = || shared.scan(&state, None, &[], None);
+        [place().await.expect("a place"), place().await.expect("another")]
+    }
+
+    fn with_memory(bytes: usize) -> SessionContext {
+        let pool = Arc::new(GreedyMemoryPool::new(bytes));
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc().expect("a runtime");
+        SessionContext::new_with_config_rt(Default::default(), runtime)
+    }
+
+    async fn count(mut rows: SendableRecordBatchStream) -> DataFusionResult<usize> {
+        let mut count = 0;
+        while let Some(batch) = rows.next().await {
+            count += batch?.num_rows();
+        }
+        Ok(count)
+    }
+
+    #[tokio::test]
+    async fn rows_take_what_they_are_until_their_last_place_has_ended() {
+        let context = with_memory(ROWS * 8 * 2);
+        let pool = context.runtime_env().memory_pool.clone();
+        let [one, other] = two_places(&context).await;
+        let [one, other] =
+            [one, other].map(|place| place.execute(0, context.task_ctx()).expect("it is executed"));
+        assert_eq!(count(one).await.expect("there is room"), ROWS);
+        assert!((ROWS * 8..ROWS * 16).contains(&pool.reserved()), "{}", pool.reserved());
+        assert_eq!(count(other).await.expect("there is room"), ROWS);
+        assert_eq!(pool.reserved(), 0);
+    }
+
+    #[tokio::test]
+    async fn rows_beyond_the_memory_are_refused_in_each_place() {
+        let context = with_memory(ROWS * 4);
+        for place in two_places(&context).await {
+            let rows = place.execute(0, context.task_ctx()).expect("it is executed");
+            let error = count(rows).await.expect_err("they take more");
+            assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
+        }
+        assert_eq!(context.runtime_env().memory_pool.reserved(), 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_place_that_is_polled_no_more() {
+        let context = with_memory(ROWS * 16);
+        let [one, other] = two_places(&context).await;
+        let mut left = one.execute(0, context.task_ctx()).expect("it is executed");
+        // It has begun the rows, and is left.
+        assert!(left.next().now_or_never().is_none());
+        let rows = count(other.execute(0, context.task_ctx()).expect("it is executed"));
+        let rows = tokio::time::timeout(Duration::from_secs(60), rows).await.expect("they come");
+        assert_eq!(rows.expect("there is room"), ROWS);
+    }
+}
