@@ -27,6 +27,7 @@ use crate::{budget::MemoryBudget, parse::with_stack};
 use super::{
     SystemView,
     endable::endable,
+    fence,
     lower::lower,
     node::{Kind, Node},
     scan::{Answer, ReadRequest, Reader, RubberbandRead},
@@ -69,7 +70,11 @@ impl Runtime {
             .map_err(|e| sql_error(&e))?;
         // Statements run beside each other; each by itself is one thread's work.
         let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH_ROWS);
-        let state = SessionStateBuilder::new().with_config(config).with_runtime_env(environment).build();
+        let state = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(environment)
+            .with_physical_optimizer_rules(fence::rules())
+            .build();
         Ok(Runtime { state, memory })
     }
 

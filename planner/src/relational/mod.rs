@@ -18,6 +18,7 @@ mod aggregate;
 mod bind;
 mod endable;
 mod execute;
+mod fence;
 mod from;
 mod function;
 mod lower;
