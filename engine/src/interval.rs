@@ -190,11 +190,9 @@ impl Interval {
         };
         let overflow =
             || SqlError::new(SqlState(*b"22015"), format!("interval field value out of range: \"{text}\""));
-        let trimmed = text.trim();
-        let parts = if let Some(iso) = trimmed.strip_prefix('P') {
-            parse_iso(iso)
-        } else {
-            parse_traditional(&trimmed.to_ascii_lowercase())
+        let parts = match text.strip_prefix('P') {
+            Some(iso) => parse_iso(iso),
+            None => parse_traditional(&text.trim().to_ascii_lowercase()),
         };
         parts.ok_or_else(invalid)?.finish().ok_or_else(overflow)
     }
@@ -206,6 +204,34 @@ struct Parts {
     months: i128,
     days: i128,
     microseconds: i128,
+    /// Units that have been given: none may be given twice, and with a clock none of hours or less.
+    given: u32,
+    /// There has been a clock. What others leave for it, as parts of a day, counts only in front of it.
+    has_clock: bool,
+    /// A clock with minutes or seconds that there are not.
+    overflows: bool,
+}
+
+/// The units of a clock, as [`unit_of`] numbers them.
+const CLOCK: u32 = 0b1_1111;
+
+/// A number for a unit; `None` when there is none of that name.
+fn unit_of(name: &str) -> Option<u32> {
+    Some(match name {
+        "microsecond" | "microseconds" | "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecon" => 0,
+        "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecon" => 1,
+        "second" | "seconds" | "s" | "sec" | "secs" => 2,
+        "minute" | "minutes" | "m" | "min" | "mins" => 3,
+        "hour" | "hours" | "h" | "hr" | "hrs" => 4,
+        "day" | "days" | "d" => 5,
+        "week" | "weeks" | "w" => 6,
+        "month" | "months" | "mon" | "mons" => 7,
+        "year" | "years" | "y" | "yr" | "yrs" => 9,
+        "decade" | "decades" | "dec" | "decs" => 10,
+        "century" | "centuries" | "c" | "cent" => 11,
+        "millennium" | "millennia" | "mil" | "mils" => 12,
+        _ => return None,
+    })
 }
 
 /// No interval has as much of any unit, and parts have room for many times as much.
@@ -213,6 +239,9 @@ const MAX_FIELD: i128 = 1 << 80;
 
 impl Parts {
     fn finish(self) -> Option<Interval> {
+        if self.overflows {
+            return None;
+        }
         Some(Interval {
             months: self.months.try_into().ok()?,
             days: self.days.try_into().ok()?,
@@ -243,25 +272,36 @@ impl Parts {
         self.microseconds += (number.fraction() * factor as f64).round_ties_even() as i128;
     }
 
-    /// Adds a number of some unit; `None` when there is no such unit.
+    /// Notes that units are given; `None` when one of them has been before.
+    fn give(&mut self, units: u32) -> Option<()> {
+        let is_new = self.given & units == 0;
+        self.given |= units;
+        is_new.then_some(())
+    }
+
+    /// Adds a number of some unit; `None` when there is no such unit, or has been.
     fn add(&mut self, number: &Number, unit: &str) -> Option<()> {
+        let unit = unit_of(unit)?;
+        // The fraction of a second is of the smaller units.
+        let with_fraction = unit == 2 && !number.fraction_digits.is_empty();
+        self.give(if with_fraction { 0b111 } else { 1 << unit })?;
+        let before = self.microseconds;
         match unit {
-            "microsecond" | "microseconds" | "us" | "usec" | "usecs" | "usecond" | "useconds"
-            | "microsecon" => self.add_micros(number, 1),
-            "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" | "msecond" | "mseconds"
-            | "millisecon" => self.add_micros(number, 1000),
-            "second" | "seconds" | "s" | "sec" | "secs" => self.add_micros(number, MICROS_PER_SECOND),
-            "minute" | "minutes" | "m" | "min" | "mins" => self.add_micros(number, MICROS_PER_MINUTE),
-            "hour" | "hours" | "h" | "hr" | "hrs" => self.add_micros(number, MICROS_PER_HOUR),
-            "day" | "days" | "d" => self.add_days(number, 1),
-            "week" | "weeks" | "w" => self.add_days(number, 7),
-            "month" | "months" | "mon" | "mons" => self.add_months(number, 1),
-            "quarter" | "quarters" | "qtr" => self.add_months(number, 3),
-            "year" | "years" | "y" | "yr" | "yrs" => self.add_months(number, 12),
-            "decade" | "decades" | "dec" | "decs" => self.add_months(number, 120),
-            "century" | "centuries" | "c" | "cent" => self.add_months(number, 1200),
-            "millennium" | "millennia" | "mil" | "mils" => self.add_months(number, 12000),
-            _ => return None,
+            0 => self.add_micros(number, 1),
+            1 => self.add_micros(number, 1000),
+            2 => self.add_micros(number, MICROS_PER_SECOND),
+            3 => self.add_micros(number, MICROS_PER_MINUTE),
+            4 => self.add_micros(number, MICROS_PER_HOUR),
+            5 => self.add_days(number, 1),
+            6 => self.add_days(number, 7),
+            7 => self.add_months(number, 1),
+            9 => self.add_months(number, 12),
+            10 => self.add_months(number, 120),
+            11 => self.add_months(number, 1200),
+            _ => self.add_months(number, 12000),
+        }
+        if self.has_clock {
+            self.microseconds = before;
         }
         Some(())
     }
@@ -311,7 +351,7 @@ impl<'a> Number<'a> {
 }
 
 /// `[+-]hh:mm[:ss[.ffffff]]` behind its first number.
-fn clock(first: &Number<'_>, rest: &str) -> Option<i128> {
+fn clock(first: &Number<'_>, rest: &str, overflows: &mut bool) -> Option<i128> {
     let mut fields = rest.split(':');
     let minutes_text = fields.next()?;
     let seconds_text = fields.next();
@@ -331,14 +371,20 @@ fn clock(first: &Number<'_>, rest: &str) -> Option<i128> {
     let micros = match seconds_text {
         None if minutes_text.contains('.') => {
             // mm:ss.ff
+            *overflows |= hours > 59 || seconds_of(minutes_text)? > i128::from(MICROS_PER_MINUTE);
             return Some(
                 (hours * i128::from(MICROS_PER_MINUTE) + seconds_of(minutes_text)?)
                     * if first.negative { -1 } else { 1 },
             );
         }
         None => digits(minutes_text)? * i128::from(MICROS_PER_MINUTE),
-        Some(seconds) => digits(minutes_text)? * i128::from(MICROS_PER_MINUTE) + seconds_of(seconds)?,
+        Some(seconds) => {
+            let seconds = seconds_of(seconds)?;
+            *overflows |= seconds > i128::from(MICROS_PER_MINUTE);
+            digits(minutes_text)? * i128::from(MICROS_PER_MINUTE) + seconds
+        }
     };
+    *overflows |= digits(minutes_text)? > 59;
     let total = hours * i128::from(MICROS_PER_HOUR) + micros;
     Some(if first.negative { -total } else { total })
 }
@@ -353,6 +399,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
                 months: -parts.months,
                 days: -parts.days,
                 microseconds: -parts.microseconds,
+                ..parts
             });
         }
         let (number, after) = Number::take(rest)?;
@@ -360,7 +407,9 @@ fn parse_traditional(text: &str) -> Option<Parts> {
         if let Some(clock_text) = after.strip_prefix(':') {
             let end = clock_text.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'));
             let (fields, tail) = clock_text.split_at(end.unwrap_or(clock_text.len()));
-            parts.microseconds += clock(&number, fields)?;
+            parts.give(CLOCK)?;
+            parts.has_clock = true;
+            parts.microseconds += clock(&number, fields, &mut parts.overflows)?;
             rest = tail.trim_start();
             continue;
         }
@@ -369,18 +418,27 @@ fn parse_traditional(text: &str) -> Option<Parts> {
         {
             let length = months.bytes().take_while(u8::is_ascii_digit).count();
             let count: i128 = months[..length].parse().ok().filter(|m| *m < 12)?;
+            parts.give(1 << 7)?;
             parts.months += number.whole * 12 + if number.negative { -count } else { count };
-            rest = months[length..].trim_start();
+            let after = &months[length..];
+            if !after.is_empty() && !after.starts_with(char::is_whitespace) {
+                return None;
+            }
+            rest = after.trim_start();
             continue;
         }
         let after = after.trim_start();
         let length = after.bytes().take_while(u8::is_ascii_alphabetic).count();
         let unit = &after[..length];
-        if unit.is_empty() || unit == "ago" {
+        if unit == "ago" {
+            // Only what has a unit.
+            return None;
+        }
+        if unit.is_empty() {
             // A bare number before a clock counts days, else seconds.
             let is_day = Number::take(after).is_some_and(|(_, tail)| tail.starts_with(':'));
             parts.add(&number, if is_day { "day" } else { "second" })?;
-            if !is_day && !after.is_empty() && unit != "ago" {
+            if !is_day && !after.is_empty() {
                 return None;
             }
             rest = after;

@@ -58,8 +58,12 @@ fn time_of(hour: i32, minute: i32, seconds: f64) -> Result<i64> {
         && (0..60).contains(&minute)
         && (0.0..=60.0).contains(&seconds)
         && (0.0..=60_000_000.0).contains(&micros);
-    let total = i64::from(hour) * MICROS_PER_HOUR + i64::from(minute) * MICROS_PER_MINUTE + micros as i64;
-    if !exists || total > MICROS_PER_DAY {
+    // Other numbers may be too large to add up.
+    let total = match exists {
+        true => i64::from(hour) * MICROS_PER_HOUR + i64::from(minute) * MICROS_PER_MINUTE + micros as i64,
+        false => i64::MAX,
+    };
+    if total > MICROS_PER_DAY {
         let seconds = seconds_text(seconds);
         return Err(overflow(format!("time field value out of range: {hour}:{minute:02}:{seconds}")));
     }
