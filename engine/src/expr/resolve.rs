@@ -378,7 +378,7 @@ pub fn select_common_type(construct: &str, args: &[ArgType]) -> Result<Type> {
             ));
         }
     }
-    // Modifiers remain only where all arguments share them.
-    let shared = args.iter().filter_map(ArgType::known).all(|ty| ty == chosen);
+    // Modifiers remain only where all arguments share them; what has no type yet has none.
+    let shared = args.iter().all(|arg| arg.known() == Some(chosen));
     Ok(if shared { chosen.clone() } else { chosen.without_modifiers() })
 }
