@@ -231,7 +231,12 @@ impl Resolver<'_> {
             Some(other) => return Err(SqlError::unsupported(format!("ESCAPE {other}"))),
         };
         let expr = Box::new(self.settle(operand)?);
-        let pattern = Box::new(self.settle(pattern)?);
+        // Blanks at the end of a pattern of type character count for nothing; those of what it is compared with do.
+        let mut pattern = self.settle(pattern)?;
+        if matches!(pattern.ty(), Type::Char(_)) {
+            pattern = self.cast(Term::known(pattern, position), &Type::Text)?;
+        }
+        let pattern = Box::new(pattern);
         Ok(Term::known(Expr::Like { expr, pattern, escape, case_insensitive, negated }, position))
     }
 }
