@@ -1053,12 +1053,21 @@ impl Core {
                 for (range, outcome) in outcomes {
                     match outcome {
                         Ok(rows) => {
-                            if open.answered.insert(range, rows) {
-                                counted.push(range);
-                                if open.kept.get(&from).is_some_and(|kept| kept.contains(&range)) {
+                            let keeps = open.kept.get(&from).is_some_and(|kept| kept.contains(&range));
+                            let is_asked = open.fetching.get(&range).map(|fetching| fetching.asked);
+                            match (open.answered.insert(range, rows), keeps) {
+                                (true, true) => {
                                     open.fetching
                                         .insert(range, Fetching { from, asked: false, begun: false });
+                                    counted.push(range);
                                 }
+                                (true, false) => counted.push(range),
+                                // Who has answered before has kept the rows, and might be lost with them: these are here.
+                                (false, false) if is_asked == Some(false) => {
+                                    open.fetching.remove(&range);
+                                    counted.push(range);
+                                }
+                                (false, _) => {}
                             }
                         }
                         // The first word counts.

@@ -1516,3 +1516,35 @@ fn a_write_whose_rows_are_lost_has_an_unknown_outcome_and_says_what_is_known() {
     keeps(&mut scene, s1, id);
     assert_eq!(fetched(&mut scene), (vec![], vec![1]));
 }
+
+#[test]
+fn rows_that_one_has_kept_and_another_sends_at_once_are_not_lost_with_the_first() {
+    let (s1, s2, s3) = (ProcessId::storage(1), ProcessId::storage(2), ProcessId::storage(3));
+    let mut scene = Scene::with(Config::evenly(3, 2).expect("a ring"));
+    scene.state(0, true);
+    let write = scene.submit(testing::truncate_table(C1, 1, 1).body);
+    let id = MessageId { submitter: C1, incarnation: 1, sequence: 1 };
+    scene.core.take_effects();
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1; 10]));
+    let batch = RecordBatch::try_from_iter([("n", column)]).expect("a batch");
+    let sends = |scene: &mut Scene, from| {
+        for range in scene.config.held(from) {
+            let part = AnswerPart::Rows { range, batch: batch.clone() };
+            scene.receive(from, Wire::Answers(vec![Answer { id, ts: Ts(1), part }]));
+        }
+        scene.answer(from, id, 1);
+    };
+    keeps(&mut scene, s1, id);
+    sends(&mut scene, s2);
+    let shown = |scene: &mut Scene| {
+        let parts = scene.parts();
+        assert!(parts.iter().all(|(of, _)| *of == write));
+        let rows = parts.iter().filter(|(_, part)| matches!(part, Ok(Part::Rows(_)))).count();
+        let done = parts.iter().filter(|(_, part)| matches!(part, Ok(Part::Done { rows: 3, .. }))).count();
+        (rows, done)
+    };
+    assert_eq!(shown(&mut scene), (2, 0), "all that it holds, also where the first has answered");
+    scene.core.handle(Event::Unreachable(s1));
+    sends(&mut scene, s3);
+    assert_eq!(shown(&mut scene), (1, 1), "what the first alone had answered for");
+}
