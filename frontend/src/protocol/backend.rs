@@ -16,6 +16,9 @@ use pgwire::messages::{
 
 use super::{Format, types};
 
+/// What an error says when a prepared statement's result is not any more what it was.
+pub const CACHED_PLAN_CHANGED: &str = "cached plan must not change result type";
+
 /// How bad it is, in PostgreSQL's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
@@ -188,6 +191,9 @@ impl Output {
         optional(b'H', error.hint.clone());
         optional(b'P', error.position.map(|p| p.to_string()));
         optional(b'W', error.context.clone());
+        // By the name of that function of PostgreSQL's drivers know that to prepare the statement again helps.
+        let is_outdated = error.message == CACHED_PLAN_CHANGED;
+        optional(b'R', is_outdated.then(|| "RevalidateCachedQuery".to_owned()));
         // As PostgreSQL does, an error that is about a table names its schema too.
         optional(b's', error.table.as_ref().map(|_| "public".to_owned()));
         optional(b't', error.table.clone());

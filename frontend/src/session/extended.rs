@@ -19,6 +19,7 @@ use crate::{
     connection::{Failed, OUTPUT_ENOUGH_BYTES},
     protocol::{
         Format,
+        backend::CACHED_PLAN_CHANGED,
         frontend::{FrontendMessage, Target},
         parameters, types,
     },
@@ -264,8 +265,7 @@ impl Session<'_> {
     ) -> Result<Arc<Planned>> {
         let again = self.plan(statement, declared).await?;
         if !again.has_columns_of(before) || again.parameter_types != before.parameter_types {
-            let message = "cached plan must not change result type";
-            return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, message).into());
+            return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, CACHED_PLAN_CHANGED).into());
         }
         Ok(Arc::new(again))
     }

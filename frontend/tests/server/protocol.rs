@@ -326,7 +326,9 @@ async fn a_prepared_statement_outlives_its_table_if_there_is_another_like_it() {
     client.batch_execute("drop table t").await.unwrap();
     client.batch_execute("create table t (a bigint, b text)").await.unwrap();
     let error = client.query(&prepared, &[]).await.unwrap_err();
-    assert_eq!(db_error(error).message(), "cached plan must not change result type");
+    let error = db_error(error);
+    assert_eq!(error.message(), "cached plan must not change result type");
+    assert_eq!(error.routine(), Some("RevalidateCachedQuery"), "drivers look at it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
