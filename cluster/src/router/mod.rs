@@ -31,7 +31,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
+    task::{AbortHandle, JoinHandle},
     time::Instant,
 };
 
@@ -229,6 +229,8 @@ pub struct Router {
     consensus: Consensus,
     streams: HashMap<ProcessId, StreamHandle>,
     reports: mpsc::UnboundedSender<Report>,
+    /// What offers a batch to the consensus.
+    proposing: Option<AbortHandle>,
     state: watch::Sender<State>,
     registrar: Registrar,
     meter: RouterMeter,
@@ -289,8 +291,19 @@ impl Router {
         let followed = Followed(Arc::new(consensus.followed()));
         let registrar = consensus.registrar(addresses, answer);
         let state = state_sender;
-        let router =
-            Router { core, endpoint, sender, consensus, streams, reports, state, registrar, meter, disk };
+        let router = Router {
+            core,
+            endpoint,
+            sender,
+            consensus,
+            streams,
+            reports,
+            proposing: None,
+            state,
+            registrar,
+            meter,
+            disk,
+        };
         let panicked = router.state.clone();
         let running = tokio::spawn(router.run(network.clone(), events, reported, stops));
         tokio::spawn(async move {
@@ -410,6 +423,16 @@ impl Router {
             };
             #[cfg(test)]
             under_turmoil::heard(id, &input);
+            if let Input::Leader(_) | Input::Follower(_) = input {
+                // What was offered before is forgotten, and must not be offered again: a suspicion in it would be ordered past the
+                // leases that are granted from now on.
+                self.proposing.take().inspect(AbortHandle::abort);
+            }
+            if let Input::Leader(_) = input {
+                // Leases of an earlier leader end when time has passed from now on, and not from the last tick: this thread may
+                // have stood still.
+                self.execute(Input::Tick(clock.now_ms()));
+            }
             self.execute(input);
         };
         self.meter.follows();
@@ -503,11 +526,12 @@ impl Router {
             match effect {
                 Effect::Propose { proposal, batch } => {
                     let (proposed, reports) = (self.consensus.propose(batch), self.reports.clone());
-                    tokio::spawn(async move {
+                    let proposing = tokio::spawn(async move {
                         let outcome = proposed.await;
                         // Nobody listens when the router is stopping.
                         let _ = reports.send(Report::Proposed(proposal, outcome));
                     });
+                    self.proposing = Some(proposing.abort_handle());
                 }
                 Effect::Send { to, wire } => match self.sender.try_send(to, wire) {
                     Ok(()) => {}
