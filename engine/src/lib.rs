@@ -50,6 +50,7 @@ pub mod schema;
 mod segment;
 pub mod shard;
 mod sharing;
+mod shortest;
 mod simd;
 pub mod statistics;
 mod table;

@@ -8,6 +8,7 @@ use crate::{
     expr::EvalContext,
     interval::Interval,
     numeric::Numeric,
+    shortest::{chosen_f32, chosen_f64},
     types::Type,
     value::Value,
 };
@@ -360,7 +361,13 @@ impl std::fmt::Write for FloatText {
     }
 }
 
-fn write_float(out: &mut String, value: f64, scientific: std::fmt::Arguments<'_>, fixed_limit: i32) {
+fn write_float(
+    out: &mut String,
+    value: f64,
+    scientific: std::fmt::Arguments<'_>,
+    chosen: impl FnOnce(&str) -> Option<String>,
+    fixed_limit: i32,
+) {
     if value.is_nan() {
         out.push_str("NaN");
     } else if value.is_infinite() {
@@ -369,22 +376,19 @@ fn write_float(out: &mut String, value: f64, scientific: std::fmt::Arguments<'_>
         let mut buffer = FloatText { bytes: [0; 40], length: 0 };
         let written = buffer.write_fmt(scientific);
         debug_assert!(written.is_ok(), "a shortest float has at most 24 characters");
-        write_shortest(
-            out,
-            std::str::from_utf8(&buffer.bytes[..buffer.length]).unwrap_or("NaN"),
-            fixed_limit,
-        );
+        let shortest = std::str::from_utf8(&buffer.bytes[..buffer.length]).unwrap_or("NaN");
+        write_shortest(out, chosen(shortest).as_deref().unwrap_or(shortest), fixed_limit);
     }
 }
 
 /// Appends a double with the fewest digits that give it back.
 pub fn write_f64(out: &mut String, value: f64) {
-    write_float(out, value, format_args!("{value:e}"), 15);
+    write_float(out, value, format_args!("{value:e}"), |text| chosen_f64(value, text), 15);
 }
 
 /// Appends a real with the fewest digits that give it back.
 pub fn write_f32(out: &mut String, value: f32) {
-    write_float(out, f64::from(value), format_args!("{value:e}"), 6);
+    write_float(out, f64::from(value), format_args!("{value:e}"), |text| chosen_f32(value, text), 6);
 }
 
 /// Appends bytes in hexadecimal digits.
