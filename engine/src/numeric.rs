@@ -598,7 +598,7 @@ impl Numeric {
         Numeric::parse(&format!("{mantissa}e{exponent}"))
     }
 
-    /// The nearest double; 22003 when it is too large.
+    /// The nearest double; 22003 when it is too large, or so small that it would be zero.
     pub fn to_f64(&self) -> Result<f64> {
         let Some((unscaled, scale)) = self.parts() else { return Ok(f64::NAN) };
         if let Some(small) = unscaled.to_i64()
@@ -609,7 +609,7 @@ impl Numeric {
             return Ok(small as f64 / 10f64.powi(scale as i32));
         }
         let value = self.to_f64_saturating();
-        if value.is_infinite() {
+        if value.is_infinite() || value == 0.0 && !self.is_zero() {
             return Err(SqlError::new(
                 SqlState::OUT_OF_RANGE,
                 format!("\"{self}\" is out of range for type double precision"),

@@ -314,6 +314,9 @@ fn unary(function: Function, value: &Value, context: &EvalContext) -> Result<Val
     }
 }
 
+/// The beginning of 2000, in seconds since 1970.
+const EPOCH_2000: f64 = 946_684_800.0;
+
 fn timestamp_of_seconds(seconds: f64) -> Result<Value> {
     if seconds.is_infinite() {
         return Ok(Value::TimestampTz(if seconds > 0.0 {
@@ -328,11 +331,14 @@ fn timestamp_of_seconds(seconds: f64) -> Result<Value> {
     if seconds.is_nan() {
         return Err(SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp cannot be NaN"));
     }
-    let micros = (seconds * 1_000_000.0).round_ties_even();
+    // As PostgreSQL does, whose time begins in 2000: that decides about the last microsecond.
+    let micros = ((seconds - EPOCH_2000) * 1_000_000.0).round_ties_even();
     if micros.abs() > 9.2e18 {
         return Err(error());
     }
-    datetime::checked_timestamp(micros as i128).map(Value::TimestampTz).map_err(|_| error())
+    datetime::checked_timestamp(micros as i128 + EPOCH_2000 as i128 * 1_000_000)
+        .map(Value::TimestampTz)
+        .map_err(|_| error())
 }
 
 fn shift(function: Function, bits: u32, by: i32) -> Result<(bool, u32)> {

@@ -397,8 +397,11 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
             Value::text(&text[..offset(text, kept)])
         }
         (F::Right, [Text(text), Int4(n)]) => {
-            let skipped =
-                if *n >= 0 { chars(text).saturating_sub(*n as usize) } else { n.unsigned_abs() as usize };
+            let skipped = if *n >= 0 {
+                chars(text).saturating_sub(*n as usize)
+            } else {
+                n.wrapping_neg().max(0) as usize
+            };
             Value::text(&text[offset(text, skipped)..])
         }
         (F::PadLeft | F::PadRight, [Text(text), Int4(length)]) => {

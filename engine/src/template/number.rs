@@ -453,6 +453,8 @@ impl Writer {
                 "MI" if self.sign == '-' => self.out.push('-'),
                 "PL" if self.sign == '+' => self.out.push('+'),
                 "MI" | "PL" if !self.d.fill_mode => self.out.push(' '),
+                // Behind a Roman number there is no sign, and nothing comes after that.
+                "SG" if self.sign == '\0' => break,
                 "SG" => self.out.push(self.sign),
                 _ => {}
             }
