@@ -12,6 +12,7 @@ use super::{Client, Command, Failure, Part, Request, View};
 use crate::{
     config::{Change, Config, ConfigError, Configuration, Keyspace, Loss, Membership},
     message::{Body, Incarnation, ProcessId},
+    routers::change::DUPLICATE_OBJECT,
     storage::migration::{Arrived, PartId},
 };
 
@@ -124,9 +125,18 @@ impl Client {
             process,
             identifier: identifier.unwrap_or_else(|| config.widest_gap()),
         };
-        let process = self.standby(&self.config(), process, Config::plan, expand).await?;
-        let change = |config: &Config| Ok(expand(config, process));
-        Ok((process, self.reshape_by(change).await?))
+        loop {
+            let chosen = self.standby(&self.config(), process, Config::plan, expand).await?;
+            match self.reshape_by(|config: &Config| Ok(expand(config, chosen))).await {
+                Err(error) if process.is_none() && self.is_taken(chosen, &error) => {}
+                outcome => return Ok((chosen, outcome?)),
+            }
+        }
+    }
+
+    /// Whether a change that nobody named a standby for failed as another change has taken the one that was chosen.
+    fn is_taken(&self, standby: ProcessId, error: &SqlError) -> bool {
+        error.code == DUPLICATE_OBJECT && self.config().is_active(standby)
     }
 
     /// Lets a standby take the place of a process; see [`Client::expand`] for which.
@@ -138,9 +148,14 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(ProcessId, Ts), SqlError> {
-        let by =
-            self.standby(&self.config(), by, Config::plan, |_, by| Change::Replace { process, by }).await?;
-        Ok((by, self.reshape(Change::Replace { process, by }).await?))
+        let change = |_: &Config, by| Change::Replace { process, by };
+        loop {
+            let chosen = self.standby(&self.config(), by, Config::plan, change).await?;
+            match self.reshape(Change::Replace { process, by: chosen }).await {
+                Err(error) if by.is_none() && self.is_taken(chosen, &error) => {}
+                outcome => return Ok((chosen, outcome?)),
+            }
+        }
     }
 
     /// Moves a process to an identifier, or into the middle of the widest primary range.
@@ -203,10 +218,18 @@ impl Client {
             let hint = format!("ALTER CLUSTER CONTRACT BY {process} WITH DATA LOSS gives that up.");
             return Err(SqlError::new(SqlState(*b"55000"), message).with_hint(hint));
         }
-        let (config, _) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
+        let (mut config, _) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
         let replace = |_: &Config, by| Change::Replace { process, by };
-        let by = self.standby(&config, by, Config::plan_with_loss, replace).await?;
-        self.change_with_loss(process, Change::Replace { process, by }).await
+        let is_done =
+            |config: &Config| !config.is_active(process) && by.is_none_or(|by| config.is_active(by));
+        loop {
+            let chosen = self.standby(&config, by, Config::plan_with_loss, replace).await?;
+            match self.change_with_loss(process, replace(&config, chosen), is_done).await {
+                // The process has been given up, and healing has used the standby for another one.
+                Err(error) if by.is_none() && self.is_taken(chosen, &error) => config = self.config(),
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Lets such a process leave the ring; or if it has left, without having sent what it alone has, the system.
@@ -219,7 +242,7 @@ impl Client {
         match given_up {
             Some((_, lost)) if !self.config().is_active(process) => Ok((self.give_up(process).await?, lost)),
             None if self.config().plan(change).is_ok() => Ok((self.contract(process).await?, Vec::new())),
-            _ => self.change_with_loss(process, change).await,
+            _ => self.change_with_loss(process, change, |config| !config.is_active(process)).await,
         }
     }
 
@@ -251,15 +274,12 @@ impl Client {
         &self,
         process: ProcessId,
         change: Change,
+        is_done: impl Fn(&Config) -> bool,
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
         let given_up = self.given_up(process)?;
         let is_given_up = given_up.is_some();
         let (config, mut lost) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
         config.plan_with_loss(change)?;
-        let is_done = |config: &Config| match change {
-            Change::Replace { by, .. } => config.is_active(by) && !config.is_active(process),
-            _ => !config.is_active(process),
-        };
         let given_up_at = if is_given_up { Some(self.give_up(process).await?) } else { None };
         match (self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await, given_up_at) {
             (Ok((ts, keyspace)), _) => {

@@ -739,6 +739,24 @@ async fn its_directory_is_away_for_a_while(leaves: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn changes_that_name_no_standby_do_not_fight_for_one() {
+    let test = async {
+        let (mut apart, client, table, pairs) = with_rows(2).await;
+        for (number, address) in [3, 4].into_iter().zip(&addresses(2)) {
+            apart.start_added(number, address).await;
+        }
+        client.config_when(|config| config.standbys().count() == 2).await.expect("they join");
+        let (one, other) = tokio::join!(client.expand(None, None), client.expand(None, None));
+        let mut added = [one, other].map(|added| added.expect("there is one for each").0.number);
+        added.sort_unstable();
+        assert_eq!(added, [3, 4]);
+        client.settled().await.expect("everything is received");
+        assert_eq!(table.read().await, pairs.into_iter().collect());
+    };
+    tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_has_received_nothing_need_not_be_given_up() {
     let test = async {
         let (mut apart, client, table, pairs) = with_rows(2).await;

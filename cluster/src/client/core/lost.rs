@@ -184,7 +184,8 @@ impl Core {
             } else if lacks_rows {
                 self.end(sequence, Err(Failure::Sql(returning::rows_lost())));
             } else {
-                let reason = "those who executed it have ended before their answer had come";
+                let reason =
+                    "those who executed it have ended or could not be reached before their answer had come";
                 let reason = SqlError::new(SqlState::CONNECTION_FAILURE, reason);
                 self.end(sequence, Err(Failure::Sql(outcome_unknown(reason))));
             }
