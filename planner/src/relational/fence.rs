@@ -79,9 +79,7 @@ impl PhysicalOptimizerRule for Fences {
 type Rewritten = DataFusionResult<Transformed<Arc<dyn ExecutionPlan>>>;
 
 fn raise(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
-    let is_offset = plan
-        .downcast_ref::<GlobalLimitExec>()
-        .is_some_and(|limit| limit.skip() > 0 && limit.fetch().is_none());
+    let is_offset = plan.downcast_ref::<GlobalLimitExec>().is_some_and(|limit| limit.skip() > 0);
     if is_offset || plan.downcast_ref::<UnionExec>().is_some() {
         return Ok(Transformed::yes(Arc::new(Fence::new(plan, Keeps::Order))));
     }
