@@ -283,7 +283,7 @@ impl Parts {
     fn add(&mut self, number: &Number, unit: &str) -> Option<()> {
         let unit = unit_of(unit)?;
         // The fraction of a second is of the smaller units.
-        let with_fraction = unit == 2 && !number.fraction_digits.is_empty();
+        let with_fraction = unit == 2 && number.fraction() != 0.0;
         self.give(if with_fraction { 0b111 } else { 1 << unit })?;
         let before = self.microseconds;
         match unit {
@@ -371,7 +371,7 @@ fn clock(first: &Number<'_>, rest: &str, overflows: &mut bool) -> Option<i128> {
     let micros = match seconds_text {
         None if minutes_text.contains('.') => {
             // mm:ss.ff
-            *overflows |= hours > 59 || seconds_of(minutes_text)? > i128::from(MICROS_PER_MINUTE);
+            *overflows |= hours > 59 || seconds_of(minutes_text)? / i128::from(MICROS_PER_SECOND) > 60;
             return Some(
                 (hours * i128::from(MICROS_PER_MINUTE) + seconds_of(minutes_text)?)
                     * if first.negative { -1 } else { 1 },
@@ -380,7 +380,7 @@ fn clock(first: &Number<'_>, rest: &str, overflows: &mut bool) -> Option<i128> {
         None => digits(minutes_text)? * i128::from(MICROS_PER_MINUTE),
         Some(seconds) => {
             let seconds = seconds_of(seconds)?;
-            *overflows |= seconds > i128::from(MICROS_PER_MINUTE);
+            *overflows |= seconds / i128::from(MICROS_PER_SECOND) > 60;
             digits(minutes_text)? * i128::from(MICROS_PER_MINUTE) + seconds
         }
     };
@@ -421,7 +421,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             parts.give(1 << 7)?;
             parts.months += number.whole * 12 + if number.negative { -count } else { count };
             let after = &months[length..];
-            if !after.is_empty() && !after.starts_with(char::is_whitespace) {
+            if !after.is_empty() && !after.starts_with('+') && !after.starts_with(char::is_whitespace) {
                 return None;
             }
             rest = after.trim_start();
@@ -473,6 +473,8 @@ fn parse_iso(text: &str) -> Option<Parts> {
             ('S', true) => "second",
             _ => return None,
         };
+        // Here units may come twice.
+        parts.given = 0;
         parts.add(&number, unit_name)?;
         any = true;
         rest = &after[1..];
