@@ -140,7 +140,8 @@ fn size_of_value(expr: &Expr, row_bytes: u64) -> u64 {
     let bytes = match expr {
         Expr::Literal { value, .. } => value.heap_size() as u64,
         Expr::Column { .. } => row_bytes,
-        Expr::Cast { expr, to: Type::Varchar(Some(length)) | Type::Char(length), .. } => {
+        // Type character without a length is 0.
+        Expr::Cast { expr, to: Type::Varchar(Some(length)) | Type::Char(length @ 1..), .. } => {
             size_of(expr).min(4 * u64::from(*length))
         }
         Expr::Cast { expr, .. } if expr.ty() == Type::Bytea => 2 * size_of(expr),
