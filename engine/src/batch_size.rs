@@ -7,7 +7,10 @@
 
 use std::ops::Range;
 
-use crate::error::{Result, SqlError, SqlState};
+use crate::{
+    error::{Result, SqlError, SqlState},
+    given_up::check_entered,
+};
 
 /// Bytes of strings in an array of more than one row.
 pub(crate) const BATCH_BYTES: usize = 64 << 20;
@@ -28,8 +31,10 @@ pub(crate) fn check_value(bytes: usize) -> Result<()> {
 }
 
 /// Does something with rows in their order: all of them at once, or in as many parts as it takes. `act` fails with
-/// [`SqlError::batch_full`] before it has done anything, and never for a single row.
+/// [`SqlError::batch_full`] before it has done anything, and never for a single row. Ends between parts when it is for a read
+/// that has been given up.
 pub(crate) fn in_parts(rows: Range<usize>, act: &mut dyn FnMut(Range<usize>) -> Result<()>) -> Result<()> {
+    check_entered()?;
     match act(rows.clone()) {
         Err(error) if error.is_batch_full() && rows.len() > 1 => {
             let middle = rows.start + rows.len() / 2;

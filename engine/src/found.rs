@@ -9,6 +9,7 @@ use crate::{
     content_hash::Sums,
     error::{Result, SqlError, SqlState},
     expr::{EvalContext, Expr, Input},
+    given_up::check_entered,
     operation::{Effect, SortKey, Top},
     order,
     preparation::Work,
@@ -359,7 +360,7 @@ impl Table {
                 part.runs().for_each(|(slot, rows)| rest.push(slot, rows));
                 continue;
             }
-            rider.interest.check()?;
+            check_entered()?;
             match self.send_part(rider, &projection, &part, effects) {
                 Ok(sent) => credit = credit.map(|credit| credit - sent),
                 Err(error) if error.is_batch_full() => {
@@ -435,6 +436,7 @@ impl Table {
 
     /// Lets a read send more batches of what it has found.
     pub(crate) fn allow(&self, rider: &mut Rider, batches: u32, effects: &mut Vec<Effect>) {
+        let _entered = rider.interest.enter();
         if let Work::Blocks(blocks) = &mut rider.work {
             blocks.allow(batches);
         }
@@ -454,6 +456,7 @@ impl Table {
         if rider.has_failed() {
             return true;
         }
+        let _entered = rider.interest.enter();
         let context = &rider.operation.context;
         let kept = match &mut rider.work {
             Work::Rows { wanted: Wanted::First(first), found, .. } => self.keep_first(first, found, context),

@@ -4,6 +4,7 @@
 //! read whose expressions take long can be minutes, during which nobody else is served.
 
 use std::{
+    cell::RefCell,
     collections::HashSet,
     sync::{
         Arc,
@@ -63,14 +64,36 @@ impl Interest {
         Interest(read.map(|ts| (ts, given_up.clone())))
     }
 
-    /// # Errors
-    /// When nobody does (57014).
-    pub(crate) fn check(&self) -> Result<()> {
-        match &self.0 {
-            Some((ts, given_up)) if given_up.has(*ts) => {
-                Err(SqlError::new(SqlState::QUERY_CANCELED, "the read has been given up"))
-            }
-            _ => Ok(()),
-        }
+    /// Until what this gives is dropped, [`check_entered`] asks for this operation.
+    pub(crate) fn enter(&self) -> Entered {
+        Entered(ENTERED.replace(self.0.clone()))
     }
+}
+
+thread_local! {
+    /// The read whose expressions this thread evaluates.
+    static ENTERED: RefCell<Option<(Ts, GivenUp)>> = const { RefCell::new(None) };
+}
+
+/// Expressions of an operation are being evaluated. Holds what was before.
+#[must_use]
+pub(crate) struct Entered(Option<(Ts, GivenUp)>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        ENTERED.set(self.0.take());
+    }
+}
+
+/// For what knows no operation: whether somebody still wants what the thread evaluates.
+///
+/// # Errors
+/// When nobody does (57014).
+pub(crate) fn check_entered() -> Result<()> {
+    ENTERED.with_borrow(|read| match read {
+        Some((ts, given_up)) if given_up.has(*ts) => {
+            Err(SqlError::new(SqlState::QUERY_CANCELED, "the read has been given up"))
+        }
+        _ => Ok(()),
+    })
 }

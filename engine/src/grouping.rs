@@ -375,7 +375,6 @@ impl Table {
     /// Adds rows of a segment to the groups of a read. Returns how many it were.
     pub(crate) fn add_to_groups(&self, rider: &mut Rider, slot: u32, rows: &[u32]) -> Result<u64> {
         let segment = &self.segments[slot as usize];
-        let interest = &rider.interest;
         let Work::Groups { groups, input } = &mut rider.work else {
             return Err(SqlError::internal("a read without groups"));
         };
@@ -391,7 +390,6 @@ impl Table {
             .collect();
         for part in rows.chunks(self.options.rows_together()) {
             in_parts(0..part.len(), &mut |range| {
-                interest.check()?;
                 groups.add(&SegmentRows { columns: &columns, rows: &part[range] }, rows.len(), &mut by_code)
             })?;
             // What they took before has been counted.

@@ -496,6 +496,7 @@ impl Table {
         if rows.is_empty() || rider.ranges[place].outcome.is_err() {
             return;
         }
+        let _entered = rider.interest.enter();
         match self.try_apply(rider, place, slot, rows, effects) {
             Ok(affected) => {
                 if let Ok(count) = &mut rider.ranges[place].outcome {

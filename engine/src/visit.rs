@@ -375,6 +375,7 @@ impl Table {
 
     /// Those of the rows that meet a rider's tests, and are not in doubt, on which it acts.
     fn choose(&mut self, slot: u32, rider: &mut Rider, found: Found) -> Result<Vec<u32>> {
+        let _entered = rider.interest.enter();
         let segment = &self.segments[slot as usize];
         let rows = match found {
             Found::Rows(mut rows) => {
@@ -400,7 +401,6 @@ impl Table {
                 let mut chosen = Vec::new();
                 for rows in rows.chunks(FILTERED) {
                     in_parts(0..rows.len(), &mut |part| {
-                        rider.interest.check()?;
                         let rows = &rows[part];
                         let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
                         let selected = filter.select(rows.len(), &fetch, rider.context())?;
