@@ -111,8 +111,7 @@ fn internal(name: &str, modifiers: &[String]) -> Option<Type> {
         _ => return None,
     };
     match (name, length) {
-        ("bpchar", length) => Some(Type::Char(length.unwrap_or(0))),
-        ("character" | "char", length) => Some(Type::Char(length.unwrap_or(1))),
+        ("bpchar" | "character" | "char", length) => Some(Type::Char(length.unwrap_or(1))),
         ("varchar", length) => Some(Type::Varchar(length)),
         ("bool" | "boolean", None) => Some(Type::Bool),
         ("int2" | "smallint", None) => Some(Type::Int2),
