@@ -498,7 +498,14 @@ impl Lowering<'_> {
             let aggregate = NativeAggregate::new_udf(function, arguments, false, None, Vec::new(), None);
             aggregates.push(Native::AggregateFunction(aggregate).alias(name));
         }
-        let plan = build(LogicalPlanBuilder::from(plan).aggregate(group, aggregates))?;
+        let is_whole = group.is_empty();
+        let mut plan = LogicalPlanBuilder::from(plan).aggregate(group, aggregates);
+        if is_whole {
+            // It is one row anyhow, but nothing is pushed below a limit: a condition that names no column of it would be taken
+            // there, where the row is made of none.
+            plan = plan.and_then(|plan| plan.limit(0, Some(1)));
+        }
+        let plan = build(plan)?;
         let columns = outputs.into_iter().map(|output| match output {
             Output::Key(column) => column,
             Output::Result(place) => results[place].clone(),
