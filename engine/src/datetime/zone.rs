@@ -5,7 +5,6 @@ use chrono_tz::{OffsetComponents, OffsetName, Tz};
 
 use super::{
     MICROS_PER_DAY, MICROS_PER_SECOND, checked_timestamp, civil_from_days, days_from_civil, is_finite,
-    is_leap,
 };
 use crate::error::{Result, SqlError, SqlState};
 
@@ -212,17 +211,18 @@ impl Zone {
 
 /// Years up to which the bundled database lists its rules' changes one by one.
 const LAST_LISTED_YEAR: i64 = 2037;
+/// The last of them, which are under the rules that hold from then on: among them the first of January, and that of March, are every
+/// day of the week.
+const UNDER_LASTING_RULES: std::ops::Range<i64> = LAST_LISTED_YEAR - 11..LAST_LISTED_YEAR;
 
-/// Chrono's form of a timestamp. One beyond the years that the database lists is moved into a listed year with the same
-/// calendar, whose rules hold for ever; one before them lies in a time without changes.
+/// Chrono's form of a timestamp. One beyond the years that the database lists is moved into a late listed year in which this part
+/// of the year has the same days of the week, by which clocks are changed; one before them lies in a time without changes.
 fn naive(micros: i64) -> NaiveDateTime {
     let days = micros.div_euclid(MICROS_PER_DAY);
     let (year, month, day) = civil_from_days(days);
     let moved = if year > LAST_LISTED_YEAR {
-        let new_year = |year: i64| days_from_civil(year, 1, 1).rem_euclid(7);
-        // Within 28 years every calendar occurs.
-        let same = (LAST_LISTED_YEAR - 28..LAST_LISTED_YEAR)
-            .find(|listed| is_leap(*listed) == is_leap(year) && new_year(*listed) == new_year(year));
+        let begins = |year: i64| days_from_civil(year, if month > 2 { 3 } else { 1 }, 1).rem_euclid(7);
+        let same = UNDER_LASTING_RULES.rev().find(|listed| begins(*listed) == begins(year));
         let days = days_from_civil(same.unwrap_or(LAST_LISTED_YEAR), month, day);
         days * MICROS_PER_DAY + micros.rem_euclid(MICROS_PER_DAY)
     } else {
