@@ -34,12 +34,22 @@ pub(crate) fn check_value(bytes: usize) -> Result<()> {
 /// [`SqlError::batch_full`] before it has done anything, and never for a single row. Ends between parts when it is for a read
 /// that has been given up.
 pub(crate) fn in_parts(rows: Range<usize>, act: &mut dyn FnMut(Range<usize>) -> Result<()>) -> Result<()> {
-    check_entered()?;
+    in_all_parts(rows, &mut |part| {
+        check_entered()?;
+        act(part)
+    })
+}
+
+/// As [`in_parts`], but comes to its end.
+pub(crate) fn in_all_parts(
+    rows: Range<usize>,
+    act: &mut dyn FnMut(Range<usize>) -> Result<()>,
+) -> Result<()> {
     match act(rows.clone()) {
         Err(error) if error.is_batch_full() && rows.len() > 1 => {
             let middle = rows.start + rows.len() / 2;
-            in_parts(rows.start..middle, act)?;
-            in_parts(middle..rows.end, act)
+            in_all_parts(rows.start..middle, act)?;
+            in_all_parts(middle..rows.end, act)
         }
         result => result,
     }

@@ -19,7 +19,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    batch_size::in_parts,
+    batch_size::in_all_parts,
     column::SegmentColumn,
     error::{Result, SqlError},
     operation::Ts,
@@ -349,7 +349,7 @@ impl Table {
             addresses.extend(self.append(piece, &arrays, &all[..part.len()], begin));
             Ok(())
         };
-        in_parts(rows, append).expect("a row fits into a batch");
+        in_all_parts(rows, append).expect("a row fits into a batch");
     }
 
     /// Enters some keys. Returns whether all have been entered.

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef};
 use hashbrown::{HashMap, HashSet};
 
 use crate::{
-    batch_size::in_parts,
+    batch_size::in_all_parts,
     bits::{Picked, Ranks},
     column::{GOOD_PART, SegmentColumn, Take},
     compaction::Compaction,
@@ -183,7 +183,7 @@ impl Segment {
             positions.extend(schema.partitioning.positions_of(&schema.columns, rows.len(), &key));
             Ok(())
         };
-        in_parts(0..rows.len(), of_part).expect("a row fits into a batch");
+        in_all_parts(0..rows.len(), of_part).expect("a row fits into a batch");
         positions
     }
 

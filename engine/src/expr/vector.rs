@@ -31,6 +31,7 @@ use crate::{
     array::{BatchRow, ColumnBuilder, DECIMAL_NAN, arrow_cell_to_value},
     batch_size::{BATCH_BYTES, in_parts},
     error::{Result, SqlError, SqlState},
+    given_up::check_entered,
     types::Type,
     value::{Value, compare_as, compare_f64},
 };
@@ -119,6 +120,7 @@ fn evaluate_as(
     context: &EvalContext,
     to_array: &dyn Fn(Datum) -> Result<ArrayRef>,
 ) -> Result<ArrayRef> {
+    check_entered()?;
     let rows = batch.num_rows();
     let attempt = compute_datum(expr, batch, context).and_then(to_array);
     let attempt = attempt.or_else(|error| match error.is_batch_full() {
@@ -184,6 +186,7 @@ fn filter_part(predicate: &[Expr], batch: &RecordBatch, context: &EvalContext) -
     }
     let mut selected = Vec::with_capacity(batch.num_rows());
     for row in 0..batch.num_rows() {
+        check_entered()?;
         selected.push(qualifies(predicate, &BatchRow::new(batch, row), context)?);
     }
     Ok(BooleanBuffer::from(selected))
@@ -247,6 +250,7 @@ fn narrow_batch(expr: &Expr, batch: &RecordBatch, selected: &BooleanBuffer) -> R
 fn row_by_row(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
     let mut builder = ColumnBuilder::of_batch(&expr.ty(), batch.num_rows());
     for row in 0..batch.num_rows() {
+        check_entered()?;
         builder.append(&eval(expr, &BatchRow::new(batch, row), context)?)?;
     }
     Ok(builder.finish())
@@ -348,6 +352,7 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
             let mut builder = ColumnBuilder::of_batch(ty, rows);
             let mut values = Vec::with_capacity(datums.len());
             for row in 0..rows {
+                check_entered()?;
                 values.clear();
                 values.extend(datums.iter().zip(&types).map(|(datum, ty)| datum.value(row, ty)));
                 builder.append(&call::call(*function, &values, first_type, context)?)?;
@@ -367,6 +372,7 @@ fn compute_datum(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Res
                     }
                     let mut builder = ColumnBuilder::of_batch(to, rows);
                     for row in 0..rows {
+                        check_entered()?;
                         let value = datum.value(row, &from);
                         let cast = || cast::cast(value, &from, to, *kind, context);
                         builder.append(&call::contained(to, cast)?)?;

@@ -363,6 +363,10 @@ fn run(seed: u64, scale: &Scale) -> usize {
             9 => windows[index].allow(shard, random, &mut effects),
             10 => {
                 for step in steps[..submitted[index]].iter().filter(|step| step.cancelled) {
+                    // In the middle of a visit, which happens in a thread of its own; and then at the next.
+                    if random.one_in(8) {
+                        shard.given_up().give_up(step.ordered.ts);
+                    }
                     if random.one_in(8) {
                         shard.cancel(step.ordered.ts, &mut effects);
                     }
@@ -462,6 +466,9 @@ fn run(seed: u64, scale: &Scale) -> usize {
     let expected = full_hash(&world, &state);
     let mut found = vec![0u128; world.ranges.len()];
     for shard in &mut shards {
+        for step in steps.iter().filter(|step| step.cancelled) {
+            shard.cancel(step.ordered.ts, &mut Vec::new());
+        }
         while shard.collect_garbage(Ts(last_ts)) == Progress::Busy {}
         let hashes = read_all(shard, &world, Ts(last_ts), false);
         found.iter_mut().zip(hash_of(&world, hashes)).for_each(|(sum, hash)| *sum = sum.wrapping_add(hash));

@@ -198,6 +198,29 @@ async fn joins_that_nobody_waits_for_leave_their_threads_to_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_take_for_ever_at_one_segment_end_when_they_are_cancelled() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.batch_execute("create table t (a text, b int)").await.unwrap();
+    let rows: Vec<String> = (1..=8000).map(|number| format!("('x', {number})")).collect();
+    client.batch_execute(&format!("insert into t values {}", rows.join(", "))).await.unwrap();
+    let long = "md5(repeat(a || b::text, 5000000))";
+    let reads = [
+        format!("select count(*) from t where {long} = 'x'"),
+        format!("select count({long}) from t"),
+        format!("select max({long}) from t group by b % 2"),
+        format!("select {long} from t"),
+    ];
+    for read in reads {
+        client.batch_execute("set statement_timeout = 200").await.unwrap();
+        assert_eq!(code(client.simple_query(&read).await.unwrap_err()), "57014", "{read}");
+        client.batch_execute("set statement_timeout = 0").await.unwrap();
+        let count = tokio::time::timeout(PATIENCE, value(&client, "select count(*) from t where b > 0"));
+        assert_eq!(count.await.expect("nobody waits for it"), "8000", "{read}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_joins_follow_their_tables() {
     let server = Server::start().await;
     let (client, other) = (server.connect().await, server.connect().await);
