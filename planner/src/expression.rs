@@ -358,10 +358,14 @@ impl<'a> Resolver<'a> {
                 Ok(Term::known(expr, position()))
             }
             E::Between { expr: operand, negated, low, high } => {
+                // A frame in the operand, whose span ends before it, has a BETWEEN of its own.
+                let operator = match position_of(low.span()) {
+                    Some(_) => self.source.operator_before(low.span(), "between"),
+                    None => self.source.operator_after(operand.span(), "between"),
+                };
                 let operand_term = self.term(operand)?;
                 let low = self.term(low)?;
                 let high = self.term(high)?;
-                let operator = self.source.operator_after(operand.span(), "between");
                 let symmetric = self.source.is_followed_by(operator, "symmetric");
                 let (low_op, high_op) = if *negated {
                     (("<", CompareOp::Lt), (">", CompareOp::Gt))

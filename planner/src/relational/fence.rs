@@ -15,7 +15,7 @@ use datafusion::{
         tree_node::{Transformed, TreeNode, TreeNodeRecursion},
     },
     execution::{SendableRecordBatchStream, TaskContext},
-    physical_expr::EquivalenceProperties,
+    physical_expr::{EquivalenceProperties, LexOrdering, OrderingRequirements},
     physical_optimizer::{PhysicalOptimizerRule, optimizer::PhysicalOptimizer},
     physical_plan::{
         DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties,
@@ -81,7 +81,8 @@ type Rewritten = DataFusionResult<Transformed<Arc<dyn ExecutionPlan>>>;
 fn raise(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
     let is_offset = plan.downcast_ref::<GlobalLimitExec>().is_some_and(|limit| limit.skip() > 0);
     if is_offset || plan.downcast_ref::<UnionExec>().is_some() {
-        return Ok(Transformed::yes(Arc::new(Fence::new(plan, Keeps::Order))));
+        let plan = if is_offset { with_order(plan)? } else { plan };
+        return Ok(Transformed::yes(Arc::new(Fence::new(plan, Keeps::Order(None)))));
     }
     let (left, right) = match join_type(&plan) {
         Some(JoinType::Left) => (false, true),
@@ -105,6 +106,20 @@ fn raise(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
     }
 }
 
+/// The rows that an offset leaves out are the first in the order below it, whether somebody asks for that above or not; what it is
+/// ordered by may have been left out in between.
+fn with_order(plan: Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+    let child = match (plan.children().as_slice(), plan.maintains_input_order().as_slice()) {
+        ([child], [true]) => Arc::clone(child),
+        _ => return Ok(plan),
+    };
+    let child = match child.output_ordering().cloned() {
+        Some(order) => Arc::new(Fence::new(child, Keeps::Order(Some(order)))),
+        None => with_order(child)?,
+    };
+    replace_children_if_necessary(plan, vec![child])
+}
+
 fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
     let hash = plan.downcast_ref::<HashJoinExec>().map(|join| *join.join_type());
     let loops = || plan.downcast_ref::<NestedLoopJoinExec>().map(|join| *join.join_type());
@@ -114,16 +129,16 @@ fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
 
 fn lower(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
     match plan.downcast_ref::<Fence>() {
-        Some(Fence { input, keeps: Keeps::Order, .. }) => Ok(Transformed::yes(input.clone())),
+        Some(Fence { input, keeps: Keeps::Order(_), .. }) => Ok(Transformed::yes(input.clone())),
         _ => Ok(Transformed::no(plan)),
     }
 }
 
 /// What is known above a fence of the rows below it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Keeps {
-    /// All, but nothing is sorted below it that is not.
-    Order,
+    /// All, but nothing is sorted below it that is not; and what is sorted so stays so.
+    Order(Option<LexOrdering>),
     /// In which order they are, but not which columns are constant or equal.
     Rows,
 }
@@ -138,8 +153,8 @@ struct Fence {
 
 impl Fence {
     fn new(input: Arc<dyn ExecutionPlan>, keeps: Keeps) -> Fence {
-        let properties = match keeps {
-            Keeps::Order => input.properties().clone(),
+        let properties = match &keeps {
+            Keeps::Order(_) => input.properties().clone(),
             Keeps::Rows => Arc::new(PlanProperties::new(
                 EquivalenceProperties::new_with_orderings(input.schema(), input.output_ordering().cloned()),
                 input.output_partitioning().clone(),
@@ -170,6 +185,13 @@ impl ExecutionPlan for Fence {
         vec![&self.input]
     }
 
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        vec![match &self.keeps {
+            Keeps::Order(order) => order.clone().map(OrderingRequirements::from),
+            Keeps::Rows => None,
+        }]
+    }
+
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![matches!(self.keeps, Keeps::Rows)]
     }
@@ -191,7 +213,7 @@ impl ExecutionPlan for Fence {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
-            (Some(child), true) => Ok(Arc::new(Fence::new(child, self.keeps))),
+            (Some(child), true) => Ok(Arc::new(Fence::new(child, self.keeps.clone()))),
             _ => internal_err!("it has one child"),
         }
     }

@@ -820,5 +820,20 @@ fn frame(frame: &Frame, order: Option<&DataType>) -> Result<WindowFrame> {
             Bound::Following(expr) => WindowFrameBound::Following(count(expr)?),
         })
     };
-    Ok(WindowFrame::new_bounds(units, bound(&frame.start, "starting")?, bound(&frame.end, "ending")?))
+    let (start, end) = (bound(&frame.start, "starting")?, bound(&frame.end, "ending")?);
+    // DataFusion refuses a frame that ends before it begins, and takes one that begins behind all rows.
+    let is_empty = match (&start, &end) {
+        (WindowFrameBound::Preceding(from), WindowFrameBound::Preceding(to)) => {
+            matches!((from, to), (ScalarValue::UInt64(Some(from)), ScalarValue::UInt64(Some(to))) if from < to)
+        }
+        (WindowFrameBound::Following(from), WindowFrameBound::Following(to)) => {
+            matches!((from, to), (ScalarValue::UInt64(Some(from)), ScalarValue::UInt64(Some(to))) if from > to)
+        }
+        _ => false,
+    };
+    if is_empty {
+        let behind_all = WindowFrameBound::Following(ScalarValue::UInt64(Some(1 << 62)));
+        return Ok(WindowFrame::new_bounds(units, behind_all, WindowFrameBound::Following(unbounded())));
+    }
+    Ok(WindowFrame::new_bounds(units, start, end))
 }

@@ -316,8 +316,7 @@ impl Planner<'_> {
             (node, exprs) = self.group(node, &scope, &sets, aggregates, having.as_ref(), &outputs)?;
         } else {
             exprs = outputs.iter().map(|o| o.expr.clone()).collect();
-            node = self.windows(node, &mut exprs, &identity)?;
-            node = self.attach(node, &mut exprs, &identity)?;
+            node = self.windows_and_subqueries(node, &mut exprs, &identity)?;
         }
         let names: Vec<String> = columns
             .iter()
@@ -375,15 +374,27 @@ impl Planner<'_> {
         }
         let mut exprs =
             outputs.iter().map(|o| regroup(o, &sets.keys, scope)).collect::<Result<Vec<Expr>>>()?;
-        node = self.windows(node, &mut exprs, &translate)?;
-        node = self.attach(node, &mut exprs, &translate)?;
+        node = self.windows_and_subqueries(node, &mut exprs, &translate)?;
         Ok((node, exprs))
     }
 
-    /// Computes the window functions that stand in expressions.
-    fn windows(&mut self, node: Node, exprs: &mut [Expr], translate: Translation<'_>) -> Result<Node> {
+    /// Computes the window functions that stand in expressions, and joins the subqueries that do.
+    fn windows_and_subqueries(
+        &mut self,
+        node: Node,
+        exprs: &mut [Expr],
+        translate: Translation<'_>,
+    ) -> Result<Node> {
         let mut used: Vec<usize> = Vec::new();
-        for expr in exprs.iter() {
+        let mut asked = self.operands(exprs);
+        // Those of operands are asked for with the subquery.
+        let mut first = 0;
+        while first < asked.len() {
+            let further = self.operands(&asked[first..]);
+            first = asked.len();
+            asked.extend(further);
+        }
+        for expr in exprs.iter().chain(&asked) {
             walk(expr, &mut |part| {
                 if let Expr::Column { index, .. } = part
                     && (WINDOWS..SUBQUERIES).contains(index)
@@ -394,7 +405,7 @@ impl Planner<'_> {
             });
         }
         if used.is_empty() {
-            return Ok(node);
+            return self.attach(node, exprs, translate);
         }
         let mut calls: Vec<WindowCall> = {
             let all = self.shared.relational.as_ref().map_or(&[][..], |r| &r.windows);
@@ -411,18 +422,22 @@ impl Planner<'_> {
         }
         let width = node.width();
         let node = node.window(calls);
-        for expr in exprs.iter_mut() {
-            *expr = rewrite(expr, &mut |part| {
+        let columns: Vec<Expr> = (0..used.len()).map(|place| node.column(width + place)).collect();
+        let computed = |expr: &Expr| {
+            rewrite(expr, &mut |part| {
                 Ok(match part {
                     Expr::Column { index, .. } if (WINDOWS..SUBQUERIES).contains(index) => {
                         let place = used.iter().position(|u| *u == index - WINDOWS);
-                        place.map(|place| node.column(width + place))
+                        place.map(|place| columns[place].clone())
                     }
                     _ => None,
                 })
-            })?;
+            })
+        };
+        for expr in exprs.iter_mut() {
+            *expr = computed(expr)?;
         }
-        Ok(node)
+        self.attach(node, exprs, &|expr| computed(&translate(expr)?))
     }
 
     fn add_named_windows(&mut self, windows: &[ast::NamedWindowDefinition]) -> Result<usize> {

@@ -259,6 +259,17 @@ impl Planner<'_> {
         subqueries.nth(place).cloned().ok_or_else(|| SqlError::internal("a subquery that was not noted"))
     }
 
+    /// What is compared with the rows of the subqueries that stand in expressions.
+    pub(crate) fn operands(&self, exprs: &[Expr]) -> Vec<Expr> {
+        let asked = places(exprs).into_iter().filter_map(|place| self.subquery_at(place).ok());
+        let operands = asked.flat_map(|subquery| match subquery.question {
+            Question::In(operands) => operands,
+            Question::Any(_, operand) => vec![operand],
+            Question::Scalar | Question::Exists => Vec::new(),
+        });
+        operands.collect()
+    }
+
     /// Joins the subqueries that stand in expressions to a tree over whose columns they are to be computed.
     /// `translate` turns what the subqueries' names mean into expressions over the tree.
     pub(crate) fn attach(
