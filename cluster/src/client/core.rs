@@ -45,8 +45,10 @@ use crate::{
 const MESSAGES_TOGETHER: usize = 1024;
 /// When those that travel together take so many bytes, it is enough.
 const BYTES_TOGETHER: usize = 16 << 20;
-/// When the oldest message in the window has not been ordered for this long, the window is sent again.
+/// When the oldest message in the window has not been ordered for this long, the window is sent again; then after twice as long,
+/// and so on: a window that takes longer than this to get through a link must not fill what waits for it with copies.
 const RESEND_AFTER_MS: u64 = 2_000;
+const RESEND_AFTER_MS_AT_MOST: u64 = 16_000;
 
 /// The lead router says every second that there is no room, as long as there is none, but only once that there is room again.
 const NO_ROOM_MS: u64 = 4_000;
@@ -59,6 +61,7 @@ const GROUPS_BUFFER: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 pub(crate) struct CoreOptions {
     pub(crate) id: ProcessId,
     pub(crate) incarnation: Incarnation,
+    /// Unlike that of any other life with the same incarnation.
     pub(crate) directory: u64,
     pub(crate) routers: Vec<ProcessId>,
     pub(crate) config: Arc<Config>,
@@ -282,8 +285,8 @@ pub(crate) struct Core {
     window: VecDeque<Arc<Message>>,
     /// The last sequence number that was sent to the router in use.
     sent: u64,
-    /// The oldest message in the window, and since when.
-    oldest: (Option<u64>, u64),
+    /// The oldest message in the window, when the window is sent again if that has not been ordered, and after how long it was.
+    oldest: (Option<u64>, u64, u64),
     open: HashMap<u64, Open>,
     /// How many snapshot reads there have been.
     unordered: u64,
@@ -346,7 +349,7 @@ impl Core {
             sequence: 0,
             window: VecDeque::new(),
             sent: 0,
-            oldest: (None, 0),
+            oldest: (None, 0, 0),
             open: HashMap::new(),
             unordered: 0,
             unsent_reads: Vec::new(),
@@ -1234,10 +1237,11 @@ impl Core {
         }
         let oldest = self.window.front().map(|message| message.id.sequence);
         if oldest != self.oldest.0 {
-            self.oldest = (oldest, now_ms);
-        } else if oldest.is_some() && now_ms >= self.oldest.1 + RESEND_AFTER_MS {
+            self.oldest = (oldest, now_ms + RESEND_AFTER_MS, RESEND_AFTER_MS);
+        } else if oldest.is_some() && now_ms >= self.oldest.1 {
             // A message, or the word that it was ordered, has been lost; or ordering takes long, then it does no harm.
-            self.oldest.1 = now_ms;
+            let after_ms = (2 * self.oldest.2).min(RESEND_AFTER_MS_AT_MOST);
+            self.oldest = (oldest, now_ms + after_ms, after_ms);
             self.sent = 0;
         }
         self.send_lost_reads();

@@ -302,6 +302,28 @@ fn long_messages_travel_apart() {
 }
 
 #[test]
+fn what_takes_long_to_be_ordered_is_sent_again_less_and_less_often() {
+    let mut scene = Scene::subscribed(3);
+    let body = testing::read(C1, 1, 1, 0).body;
+    scene.submit(body.clone());
+    let mut sent_ms = Vec::new();
+    let mut passes = |scene: &mut Scene, seconds: u64| {
+        for _ in 0..seconds * 10 {
+            if !scene.routed().is_empty() {
+                sent_ms.push(scene.now_ms);
+            }
+            scene.pass(100);
+            scene.deliver(3, 3);
+        }
+        std::mem::take(&mut sent_ms)
+    };
+    assert_eq!(passes(&mut scene, 50), [0, 2_100, 6_100, 14_100, 30_100, 46_100]);
+    scene.ordered(1);
+    scene.submit(body);
+    assert_eq!(passes(&mut scene, 5), [50_000, 52_100], "another one is the oldest");
+}
+
+#[test]
 fn a_client_that_is_refused_begins_anew() {
     let mut scene = Scene::subscribed(0);
     let change = scene.submit(Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: true }));
