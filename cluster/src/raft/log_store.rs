@@ -462,11 +462,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(())
     }
 
+    /// Nobody waits for the disk: heartbeats would wait, too, and with them the leadership of whoever has much to write.
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
-        self.save(|metadata| metadata.purged = Some(log_id)).await?;
-        {
+        let metadata = {
             let mut state = self.state.lock();
             let state = &mut *state;
+            state.metadata.purged = Some(log_id);
             while let Some((entry, length)) = state.cache.front()
                 && entry.log_id.index <= log_id.index
             {
@@ -475,9 +476,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             }
             // By place: what is purged can be of an earlier term.
             state.last = state.last.filter(|last| last.index > log_id.index).or(Some(log_id));
-        }
+            encode(&state.metadata)?
+        };
         if let Some(wal) = &self.wal {
-            wal.purge(log_id.index).await?;
+            wal.purge_later(metadata, log_id.index);
         }
         Ok(())
     }

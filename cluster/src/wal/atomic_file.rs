@@ -17,10 +17,15 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 /// As the file system says.
 pub fn replace_text(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&temporary, path)) {
+        // Where there is no room, others may need what it took.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 

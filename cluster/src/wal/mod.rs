@@ -263,6 +263,13 @@ impl Wal {
         self.wait(|done| Job::Purge(to, done)).await
     }
 
+    /// First replaces the metadata and then purges, behind all that has been asked for. Nothing is written any more when that
+    /// fails, as whoever writes next hears.
+    pub(crate) fn purge_later(&self, metadata: Bytes, to: u64) {
+        self.submit(Job::Metadata(metadata, Box::new(drop)));
+        self.submit(Job::Purge(to, Box::new(drop)));
+    }
+
     /// Durably replaces the metadata.
     pub(crate) async fn save_metadata(&self, metadata: Bytes) -> Result<(), WalError> {
         self.wait(|done| Job::Metadata(metadata, done)).await
