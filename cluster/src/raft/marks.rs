@@ -127,15 +127,19 @@ impl Marks {
         found
     }
 
-    /// The mark to make a snapshot of.
-    pub(super) fn planned(&self) -> Mark {
+    /// The mark to make a snapshot of, and [`Marks::received`].
+    pub(super) fn planned(&self) -> (Mark, u64) {
         let inner = self.0.lock();
-        inner.planned.clone().unwrap_or_else(|| inner.marks[0].clone())
+        (inner.planned.clone().unwrap_or_else(|| inner.marks[0].clone()), inner.received)
     }
 
-    /// A snapshot is on disk: the log before it may go, hence the marks before it must.
-    pub(super) fn snapshot_made(&self, snapshot: &Mark) {
+    /// A snapshot is on disk: the log before it may go, hence the marks before it must. One that was planned before another was
+    /// received says nothing of the log that there is now.
+    pub(super) fn snapshot_made(&self, snapshot: &Mark, planned: u64) {
         let mut inner = self.0.lock();
+        if inner.received != planned {
+            return;
+        }
         while inner.marks.len() > 1 && inner.marks[0].next() < snapshot.next() {
             inner.marks.pop_front();
         }
@@ -168,7 +172,8 @@ mod tests {
         (1..=100_000).for_each(|index| marks.advance(mark(index)));
         let cut = |most: u64| {
             assert!(marks.plan_snapshot(Ts::ZERO), "there is a mark behind the first");
-            marks.snapshot_made(&marks.planned());
+            let (planned, received) = marks.planned();
+            marks.snapshot_made(&planned, received);
             assert!(marks.applied() - marks.begins() < most, "{} entries", marks.applied() - marks.begins());
         };
         cut(1_000);
@@ -178,9 +183,20 @@ mod tests {
         (100_021..=110_000).for_each(|index| marks.advance(mark(index)));
         let some = marks.0.lock().marks[100].clone();
         let behind = || marks.0.lock().marks.iter().filter(|mark| mark.next() <= 110_001).count();
-        marks.snapshot_made(&some);
+        marks.snapshot_made(&some, 0);
         let before = behind();
         (110_001..=110_100).for_each(|index| marks.advance(mark(index)));
         assert!(behind() >= before && before > 50, "{} of {before}", behind());
+    }
+
+    #[test]
+    fn a_snapshot_that_is_made_when_another_was_received_is_none_of_the_log() {
+        let marks = Marks::new(mark(0));
+        (1..=10).for_each(|index| marks.advance(mark(index)));
+        assert!(marks.plan_snapshot(Ts::ZERO));
+        let (planned, received) = marks.planned();
+        marks.reset(mark(1_000));
+        marks.snapshot_made(&planned, received);
+        assert_eq!(marks.begins(), 1_001);
     }
 }

@@ -209,12 +209,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = Bytes;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        let mark = self.marks.planned();
+        let (mark, received) = self.marks.planned();
         let meta = SnapshotMeta { last_log_id: mark.log_id, last_membership: mark.membership.clone() };
         let state = postcard::to_stdvec(&mark.mseq).map_err(io::Error::other)?;
         let snapshot = Snapshot { meta, snapshot: state.into() };
         if self.stored.store_when_there_is_room(snapshot.clone()).await? {
-            self.marks.snapshot_made(&mark);
+            self.marks.snapshot_made(&mark, received);
         }
         Ok(snapshot)
     }
