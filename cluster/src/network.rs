@@ -421,7 +421,9 @@ impl Network {
         let mut registry = self.registry.write();
         let (mailbox, control, data) = registry.mailbox();
         let life = mailbox.life;
-        registry.remote.insert((from, to), mailbox);
+        if registry.remote.insert((from, to), mailbox).is_some() {
+            self.lose_calls(from, to);
+        }
         Route { from, to, life, network: self.clone(), control: Some(control), data: Some(data) }
     }
 
@@ -429,9 +431,15 @@ impl Network {
         let mut registry = self.registry.write();
         if registry.remote.get(&(from, to)).is_some_and(|mailbox| mailbox.life == life) {
             registry.remote.remove(&(from, to));
+            self.lose_calls(from, to);
         }
-        drop(registry);
-        self.routers.lost(to);
+    }
+
+    /// What one router has asked another by a route that is no more is not answered. Who uses the next route finds it behind this.
+    fn lose_calls(&self, from: ProcessId, to: ProcessId) {
+        if from.kind == ProcessKind::Router {
+            self.routers.lost(to);
+        }
     }
 
     /// Hands on what came from a process elsewhere, waiting for room. Safe to cancel.

@@ -164,8 +164,10 @@ pub(super) async fn follow(shared: Arc<Shared>) {
         configs.mark_unchanged();
         let wanted = shared.addresses(&routers);
         let left = dialled.extract_if(.., |process, (address, _)| wanted.get(process) != Some(address));
-        let left: Vec<AbortHandle> = left.flat_map(|(_, (_, tasks))| tasks).collect();
-        shared.part_with(left);
+        let (moved, gone): (Vec<_>, Vec<_>) = left.partition(|(process, _)| wanted.contains_key(process));
+        // Two that dial the same would end each other's sessions.
+        moved.iter().flat_map(|(_, (_, tasks))| tasks).for_each(AbortHandle::abort);
+        shared.part_with(gone.into_iter().flat_map(|(_, (_, tasks))| tasks).collect());
         for (process, address) in &wanted {
             dialled.entry(*process).or_insert_with(|| (address.clone(), shared.dial(*process, address)));
         }
