@@ -429,6 +429,17 @@ impl Config {
             .flat_map(|(ts, migration)| migration.transfers.iter().map(|transfer| (*ts, transfer)))
     }
 
+    /// What is waited for though none of those who can send it is there: the range, and who they are.
+    pub(crate) fn out_of_reach(
+        &self,
+        is_there: impl Fn(ProcessId) -> bool,
+    ) -> impl Iterator<Item = (KeyRange, &[ProcessId])> {
+        let sent = self.transfers_under_way().filter(|(_, transfer)| !transfer.senders.is_empty());
+        let awaited =
+            sent.filter(move |(_, transfer)| !transfer.senders.iter().any(|sender| is_there(*sender)));
+        awaited.map(|(_, transfer)| (transfer.range, transfer.senders.as_slice()))
+    }
+
     /// A range whose rows would be lost with a storage process: no other process that is alive holds it, or whoever receives it
     /// can receive it from nobody else. So every receiver can always go on, unless disks are lost.
     pub(crate) fn solely_held(&self, process: ProcessId) -> Option<KeyRange> {
@@ -1151,7 +1162,12 @@ impl Config {
     fn end_sending(&mut self, process: ProcessId, ended: impl Fn(Ts) -> bool) {
         for (_, migration) in self.migrations.iter_mut().filter(|(ts, _)| ended(**ts)) {
             for transfer in &mut migration.transfers {
+                let was_sent = !transfer.senders.is_empty();
                 transfer.senders.retain(|sender| *sender != process);
+                // What was sent in place of what is lost is lost with all of it, from when that is said.
+                if was_sent && transfer.senders.is_empty() {
+                    transfer.lost.clear();
+                }
             }
             migration.name_senders();
         }

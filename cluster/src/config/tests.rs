@@ -576,6 +576,12 @@ fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
     let ring = [(10, S(1)), (20, S(2)), (30, S(3))];
     let config = join(&join(&Config::new(ring, 1).expect("a valid ring"), S(4), 1), S(5), 1);
     let expanded = change(&config, Change::Expand { process: S(4), identifier: 15 }, 8);
+    let awaited = |there: &[ProcessId]| -> Vec<(KeyRange, ProcessId)> {
+        let awaited = expanded.out_of_reach(|sender| there.contains(&sender));
+        awaited.map(|(range, senders)| (range, senders[0])).collect()
+    };
+    assert_eq!(awaited(&[S(2)]), [(KeyRange::new(15, 19), S(1))]);
+    assert_eq!(awaited(&[S(1)]), []);
     // Of what s4 waits for it is to send on some.
     let expanded = change(&expanded, Change::Expand { process: S(5), identifier: 17 }, 9);
     let suspicion = |process, incarnation| membership(Membership::Suspect { process, incarnation });
@@ -603,6 +609,16 @@ fn what_nobody_is_left_to_send_is_lost_with_its_sender() {
     assert_eq!(given_up.losses(&suspicion(S(2), Incarnation::MAX)), [], "nothing is lost twice");
     let begun = received(&received(&given_up, 8, S(4), 11), 9, S(5), 12);
     assert!(begun.migrations().is_empty());
+
+    // Who was to send something in its place is given up, too.
+    let suspected = suspicion(S(4), Incarnation::MAX);
+    let own = loss(S(5), 9, 17, 19);
+    assert_eq!(given_up.losses(&suspected), [own]);
+    let both = give_up(&given_up, S(4), 11);
+    assert_eq!(both.lacked_by(S(5)).collect::<Vec<_>>(), [(own, Ts(11), false)]);
+    assert_eq!(both.held_since(S(5), 18), Some(Ts(11)));
+    let other_way = give_up(&give_up(&expanded, S(4), 10), S(1), 11);
+    assert_eq!(other_way.lacked_by(S(5)).collect::<Vec<_>>(), [(own, Ts(10), false)]);
 
     // Somebody else has received it meanwhile: who waits for it can have it from there.
     let ring = [(10, S(1)), (20, S(2)), (30, S(3)), (40, S(4))];

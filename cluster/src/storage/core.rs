@@ -868,7 +868,6 @@ impl Core {
 
     fn executed_by(&mut self, shard: usize, time: Ts, outcomes: Few<(KeyRange, Result<u64, SqlError>)>) {
         let ts = global(time);
-        self.stalled.remove(&time);
         let Some(running) = self.running.get_mut(&time) else { return };
         let place = running.executing.iter().position(|executing| *executing == shard);
         running.executing.swap_remove(place.unwrap_or_else(|| panic!("shard {shard} executed {ts} twice")));
@@ -896,8 +895,10 @@ impl Core {
             }
         }
         if !running.executing.is_empty() {
-            return;
+            // Those that are left may all wait for the reader.
+            return self.note_stalled(time);
         }
+        self.stalled.remove(&time);
         if !running.undecided {
             return self.end(time, None);
         }

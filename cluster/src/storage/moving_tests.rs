@@ -970,24 +970,27 @@ fn who_loses_its_data_begins_with_what_it_still_is_to_receive() {
 /// It is a standby again, but what it was to receive it has to send back.
 #[test]
 fn who_has_left_and_loses_its_data_sends_on_what_it_receives_then() {
-    let mut world = World::with_rows(3, 1);
-    world.join(4);
-    world.settle();
-    let moved = ProcessId::storage(4);
-    world.cut = Some(moved);
-    let expanded = world.change(Change::Expand { process: moved, identifier: world.middle(1) });
-    world.insert(300..400);
-    world.change(Change::Contract { process: moved });
-    world.insert(400..500);
-    world.settle();
-    world.processes.remove(&moved);
-    *world.lives.entry(moved).or_insert(1) += 1;
-    world.cut = None;
-    world.join(4);
-    assert_eq!(world.mseq.begins(moved).ts, Ts(expanded.0 - 1));
-    world.wait(ProcessId::storage(1), 1..100);
-    assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
-    world.check_rows(500);
+    // Or is without the log for so long, in the same life, that it can only begin anew.
+    for later in [1, 0] {
+        let mut world = World::with_rows(3, 1);
+        world.join(4);
+        world.settle();
+        let moved = ProcessId::storage(4);
+        world.cut = Some(moved);
+        let expanded = world.change(Change::Expand { process: moved, identifier: world.middle(1) });
+        world.insert(300..400);
+        world.change(Change::Contract { process: moved });
+        world.insert(400..500);
+        world.settle();
+        world.processes.remove(&moved);
+        *world.lives.entry(moved).or_insert(1) += later;
+        world.cut = None;
+        world.join(4);
+        assert_eq!(world.mseq.begins(moved).ts, Ts(expanded.0 - 1));
+        world.wait(ProcessId::storage(1), 1..100);
+        assert!(world.mseq.config().migrations().is_empty(), "{}", world.trace);
+        world.check_rows(500);
+    }
 }
 
 #[test]

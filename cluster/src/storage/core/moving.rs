@@ -387,11 +387,13 @@ impl Core {
         if let Configuration::Received { keyspace, process } = configuration {
             self.migrate(Event::Received { keyspace: *keyspace, process: *process });
         }
-        // So do those who send to a standby that says once more, in the same life, that it has no data.
+        // So do those who send to a standby that says once more, in the same life, that it has no data; unless it begins where it
+        // receives that.
         if let Configuration::Membership(Membership::Join { process, .. }) = configuration
             && config.is_none()
             && !is_refused
             && self.moving.heard.standbys().any(|standby| standby == *process)
+            && !self.moving.heard.has_received_nothing(*process)
         {
             self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
         }
