@@ -441,6 +441,17 @@ impl Client {
         self.shared.view.borrow().heard.clone()
     }
 
+    /// Ranges whose rows somebody waits for, and of those who have them nobody can be reached, nor has been for longer than it
+    /// takes to connect; with those who have them.
+    pub fn out_of_reach(&self) -> Vec<(KeyRange, Vec<ProcessId>)> {
+        let (config, heard) = (self.config(), self.heard());
+        let is_there = |process| {
+            self.shared.network.reaches(self.id(), process)
+                || heard.get(&process).is_some_and(|heard| !heard.lags)
+        };
+        config.out_of_reach(is_there).map(|(range, senders)| (range, senders.to_vec())).collect()
+    }
+
     /// The router that leads, as far as this client knows.
     pub fn leader(&self) -> Option<ProcessId> {
         self.shared.view.borrow().leader

@@ -125,10 +125,19 @@ impl Client {
             process,
             identifier: identifier.unwrap_or_else(|| config.widest_gap()),
         };
+        self.with_standby(process, expand).await
+    }
+
+    /// A change with this standby, or with one that is chosen.
+    async fn with_standby(
+        &self,
+        wanted: Option<ProcessId>,
+        change: impl Fn(&Config, ProcessId) -> Change,
+    ) -> Result<(ProcessId, Ts), SqlError> {
         loop {
-            let chosen = self.standby(&self.config(), process, Config::plan, expand).await?;
-            match self.reshape_by(|config: &Config| Ok(expand(config, chosen))).await {
-                Err(error) if process.is_none() && self.is_taken(chosen, &error) => {}
+            let chosen = self.standby(&self.config(), wanted, Config::plan, &change).await?;
+            match self.reshape_by(|config: &Config| Ok(change(config, chosen))).await {
+                Err(error) if wanted.is_none() && self.is_taken(chosen, &error) => {}
                 outcome => return Ok((chosen, outcome?)),
             }
         }
@@ -148,14 +157,7 @@ impl Client {
         process: ProcessId,
         by: Option<ProcessId>,
     ) -> Result<(ProcessId, Ts), SqlError> {
-        let change = |_: &Config, by| Change::Replace { process, by };
-        loop {
-            let chosen = self.standby(&self.config(), by, Config::plan, change).await?;
-            match self.reshape(Change::Replace { process, by: chosen }).await {
-                Err(error) if by.is_none() && self.is_taken(chosen, &error) => {}
-                outcome => return Ok((chosen, outcome?)),
-            }
-        }
+        self.with_standby(by, |_, by| Change::Replace { process, by }).await
     }
 
     /// Moves a process to an identifier, or into the middle of the widest primary range.

@@ -2,21 +2,24 @@
 //! contraction takes two steps, and waits for the rows of the first. What is about routers ends when a majority of them
 //! has agreed, and the new one votes.
 
-use std::{pin::pin, time::Duration};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use carousel_cluster::{
     client::room::{bytes_of_a_copy, bytes_to_hold},
     config::Config,
     message::ProcessId,
 };
-use carousel_engine::{SqlError, SqlState, position::KeyRange};
+use carousel_engine::{
+    SqlError, SqlState,
+    position::{KeyRange, normalise},
+};
 use carousel_planner::AlterCluster;
 use tokio::time::timeout;
 
 use super::{Result, Session, transaction::State};
 use crate::protocol::backend::Severity;
 
-/// A router that has not joined for so long is said to be waited for.
+/// What has not come for so long is said to be waited for: a router that joins, and rows that somebody has who is not there.
 const TELLS: Duration = Duration::from_secs(3);
 
 /// The ranges whose rows are lost by most changes.
@@ -111,8 +114,11 @@ impl Session<'_> {
                             .with_hint("More than half of the routers that vote have to reach each other."),
                     };
                     self.notice(Severity::Notice, &notice);
-                    self.connection.flush().await?;
                 }
+                if moves_rows {
+                    self.tell_awaited_rows();
+                }
+                self.connection.flush().await?;
                 self.connection.interrupts.guard(changed).await?
             }
         };
@@ -133,6 +139,7 @@ impl Session<'_> {
         if !moves_rows {
             return Ok(());
         }
+        self.tell_awaited_rows();
         let (heard, share) = (self.client.heard(), self.client.memory_share());
         let limit = |process| share.or_else(|| heard.get(&process)?.limit);
         for (process, wanted, limit) in overfull(&config, of_a_copy, limit) {
@@ -143,6 +150,28 @@ impl Session<'_> {
             self.warning(SqlState::SUCCESS, &message);
         }
         Ok(())
+    }
+
+    /// Says which rows cannot move before somebody is back.
+    fn tell_awaited_rows(&mut self) {
+        let mut awaited: BTreeMap<Vec<ProcessId>, Vec<KeyRange>> = BTreeMap::new();
+        for (range, holders) in self.client.out_of_reach() {
+            awaited.entry(holders).or_default().push(range);
+        }
+        for (holders, ranges) in awaited {
+            let shown = |all: Vec<String>, between: &str| all.join(between);
+            let ranges = shown(normalise(ranges).iter().map(ToString::to_string).collect(), " and ");
+            let (first, holders) =
+                (holders[0], shown(holders.iter().map(ToString::to_string).collect(), " or "));
+            let message = format!(
+                "the rows of range {ranges} wait for {holders}: nobody else who can be reached has them"
+            );
+            let hint = format!(
+                "Start it again. If its data is lost for good, ALTER CLUSTER REPLACE {first} WITH DATA LOSS, or CONTRACT BY \
+                 {first} WITH DATA LOSS, gives the rows up."
+            );
+            self.notice(Severity::Warning, &SqlError::new(SqlState::SUCCESS, message).with_hint(hint));
+        }
     }
 }
 
