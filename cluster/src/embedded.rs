@@ -24,7 +24,7 @@ use crate::{
     checkpoint::CheckpointError,
     client::{Client, ClientOptions, Failure, Lives},
     config::Config,
-    data_dir::{directory_number, has_log, lay_out, next_incarnation},
+    data_dir::{has_log, lay_out, next_incarnation},
     founder::{Founder, storage_numbers},
     message::{Body, Incarnation, ProcessId},
     network::Network,
@@ -764,8 +764,7 @@ fn count_start(dir: &Path, file: &str, apart: u64) -> Result<(u64, Lives), Start
     let path = dir.join(file);
     let failed = |source| StartError::DataDir { path: dir.to_path_buf(), source };
     let start = next_incarnation(&path).map_err(failed)?;
-    let directory = directory_number(dir).map_err(failed)?;
-    Ok((start, Lives { directory, starts: path, apart }))
+    Ok((start, Lives { starts: path, apart }))
 }
 
 pub(crate) fn start_super_process(

@@ -58,8 +58,6 @@ pub struct ClientOptions {
 /// The file in which the starts of a client process are counted.
 #[derive(Clone, Debug)]
 pub struct Lives {
-    /// The number of its directory, unlike that of any other.
-    pub directory: u64,
     /// Which file.
     pub starts: PathBuf,
     /// Incarnations from one start to the next.
@@ -117,7 +115,8 @@ impl Process {
         let core = Core::new(CoreOptions {
             id: options.id,
             incarnation: options.incarnation,
-            directory: options.lives.directory,
+            // A life in a copy of the directory from before the last start has the number of another one.
+            directory: rand::random(),
             routers: options.routers.clone(),
             config: options.config.clone(),
         });
@@ -406,7 +405,7 @@ mod tests {
         let options = ClientOptions {
             id,
             incarnation: 1,
-            lives: Lives { directory: 1, starts: PathBuf::new(), apart: 1 },
+            lives: Lives { starts: PathBuf::new(), apart: 1 },
             routers: vec![ProcessId::router(1)],
             config: Arc::new(Config::evenly(1, 1).expect("a ring")),
         };

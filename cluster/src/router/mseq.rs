@@ -136,8 +136,8 @@ pub struct MSeq {
     submitters: BTreeMap<ProcessId, Last>,
     /// The incarnation of each process that joined last, and the `Ts` at which it did.
     joined: BTreeMap<ProcessId, (Incarnation, Ts)>,
-    /// The newest incarnation of each process that has subscribed, and the directory in which it was counted. Whoever comes with
-    /// another one, because that has been lost, is told.
+    /// The newest incarnation of each process that has subscribed, and the directory in which it was counted (of a client, what it
+    /// has drawn for that life). Whoever comes with another one, because that has been lost, is told.
     lives: BTreeMap<ProcessId, (Incarnation, u64)>,
     /// Where the streams of storage processes begin that were given a place on the ring since they joined, just before that:
     /// what is ordered behind it concerns them.

@@ -807,6 +807,25 @@ async fn a_front_end_that_has_lost_its_directory_counts_its_starts_on() {
             assert_eq!(table.insert(&[(starts, starts)]).await, Ok(1));
             assert_eq!(table.read().await, (0..=starts).map(|k| (k, k)).collect());
         }
+        // A copy from before its last start makes another life with the same number.
+        apart.kill(id).await;
+        let starts = apart.directory.path().join(id.to_string()).join("clients");
+        let copy = std::fs::read(&starts).expect("it has been started");
+        let client = apart.client(1).await;
+        client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
+        let table = Table::find(&client, "t");
+        assert_eq!(table.insert(&[(3, 3), (4, 4)]).await, Ok(2));
+        apart.kill(id).await;
+        std::fs::write(&starts, copy).expect("it can be put back");
+        apart.start(id).await;
+        let reason = apart.members[&id].failure().await;
+        assert!(reason.contains("the directory of c1 is not the one that it had"), "{reason}");
+        apart.kill(id).await;
+        let client = apart.client(1).await;
+        client.catalog_at(carousel_engine::Ts(1)).await.expect("it follows");
+        let table = Table::find(&client, "t");
+        assert_eq!(table.insert(&[(5, 5)]).await, Ok(1));
+        assert_eq!(table.read().await, (0..=5).map(|k| (k, k)).collect());
     };
     tokio::time::timeout(PATIENCE, test).await.expect("the cluster makes progress");
 }
