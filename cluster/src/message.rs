@@ -157,16 +157,16 @@ impl Message {
         256 + body + 16 * self.ranges.len()
     }
 
-    /// The storage process whose suspicion it is, if it is one, and the last life that has failed.
-    pub fn suspected_storage(&self) -> Option<(ProcessId, Incarnation)> {
-        match &self.body {
-            Body::Configuration(Configuration::Membership(Membership::Suspect { process, incarnation }))
-                if process.kind == ProcessKind::Storage =>
-            {
-                Some((*process, *incarnation))
-            }
-            _ => None,
-        }
+    /// The storage process of which it ends lives, if there is one, and the last life that ends: it is suspected, or a later
+    /// one joins without data.
+    pub fn ended_lives(&self) -> Option<(ProcessId, Incarnation)> {
+        let Body::Configuration(Configuration::Membership(membership)) = &self.body else { return None };
+        let (process, last) = match membership {
+            Membership::Suspect { process, incarnation } => (process, Some(*incarnation)),
+            Membership::Join { process, incarnation, .. } => (process, incarnation.checked_sub(1)),
+            _ => return None,
+        };
+        last.filter(|_| process.kind == ProcessKind::Storage).map(|last| (*process, last))
     }
 }
 

@@ -73,11 +73,15 @@ pub enum Wire {
     },
     /// Storage process to router: may I answer basic reads?
     AskLease {
+        /// Which life of it asks.
+        incarnation: Incarnation,
         /// When it asks, in milliseconds of its own clock.
         asked_ms: u64,
     },
     /// Router to storage process: yes, for [`LEASE_MS`](crate::router::LEASE_MS) from when you asked.
     Lease {
+        /// Who is you.
+        incarnation: Incarnation,
         /// When that was.
         asked_ms: u64,
     },
@@ -87,7 +91,7 @@ pub enum Wire {
     Subscribe {
         /// The subscriber's incarnation.
         incarnation: Incarnation,
-        /// Drawn for the directory in which the subscriber's lives are counted.
+        /// Drawn for the directory in which the subscriber's lives are counted; by a client, which keeps nothing there, for each.
         directory: u64,
         /// Everything up to here has been delivered. `None` for a process that has nothing to go on from and needs
         /// nothing of what was ordered before (a new client or standby, a client that was refused): the stream begins

@@ -27,6 +27,7 @@ use openraft::{
     Config, Instant as _, Raft, ServerState, SnapshotPolicy,
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, ForwardReason, RaftError},
+    impls::ProgressResponder,
 };
 use tokio::{
     sync::mpsc,
@@ -183,6 +184,7 @@ pub(crate) struct Consensus {
     marks: Arc<marks::Marks>,
     first: MSeq,
     registry: Registry,
+    followed: Arc<network::Followed>,
     watcher: tokio::task::JoinHandle<()>,
 }
 
@@ -213,7 +215,8 @@ impl Consensus {
         }
         let (marks, stored) = (machine.marks(), machine.stored());
         let first = marks.first_state();
-        let factory = network::Factory::new(process, network.clone(), marks.clone());
+        let followed = Arc::default();
+        let factory = network::Factory::new(process, network.clone(), marks.clone(), Arc::clone(&followed));
         let raft_config = Config {
             cluster_name: "carousel routers".into(),
             heartbeat_interval: timing.heartbeat_ms,
@@ -256,7 +259,7 @@ impl Consensus {
             Err(error) => return Err(ConsensusError::Raft(error.to_string())),
         }
         let watcher = tokio::spawn(watch_leadership(id, raft.clone(), log.clone(), events));
-        Ok(Consensus { id, life, raft, log, stored, marks, first, registry, watcher })
+        Ok(Consensus { id, life, raft, log, stored, marks, first, registry, followed, watcher })
     }
 
     /// The m-seq at the beginning of the log; what is behind it comes as events.
@@ -264,16 +267,29 @@ impl Consensus {
         &self.first
     }
 
-    /// Proposes a batch and waits until this router has learned it, and before that until its log has room.
+    /// Proposes a batch as the leader in a term, and in no later one, and waits until this router has learned it, and before that
+    /// until its log has room.
     pub(crate) fn propose(
         &self,
+        term: u64,
         batch: Batch,
     ) -> impl Future<Output = Result<(), ProposeError>> + Send + use<> {
         let (raft, log) = (self.raft.clone(), self.log.clone());
+        let leader = LeaderId { term, node_id: self.id };
         async move {
             wait_for_room(&raft, &log).await?;
-            propose(&raft, batch).await
+            propose(&raft, leader, batch).await
         }
+    }
+
+    /// As the leader in the present term.
+    #[cfg(test)]
+    pub(crate) fn propose_now(
+        &self,
+        batch: Batch,
+    ) -> impl Future<Output = Result<(), ProposeError>> + Send + use<> {
+        let term = self.raft.metrics().borrow_watched().current_term;
+        self.propose(term, batch)
     }
 
     /// When a quorum is known to have followed this router for the last time in a term, if it still leads in that: until then
@@ -281,7 +297,9 @@ impl Consensus {
     pub(crate) fn led_at(&self, term: u64) -> Option<Instant> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        if metrics.current_term == term { followed_at(&metrics) } else { None }
+        let leads = metrics.state == ServerState::Leader && metrics.current_term == term;
+        let voters = metrics.membership_config.membership().get_joint_config();
+        leads.then(|| self.followed.by_quorums(self.id, term, voters))?
     }
 
     /// Tells when a quorum is known to have followed this router for the last time, if it leads.
@@ -397,18 +415,23 @@ async fn hand_over(raft: &RouterRaft) -> bool {
     }
 }
 
-async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
-    let term = raft.metrics().borrow_watched().current_term;
+async fn propose(raft: &RouterRaft, leader: LeaderId, batch: Batch) -> Result<(), ProposeError> {
     let batch = Arc::new(batch);
     let mut pause = OFFERED_AGAIN;
     let mut told = false;
     loop {
-        match raft.client_write(batch.clone()).await {
-            Ok(_) => return Ok(()),
+        let (responder, completed) = ProgressResponder::complete_only();
+        let request = raft.write(batch.clone()).with_leader(leader).responder(responder);
+        let outcome = match request.await {
+            Ok(()) => completed.await.map_err(|_| "the consensus has stopped".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        match outcome {
+            Ok(Ok(_)) => return Ok(()),
             // Nothing has been appended, and it may lead on: to take it for a follower would be to wait for a leader that
             // nobody elects, as long as it is heard.
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward)))
-                if forward.reason != ForwardReason::NotLeader && leads_in(raft, term) =>
+            Ok(Err(ClientWriteError::ForwardToLeader(forward)))
+                if forward.reason != ForwardReason::NotLeader && leads_in(raft, leader.term) =>
             {
                 // Without a quorum it may be long.
                 if pause >= OFFERED_AT_LEAST && !std::mem::replace(&mut told, true) {
@@ -417,10 +440,11 @@ async fn propose(raft: &RouterRaft, batch: Batch) -> Result<(), ProposeError> {
                 tokio::time::sleep(pause).await;
                 pause = OFFERED_AT_LEAST.min(2 * pause);
             }
-            Err(RaftError::APIError(
-                ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
-            )) => return Err(ProposeError::NotLeader),
-            Err(error) => return Err(ProposeError::Stopped(error.to_string())),
+            Ok(Err(ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_))) => {
+                return Err(ProposeError::NotLeader);
+            }
+            Ok(Err(error)) => return Err(ProposeError::Stopped(error.to_string())),
+            Err(reason) => return Err(ProposeError::Stopped(reason)),
         }
     }
 }
@@ -488,7 +512,9 @@ async fn watch_leadership(id: u64, raft: RouterRaft, log: LogStore, events: mpsc
         }
         if leads && led != Some(term) {
             // A failure means that another term has begun, which the metrics will show.
-            if planted(Bug::LeaderBeforeItsLog) || propose(&raft, Batch::default()).await.is_ok() {
+            if planted(Bug::LeaderBeforeItsLog)
+                || propose(&raft, LeaderId { term, node_id: id }, Batch::default()).await.is_ok()
+            {
                 led = Some(term);
                 reported = None;
                 if events.send(Event::Leader(term)).await.is_err() {
@@ -652,7 +678,7 @@ mod tests {
         leader.log.hang(true);
         let mut taken = 0;
         let refused = loop {
-            match leader.propose(batch(taken)).await {
+            match leader.propose_now(batch(taken)).await {
                 Ok(()) => taken += 1,
                 Err(error) => break error,
             }
@@ -668,7 +694,7 @@ mod tests {
         leader.log.room().await;
         assert!(leader.log.pending_bytes() <= log_store::PENDING_BYTES);
         let other = if second.number == number(other.id) { &*other } else { &routers[1].0 };
-        other.propose(batch(taken)).await.expect("it leads, and its disk keeps up");
+        other.propose_now(batch(taken)).await.expect("it leads, and its disk keeps up");
     }
 
     #[tokio::test(start_paused = true)]
@@ -679,12 +705,17 @@ mod tests {
         let (first, (leader, mut hears), mut routers) = start_three(directory.path(), &network).await;
 
         leader.log.hang(true);
-        leader.propose(batch(0)).await.expect("the others have it on disk");
+        leader.propose_now(batch(0)).await.expect("the others have it on disk");
         hears.wait_for(|leads| *leads != Some(first)).await.expect("it runs");
         let is_another = |leads: &Option<ProcessId>| leads.is_some_and(|leads| leads != first);
         let second = routers[0].1.wait_for(is_another).await.expect("it runs").expect("a leader");
         let other = routers.iter().find(|(other, _)| number(other.id) == second.number);
-        other.expect("it is one of them").0.propose(batch(1)).await.expect("it leads, and its disk keeps up");
+        other
+            .expect("it is one of them")
+            .0
+            .propose_now(batch(1))
+            .await
+            .expect("it leads, and its disk keeps up");
         leader.log.hang(false);
         hears.wait_for(|leads| *leads == Some(second)).await.expect("it runs");
     }

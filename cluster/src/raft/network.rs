@@ -2,7 +2,7 @@
 //! as [`Packet`]s over the network.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -491,16 +491,47 @@ impl Drop for Call {
     }
 }
 
+/// When the last heartbeat was sent that a router is known to have taken, and in which term. What openraft knows of that itself
+/// counts an append as taken with an earlier one that reaches as far, whenever it was sent.
+#[derive(Default)]
+pub(super) struct Followed(Mutex<HashMap<u64, (u64, Instant)>>);
+
+impl Followed {
+    fn hear(&self, of: u64, term: u64, sent: Instant) {
+        let mut followed = self.0.lock();
+        let last = followed.entry(of).or_insert((term, sent));
+        *last = (*last).max((term, sent));
+    }
+
+    /// Until when more than half of the voters of each of the memberships that count are known to have followed their leader in
+    /// a term, itself included.
+    pub(super) fn by_quorums(&self, leader: u64, term: u64, voters: &[BTreeSet<u64>]) -> Option<Instant> {
+        let now = Instant::now();
+        let followed = self.0.lock();
+        let followed = |voter: &u64| match *voter == leader {
+            true => Some(now),
+            false => followed.get(voter).filter(|(in_term, _)| *in_term == term).map(|(_, sent)| *sent),
+        };
+        let by_quorum = |voters: &BTreeSet<u64>| {
+            let mut times: Vec<Option<Instant>> = voters.iter().map(followed).collect();
+            times.sort_unstable_by_key(|time| std::cmp::Reverse(*time));
+            times.get(voters.len() / 2).copied().flatten()
+        };
+        voters.iter().map(by_quorum).min().flatten()
+    }
+}
+
 /// Makes connections to other routers.
 pub(super) struct Factory {
     id: ProcessId,
     network: Network,
     marks: Arc<Marks>,
+    followed: Arc<Followed>,
 }
 
 impl Factory {
-    pub(super) fn new(id: ProcessId, network: Network, marks: Arc<Marks>) -> Self {
-        Factory { id, network, marks }
+    pub(super) fn new(id: ProcessId, network: Network, marks: Arc<Marks>, followed: Arc<Followed>) -> Self {
+        Factory { id, network, marks, followed }
     }
 }
 
@@ -508,8 +539,8 @@ impl RaftNetworkFactory<TypeConfig> for Factory {
     type Network = Connection;
 
     async fn new_client(&mut self, target: u64, _node: &Node) -> Connection {
-        let (network, marks) = (self.network.clone(), self.marks.clone());
-        Connection { id: self.id, network, marks, target, heartbeats: false }
+        let (network, marks, followed) = (self.network.clone(), self.marks.clone(), self.followed.clone());
+        Connection { id: self.id, network, marks, followed, target, heartbeats: false }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &Node) -> Connection {
@@ -523,6 +554,7 @@ pub(super) struct Connection {
     network: Network,
     /// Where the log begins that others need.
     marks: Arc<Marks>,
+    followed: Arc<Followed>,
     target: u64,
     /// Only for heartbeats, each a call of its own.
     heartbeats: bool,
@@ -663,7 +695,8 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        match self.here() {
+        let (term, sent) = (rpc.vote.leader_id.term, Instant::now());
+        let appended = match self.here() {
             Some(raft) => answer(&option, async { raft.append_entries(rpc).await.map_err(failed) }).await,
             None => {
                 let what = if rpc.entries.is_empty() { What::Heartbeat(rpc) } else { What::Append(rpc) };
@@ -672,7 +705,11 @@ impl RaftNetworkV2<TypeConfig> for Connection {
                     other => Err(unexpected(&other)),
                 }
             }
+        }?;
+        if !matches!(appended, AppendEntriesResponse::HigherVote(_)) {
+            self.followed.hear(self.target, term, sent);
         }
+        Ok(appended)
     }
 
     fn stream_append<'s, S>(
@@ -767,8 +804,6 @@ impl RaftNetworkV2<TypeConfig> for Connection {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use futures::FutureExt;
     use openraft::EntryPayload;
 
@@ -787,7 +822,8 @@ mod tests {
         let mseq = MSeq::new(Config::evenly(1, 1).expect("a ring"));
         let first = Mark { log_id: None, membership: StoredMembership::default(), mseq };
         let marks = Arc::new(Marks::new(first));
-        Connection { id: LEADER, network: network.clone(), marks, target: 2, heartbeats }
+        let followed = Arc::default();
+        Connection { id: LEADER, network: network.clone(), marks, followed, target: 2, heartbeats }
     }
 
     fn log_id(index: u64) -> LogId {
@@ -892,7 +928,7 @@ mod tests {
     }
 
     /// The log goes the data lane, the news of a commit in between and the end of the call too, so that they stay behind it.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn heartbeats_do_not_queue_behind_entries() {
         let network = Network::new();
         let (_route, mut control, mut data) = route(&network);
@@ -904,6 +940,7 @@ mod tests {
         assert!(appended.next().now_or_never().is_none(), "nobody answers");
 
         let mut beats = connection(&network, true);
+        let known = beats.followed.clone();
         let heartbeat = Box::pin(futures::stream::once(async { request(500, 0) }));
         let answers = beats.stream_append(heartbeat, option).await;
         let mut answers = answers.expect("a stream");
@@ -913,8 +950,11 @@ mod tests {
             other => panic!("{other:?}"),
         };
         network.routers.calls.answered(FOLLOWER, beat.call, What::Appended(Ok(Ok(Some(log_id(500))))));
+        tokio::time::advance(Duration::from_secs(1)).await;
         assert!(matches!(answers.next().await, Some(Ok(Ok(Some(id)))) if id == log_id(500)));
         assert!(answers.next().await.is_none());
+        let followed = known.by_quorums(1, 1, &[[1, 2, 3].into()]).expect("two of three");
+        assert_eq!(followed.elapsed(), Duration::from_secs(1), "when it was asked, not when it has answered");
 
         let sent = packets(&mut data);
         assert!(!sent.is_empty() && sent.iter().all(|packet| matches!(*packet.what, What::Append(_))));
@@ -923,6 +963,31 @@ mod tests {
             matches!(&packets(&mut data)[..], [Packet { what, .. }] if matches!(**what, What::EndOfAppends))
         );
         assert!(packets(&mut control).is_empty(), "the heartbeat has no end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leads_was_followed_by_more_than_half_of_all_that_count() {
+        let followed = Followed::default();
+        let three = || BTreeSet::from([1, 2, 3]);
+        let at = |voters: &[BTreeSet<u64>], term| {
+            let at = followed.by_quorums(1, term, voters);
+            at.map(|at| at.elapsed().as_millis())
+        };
+        assert_eq!(at(&[[1].into()], 7), Some(0));
+        assert_eq!(at(&[three()], 7), None);
+        followed.hear(2, 7, Instant::now());
+        tokio::time::advance(Duration::from_millis(100)).await;
+        assert_eq!((at(&[three()], 7), at(&[three()], 8)), (Some(100), None));
+        followed.hear(3, 7, Instant::now());
+        tokio::time::advance(Duration::from_millis(10)).await;
+        let five = BTreeSet::from([1, 2, 3, 4, 5]);
+        assert_eq!((at(&[three()], 7), at(std::slice::from_ref(&five), 7)), (Some(10), Some(110)));
+        assert_eq!(at(&[three(), [1, 4, 5].into()], 7), None, "both memberships count");
+        // What an earlier answer to a later question tells is not taken back.
+        followed.hear(3, 7, Instant::now() - Duration::from_millis(50));
+        assert_eq!(at(&[three()], 7), Some(10));
+        followed.hear(3, 8, Instant::now());
+        assert_eq!(at(&[three()], 7), Some(110), "that is another leadership");
     }
 
     #[tokio::test(start_paused = true)]

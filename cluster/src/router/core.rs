@@ -25,7 +25,7 @@ use std::{
 use carousel_engine::{Few, Ts, position::KeyRange};
 
 use super::{
-    leases::Leases,
+    leases::{Ending, Leases},
     mseq::{Batch, Beginning, Command, Learned, MSeq, Routed},
     room::Rooms,
 };
@@ -142,6 +142,8 @@ pub enum Input {
     AskLease {
         /// Who asks.
         from: ProcessId,
+        /// Which life of it.
+        incarnation: Incarnation,
         /// When it asked, by its clock.
         asked_ms: u64,
         /// When it is heard here.
@@ -253,7 +255,6 @@ impl Window {
     }
 }
 
-/// Bytes that the messages in a wire message take, roughly.
 /// Whether a storage process says that it begins without data.
 fn joins_itself(message: &Message) -> bool {
     matches!(
@@ -263,6 +264,18 @@ fn joins_itself(message: &Message) -> bool {
     )
 }
 
+/// The lives of storage processes that end with a message, those who fail with the first one included: none that are unknown or
+/// have ended before.
+fn ending(config: &Config, message: &Message) -> Vec<Ending> {
+    let Some((process, last)) = message.ended_lives() else { return Vec::new() };
+    if config.incarnation(process).is_none_or(|life| life > last) {
+        return Vec::new();
+    }
+    let fails = |failing| (failing, if failing == process { last } else { Incarnation::MAX });
+    config.failing(process, last).into_iter().map(fails).collect()
+}
+
+/// Bytes that the messages in a wire message take, roughly.
 fn wire_weight(wire: &Wire) -> usize {
     match wire {
         Wire::Route(messages) | Wire::Read { messages, .. } => {
@@ -495,7 +508,7 @@ impl Core {
                 Role::Following(None) => {}
                 Role::Leading(_) => self.hear_of_room(self.id, has_room),
             },
-            Input::AskLease { from, asked_ms, now_ms, led_ms } => {
+            Input::AskLease { from, incarnation, asked_ms, now_ms, led_ms } => {
                 let is_ordered = |id: MessageId| {
                     let last = self.mseq.last(id.submitter);
                     last.is_some_and(|last| {
@@ -503,16 +516,13 @@ impl Core {
                     })
                 };
                 if let Role::Leading(leading) = &mut self.role
-                    && leading.streams.contains_key(&from)
+                    && leading.streams.get(&from).is_some_and(|stream| stream.incarnation == incarnation)
                     && !self.mseq.config().is_suspected(from)
-                    && leading.leases.grant(from, now_ms, led_ms, is_ordered, |suspicion| {
-                        let suspected = suspicion.suspected_storage();
-                        suspected.is_some_and(|(process, incarnation)| {
-                            self.mseq.config().failing(process, incarnation).contains(&from)
-                        })
+                    && leading.leases.grant(from, incarnation, now_ms, led_ms, is_ordered, |end| {
+                        ending(self.mseq.config(), end)
                     })
                 {
-                    self.send(from, Wire::Lease { asked_ms });
+                    self.send(from, Wire::Lease { incarnation, asked_ms });
                 }
             }
             Input::Purged { to, stream, purged } => {
@@ -702,12 +712,12 @@ impl Core {
                     tracing::warn!(router = %self.id, %from, sequence, "a message that is too long has no effect");
                     break;
                 }
-                if let Some((process, life)) = message.suspected_storage() {
-                    let failing = self.mseq.config().failing(process, life);
-                    if let Some(until_ms) = leading.leases.ends_ms(&failing) {
-                        leading.leases.hold(until_ms, from, messages[index..].to_vec());
-                        break;
-                    }
+                let ending = ending(self.mseq.config(), message);
+                if let Some(until_ms) = leading.leases.ends_ms(&ending) {
+                    leading.leases.hold(until_ms, from, messages[index..].to_vec());
+                    break;
+                }
+                if !ending.is_empty() {
                     leading.leases.pass(message.clone());
                 }
                 taken.sequence = sequence;
@@ -1015,7 +1025,10 @@ impl Core {
 
     fn confirm(&mut self, from: ProcessId, watermarks: Watermarks) {
         let Role::Leading(leading) = &mut self.role else { return };
-        leading.watermarks.insert(from, watermarks);
+        let before = leading.watermarks.insert(from, watermarks);
+        if before.is_some_and(|before| before.durable == watermarks.durable) {
+            return;
+        }
         // A storage process that has not confirmed anything holds on to everything.
         let silent = if planted(Bug::SkippedConfirmation) { Ts::INFINITY } else { Ts::ZERO };
         let durable = |process| leading.watermarks.get(&process).map_or(silent, |w| w.durable);

@@ -3,16 +3,17 @@
 //! Basic reads pass no router, so a storage process that is suspected and cannot hear of it would answer from the past
 //! for ever. Hence it answers only under a lease, which it asks the lead router for again and again and which it counts
 //! from the moment it asked, by its own clock. The lead router orders the suspicion of a storage process only when every
-//! lease that the process can have, or who fails with it, also from an earlier leader, has run out. An earlier leader that
+//! lease that the process can have, or who fails with it, also from an earlier leader, has run out; and so it orders that a
+//! later life of a process joins without data, which is the end of the earlier ones wherever they run. An earlier leader that
 //! has been cut off need not know that it is one: it grants leases only as long as a quorum follows it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use crate::{
-    message::{Message, MessageId, ProcessId},
+    message::{Incarnation, Message, MessageId, ProcessId},
     planted::{Bug, planted},
 };
 
@@ -31,12 +32,16 @@ pub(super) struct Leases {
     now_ms: Option<u64>,
     /// When this leader began to lead: what was granted before, others have granted.
     since_ms: u64,
-    granted_ms: BTreeMap<ProcessId, u64>,
-    /// Messages that begin with a suspicion whose time has not come: when it comes, who sent them.
+    /// When each life of a process had its last one.
+    granted_ms: BTreeMap<(ProcessId, Incarnation), u64>,
+    /// Messages of which the first ends lives and its time has not come: when it comes, who sent them.
     held: VecDeque<(u64, ProcessId, Vec<Arc<Message>>)>,
-    /// Suspicions whose time has come and that are not known to be ordered yet.
+    /// Those that end lives whose time has come and that are not known to be ordered yet.
     passed: Vec<Arc<Message>>,
 }
+
+/// Lives of a storage process that end: up to this one.
+pub(super) type Ending = (ProcessId, Incarnation);
 
 impl Leases {
     /// For a leader that begins now.
@@ -44,41 +49,45 @@ impl Leases {
         Leases { now_ms, since_ms: now_ms.unwrap_or(0), ..Leases::default() }
     }
 
-    /// Whether a process can have a lease now, when a quorum followed this leader at `led_ms` for the last time that is known.
-    /// One that is about to be suspected, or fails with who is, gets none, until the suspicion is ordered and the config has
-    /// the say.
+    /// Whether a life of a process can have a lease now, when a quorum followed this leader at `led_ms` for the last time that is
+    /// known. One that is about to be suspected, or fails with who is, gets none, until the suspicion is ordered and the config
+    /// has the say; nor does one of which a later life is about to join.
     pub(super) fn grant(
         &mut self,
         to: ProcessId,
+        life: Incarnation,
         now_ms: u64,
         led_ms: Option<u64>,
         is_ordered: impl Fn(MessageId) -> bool,
-        fails_with: impl Fn(&Message) -> bool,
+        ends: impl Fn(&Message) -> Vec<Ending>,
     ) -> bool {
         let leads = led_ms.is_some_and(|led_ms| now_ms < led_ms + DEPOSED_MS);
         if self.now_ms.is_none() || !(leads || planted(Bug::LeaseOfTheDeposed)) {
             return false;
         }
-        self.passed.retain(|suspicion| !is_ordered(suspicion.id));
+        self.passed.retain(|end| !is_ordered(end.id));
         let held = self.held.iter().filter_map(|(_, _, messages)| messages.first());
-        let doomed = held.chain(&self.passed).any(|suspicion| fails_with(suspicion));
+        let mut ending = held.chain(&self.passed).flat_map(|end| ends(end));
+        let doomed = ending.any(|(process, last)| process == to && life <= last);
         if !doomed {
-            self.granted_ms.insert(to, now_ms);
+            self.granted_ms.insert((to, life), now_ms);
         }
         !doomed
     }
 
-    /// A suspicion is on its way into the m-seq.
-    pub(super) fn pass(&mut self, suspicion: Arc<Message>) {
-        self.passed.push(suspicion);
+    /// What ends lives is on its way into the m-seq.
+    pub(super) fn pass(&mut self, end: Arc<Message>) {
+        self.passed.push(end);
     }
 
     /// When none of these can have a lease any more, if that is still to come.
-    pub(super) fn ends_ms(&self, processes: &[ProcessId]) -> Option<u64> {
+    pub(super) fn ends_ms(&self, ending: &[Ending]) -> Option<u64> {
         let now_ms = self.now_ms?;
-        let granted = processes.iter().filter_map(|process| self.granted_ms.get(process));
-        let granted_ms = granted.copied().fold(self.since_ms, u64::max);
-        Some(granted_ms + LEASE_MS + MARGIN_MS).filter(|ends_ms| *ends_ms > now_ms)
+        let granted = ending
+            .iter()
+            .flat_map(|(process, last)| self.granted_ms.range((*process, 0)..=(*process, *last)));
+        let granted_ms = granted.map(|(_, granted_ms)| *granted_ms).fold(self.since_ms, u64::max);
+        (!ending.is_empty()).then_some(granted_ms + LEASE_MS + MARGIN_MS).filter(|ends_ms| *ends_ms > now_ms)
     }
 
     /// Gives messages back, unless others of their submitter are held: then they are held behind those.
@@ -87,9 +96,15 @@ impl Leases {
         from: ProcessId,
         messages: Vec<Arc<Message>>,
     ) -> Option<Vec<Arc<Message>>> {
+        let life = |messages: &[Arc<Message>]| messages.first().map(|first| first.id.incarnation);
         match self.held.iter_mut().find(|(_, submitter, _)| *submitter == from) {
+            // What an earlier life has said is not listened to any more.
+            Some((_, _, held)) if life(held) < life(&messages) => {
+                self.held.retain(|(_, submitter, _)| *submitter != from);
+                Some(messages)
+            }
             Some((_, _, held)) => {
-                let known: Vec<_> = held.iter().map(|message| message.id).collect();
+                let known: HashSet<_> = held.iter().map(|message| message.id).collect();
                 held.extend(messages.into_iter().filter(|message| !known.contains(&message.id)));
                 None
             }
@@ -113,6 +128,7 @@ impl Leases {
             self.since_ms = now_ms;
         }
         self.now_ms = Some(now_ms);
+        self.granted_ms.retain(|_, granted_ms| *granted_ms + LEASE_MS + MARGIN_MS > now_ms);
         let (due, held) =
             std::mem::take(&mut self.held).into_iter().partition(|(until_ms, _, _)| *until_ms <= now_ms);
         self.held = held;
@@ -133,11 +149,11 @@ mod tests {
     fn who_fails_with_the_suspected_has_no_lease_either() {
         let [s1, s2, s3] = [1, 2, 3].map(ProcessId::storage);
         let mut leases = Leases::new(Some(1_000));
-        let no = |_: &Message| false;
-        assert!(leases.grant(s2, 5_000, Some(5_000), |_| false, no));
+        let no = |_: &Message| Vec::new();
+        assert!(leases.grant(s2, 1, 5_000, Some(5_000), |_| false, no));
         assert!(leases.tick(5_100).is_empty());
-        assert_eq!(leases.ends_ms(&[s1]), None);
-        assert_eq!(leases.ends_ms(&[s1, s2]), Some(6_000));
+        assert_eq!(leases.ends_ms(&[(s1, 9)]), None);
+        assert_eq!(leases.ends_ms(&[(s1, 9), (s2, 9)]), Some(6_000));
 
         let membership = Membership::Suspect { process: s1, incarnation: 1 };
         let suspicion = Arc::new(testing::configuration(
@@ -146,21 +162,53 @@ mod tests {
             1,
             Configuration::Membership(membership),
         ));
-        let fails = |process: ProcessId| {
-            move |message: &Message| {
-                message.suspected_storage() == Some((s1, 1)) && (process == s1 || process == s2)
-            }
+        let ends = |message: &Message| {
+            assert_eq!(message.ended_lives(), Some((s1, 1)));
+            vec![(s1, 1), (s2, 1)]
         };
         leases.hold(6_000, ProcessId::client(1), vec![suspicion.clone()]);
         for (process, granted) in [(s1, false), (s2, false), (s3, true)] {
-            assert_eq!(leases.grant(process, 5_200, Some(5_200), |_| false, fails(process)), granted);
+            assert_eq!(leases.grant(process, 1, 5_200, Some(5_200), |_| false, ends), granted);
         }
         assert_eq!(leases.tick(6_000).len(), 1);
         leases.pass(suspicion);
-        assert!(
-            !leases.grant(s2, 6_000, Some(6_000), |_| false, fails(s2)),
-            "the config does not know it yet"
-        );
-        assert!(leases.grant(s2, 6_000, Some(6_000), |_| true, fails(s2)), "the config has the say");
+        assert!(!leases.grant(s2, 1, 6_000, Some(6_000), |_| false, ends), "the config does not know it yet");
+        assert!(leases.grant(s2, 1, 6_000, Some(6_000), |_| true, ends), "the config has the say");
+    }
+
+    #[test]
+    fn what_a_later_life_says_is_not_held_behind_what_an_earlier_one_has_said() {
+        let from = ProcessId::client(1);
+        let message = |incarnation, sequence| {
+            let membership = Membership::Suspect { process: ProcessId::storage(1), incarnation: 1 };
+            let configuration = Configuration::Membership(membership);
+            Arc::new(testing::configuration(from, incarnation, sequence, configuration))
+        };
+        let mut leases = Leases::new(Some(1_000));
+        leases.hold(2_000, from, vec![message(1, 1)]);
+        assert_eq!(leases.behind_held(from, vec![message(1, 1), message(1, 2)]).map(|held| held.len()), None);
+        assert_eq!(leases.behind_held(from, vec![message(2, 1)]).map(|said| said.len()), Some(1));
+        assert!(leases.tick(3_000).is_empty());
+    }
+
+    #[test]
+    fn who_joins_waits_for_leases_of_its_earlier_lives_only() {
+        let s1 = ProcessId::storage(1);
+        let mut leases = Leases::new(Some(1_000));
+        let no = |_: &Message| Vec::new();
+        leases.tick(5_000);
+        assert!(leases.grant(s1, 1, 5_000, Some(5_000), |_| false, no));
+        assert!(leases.grant(s1, 3, 5_700, Some(5_700), |_| false, no));
+        assert_eq!(leases.ends_ms(&[(s1, 2)]), Some(6_000));
+        assert_eq!(leases.ends_ms(&[(s1, 3)]), Some(6_700));
+        assert_eq!(leases.ends_ms(&[]), None);
+        let membership = Membership::Join { process: s1, incarnation: 3, address: None };
+        let join = Arc::new(testing::configuration(s1, 3, 1, Configuration::Membership(membership)));
+        let ends = |message: &Message| Vec::from_iter(message.ended_lives());
+        leases.hold(6_000, s1, vec![join]);
+        assert!(!leases.grant(s1, 2, 5_800, Some(5_800), |_| false, ends));
+        assert!(leases.grant(s1, 3, 5_800, Some(5_800), |_| false, ends));
+        leases.tick(7_000);
+        assert_eq!(leases.granted_ms, BTreeMap::new(), "what has run out is forgotten");
     }
 }

@@ -231,6 +231,8 @@ pub struct Router {
     reports: mpsc::UnboundedSender<Report>,
     /// What offers a batch to the consensus.
     proposing: Option<AbortHandle>,
+    /// The term in which it leads.
+    led: Option<u64>,
     state: watch::Sender<State>,
     registrar: Registrar,
     meter: RouterMeter,
@@ -299,6 +301,7 @@ impl Router {
             streams,
             reports,
             proposing: None,
+            led: None,
             state,
             registrar,
             meter,
@@ -327,7 +330,7 @@ impl Router {
         let mut leaderships = 0;
         let mut clock = Clock::begin();
         // The term in which the core leads.
-        let mut led = None;
+        let mut begins = None;
         network.learn_routers(self.consensus.first().routers());
         self.meter.knows(self.consensus.first());
         let mut known = network.known_routers();
@@ -378,14 +381,14 @@ impl Router {
                     Some(Event::Leader(term)) => {
                         #[cfg(test)]
                         under_turmoil::leads(id, term);
-                        led = Some(term);
+                        begins = Some(term);
                         self.meter.leads();
                         self.state.send_replace(State::Leading);
                         leaderships += 1;
                         Input::Leader(life.wrapping_add(leaderships))
                     }
                     Some(Event::Follower(leader)) => {
-                        led = None;
+                        self.led = None;
                         self.meter.follows();
                         self.state.send_replace(State::Following(leader));
                         Input::Follower(leader)
@@ -411,11 +414,12 @@ impl Router {
                         reached.hear(from, (storage, clients), clock.now_ms());
                         continue;
                     }
-                    Some((from, Wire::AskLease { asked_ms })) => Input::AskLease {
+                    Some((from, Wire::AskLease { incarnation, asked_ms })) => Input::AskLease {
                         from,
+                        incarnation,
                         asked_ms,
                         now_ms: clock.now_ms(),
-                        led_ms: led.and_then(|term| self.consensus.led_at(term)).and_then(|at| clock.ms(at)),
+                        led_ms: self.led.and_then(|term| self.consensus.led_at(term)).and_then(|at| clock.ms(at)),
                     },
                     Some((from, wire)) => Input::Received { from, wire },
                     None => break End::Replaced,
@@ -432,6 +436,7 @@ impl Router {
                 // Leases of an earlier leader end when time has passed from now on, and not from the last tick: this thread may
                 // have stood still.
                 self.execute(Input::Tick(clock.now_ms()));
+                self.led = begins;
             }
             self.execute(input);
         };
@@ -525,7 +530,8 @@ impl Router {
         for effect in self.core.handle(input) {
             match effect {
                 Effect::Propose { proposal, batch } => {
-                    let (proposed, reports) = (self.consensus.propose(batch), self.reports.clone());
+                    let (proposed, reports) =
+                        (self.consensus.propose(self.led.unwrap_or(0), batch), self.reports.clone());
                     let proposing = tokio::spawn(async move {
                         let outcome = proposed.await;
                         // Nobody listens when the router is stopping.

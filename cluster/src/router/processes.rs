@@ -175,7 +175,7 @@ pub(super) async fn follow_and_confirm(
             asked = Some(Instant::now());
             let asked_ms = turmoil::sim_elapsed().unwrap_or_default().as_millis() as u64;
             // There will be another time.
-            let _ = sender.try_send(router.current(), Wire::AskLease { asked_ms });
+            let _ = sender.try_send(router.current(), Wire::AskLease { incarnation: 1, asked_ms });
         }
         let wire = tokio::select! {
             wire = tokio::time::timeout(PATIENCE, endpoint.recv()) => wire,
@@ -208,7 +208,7 @@ pub(super) async fn follow_and_confirm(
                     let _ = sender.try_send(router.current(), confirm);
                 }
             }
-            Ok(Some((from, Wire::Lease { asked_ms }))) => leased(from, Duration::from_millis(asked_ms)),
+            Ok(Some((from, Wire::Lease { asked_ms, .. }))) => leased(from, Duration::from_millis(asked_ms)),
             Ok(Some((from, Wire::NotLeader { leader }))) if from == router.current() => {
                 router.next(leader);
                 subscribed = false;

@@ -177,9 +177,9 @@ mod tests {
         tokio::spawn(async move { while heard.recv().await.is_some() {} });
         let large =
             |sequence| Batch(vec![Command::Message(Arc::new(large_write(writer, sequence, 1 << 20)))]);
-        consensus.propose(Batch(vec![Command::Join(writer, 1, 1)])).await.expect("it leads");
+        consensus.propose_now(Batch(vec![Command::Join(writer, 1, 1)])).await.expect("it leads");
         for sequence in 1..=MESSAGES {
-            consensus.propose(large(sequence)).await.expect("it leads");
+            consensus.propose_now(large(sequence)).await.expect("it leads");
         }
         let (reader, storage, other) = (consensus.reader(), ProcessId::storage(1), ProcessId::client(2));
         let all = async |to: ProcessId, after: Ts| {

@@ -24,6 +24,7 @@ const R2: ProcessId = ProcessId::router(2);
 const S1: ProcessId = ProcessId::storage(1);
 const S2: ProcessId = ProcessId::storage(2);
 const S3: ProcessId = ProcessId::storage(3);
+const S9: ProcessId = ProcessId::storage(9);
 const DIRECTORY: u64 = 7;
 const C1: ProcessId = ProcessId::client(1);
 const C2: ProcessId = ProcessId::client(2);
@@ -202,9 +203,21 @@ impl Scenario {
 
     /// A storage process asks for a lease, when a quorum followed the router at `led_ms`.
     fn ask_lease(&mut self, from: ProcessId, to: ProcessId, asked_ms: u64, now_ms: u64, led_ms: Option<u64>) {
-        let text = self.show(&Wire::AskLease { asked_ms });
+        self.ask_lease_as(1, from, to, asked_ms, now_ms, led_ms);
+    }
+
+    fn ask_lease_as(
+        &mut self,
+        incarnation: Incarnation,
+        from: ProcessId,
+        to: ProcessId,
+        asked_ms: u64,
+        now_ms: u64,
+        led_ms: Option<u64>,
+    ) {
+        let text = self.show(&Wire::AskLease { incarnation, asked_ms });
         writeln!(self.trace, "{from} -> {to} {text}").expect("text");
-        self.input(to, Input::AskLease { from, asked_ms, now_ms, led_ms });
+        self.input(to, Input::AskLease { from, incarnation, asked_ms, now_ms, led_ms });
     }
 
     /// A router's proposal is agreed on; only the given routers learn it now.
@@ -586,6 +599,35 @@ fn a_suspicion_waits_until_leases_have_run_out() {
     scenario.note("now they have run out");
     scenario.input(R2, Input::Tick(1_100));
     scenario.agree(R2, &[R2]);
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
+fn who_joins_again_waits_until_leases_of_earlier_lives_have_run_out() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    let join = |process, incarnation| {
+        let membership = Membership::Join { process, incarnation, address: None };
+        testing::configuration(process, incarnation, 1, Configuration::Membership(membership))
+    };
+    scenario.input(R1, Input::Tick(1_000));
+    scenario.leads(R1);
+    scenario.subscribe(S2, R1, 1, 0);
+    scenario.subscribe(S1, R1, 1, 0);
+    scenario.input(R1, Input::Tick(5_000));
+    scenario.ask_lease(S1, R1, 77, 5_000, Some(5_000));
+    scenario.note("s1 has lost its directory and begins elsewhere, and whoever has it may live");
+    scenario.send(S1, R1, Wire::Subscribe { incarnation: 2, directory: 9, after: None });
+    scenario.agree(R1, &[R1]);
+    scenario.send(S1, R1, route([join(S1, 2)]));
+    scenario.note("its earlier life has had its last lease");
+    scenario.ask_lease(S1, R1, 90, 5_100, Some(5_100));
+    scenario.input(R1, Input::Tick(5_999));
+    scenario.note("that has run out");
+    scenario.input(R1, Input::Tick(6_000));
+    scenario.agree(R1, &[R1]);
+    scenario.note("who has not been there before need not wait");
+    scenario.input(R1, Input::Tick(6_100));
+    scenario.send(S9, R1, route([join(S9, 1)]));
     insta::assert_snapshot!(scenario.trace);
 }
 

@@ -195,8 +195,8 @@ impl Scene {
                     let now_ms = self.now_ms;
                     let led_ms = if self.cut.contains(&to) { None } else { Some(now_ms) };
                     let input = match wire {
-                        Wire::AskLease { asked_ms } => {
-                            RouterInput::AskLease { from, asked_ms, now_ms, led_ms }
+                        Wire::AskLease { incarnation, asked_ms } => {
+                            RouterInput::AskLease { from, incarnation, asked_ms, now_ms, led_ms }
                         }
                         wire => RouterInput::Received { from, wire },
                     };

@@ -113,9 +113,9 @@ impl World {
             _ => None,
         };
         let input = match input {
-            Input::Received { from, wire: Wire::AskLease { asked_ms } } => {
+            Input::Received { from, wire: Wire::AskLease { incarnation, asked_ms } } => {
                 let led_ms = self.routers.get(&id).and_then(|host| host.consensus.led_ms());
-                Input::AskLease { from, asked_ms, now_ms: self.clock_ms(id), led_ms }
+                Input::AskLease { from, incarnation, asked_ms, now_ms: self.clock_ms(id), led_ms }
             }
             input => input,
         };

@@ -488,8 +488,13 @@ impl Node {
             Wire::Ordered { incarnation, sequence, .. } if incarnation == self.incarnation => {
                 self.ordered(sequence);
             }
-            Wire::Resend { incarnation, expected } if incarnation == self.incarnation => {
-                self.submitter.resend(expected);
+            Wire::Resend { incarnation, expected }
+                if incarnation == self.incarnation && from == self.link.router() =>
+            {
+                let knows_as_much = self.submitter.resend(expected);
+                if !knows_as_much {
+                    self.link.not_leader(from, None);
+                }
             }
             Wire::AskRows { part, attempt, chunks } => {
                 self.event(Event::Moving(migration::Event::Asked { from, part, attempt, chunks }));
@@ -599,7 +604,9 @@ impl Node {
                 }
             }
             // An earlier life asked by another clock.
-            Wire::Lease { asked_ms } if from == self.link.router() && asked_ms <= self.now_ms => {
+            Wire::Lease { incarnation, asked_ms }
+                if from == self.link.router() && incarnation == self.incarnation =>
+            {
                 self.event(Event::Leased(asked_ms));
             }
             Wire::Stage(chunk) => {
@@ -979,7 +986,7 @@ impl Node {
         self.submitter.tick(now_ms);
         self.event(Event::Tick(now_ms));
         if self.link.is_open(self.link.router()) {
-            self.send(self.link.router(), Wire::AskLease { asked_ms: now_ms });
+            self.send(self.link.router(), Wire::AskLease { incarnation: self.incarnation, asked_ms: now_ms });
         }
         self.confirm();
         self.tell_horizon();

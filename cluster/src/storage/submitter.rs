@@ -70,9 +70,14 @@ impl Submitter {
         self.window.drain(..count).collect()
     }
 
-    /// Everything from a sequence number on has to be sent again.
-    pub(crate) fn resend(&mut self, expected: u64) {
-        self.sent = self.sent.min(expected.saturating_sub(1));
+    /// A router asks for everything from a sequence number on: unless it does not know what has been ordered, as it leads no
+    /// longer, it is sent again. It would ask again and again.
+    pub(crate) fn resend(&mut self, expected: u64) -> bool {
+        let is_kept = self.window.front().is_none_or(|front| front.id.sequence <= expected);
+        if is_kept {
+            self.sent = self.sent.min(expected.saturating_sub(1));
+        }
+        is_kept
     }
 
     /// Everything has to be sent again when time has passed: a router that does not lead says so at once.
@@ -93,5 +98,26 @@ impl Submitter {
         let sent = self.sent;
         self.sent = self.sequence;
         self.window.iter().filter(|message| message.id.sequence > sent).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_router_that_does_not_know_what_has_been_ordered_is_sent_nothing() {
+        let mut submitter = Submitter::new(ProcessId::storage(1), 3);
+        let sequences = |messages: Vec<Arc<Message>>| Vec::from_iter(messages.iter().map(|m| m.id.sequence));
+        submitter.move_on();
+        assert_eq!(sequences(submitter.unsent()), [1]);
+        assert_eq!(sequences(submitter.ordered(1)), [1]);
+        submitter.move_on();
+        assert_eq!(sequences(submitter.unsent()), [2]);
+        // It would ask for it whenever it gets the second.
+        assert!(!submitter.resend(1));
+        assert_eq!(sequences(submitter.unsent()), [0; 0]);
+        assert!(submitter.resend(2));
+        assert_eq!(sequences(submitter.unsent()), [2]);
     }
 }

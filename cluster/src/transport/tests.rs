@@ -119,8 +119,8 @@ impl Side {
 
 fn control(from: ProcessId, n: u64) -> Wire {
     match from.kind {
-        ProcessKind::Router => Wire::Lease { asked_ms: n },
-        ProcessKind::Storage => Wire::AskLease { asked_ms: n },
+        ProcessKind::Router => Wire::Lease { incarnation: 1, asked_ms: n },
+        ProcessKind::Storage => Wire::AskLease { incarnation: 1, asked_ms: n },
         ProcessKind::Client | ProcessKind::Super => {
             Wire::ChangeRouters { incarnation: 1, request: n, change: RouterChange::Remove { number: 1 } }
         }
@@ -154,8 +154,8 @@ async fn expect(side: &mut Side, from: ProcessId, first: u64, count: u64) {
         match side.receive().await {
             (
                 sender,
-                Wire::Lease { asked_ms: n }
-                | Wire::AskLease { asked_ms: n }
+                Wire::Lease { asked_ms: n, .. }
+                | Wire::AskLease { asked_ms: n, .. }
                 | Wire::ChangeRouters { request: n, .. },
             ) => {
                 assert_eq!((sender, n), (from, next.0));
@@ -221,7 +221,7 @@ async fn what_no_process_of_the_kind_says_is_not_heard() {
         // With the session goes what was sent in it.
         assert!(matches!(router.receive().await, (S1, Wire::Lost)));
         storage.send(R1, control(S1, 2)).await;
-        assert!(matches!(router.receive().await, (S1, Wire::AskLease { asked_ms: 2 })));
+        assert!(matches!(router.receive().await, (S1, Wire::AskLease { asked_ms: 2, .. })));
     }
 }
 
@@ -289,7 +289,7 @@ async fn control_does_not_queue_behind_data() {
         }
     }
     storage.send(R1, control(S1, 1)).await;
-    assert!(matches!(router.endpoint.recv_control().await, Some((S1, Wire::AskLease { asked_ms: 1 }))));
+    assert!(matches!(router.endpoint.recv_control().await, Some((S1, Wire::AskLease { asked_ms: 1, .. }))));
     for _ in 0..sent {
         assert!(matches!(router.receive().await, (S1, Wire::Route(_))));
     }
