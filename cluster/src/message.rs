@@ -6,10 +6,7 @@ use carousel_engine::{Few, TableId, TableSchema, Ts, operation::PayloadId, posit
 use postcard::experimental::serialized_size;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    config::{Configuration, Membership},
-    parcel::Parcel,
-};
+use crate::{config::Configuration, parcel::Parcel};
 
 /// The kinds of process (paper, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -155,18 +152,6 @@ impl Message {
             _ => 512,
         };
         256 + body + 16 * self.ranges.len()
-    }
-
-    /// The storage process of which it ends lives, if there is one, and the last life that ends: it is suspected, or a later
-    /// one joins without data.
-    pub fn ended_lives(&self) -> Option<(ProcessId, Incarnation)> {
-        let Body::Configuration(Configuration::Membership(membership)) = &self.body else { return None };
-        let (process, last) = match membership {
-            Membership::Suspect { process, incarnation } => (process, Some(*incarnation)),
-            Membership::Join { process, incarnation, .. } => (process, incarnation.checked_sub(1)),
-            _ => return None,
-        };
-        last.filter(|_| process.kind == ProcessKind::Storage).map(|last| (*process, last))
     }
 }
 

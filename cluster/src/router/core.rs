@@ -264,15 +264,24 @@ fn joins_itself(message: &Message) -> bool {
     )
 }
 
-/// The lives of storage processes that end with a message, those who fail with the first one included: none that are unknown or
-/// have ended before.
+/// The lives of storage processes that end with a message: all of who is suspected, also later ones than whoever suspects it has
+/// heard of, and of those who fail with it; and those before one that joins without data, if it does.
 fn ending(config: &Config, message: &Message) -> Vec<Ending> {
-    let Some((process, last)) = message.ended_lives() else { return Vec::new() };
-    if config.incarnation(process).is_none_or(|life| life > last) {
-        return Vec::new();
+    let Body::Configuration(Configuration::Membership(membership)) = &message.body else { return Vec::new() };
+    match membership {
+        Membership::Suspect { process, incarnation } if process.kind == ProcessKind::Storage => {
+            let failing = config.failing(*process, *incarnation).into_iter();
+            failing.map(|process| (process, Incarnation::MAX)).collect()
+        }
+        Membership::Join { process, incarnation, .. }
+            if process.kind == ProcessKind::Storage
+                && config.incarnation(*process).is_some()
+                && matches!(config.join(*process, *incarnation), Ok(Some(_))) =>
+        {
+            vec![(*process, incarnation.saturating_sub(1))]
+        }
+        _ => Vec::new(),
     }
-    let fails = |failing| (failing, if failing == process { last } else { Incarnation::MAX });
-    config.failing(process, last).into_iter().map(fails).collect()
 }
 
 /// Bytes that the messages in a wire message take, roughly.
@@ -517,6 +526,7 @@ impl Core {
                 };
                 if let Role::Leading(leading) = &mut self.role
                     && leading.streams.get(&from).is_some_and(|stream| stream.incarnation == incarnation)
+                    && self.mseq.outlived(from, incarnation, None).is_none()
                     && !self.mseq.config().is_suspected(from)
                     && leading.leases.grant(from, incarnation, now_ms, led_ms, is_ordered, |end| {
                         ending(self.mseq.config(), end)
@@ -1025,10 +1035,7 @@ impl Core {
 
     fn confirm(&mut self, from: ProcessId, watermarks: Watermarks) {
         let Role::Leading(leading) = &mut self.role else { return };
-        let before = leading.watermarks.insert(from, watermarks);
-        if before.is_some_and(|before| before.durable == watermarks.durable) {
-            return;
-        }
+        leading.watermarks.insert(from, watermarks);
         // A storage process that has not confirmed anything holds on to everything.
         let silent = if planted(Bug::SkippedConfirmation) { Ts::INFINITY } else { Ts::ZERO };
         let durable = |process| leading.watermarks.get(&process).map_or(silent, |w| w.durable);

@@ -162,10 +162,7 @@ mod tests {
             1,
             Configuration::Membership(membership),
         ));
-        let ends = |message: &Message| {
-            assert_eq!(message.ended_lives(), Some((s1, 1)));
-            vec![(s1, 1), (s2, 1)]
-        };
+        let ends = |_: &Message| vec![(s1, Incarnation::MAX), (s2, Incarnation::MAX)];
         leases.hold(6_000, ProcessId::client(1), vec![suspicion.clone()]);
         for (process, granted) in [(s1, false), (s2, false), (s3, true)] {
             assert_eq!(leases.grant(process, 1, 5_200, Some(5_200), |_| false, ends), granted);
@@ -204,7 +201,7 @@ mod tests {
         assert_eq!(leases.ends_ms(&[]), None);
         let membership = Membership::Join { process: s1, incarnation: 3, address: None };
         let join = Arc::new(testing::configuration(s1, 3, 1, Configuration::Membership(membership)));
-        let ends = |message: &Message| Vec::from_iter(message.ended_lives());
+        let ends = |_: &Message| vec![(s1, 2)];
         leases.hold(6_000, s1, vec![join]);
         assert!(!leases.grant(s1, 2, 5_800, Some(5_800), |_| false, ends));
         assert!(leases.grant(s1, 3, 5_800, Some(5_800), |_| false, ends));

@@ -603,6 +603,31 @@ fn a_suspicion_waits_until_leases_have_run_out() {
 }
 
 #[test]
+fn a_suspicion_waits_for_leases_of_lives_that_its_submitter_has_not_heard_of() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    scenario.input(R1, Input::Tick(1_000));
+    scenario.leads(R1);
+    // With its data, so that the config knows an earlier life.
+    scenario.subscribe(S1, R1, 5, 0);
+    scenario.agree(R1, &[R1]);
+    scenario.input(R1, Input::Tick(5_000));
+    scenario.ask_lease_as(5, S1, R1, 77, 5_000, Some(5_000));
+    assert!(scenario.trace.contains("Lease { incarnation: 5, asked_ms: 77 }"), "{}", scenario.trace);
+    let membership = Membership::Suspect { process: S1, incarnation: 4 };
+    scenario.send(C1, R1, route([testing::configuration(C1, 1, 1, Configuration::Membership(membership))]));
+    scenario.ask_lease_as(5, S1, R1, 78, 5_500, Some(5_500));
+    assert!(
+        !scenario.trace.contains("r1 -> s1 Lease { incarnation: 5, asked_ms: 78 }"),
+        "{}",
+        scenario.trace
+    );
+    scenario.input(R1, Input::Tick(5_999));
+    assert!(scenario.routers[&R1].proposed.is_none(), "{}", scenario.trace);
+    scenario.input(R1, Input::Tick(6_000));
+    assert!(scenario.routers[&R1].proposed.is_some(), "{}", scenario.trace);
+}
+
+#[test]
 fn who_joins_again_waits_until_leases_of_earlier_lives_have_run_out() {
     let mut scenario = Scenario::new(three_storage(), Limits::default());
     let join = |process, incarnation| {
@@ -621,6 +646,11 @@ fn who_joins_again_waits_until_leases_of_earlier_lives_have_run_out() {
     scenario.send(S1, R1, route([join(S1, 2)]));
     scenario.note("its earlier life has had its last lease");
     scenario.ask_lease(S1, R1, 90, 5_100, Some(5_100));
+    assert!(
+        !scenario.trace.contains("r1 -> s1 Lease { incarnation: 1, asked_ms: 90 }"),
+        "{}",
+        scenario.trace
+    );
     scenario.input(R1, Input::Tick(5_999));
     scenario.note("that has run out");
     scenario.input(R1, Input::Tick(6_000));

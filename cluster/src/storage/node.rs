@@ -404,7 +404,7 @@ impl Node {
         if std::mem::replace(&mut self.submits_to, router) != router {
             // It need not have heard what another one has been sent. Later would be too late where that is not there: what is sent
             // again as time passes could meet it each time.
-            self.submitter.resend(1);
+            self.submitter.resend_all();
         }
         let messages = self.submitter.unsent();
         if !messages.is_empty() {
@@ -566,7 +566,7 @@ impl Node {
             Wire::Routers(routers) => self.link.learn(&routers),
             Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
-                self.submitter.resend(1);
+                self.submitter.resend_all();
                 // What is ordered comes again; reads do not, also when this process has turned to another router meanwhile.
                 self.missed = true;
                 let clients: Vec<ProcessId> = self.clients.keys().copied().collect();

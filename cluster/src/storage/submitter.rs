@@ -72,12 +72,18 @@ impl Submitter {
 
     /// A router asks for everything from a sequence number on: unless it does not know what has been ordered, as it leads no
     /// longer, it is sent again. It would ask again and again.
+    #[must_use]
     pub(crate) fn resend(&mut self, expected: u64) -> bool {
         let is_kept = self.window.front().is_none_or(|front| front.id.sequence <= expected);
         if is_kept {
             self.sent = self.sent.min(expected.saturating_sub(1));
         }
         is_kept
+    }
+
+    /// Everything has to be sent again.
+    pub(crate) fn resend_all(&mut self) {
+        self.sent = 0;
     }
 
     /// Everything has to be sent again when time has passed: a router that does not lead says so at once.
@@ -118,6 +124,9 @@ mod tests {
         assert!(!submitter.resend(1));
         assert_eq!(sequences(submitter.unsent()), [0; 0]);
         assert!(submitter.resend(2));
+        assert_eq!(sequences(submitter.unsent()), [2]);
+        // Another router knows nothing of it.
+        submitter.resend_all();
         assert_eq!(sequences(submitter.unsent()), [2]);
     }
 }

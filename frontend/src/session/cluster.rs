@@ -161,14 +161,13 @@ impl Session<'_> {
         for (holders, ranges) in awaited {
             let shown = |all: Vec<String>, between: &str| all.join(between);
             let ranges = shown(normalise(ranges).iter().map(ToString::to_string).collect(), " and ");
-            let (first, holders) =
-                (holders[0], shown(holders.iter().map(ToString::to_string).collect(), " or "));
+            let holders = shown(holders.iter().map(ToString::to_string).collect(), " or ");
             let message = format!(
                 "the rows of range {ranges} wait for {holders}: nobody else who can be reached has them"
             );
             let hint = format!(
-                "Start it again. If its data is lost for good, ALTER CLUSTER REPLACE {first} WITH DATA LOSS, or CONTRACT BY \
-                 {first} WITH DATA LOSS, gives the rows up."
+                "Start {holders} again. If what they have is lost for good, ALTER CLUSTER REPLACE, or CONTRACT BY, each of them \
+                 WITH DATA LOSS gives the rows up."
             );
             self.notice(Severity::Warning, &SqlError::new(SqlState::SUCCESS, message).with_hint(hint));
         }
