@@ -53,6 +53,7 @@ pub(crate) enum Clause {
     Execute,
     Partition,
     JoinOn,
+    FromFunction,
     Window,
 }
 
@@ -90,6 +91,7 @@ impl Clause {
             Clause::Execute => "EXECUTE parameters",
             Clause::Partition => "partition bound",
             Clause::JoinOn => "JOIN conditions",
+            Clause::FromFunction => "functions in FROM",
             Clause::Window => "window definitions",
         }
     }

@@ -275,7 +275,8 @@ impl Resolver<'_> {
         let call = AggregateCall { distinct, filter, ..AggregateCall::new(function, None) };
         let (call, ty) = self.aggregate_call(call, name, arguments, order, position)?;
         let exprs = call.argument.iter().chain(&call.further).chain(&call.filter);
-        let mut levels = exprs.flat_map(columns).map(|column| outer_level(column).0).peekable();
+        let columns = exprs.flat_map(columns).flat_map(|column| self.beyond_subquery(column));
+        let mut levels = columns.map(|column| outer_level(column).0).peekable();
         if levels.peek().is_some() && levels.all(|level| level > 0) {
             let what = "an aggregate of columns of an outer query only";
             return Err(at(SqlError::unsupported(what), position));

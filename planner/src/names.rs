@@ -242,10 +242,10 @@ impl Scope {
 
     /// Finds `column` or `table.column`, here or further out. Errors: 42703, 42702, 42P01.
     pub(crate) fn column(&self, idents: &[Ident]) -> Result<Found> {
+        // A table that has no such column hides those of the same name further out.
+        let goes_on = if idents.len() > 1 { SqlState::UNDEFINED_TABLE } else { SqlState::UNDEFINED_COLUMN };
         let missing = match self.column_here(idents) {
-            Err(error) if matches!(error.code, SqlState::UNDEFINED_COLUMN | SqlState::UNDEFINED_TABLE) => {
-                error
-            }
+            Err(error) if error.code == goes_on => error,
             found => return found,
         };
         let mut scope = self;
@@ -253,7 +253,7 @@ impl Scope {
             let Some(outer) = &scope.outer else { break };
             match outer.column_here(idents) {
                 Ok(Found { index, ty }) => return Ok(Found { index: outer_column(level, index), ty }),
-                Err(e) if matches!(e.code, SqlState::UNDEFINED_COLUMN | SqlState::UNDEFINED_TABLE) => {}
+                Err(error) if error.code == goes_on => {}
                 Err(error) => return Err(error),
             }
             scope = outer;

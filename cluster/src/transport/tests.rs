@@ -273,13 +273,13 @@ async fn who_watches_hears_how_far_a_process_is_that_loads() {
 #[tokio::test]
 async fn control_does_not_queue_behind_data() {
     let (mut router, storage) = pair().await;
-    let route = || large(frame::CONTENT / 2);
-    storage.send(R1, route()).await;
+    let route = large(frame::CONTENT / 2);
+    storage.send(R1, route.clone()).await;
     // Until the mailboxes and the window are full, for nobody receives.
     let mut sent = 1;
     let mut full = 0;
     while full < 100_000 {
-        match storage.endpoint.sender().try_send(R1, route()) {
+        match storage.endpoint.sender().try_send(R1, route.clone()) {
             Ok(()) => (sent, full) = (sent + 1, 0),
             Err(TrySendError::Full(..)) => {
                 full += 1;

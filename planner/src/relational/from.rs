@@ -12,6 +12,7 @@ use sqlparser::ast::{self, Spanned};
 use super::{
     SystemView,
     node::{JoinKind, Node},
+    series::FunctionCall,
     subquery::{has_subquery, join_lateral},
     system_view,
 };
@@ -135,6 +136,20 @@ impl Planner<'_> {
                     columns: scope.visible().into_iter().cloned().collect(),
                 };
                 Ok(Factor::plain((node, Scope::of(vec![relation.renamed(alias)?]))))
+            }
+            ast::TableFactor::Table { name, alias, args: Some(arguments), with_ordinality, .. } => {
+                let ast::TableFunctionArgs { args, settings } = arguments;
+                if settings.is_some() {
+                    return Err(at(SqlError::unsupported("SETTINGS"), position));
+                }
+                let (arguments, with_ordinality) = (args.as_slice(), *with_ordinality);
+                let call = FunctionCall { name, arguments, with_ordinality, alias: alias.as_ref() };
+                Ok(Factor::plain(self.function_in_from(&call, outer)?))
+            }
+            ast::TableFactor::Function { lateral: _, name, args, with_ordinality, alias } => {
+                let (arguments, with_ordinality) = (args.as_slice(), *with_ordinality);
+                let call = FunctionCall { name, arguments, with_ordinality, alias: alias.as_ref() };
+                Ok(Factor::plain(self.function_in_from(&call, outer)?))
             }
             other => {
                 let (table, scope) = self.table_factor(other)?;

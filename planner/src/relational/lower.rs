@@ -29,6 +29,7 @@ use super::{
     function::{EngineFunction, Work, has_native_equality, has_native_order, key_type, narrowed},
     node::{Call, Field, JoinKind, Kind, Node},
     scan::{Reader, ScannedTable},
+    series::Series,
     shared::SharedTable,
     window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
@@ -151,6 +152,11 @@ impl Lowering<'_> {
                 let batch = view.batch(self.reader.system(*view))?;
                 self.rows(&batch, view.name(), &node.fields)
             }
+            Kind::Series(bounds) => {
+                let names: Vec<String> = node.fields.iter().map(|field| self.name(&field.name)).collect();
+                let table = Series::new(bounds, self.context)?.table(names.clone())?;
+                self.table("series", table, names)
+            }
             Kind::Shared(input) => self.shared(input),
             Kind::Filter { input, predicate } => {
                 let Lowered { plan, columns } = self.node(input)?;
@@ -205,7 +211,6 @@ impl Lowering<'_> {
 
     /// Rows that are known.
     fn rows(&mut self, batch: &RecordBatch, name: &str, fields: &[Field]) -> Result<Lowered> {
-        let name = TableReference::bare(self.name(name));
         let names: Vec<String> = fields.iter().map(|field| self.name(&field.name)).collect();
         let named = names.iter().zip(fields);
         let fields: Vec<arrow::datatypes::Field> =
@@ -214,8 +219,14 @@ impl Lowering<'_> {
         let batch = RecordBatch::try_new(schema.clone(), batch.columns().to_vec())
             .map_err(|e| SqlError::internal(format!("rows that are known: {e}")))?;
         let table = MemTable::try_new(schema, vec![vec![batch]]).map_err(failed)?;
-        let plan = build(LogicalPlanBuilder::scan(name.clone(), provider_as_source(Arc::new(table)), None))?;
-        let columns = names.into_iter().map(|n| Column::new(Some(name.clone()), n)).collect();
+        self.table(name, Arc::new(table), names)
+    }
+
+    /// A table with these columns.
+    fn table(&mut self, name: &str, table: Arc<dyn TableProvider>, columns: Vec<String>) -> Result<Lowered> {
+        let name = TableReference::bare(self.name(name));
+        let plan = build(LogicalPlanBuilder::scan(name.clone(), provider_as_source(table), None))?;
+        let columns = columns.into_iter().map(|column| Column::new(Some(name.clone()), column)).collect();
         Ok(Lowered { plan, columns })
     }
 

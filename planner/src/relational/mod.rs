@@ -27,6 +27,7 @@ mod push_down;
 mod query;
 mod repeatable;
 mod scan;
+mod series;
 mod shared;
 mod subquery;
 mod system;
@@ -123,7 +124,10 @@ pub(crate) fn is_relational(query: &ast::Query) -> bool {
             && !matches!(&from.relation, ast::TableFactor::Table { name, .. } if system_view(name).is_some())
             && !matches!(
                 from.relation,
-                ast::TableFactor::Derived { .. } | ast::TableFactor::NestedJoin { .. }
+                ast::TableFactor::Derived { .. }
+                    | ast::TableFactor::NestedJoin { .. }
+                    | ast::TableFactor::Function { .. }
+                    | ast::TableFactor::Table { args: Some(_), .. }
             )
     };
     if query.with.is_some() {

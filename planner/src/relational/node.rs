@@ -106,6 +106,8 @@ pub(crate) enum Kind {
     Batch(RecordBatch),
     /// What the front end knows of its cluster.
     System(SystemView),
+    /// The values from the first of these bounds to the second one, the third one apart, and their numbers if there are two fields.
+    Series(Vec<Expr>),
     /// What is computed once for all the places that it stands in, which are those of the same pointer. It refers to no outer
     /// query, and nothing moves into it or out of it.
     Shared(Arc<Node>),
@@ -303,9 +305,12 @@ impl Node {
     /// The inputs.
     pub(crate) fn inputs(&self) -> Vec<&Node> {
         match &self.kind {
-            Kind::Scan { .. } | Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) => {
-                Vec::new()
-            }
+            Kind::Scan { .. }
+            | Kind::Groups { .. }
+            | Kind::Rows(_)
+            | Kind::Batch(_)
+            | Kind::System(_)
+            | Kind::Series(_) => Vec::new(),
             Kind::Shared(input) => vec![input],
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
@@ -326,6 +331,7 @@ impl Node {
             | Kind::Rows(_)
             | Kind::Batch(_)
             | Kind::System(_)
+            | Kind::Series(_)
             | Kind::Shared(_) => Vec::new(),
             Kind::Filter { input, .. }
             | Kind::Project { input, .. }
@@ -350,6 +356,7 @@ impl Node {
             Kind::Scan { predicate, .. } | Kind::Filter { predicate, .. } => predicate.iter_mut().collect(),
             Kind::Join { condition, .. } => condition.iter_mut().collect(),
             Kind::Rows(rows) => rows.iter_mut().flatten().collect(),
+            Kind::Series(bounds) => bounds.iter_mut().collect(),
             Kind::Project { exprs, .. } => exprs.iter_mut().collect(),
             Kind::Aggregate { keys, calls, .. } => {
                 let mut all: Vec<&mut Expr> = keys.iter_mut().collect();
@@ -386,16 +393,23 @@ impl Node {
 
     /// Columns of the query around this one that the tree refers to: by index, with their types.
     pub(crate) fn outer_columns(&self) -> Vec<(usize, Type)> {
+        let all = self.columns_further_out().into_iter();
+        all.filter(|(column, _)| outer_level(*column).0 == 0).collect()
+    }
+
+    /// Columns of the query around this one, and of those around that one, that the tree refers to: as they are numbered there.
+    pub(crate) fn columns_further_out(&self) -> Vec<(usize, Type)> {
         let mut found: Vec<(usize, Type)> = Vec::new();
         // The tree is only looked at; a copy keeps one way to its expressions.
         let mut tree = self.clone();
         let collected = tree.map_exprs(&mut |expr| {
             walk(expr, &mut |part| {
                 if let Expr::Column { index, ty } = part
-                    && let (1, index) = outer_level(*index)
-                    && found.iter().all(|(known, _)| *known != index)
+                    && let (level @ 1.., index) = outer_level(*index)
+                    && let column = outer_column(level - 1, index)
+                    && found.iter().all(|(known, _)| *known != column)
                 {
-                    found.push((index, ty.clone()));
+                    found.push((column, ty.clone()));
                 }
             });
             Ok(expr.clone())

@@ -73,9 +73,12 @@ pub(crate) fn push_down(node: Node, conjuncts: Vec<Expr>) -> Result<Node> {
             }
             Node { kind: Kind::Scan { table, predicate }, fields }
         }
-        kind @ (Kind::Groups { .. } | Kind::Rows(_) | Kind::Batch(_) | Kind::System(_) | Kind::Shared(_)) => {
-            Node { kind, fields }.filter(conjuncts)
-        }
+        kind @ (Kind::Groups { .. }
+        | Kind::Rows(_)
+        | Kind::Batch(_)
+        | Kind::System(_)
+        | Kind::Series(_)
+        | Kind::Shared(_)) => Node { kind, fields }.filter(conjuncts),
     })
 }
 

@@ -76,6 +76,7 @@ fn repeats(node: &Node) -> bool {
         | Kind::Rows(_)
         | Kind::Batch(_)
         | Kind::System(_)
+        | Kind::Series(_)
         | Kind::Shared(_)
         | Kind::Filter { .. }
         | Kind::Project { .. }

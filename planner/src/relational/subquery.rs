@@ -13,7 +13,7 @@ use carousel_engine::{
     SqlError, SqlState, Type, Value,
     aggregate::{AggregateCall, AggregateFunction, AggregateState},
     error::Result,
-    expr::{CastKind, CompareOp, Expr, Function, walk},
+    expr::{CastKind, CompareOp, Expr, Function, columns, walk},
 };
 use sqlparser::ast;
 
@@ -223,6 +223,23 @@ impl Resolver<'_> {
         let asked = if all { op.negated() } else { op };
         let term = self.subquery(Question::Any(asked, mine), node, Type::Bool, position)?;
         self.negate_if(all, term)
+    }
+
+    /// The columns that stand behind one of an expression: itself, or those of this and outer queries that the subquery which it
+    /// stands for refers to.
+    pub(crate) fn beyond_subquery(&self, column: usize) -> Vec<usize> {
+        let subquery = column.checked_sub(SUBQUERIES).filter(|_| outer_level(column).0 == 0);
+        let relational = self.shared.relational.as_ref();
+        let Some(subquery) = subquery.and_then(|place| relational?.subqueries.get(place)) else {
+            return vec![column];
+        };
+        let operands = match &subquery.question {
+            Question::In(operands) => operands.as_slice(),
+            Question::Any(_, operand) => std::slice::from_ref(operand),
+            Question::Scalar | Question::Exists => &[],
+        };
+        let operands = operands.iter().flat_map(columns).flat_map(|column| self.beyond_subquery(column));
+        subquery.node.columns_further_out().into_iter().map(|(column, _)| column).chain(operands).collect()
     }
 
     fn negate_if(&mut self, negated: bool, term: Term) -> Result<Term> {
@@ -837,7 +854,10 @@ impl Dependence {
             | Kind::Rows(_)
             | Kind::Batch(_)
             | Kind::System(_)
-            | Kind::Shared(_) => Err(SqlError::unsupported("VALUES that refer to an outer query")),
+            | Kind::Series(_)
+            | Kind::Shared(_) => {
+                Err(SqlError::unsupported("VALUES or a function in FROM that refer to an outer query"))
+            }
         }
     }
 
