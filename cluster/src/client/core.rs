@@ -434,7 +434,6 @@ impl Core {
             self.effects.push(Effect::ViewChanged);
         }
         if self.link.must_subscribe() {
-            self.sent = 0;
             self.changes.forget_sent();
             let after = self.follows.then_some(self.frontier);
             let subscribe = Wire::Subscribe {
@@ -634,6 +633,8 @@ impl Core {
                 (self.is_known, self.follows) = (true, true);
                 if leadership != self.leadership {
                     self.leadership = leadership;
+                    // What another one was sent may be lost. One and the same has all of it, however long it takes: else it says so.
+                    self.sent = 0;
                     // The next leader has to find out.
                     self.no_room_until_ms = None;
                     self.lose_sent_reads();
@@ -662,7 +663,7 @@ impl Core {
             Wire::SubscribeRefused { incarnation, .. } if incarnation == own => {
                 // The log has been cut past what this client has seen; begin again with the routers' catalog. Whether
                 // changes of the catalog that are under way succeeded can no longer be known.
-                self.follows = false;
+                (self.follows, self.sent) = (false, 0);
                 self.link.ask_again(from);
                 self.fail_ddl();
             }
@@ -691,12 +692,16 @@ impl Core {
             Wire::Resend { incarnation, expected } if incarnation == own && from == self.link.router() => {
                 if expected <= self.sequence && self.is_ordered(expected) {
                     // It does not know what has been ordered: it leads no longer.
+                    self.lose_sent(from);
                     self.link.not_leader(from, None);
                 } else {
                     self.sent = self.sent.min(expected.saturating_sub(1));
                 }
             }
-            Wire::NotLeader { leader } => self.link.not_leader(from, leader),
+            Wire::NotLeader { leader } => {
+                self.lose_sent(from);
+                self.link.not_leader(from, leader);
+            }
             Wire::Room { has_room } if from == self.link.router() => {
                 self.no_room_until_ms = (!has_room).then_some(self.now_ms + NO_ROOM_MS);
                 self.effects.push(Effect::ViewChanged);
@@ -728,6 +733,7 @@ impl Core {
             Wire::ReadsMissed => self.ask_again(from),
             Wire::Lost if from.kind == ProcessKind::Router => {
                 self.link.ask_again(from);
+                self.lose_sent(from);
                 // Also when this client has turned to another router meanwhile, and will come back.
                 if self.reads_at == Some(from) {
                     self.lose_sent_reads();
@@ -1209,9 +1215,19 @@ impl Core {
         }
     }
 
+    /// What a router has been sent of the window may be lost.
+    fn lose_sent(&mut self, router: ProcessId) {
+        if self.reads_at == Some(router) {
+            self.sent = 0;
+        }
+    }
+
     fn unreachable(&mut self, process: ProcessId) {
         match process.kind {
-            ProcessKind::Router => self.link.unreachable(process),
+            ProcessKind::Router => {
+                self.lose_sent(process);
+                self.link.unreachable(process);
+            }
             _ => {
                 self.lose_kept(process);
                 if self.absent.insert(process) {

@@ -323,6 +323,48 @@ fn what_takes_long_to_be_ordered_is_sent_again_less_and_less_often() {
     assert_eq!(passes(&mut scene, 5), [50_000, 52_100], "another one is the oldest");
 }
 
+/// Nor what takes long to arrive, while the leader has nothing to say and is asked again and again.
+#[test]
+fn what_the_same_leader_has_been_sent_is_not_sent_to_it_again_with_each_subscription() {
+    let mut scene = Scene::subscribed(3);
+    scene.submit(testing::read(C1, 1, 1, 0).body);
+    let mut sent_ms = Vec::new();
+    let mut subscriptions = 0;
+    for _ in 0..200 {
+        let (mut sent, mut asks) = (false, false);
+        for effect in scene.core.take_effects() {
+            sent |= matches!(effect, Effect::Send(R1, Wire::Route(_)));
+            asks |= matches!(effect, Effect::Send(R1, Wire::Subscribe { .. }));
+        }
+        if sent {
+            sent_ms.push(scene.now_ms);
+        }
+        if asks {
+            subscriptions += 1;
+            scene.state(3, false);
+        }
+        scene.pass(100);
+    }
+    assert_eq!(sent_ms, [0, 2_100, 6_100, 14_100]);
+    assert!(subscriptions > 10, "{subscriptions}");
+    let again = |scene: &mut Scene| {
+        scene.core.take_effects();
+        scene.state(3, false);
+        scene.routed()
+    };
+    scene.receive(R1, Wire::NotLeader { leader: None });
+    scene.pass(200);
+    assert_eq!(again(&mut scene), [1], "it may have thrown it away");
+    scene.receive(R1, Wire::Lost);
+    assert_eq!(again(&mut scene), [1], "it may not have come");
+    scene.pass(1_000);
+    assert_eq!(again(&mut scene), [0; 0]);
+    scene.pass(1_000);
+    scene.core.take_effects();
+    scene.state_under(2, 3, false);
+    assert_eq!(scene.routed(), [1], "it may not know it");
+}
+
 #[test]
 fn a_client_that_is_refused_begins_anew() {
     let mut scene = Scene::subscribed(0);
