@@ -118,9 +118,10 @@ impl RouterLink {
         std::mem::take(&mut self.asking)
     }
 
-    /// A router has accepted a subscription. False when it is not the one in use.
+    /// A router has accepted a subscription. False when it is not the one in use, or has said since that it does not lead, which
+    /// travels faster.
     pub fn accepted(&mut self, from: ProcessId) -> bool {
-        let current = from == self.router();
+        let current = from == self.router() && !self.in_vain;
         if current {
             self.open = true;
             self.leads = true;
@@ -227,6 +228,17 @@ mod tests {
         assert!(link.is_open(ProcessId::router(3)) && !link.is_open(ProcessId::router(1)));
         link.not_leader(ProcessId::router(1), Some(ProcessId::router(2)));
         assert!(link.is_open(ProcessId::router(3)), "what another router says does not matter");
+    }
+
+    /// It answers the subscription that it has had before, more slowly.
+    #[test]
+    fn what_a_router_says_behind_that_it_does_not_lead_opens_nothing() {
+        let mut link = RouterLink::new(vec![ProcessId::router(1)]);
+        assert!(link.must_subscribe());
+        link.not_leader(ProcessId::router(1), None);
+        assert!(!link.accepted(ProcessId::router(1)) && link.leader().is_none());
+        link.tick(IN_VAIN_MS, true);
+        assert!(link.must_subscribe() && link.accepted(ProcessId::router(1)));
     }
 
     #[test]
