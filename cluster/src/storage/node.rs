@@ -658,8 +658,9 @@ impl Node {
         } else if self.announced && !self.core.config().contains(self.id) {
             self.stopped = Some(removed(self.id));
         } else if purged <= self.core.frontier() {
-            // It answers a subscription that has been overtaken by what another router delivered.
-            self.link.ask_again(router);
+            // It answers a subscription that has been overtaken by what another router delivered; or it does not know yet what that one
+            // has ordered, and believes that it leads.
+            self.link.not_leader(router, None);
         } else if self.core.is_blank() {
             // What a standby has missed may have given it a place, which it has lost before it had received anything: others
             // would send to it for ever, did they not hear that this life begins without data.

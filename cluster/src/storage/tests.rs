@@ -1199,6 +1199,26 @@ fn a_refusal_that_comes_late_does_not_stop_a_replica() {
     assert!(node.stopped().is_some_and(|reason| reason.contains("must be copied")));
 }
 
+/// An older leader that nobody follows any more does not know who has joined since, and says so each time.
+#[test]
+fn who_is_refused_again_and_again_asks_another_router() {
+    let mut node = node();
+    let mut asked = vec![ProcessId::router(1)];
+    for now_ms in 0..1_000 {
+        let Some(router) = asked.last().copied().filter(|router| *router == ProcessId::router(1)) else {
+            break;
+        };
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(7) };
+        let refused = node.handle(Input::Received { from: router, wire }, now_ms);
+        let outputs = refused.into_iter().chain(node.handle(Input::Tick(now_ms), now_ms));
+        asked.extend(outputs.filter_map(|output| match output {
+            Output::Send(router, Wire::Subscribe { .. }) => Some(router),
+            _ => None,
+        }));
+    }
+    assert_eq!(asked, [1, 2].map(ProcessId::router));
+}
+
 /// What it has missed may have given it a place, which it had lost again before it had received anything.
 #[test]
 fn a_standby_that_is_refused_says_that_it_begins_without_data() {
