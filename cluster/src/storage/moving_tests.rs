@@ -74,6 +74,8 @@ struct World {
     unfinished: BTreeMap<(ProcessId, Ts), Vec<Written>>,
     /// What is sent to it and what it sends is lost.
     cut: Option<ProcessId>,
+    /// It cannot write checkpoints.
+    full: Option<ProcessId>,
     /// Whether INSERTs are said to be able to fail: then they wait for votes.
     fallible: bool,
     /// Ranges for which operations end without effect, when rows may be lost.
@@ -100,6 +102,7 @@ impl World {
             received: BTreeMap::new(),
             unfinished: BTreeMap::new(),
             cut: None,
+            full: None,
             fallible: false,
             failed: None,
             done: BTreeSet::new(),
@@ -298,8 +301,13 @@ impl World {
                 },
                 Effect::EndCheckpoint(recovered) => {
                     let ts = recovered.ts;
-                    writeln!(self.trace, "{id} makes checkpoint ts={ts}").expect("text");
                     let rows = self.unfinished.remove(&(id, ts)).unwrap_or_default();
+                    if self.full == Some(id) {
+                        writeln!(self.trace, "{id} cannot make a checkpoint").expect("text");
+                        later.push(Event::CheckpointFailed { ts });
+                        continue;
+                    }
+                    writeln!(self.trace, "{id} makes checkpoint ts={ts}").expect("text");
                     self.checkpoints.insert(id, Checkpoint { recovered: *recovered, rows });
                     done.push(ts);
                 }
@@ -768,6 +776,27 @@ fn who_sends_to_one_that_has_left_ends_when_that_has_received() {
         assert!(process.core.horizon() > local(replaced), "{id} keeps old versions: {}", world.trace);
     }
     world.check_rows(300);
+}
+
+#[test]
+fn who_has_left_and_cannot_write_a_checkpoint_tries_less_and_less_often() {
+    let mut world = World::with_rows(3, 2);
+    let [process, by] = [3, 4].map(ProcessId::storage);
+    world.join(4);
+    world.settle();
+    world.full = Some(process);
+    world.change(Change::Replace { process, by });
+    world.wait(by, 1..100);
+    for tick in 1..3_000 {
+        world.handle(process, Event::Tick(tick * 100));
+        world.settle();
+    }
+    let tries = world.trace.matches("s3 cannot make a checkpoint\n").count();
+    assert!((5..15).contains(&tries), "{tries}");
+    world.full = None;
+    let before = world.trace.len();
+    world.wait(process, 300..400);
+    assert_eq!(world.trace[before..].matches("s3 makes checkpoint").count(), 1, "{}", &world.trace[before..]);
 }
 
 #[test]

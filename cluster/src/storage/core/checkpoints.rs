@@ -444,14 +444,19 @@ impl Core {
     /// disk has failed: nobody knows better whether it is well again. It may take long to find that it is not, and others may
     /// need the room that is tried to be taken: so it is tried less and less often.
     pub(super) fn make_up_by_itself(&mut self) {
-        let pause_ms = MAKE_UP_MS << self.moving.failed.saturating_sub(1).min(MAKE_UP_DOUBLINGS);
         if (self.held.is_empty() || !self.keeping.is_empty() || self.moving.failed > 0)
             && self.writing.is_none()
-            && self.now_ms >= self.moving.made_up_ms + pause_ms
+            && self.may_make_up()
         {
             self.moving.made_up_ms = self.now_ms;
             self.make_up_for_a_checkpoint();
         }
+    }
+
+    /// Whether one that failed, or that nobody asked for, may be tried again: less and less often.
+    pub(super) fn may_make_up(&self) -> bool {
+        let pause_ms = MAKE_UP_MS << self.moving.failed.saturating_sub(1).min(MAKE_UP_DOUBLINGS);
+        self.now_ms >= self.moving.made_up_ms + pause_ms
     }
 
     pub(super) fn peer_durable(&mut self, from: ProcessId, ts: Ts, hashes: Vec<ContentHash>, reply: bool) {

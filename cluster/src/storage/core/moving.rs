@@ -339,7 +339,11 @@ impl Core {
         };
         if self.durable >= left {
             self.moving.left = None;
-        } else if self.requested.is_empty() && self.writing.is_none() {
+        } else if self.requested.is_empty()
+            && self.writing.is_none()
+            && (self.moving.failed == 0 || self.may_make_up())
+        {
+            self.moving.made_up_ms = self.now_ms;
             self.request_checkpoint(self.delivered, false);
             self.write_checkpoint();
         }
