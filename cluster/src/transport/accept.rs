@@ -52,7 +52,7 @@ pub(super) struct Sessions {
     open: HashMap<(ProcessId, ProcessId), Session>,
     /// The newest start of each process elsewhere.
     lives: HashMap<ProcessId, Start>,
-    /// The life of the process elsewhere in the last session of each pair.
+    /// The life of the process elsewhere in the last session of each pair, whoever began it.
     last: HashMap<(ProcessId, ProcessId), u64>,
 }
 
@@ -64,6 +64,11 @@ struct Session {
 }
 
 impl Sessions {
+    /// A process here, and one elsewhere, have a new session. Whether the one before was with the same life.
+    pub(super) fn meets(&mut self, pair: (ProcessId, ProcessId), life: u64) -> bool {
+        self.last.insert(pair, life) == Some(life)
+    }
+
     /// Ends the sessions with some processes.
     pub(super) fn end(&mut self, mut ends: impl FnMut(ProcessId) -> bool) {
         self.open.retain(|(_, remote), _| !ends(*remote));
@@ -340,7 +345,7 @@ async fn join_session(
         Err(reply) => return Err((reply, accepted)),
     };
     if begins {
-        let again = sessions.last.insert(key, hello.start.life) == Some(hello.start.life);
+        let again = sessions.meets(key, hello.start.life);
         sessions.lives.insert(hello.from, hello.start);
         let (control, control_in) = mpsc::channel(1);
         let (data, data_in) = mpsc::channel(1);

@@ -215,7 +215,6 @@ impl Dialler {
         let mut waits = Waits::begin();
         // What has been said of connections in vain since the last one that was not.
         let mut told = BTreeSet::new();
-        let mut last_life = None;
         loop {
             match self.begin().await {
                 Ok((session, control, data)) => {
@@ -223,7 +222,7 @@ impl Dialler {
                     told.clear();
                     let begun = Instant::now();
                     let life = control.welcome.start.life;
-                    let again = last_life.replace(life) == Some(life);
+                    let again = self.shared.sessions.lock().meets((self.local, self.remote), life);
                     let end = self.session(session, again, control, data).await;
                     tracing::warn!(process = %self.local, peer = %self.remote, "the connection was lost: {end}");
                     match begun.elapsed() > LAST_WAIT {

@@ -610,6 +610,23 @@ async fn a_client_that_meets_a_storage_process_for_the_first_time_hears_that_som
     assert!(matches!(client.receive().await, (S1, Wire::ReadsMissed)));
 }
 
+/// As when it is found at another address.
+#[tokio::test]
+async fn who_connects_anew_to_the_same_life_hears_that_something_may_be_lost() {
+    let mut router = Side::start(R1, options(R1, "127.0.0.1:1")).await;
+    let mut storage = Side::start(S1, options(S1, "127.0.0.1:1")).await;
+    let dial = |storage: &Side| {
+        let (shared, address) = (storage.transport.shared.clone(), router.address());
+        tokio::spawn(Dialler { shared, local: S1, remote: R1, address }.run())
+    };
+    let first = dial(&storage);
+    exchange(&storage, R1, &mut router, S1, 0, 10).await;
+    first.abort();
+    assert!(matches!(router.receive().await, (S1, Wire::Lost)));
+    dial(&storage);
+    assert!(matches!(storage.receive().await, (R1, Wire::Lost)));
+}
+
 /// Who signs certificates.
 struct Authority {
     name: &'static str,
