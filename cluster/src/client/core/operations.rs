@@ -63,10 +63,15 @@ impl Core {
             () => OperationState::Submitted,
         };
         let mut waits_for: Vec<ProcessId> = match &message.body {
-            Body::Data(_) => open.unanswered_by().into_iter().collect(),
+            // Those whose rows are still to be fetched, too.
+            Body::Data(_) => {
+                let fetched_from = open.fetching.values().map(|fetching| fetching.from);
+                open.unanswered_by().into_iter().chain(fetched_from).collect()
+            }
             _ => Vec::new(),
         };
         waits_for.sort_unstable();
+        waits_for.dedup();
         self.operation(message, state, open.isolation, waits_for, open.submitted_ms)
     }
 
