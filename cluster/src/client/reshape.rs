@@ -185,21 +185,25 @@ impl Client {
                 None => Change::Contract { process },
             })
         };
-        let mut has_moved = false;
+        let mut moved = None;
         loop {
             let outcome = self.reshape_as(Config::plan, step).await;
             match outcome {
                 Ok((ts, Keyspace { change: Change::Contract { .. }, .. })) => return Ok(ts),
                 Ok((ts, _)) => {
-                    has_moved = true;
+                    moved = Some(ts);
                     self.config_when(|config| !config.migrations().contains_key(&ts)).await?;
                 }
-                Err(error) if has_moved => {
-                    return Err(error.with_detail(format!(
-                        "{process} stands at the end of its range now, and stays on the ring until it is said again."
-                    )));
+                Err(error) => {
+                    return match moved {
+                        None => Err(error),
+                        // It has died meanwhile, and a super process has done it.
+                        Some(ts) if !self.config().is_active(process) => Ok(ts),
+                        Some(_) => Err(error.with_detail(format!(
+                            "{process} stands at the end of its range now, and stays on the ring until it is said again."
+                        ))),
+                    };
                 }
-                Err(error) => return Err(error),
             }
         }
     }
