@@ -144,12 +144,12 @@ impl Planner<'_> {
                 }
                 let (arguments, with_ordinality) = (args.as_slice(), *with_ordinality);
                 let call = FunctionCall { name, arguments, with_ordinality, alias: alias.as_ref() };
-                Ok(Factor::plain(self.function_in_from(&call, outer)?))
+                Ok(Factor::plain(self.function_in_from(&call, outer, before)?))
             }
             ast::TableFactor::Function { lateral: _, name, args, with_ordinality, alias } => {
                 let (arguments, with_ordinality) = (args.as_slice(), *with_ordinality);
                 let call = FunctionCall { name, arguments, with_ordinality, alias: alias.as_ref() };
-                Ok(Factor::plain(self.function_in_from(&call, outer)?))
+                Ok(Factor::plain(self.function_in_from(&call, outer, before)?))
             }
             other => {
                 let (table, scope) = self.table_factor(other)?;

@@ -9,8 +9,8 @@
 //! 3. `lower` makes the DataFusion plan. An expression is one function call to DataFusion (`function`), evaluated
 //!    by the engine; only column references are native, and equality and order of types whose Arrow form has
 //!    PostgreSQL's. For the others both are native on keys. Aggregates are the engine's, too (`aggregate`).
-//! 4. `scan` is what DataFusion sees of a table; the rows come from a [`Reader`] that the front end brings. `execute`
-//!    runs the plan within bounded memory, and `endable` lets it be ended.
+//! 4. `scan` is what DataFusion sees of a table; the rows come from a [`Reader`] that the front end brings. `series` makes
+//!    rows of nothing. `execute` runs the plan within bounded memory, and `endable` lets it be ended.
 //!
 //! DataFusion chooses how to join, sort and aggregate; what an expression means, it never decides.
 

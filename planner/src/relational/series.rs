@@ -11,7 +11,7 @@ use carousel_engine::{
     SqlError, SqlState, Type, Value,
     array::values_to_array,
     error::Result,
-    expr::{ArgType, EvalContext, Expr, Function, eval, eval_const},
+    expr::{ArgType, EvalContext, Expr, Function, columns, eval, eval_const},
     numeric::Numeric,
     value::compare_as,
 };
@@ -54,6 +54,7 @@ impl Planner<'_> {
         &mut self,
         call: &FunctionCall<'_>,
         outer: &Option<Arc<Scope>>,
+        before: Option<&Input>,
     ) -> Result<Input> {
         let FunctionCall { name, arguments, with_ordinality, alias } = *call;
         let position = position_of(ast::Spanned::span(name));
@@ -65,8 +66,15 @@ impl Planner<'_> {
         if !known {
             return Err(at(SqlError::unsupported("a function in FROM other than generate_series"), position));
         }
-        let scope = Scope { outer: outer.clone(), ..Scope::empty() };
+        // What stands before it can be referred to without LATERAL.
+        let around = before.map(|(_, scope)| Arc::new(Scope { outer: outer.clone(), ..scope.clone() }));
+        let scope = Scope { outer: around.or_else(|| outer.clone()), ..Scope::empty() };
         let bounds = self.resolve(&scope, Clause::FromFunction, |r| r.series(arguments, position))?;
+        // Also a subquery stands there as a column.
+        if bounds.iter().any(|bound| !columns(bound).is_empty()) {
+            let what = "a function in FROM whose arguments refer to columns or have subqueries";
+            return Err(at(SqlError::unsupported(what), position));
+        }
         let ty = bounds[0].ty();
         let column = alias.map_or_else(|| NAME.to_owned(), |alias| fold(&alias.name));
         let mut fields = vec![Field::new(column, ty)];

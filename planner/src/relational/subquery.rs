@@ -855,9 +855,7 @@ impl Dependence {
             | Kind::Batch(_)
             | Kind::System(_)
             | Kind::Series(_)
-            | Kind::Shared(_) => {
-                Err(SqlError::unsupported("VALUES or a function in FROM that refer to an outer query"))
-            }
+            | Kind::Shared(_) => Err(SqlError::unsupported("VALUES that refer to an outer query")),
         }
     }
 
