@@ -615,8 +615,9 @@ async fn a_client_that_meets_a_storage_process_for_the_first_time_hears_that_som
 async fn who_connects_anew_to_the_same_life_hears_that_something_may_be_lost() {
     let mut router = Side::start(R1, options(R1, "127.0.0.1:1")).await;
     let mut storage = Side::start(S1, options(S1, "127.0.0.1:1")).await;
+    let address = router.address();
     let dial = |storage: &Side| {
-        let (shared, address) = (storage.transport.shared.clone(), router.address());
+        let (shared, address) = (storage.transport.shared.clone(), address.clone());
         tokio::spawn(Dialler { shared, local: S1, remote: R1, address }.run())
     };
     let first = dial(&storage);
