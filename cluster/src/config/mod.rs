@@ -709,13 +709,10 @@ impl Config {
     }
 
     /// The processes whose durable watermarks keep the log: those on the ring that are not suspected, and those that have left
-    /// it and may still have to send.
-    pub fn keepers_of_log(&self) -> Vec<ProcessId> {
+    /// it and may still have to send. These come more than once.
+    pub fn keepers_of_log(&self) -> impl Iterator<Item = ProcessId> {
         let senders = self.transfers_under_way().flat_map(|(_, transfer)| transfer.senders.iter().copied());
-        let mut keepers: Vec<ProcessId> = self.live_storage().chain(senders).collect();
-        keepers.sort_unstable();
-        keepers.dedup();
-        keepers
+        self.live_storage().chain(senders)
     }
 
     /// `Ts` of the last message that has changed it. Clients come and go without one.

@@ -1039,10 +1039,14 @@ impl Core {
         // A storage process that has not confirmed anything holds on to everything.
         let silent = if planted(Bug::SkippedConfirmation) { Ts::INFINITY } else { Ts::ZERO };
         let durable = |process| leading.watermarks.get(&process).map_or(silent, |w| w.durable);
-        let keepers = self.mseq.config().keepers_of_log().into_iter();
-        let durable = keepers.map(durable).min().unwrap_or(Ts::ZERO);
-        let durable = durable.min(self.mseq.ts());
-        if durable > self.mseq.truncated().max(leading.truncating) {
+        let keepers = || self.mseq.config().keepers_of_log().map(durable);
+        let truncated = self.mseq.truncated().max(leading.truncating);
+        // Mostly somebody lacks something, and one of the first that are asked.
+        if keepers().any(|durable| durable <= truncated) {
+            return;
+        }
+        let durable = keepers().min().unwrap_or(Ts::ZERO).min(self.mseq.ts());
+        if durable > truncated {
             leading.truncating = durable;
             leading.enqueue(Command::Truncate(durable));
         }

@@ -330,7 +330,7 @@ impl World {
         match missing.votes.iter().map(|(ts, _)| ts).find(is_forgotten) {
             // Who has lost its place may still ask, until it begins again without data; so may a life behind one that has
             // found another, until it hears that it had been suspected.
-            Some(ts) if self.replay.config().keepers_of_log().contains(&from) && !is_cut_off => {
+            Some(ts) if self.replay.config().keepers_of_log().any(|keeper| keeper == from) && !is_cut_off => {
                 Err(format!("{to} has forgotten the votes about the write at {ts} that {from} needs"))
             }
             _ => Ok(()),

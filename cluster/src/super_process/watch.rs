@@ -1,6 +1,8 @@
 //! What a super process does next, as a pure function of the time, of what its client process sees and of what it is
 //! submitting already.
 
+use std::collections::BTreeSet;
+
 use super::{CheckpointPolicy, Checkpoints, FailureDetector, Healer, Heartbeat, Patience, Suspicion};
 use crate::{
     client::{View, room},
@@ -97,7 +99,8 @@ impl Watch {
         if !busy.checkpoint && self.checkpoints.is_due(now_ms, &able, view.has_room) {
             self.checkpoints.ordered(now_ms, view.has_room);
             let mut absent = Vec::new();
-            for keeper in view.config.keepers_of_log() {
+            let keepers: BTreeSet<ProcessId> = view.config.keepers_of_log().collect();
+            for keeper in keepers {
                 absent.extend(self.detector.silent_ms(keeper).map(|silent_ms| (keeper, silent_ms)));
             }
             steps.push(Step::Checkpoint { absent });

@@ -59,7 +59,7 @@ pub(super) fn durable(
     config: &Config,
 ) -> impl Fn(ProcessId) -> Ts {
     let (keepers, standbys): (Vec<ProcessId>, Vec<ProcessId>) = (
-        config.keepers_of_log(),
+        config.keepers_of_log().collect(),
         config.standbys().filter(|standby| !config.is_suspected(*standby)).collect(),
     );
     move |process| match keepers.contains(&process) || standbys.contains(&process) {
