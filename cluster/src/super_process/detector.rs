@@ -149,7 +149,8 @@ impl FailureDetector {
     /// last one that has the rows of a range. Nor is one whose disk fails, or that ends in each life, where no other that has
     /// them is there with a disk that is known to be sound: it would be of no use. Where all who have the rows of a process are
     /// silent, too, as when there is no power, nobody could go on without it, and its rows might be the only ones that come back: it
-    /// has the time of one that starts from when one of the others is there again.
+    /// has the time of one that starts from when one of the others is there again. Nor can anybody go on without it while the others
+    /// load what they had, which may come to nothing.
     pub fn look(
         &mut self,
         now_ms: u64,
@@ -209,7 +210,13 @@ impl FailureDetector {
         let is_heard = |sight: &Sight| now_ms - sight.at_ms <= self.patience.silent_ms / 2;
         let there: Vec<ProcessId> =
             self.sights.iter().filter(|(_, sight)| is_heard(sight)).map(|(process, _)| *process).collect();
+        let loads = |sight: &Sight| sight.heartbeat.is_some_and(|heartbeat| heartbeat.loading.is_some());
+        let loading: Vec<ProcessId> =
+            self.sights.iter().filter(|(_, sight)| loads(sight)).map(|(process, _)| *process).collect();
         silent.retain(|(process, _)| {
+            if config.solely_held_beside(*process, &loading).is_some() {
+                return false;
+            }
             let held = config.held(*process);
             let others: Vec<ProcessId> = held.iter().flat_map(|range| config.live_holders(*range)).collect();
             let Some(sight) = self.sights.get_mut(process) else { return false };
@@ -310,6 +317,27 @@ mod tests {
             }
             suspected.dedup();
             suspected
+        }
+    }
+
+    /// It may be the only one whose rows come back, and nobody goes on without it before.
+    #[test]
+    fn who_falls_silent_while_the_others_load_is_suspected_when_they_have_loaded() {
+        for silent_ms in [0, 60_000] {
+            let mut scene = Scene::new(2, 2);
+            assert_eq!(scene.pass(1_000, &[1, 2]), []);
+            assert_eq!(scene.pass(silent_ms, &[]), []);
+            let load = |scene: &mut Scene, loading| {
+                let beats = scene.heard[&ProcessId::storage(1)].beats;
+                let heartbeat = Heartbeat { incarnation: 8, beats, loading, ..Heartbeat::default() };
+                scene.heard.insert(ProcessId::storage(1), heartbeat);
+            };
+            for progress in 0..80 {
+                load(&mut scene, Some(progress));
+                assert_eq!(scene.pass(500, &[]), [], "{progress}");
+            }
+            load(&mut scene, None);
+            assert_eq!(scene.pass(2_000, &[1]), [(ProcessId::storage(2), 7)]);
         }
     }
 
