@@ -22,7 +22,7 @@ use crate::{
         core::{Core, CoreOptions, Effect, Event},
         staged_ranges,
     },
-    config::{Config, Configuration},
+    config::{Config, Configuration, Membership},
     message::{Body, Ddl, Incarnation, ProcessId, ProcessKind, ReadIsolation, StagedPayload},
     routers::change::RouterChange,
     super_process::Watch,
@@ -57,6 +57,8 @@ pub(super) enum What {
     Ddl,
     Pin,
     Checkpoint,
+    Suspicion,
+    /// Another change of the members or of the ring.
     Configuration,
 }
 
@@ -95,7 +97,12 @@ impl ClientHost {
         self.core.view().config
     }
 
-    /// Whether a change of the members or of the ring is under way.
+    /// Whether a suspicion is under way.
+    pub(super) fn waits_for_suspicion(&self) -> bool {
+        self.questions.values().any(|question| matches!(question.what, What::Suspicion))
+    }
+
+    /// Whether another change of the members or of the ring is under way.
     pub(super) fn waits_for_change(&self) -> bool {
         self.questions.values().any(|question| matches!(question.what, What::Configuration))
     }
@@ -276,7 +283,11 @@ impl World {
 
     /// A process asks for a change of the members or of the ring.
     pub(super) fn ask_configuration(&mut self, id: ProcessId, change: Configuration) -> Result<(), String> {
-        self.ask(id, What::Configuration, Body::Configuration(change), ReadIsolation::Sequential)
+        let what = match &change {
+            Configuration::Membership(Membership::Suspect { .. }) => What::Suspicion,
+            _ => What::Configuration,
+        };
+        self.ask(id, what, Body::Configuration(change), ReadIsolation::Sequential)
     }
 
     /// One of the clients that live.
@@ -646,7 +657,7 @@ impl World {
             }
             (What::Ddl, _) if code == SqlState::OUTCOME_UNKNOWN => Ok(()),
             // What was planned has meanwhile become impossible.
-            (What::Configuration, _) => Ok(()),
+            (What::Suspicion | What::Configuration, _) => Ok(()),
             (what, _) => Err(format!("{what:?} fails")),
         }
     }

@@ -98,7 +98,11 @@ impl ClientHost {
     fn watch(&mut self, now_ms: u64) -> Option<Vec<Step>> {
         // Most hosts are clients.
         self.watch.as_ref()?;
-        let busy = Busy { change: self.waits_for_change(), checkpoint: self.waits_for_checkpoint() };
+        let busy = Busy {
+            suspicion: self.waits_for_suspicion(),
+            change: self.waits_for_change(),
+            checkpoint: self.waits_for_checkpoint(),
+        };
         let view = self.view();
         Some(self.watch.as_mut()?.look(now_ms, &view, busy))
     }

@@ -75,7 +75,8 @@ impl SuperProcess {
     pub fn start(options: SuperOptions, network: &Network) -> SuperProcess {
         let client = Client::start(options.client.clone(), network);
         let SuperOptions { router, watch, .. } = options;
-        let shell = Shell { client, router, watch: Watch::new(watch), change: None, checkpoint: None };
+        let watch = Watch::new(watch);
+        let shell = Shell { client, router, watch, suspicion: None, change: None, checkpoint: None };
         SuperProcess { task: tokio::spawn(shell.run()).abort_handle() }
     }
 }
@@ -86,6 +87,7 @@ struct Shell {
     router: Option<Followed>,
     watch: Watch,
     /// What is being submitted.
+    suspicion: Option<JoinHandle<()>>,
     change: Option<JoinHandle<()>>,
     checkpoint: Option<JoinHandle<()>>,
 }
@@ -107,7 +109,11 @@ impl Shell {
         if self.router.as_ref().is_some_and(|router| !router.is_followed()) {
             view.leader = None;
         }
-        let busy = Busy { change: is_busy(&self.change), checkpoint: is_busy(&self.checkpoint) };
+        let busy = Busy {
+            suspicion: is_busy(&self.suspicion),
+            change: is_busy(&self.change),
+            checkpoint: is_busy(&self.checkpoint),
+        };
         for step in self.watch.look(now_ms, &view, busy) {
             let client = self.client.clone();
             match step {
@@ -122,7 +128,7 @@ impl Shell {
                     self.checkpoint = Some(tokio::spawn(order_checkpoint(client)));
                 }
                 Step::Suspect(suspicions) => {
-                    self.change = Some(tokio::spawn(suspect(client, suspicions)));
+                    self.suspicion = Some(tokio::spawn(suspect(client, suspicions)));
                 }
                 Step::Heal(change) => self.change = Some(tokio::spawn(heal(client, change))),
             }

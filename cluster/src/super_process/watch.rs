@@ -29,10 +29,11 @@ pub struct WatchOptions {
     pub checkpoints: CheckpointPolicy,
 }
 
-/// What is being submitted. Neither waits for the other: a checkpoint waits for storage processes that may have to be
-/// suspected.
-#[derive(Clone, Copy, Debug)]
+/// What is being submitted. No suspicion waits for the others: a checkpoint and a change of the ring wait for storage processes
+/// that may have to be suspected.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
+    pub(crate) suspicion: bool,
     pub(crate) change: bool,
     pub(crate) checkpoint: bool,
 }
@@ -105,12 +106,11 @@ impl Watch {
             }
             steps.push(Step::Checkpoint { absent });
         }
-        if busy.change {
-            return steps;
-        }
         if self.options.suspects && !suspicions.is_empty() {
-            steps.push(Step::Suspect(suspicions));
-        } else if self.options.heals {
+            if !busy.suspicion {
+                steps.push(Step::Suspect(suspicions));
+            }
+        } else if self.options.heals && !busy.suspicion && !busy.change {
             let has_room = |process, by| room::has_room(&view.config, &view.heard, process, by);
             steps.extend(self.healer.look(now_ms, &view.config, is_alive, has_room).map(Step::Heal));
         }
@@ -124,7 +124,7 @@ mod tests {
 
     use carousel_engine::Ts;
 
-    use super::*;
+    use super::{super::Symptom, *};
     use crate::{
         client::core::{Core, CoreOptions},
         config::{Config, Configuration, Membership},
@@ -174,7 +174,7 @@ mod tests {
                 for process in [1, 2].map(ProcessId::storage) {
                     view.heartbeats.insert(process, Heartbeat { beats: *now_ms, ..Heartbeat::default() });
                 }
-                let steps = watch.look(*now_ms, &view, Busy { change: false, checkpoint: true });
+                let steps = watch.look(*now_ms, &view, Busy { checkpoint: true, ..Busy::default() });
                 steps.contains(&Step::Heal(Change::Contract { process: suspected }))
             })
         };
@@ -183,6 +183,26 @@ mod tests {
         assert_eq!(contracts_at(15_000..16_000, None), Some(36_000), "it was cut off");
         let other = Some(ProcessId::router(2));
         assert_eq!(contracts_at(15_000..15_100, other), Some(35_100), "others have watched");
+    }
+
+    /// That change may wait for who has to be suspected.
+    #[test]
+    fn who_is_silent_is_suspected_while_the_ring_is_being_changed() {
+        let suspicion = Membership::Suspect { process: ProcessId::storage(4), incarnation: 0 };
+        let mut view = view_behind(Config::evenly(4, 2).expect("a ring"), suspicion);
+        let mut watch = Watch::new(options());
+        let mut look = |now_ms, busy| {
+            for process in [1, 3].map(ProcessId::storage) {
+                view.heartbeats.insert(process, Heartbeat { beats: now_ms, ..Heartbeat::default() });
+            }
+            view.heartbeats.entry(ProcessId::storage(2)).or_default();
+            watch.look(now_ms, &view, Busy { checkpoint: true, ..busy })
+        };
+        let change = Busy { change: true, ..Busy::default() };
+        assert!((0..900).step_by(100).all(|now_ms| look(now_ms, change).is_empty()));
+        let silence = Suspicion { process: ProcessId::storage(2), incarnation: 0, symptom: Symptom::Silence };
+        assert_eq!(look(900, change), [Step::Suspect(vec![silence])]);
+        assert_eq!(look(1_000, Busy { suspicion: true, ..change }), [], "once");
     }
 
     #[test]
@@ -198,7 +218,7 @@ mod tests {
                 let heartbeat = Heartbeat { beats: now_ms, logged, ..Heartbeat::default() };
                 view.heartbeats.insert(process, heartbeat);
             }
-            watch.look(now_ms, &view, Busy { change: true, checkpoint: false })
+            watch.look(now_ms, &view, Busy { change: true, ..Busy::default() })
         };
         assert_eq!(look(70_000, standby), []);
         assert_eq!(look(70_100, ProcessId::storage(1)), [Step::Checkpoint { absent: Vec::new() }]);
