@@ -107,7 +107,8 @@ impl Stager {
     ///
     /// # Errors
     /// 53200 when the storage processes report too little memory, 53100 when a disk is full or those of the routers' logs
-    /// nearly are, 57P01 when the client process has been stopped.
+    /// nearly are, 54000 when so much has been ordered since the first ones that the rows are not kept any more, 57P01 when the
+    /// client process has been stopped.
     pub async fn push(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
         if !self.client.has_room() {
             return Err(no_room());
@@ -120,6 +121,7 @@ impl Stager {
 
     /// As [`push`](Stager::push), of rows that there is room for.
     async fn send(&mut self, batch: &RowBatch) -> Result<(), SqlError> {
+        self.check_life()?;
         self.rows += batch.positions.len() as u64;
         let config = self.config.clone();
         for range in config.overlapping(&[KeyRange::FULL]) {
@@ -161,6 +163,7 @@ impl Stager {
         while !self.in_flight.is_empty() {
             self.receipt().await?;
         }
+        self.check_life()?;
         let admission = self.client.admission().clone();
         let admitted = std::mem::replace(&mut self.admitted, Admitted::nothing(&admission));
         admission.keep_staged(self.id, admitted, self.rows);
@@ -215,6 +218,15 @@ impl Stager {
     /// What was staged belongs to an INSERT that [`Client::submit`] has taken.
     pub fn submitted(mut self) {
         self.submitted = true;
+    }
+
+    /// What was staged first may have been forgotten. Said again, the statement would take as long.
+    fn check_life(&self) -> Result<(), SqlError> {
+        if self.client.frontier() < self.latest {
+            return Ok(());
+        }
+        let error = SqlError::new(SqlState::LIMIT_EXCEEDED, "the rows have taken too long to be sent");
+        Err(error.with_hint("Send them in several statements."))
     }
 
     async fn receipt(&mut self) -> Result<(), SqlError> {
@@ -272,4 +284,33 @@ pub(crate) fn rows_within(batch: &RowBatch, range: &KeyRange) -> Result<Option<R
     let rows = arrow::compute::take_record_batch(&batch.rows, &UInt64Array::from(indices))
         .map_err(|e| SqlError::internal(format!("cannot split rows by key range: {e}")))?;
     Ok(Some(RowBatch { rows, positions, ordinals }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{
+        client::{ClientOptions, Lives},
+        network::Network,
+    };
+
+    #[tokio::test]
+    async fn rows_that_outlive_what_they_began_with_are_refused_at_once() {
+        let options = ClientOptions {
+            id: ProcessId::client(1),
+            incarnation: 1,
+            lives: Lives { starts: PathBuf::new(), apart: 1 },
+            routers: vec![ProcessId::router(1)],
+            config: Arc::new(Config::evenly(1, 1).expect("a ring")),
+        };
+        let client = Client::start(options, &Network::new());
+        let mut stager = client.stage();
+        stager.push(&RowBatch::empty()).await.expect("there is time");
+        stager.latest = client.frontier();
+        for refused in [stager.push(&RowBatch::empty()).await, stager.finish().await.map(drop)] {
+            assert_eq!(refused.expect_err("it is too late").code, SqlState::LIMIT_EXCEEDED);
+        }
+    }
 }
