@@ -235,21 +235,29 @@ impl CopyReader {
     }
 }
 
+/// So many rows of a COPY that are not on the line behind the row before them are remembered: 16 MiB.
+const MOST_JUMPS: usize = 1 << 20;
+
 /// The line of every row of a COPY. Most rows are on the line behind the row before them, and take no memory.
 #[derive(Default)]
 struct LineOfRow {
+    /// Those whose lines are known: all, or those before the first one that there was no room for.
     rows: u64,
     /// The rows that are not, and their lines.
     jumps: Vec<(u64, u64)>,
+    is_full: bool,
 }
 
 impl LineOfRow {
     fn push(&mut self, line: u64) {
         let row = self.rows;
-        self.rows += 1;
         if self.jumps.last().is_none_or(|(jump, at)| at + (row - jump) != line) {
-            self.jumps.push((row, line));
+            self.is_full |= self.jumps.len() == MOST_JUMPS;
+            if !self.is_full {
+                self.jumps.push((row, line));
+            }
         }
+        self.rows += u64::from(!self.is_full);
     }
 
     fn get(&self, row: u64) -> Option<u64> {
@@ -279,6 +287,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn rows_on_several_lines_take_no_more_memory_than_there_is_for_their_lines() {
+        let mut line_of_row = LineOfRow::default();
+        (0..2 * MOST_JUMPS as u64).for_each(|row| line_of_row.push(2 * row));
+        assert_eq!(line_of_row.jumps.len(), MOST_JUMPS);
+        let last = MOST_JUMPS as u64 - 1;
+        assert_eq!([last, last + 1].map(|row| line_of_row.get(row)), [Some(2 * last), None]);
+    }
 
     proptest! {
         #[test]
