@@ -119,7 +119,7 @@ impl RouterLink {
     }
 
     /// A router has accepted a subscription. False when it is not the one in use, or has said since that it does not lead, which
-    /// travels faster.
+    /// travels faster, or could not be reached.
     pub fn accepted(&mut self, from: ProcessId) -> bool {
         let current = from == self.router() && !self.in_vain;
         if current {
@@ -173,7 +173,7 @@ impl RouterLink {
             self.hints += 1;
             self.go_to((self.current + 1) % self.routers.len());
         } else {
-            self.in_vain = true;
+            (self.open, self.in_vain) = (false, true);
         }
     }
 

@@ -283,7 +283,7 @@ pub(crate) struct Core {
     sequence: u64,
     /// Messages that are not known to be ordered: the send window.
     window: VecDeque<Arc<Message>>,
-    /// The last sequence number that was sent to the router in use.
+    /// The last sequence number of the window that was sent under that leadership.
     sent: u64,
     /// The oldest message in the window, when the window is sent again if that has not been ordered, and after how long it was.
     oldest: (Option<u64>, u64, u64),
@@ -302,7 +302,7 @@ pub(crate) struct Core {
     holding: Holding,
     /// What the groups take that are kept.
     group_bytes: usize,
-    /// The leadership under which snapshot reads were sent last.
+    /// The leadership under which the window and snapshot reads were sent last.
     leadership: u64,
     /// The router that led then.
     reads_at: Option<ProcessId>,
@@ -689,7 +689,7 @@ impl Core {
                 self.delivered(deliveries, frontier);
             }
             Wire::Ordered { incarnation, sequence, ts } if incarnation == own => self.ordered(sequence, ts),
-            Wire::Resend { incarnation, expected } if incarnation == own && from == self.link.router() => {
+            Wire::Resend { incarnation, expected } if incarnation == own && self.reads_at == Some(from) => {
                 if expected <= self.sequence && self.is_ordered(expected) {
                     // It does not know what has been ordered: it leads no longer.
                     self.lose_sent(from);
