@@ -59,6 +59,38 @@ pub(crate) struct Resolved {
     pub(crate) references: Vec<(usize, Option<u32>)>,
 }
 
+/// What may stand behind a name in FROM, and a function's arguments: an alias, and WITH ORDINALITY of a function. Error: 0A000 for
+/// anything else.
+pub(crate) fn check_factor(relation: &ast::TableFactor) -> Result<()> {
+    let ast::TableFactor::Table {
+        name: _,
+        alias: _,
+        args,
+        with_hints,
+        version,
+        with_ordinality,
+        partitions,
+        json_path,
+        sample,
+        index_hints,
+    } = relation
+    else {
+        return Ok(());
+    };
+    let foreign = !with_hints.is_empty()
+        || version.is_some()
+        || *with_ordinality && args.is_none()
+        || !partitions.is_empty()
+        || json_path.is_some()
+        || !index_hints.is_empty();
+    let what = match foreign {
+        _ if sample.is_some() => "TABLESAMPLE",
+        true => "this clause of a table in FROM",
+        false => return Ok(()),
+    };
+    Err(at(SqlError::unsupported(what), position_of(relation.span())))
+}
+
 pub(crate) fn unsupported<T>(what: &str) -> Result<T> {
     Err(SqlError::unsupported(what))
 }
@@ -242,34 +274,10 @@ impl<'a> Planner<'a> {
     /// A table in FROM, with its alias.
     pub(crate) fn table_factor(&mut self, relation: &ast::TableFactor) -> Result<(Arc<TableSchema>, Scope)> {
         let position = position_of(relation.span());
+        check_factor(relation)?;
         let what = match relation {
-            ast::TableFactor::Table {
-                name,
-                alias,
-                args,
-                with_hints,
-                version,
-                with_ordinality,
-                partitions,
-                json_path,
-                sample,
-                index_hints,
-            } => {
-                if args.is_some() {
-                    return Err(at(SqlError::unsupported("a function in FROM"), position));
-                }
-                if sample.is_some() {
-                    return Err(at(SqlError::unsupported("TABLESAMPLE"), position));
-                }
-                let foreign = !with_hints.is_empty()
-                    || version.is_some()
-                    || *with_ordinality
-                    || !partitions.is_empty()
-                    || json_path.is_some()
-                    || !index_hints.is_empty();
-                if foreign {
-                    return Err(at(SqlError::unsupported("this clause of a table in FROM"), position));
-                }
+            ast::TableFactor::Table { args: Some(_), .. } => "a function in FROM",
+            ast::TableFactor::Table { name, alias, .. } => {
                 let table = self.table(name)?;
                 let scope = Scope::table(&table, alias.as_ref())?;
                 return Ok((table, scope));

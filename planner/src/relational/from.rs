@@ -21,7 +21,7 @@ use crate::{
     names::{Relation, Scope, ScopeColumn, at, parts},
     parse::position_of,
     rewrite::conjuncts,
-    select::{Planner, unsupported},
+    select::{Planner, check_factor, unsupported},
 };
 
 /// A tree and the names of its columns.
@@ -86,6 +86,7 @@ impl Planner<'_> {
         outer: &Option<Arc<Scope>>,
         before: Option<&Input>,
     ) -> Result<Factor> {
+        check_factor(factor)?;
         let position = position_of(factor.span());
         match factor {
             ast::TableFactor::Table { name, alias, args: None, .. } => {

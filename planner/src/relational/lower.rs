@@ -29,7 +29,7 @@ use super::{
     function::{EngineFunction, Work, has_native_equality, has_native_order, key_type, narrowed},
     node::{Call, Field, JoinKind, Kind, Node},
     scan::{Reader, ScannedTable},
-    series::Series,
+    series::series_table,
     shared::SharedTable,
     window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
@@ -154,7 +154,7 @@ impl Lowering<'_> {
             }
             Kind::Series(bounds) => {
                 let names: Vec<String> = node.fields.iter().map(|field| self.name(&field.name)).collect();
-                let table = Series::new(bounds, self.context)?.table(names.clone())?;
+                let table = series_table(bounds, names.clone(), self.context)?;
                 self.table("series", table, names)
             }
             Kind::Shared(input) => self.shared(input),

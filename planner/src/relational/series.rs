@@ -135,7 +135,7 @@ fn series_type(arguments: &[ArgType]) -> Result<(Type, Type)> {
             .with_hint(format!("{hint} You might need to add explicit type casts."))
     };
     let step_fits = || match arguments.get(2) {
-        Some(ArgType::Known(ty)) => *ty == Type::Interval,
+        Some(ArgType::Known(ty)) => matches!(ty, Type::Interval | Type::Time),
         step => step.is_some(),
     };
     let bounds_fit = || {
@@ -164,8 +164,8 @@ fn series_type(arguments: &[ArgType]) -> Result<(Type, Type)> {
 }
 
 /// A series whose bounds are known.
-#[derive(Clone, Debug)]
-pub(crate) struct Series {
+#[derive(Debug)]
+struct Series {
     /// The next value, and how many came before it; `None` behind the last one.
     next: Option<(Value, i64)>,
     last: Value,
@@ -177,7 +177,7 @@ pub(crate) struct Series {
 
 impl Series {
     /// By its bounds, which refer to no columns. Errors: theirs, and 22023 for a step of nothing or a bound that is no number.
-    pub(crate) fn new(bounds: &[Expr], context: &Arc<EvalContext>) -> Result<Series> {
+    fn new(bounds: &[Expr], context: &Arc<EvalContext>) -> Result<Series> {
         let [first, last, step] = bounds else {
             return Err(SqlError::internal("a series without its three bounds"));
         };
@@ -251,22 +251,27 @@ impl Series {
         let batch = RecordBatch::try_new(schema.clone(), columns);
         batch.map(Some).map_err(|e| SqlError::internal(format!("{NAME}: {e}")))
     }
-
-    /// The table of it, with columns of these names.
-    pub(crate) fn table(self, names: Vec<String>) -> Result<Arc<dyn TableProvider>> {
-        let types = [self.ty.arrow(), Type::Int8.arrow()];
-        let fields = names.into_iter().zip(types).map(|(name, ty)| ArrowField::new(name, ty, true));
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        let rows = Arc::new(SeriesRows { series: self, schema: schema.clone() });
-        let table = StreamingTable::try_new(schema, vec![rows]);
-        Ok(Arc::new(table.map_err(|e| super::execute::sql_error(&e))?))
-    }
 }
 
-/// The rows of a series.
+/// The table of a series, with columns of these names.
+pub(crate) fn series_table(
+    bounds: &[Expr],
+    names: Vec<String>,
+    context: &Arc<EvalContext>,
+) -> Result<Arc<dyn TableProvider>> {
+    let types = bounds.first().map(|first| first.ty().arrow()).into_iter().chain([Type::Int8.arrow()]);
+    let fields = names.into_iter().zip(types).map(|(name, ty)| ArrowField::new(name, ty, true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let rows = SeriesRows { bounds: bounds.to_vec(), context: context.clone(), schema: schema.clone() };
+    let table = StreamingTable::try_new(schema, vec![Arc::new(rows)]);
+    Ok(Arc::new(table.map_err(|e| super::execute::sql_error(&e))?))
+}
+
+/// The rows of a series. That it cannot be made is found out when they are asked for.
 #[derive(Debug)]
 struct SeriesRows {
-    series: Series,
+    bounds: Vec<Expr>,
+    context: Arc<EvalContext>,
     schema: SchemaRef,
 }
 
@@ -277,13 +282,18 @@ impl PartitionStream for SeriesRows {
 
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let schema = self.schema.clone();
-        let rows = stream::try_unfold(self.series.clone(), move |mut series| {
-            let schema = schema.clone();
+        let (bounds, context) = (self.bounds.clone(), self.context.clone());
+        let rows = stream::try_unfold(None, move |series| {
+            let (schema, bounds, context) = (schema.clone(), bounds.clone(), context.clone());
             async move {
                 // It has nothing to wait for: whoever asks must let others run, and may be ended then.
                 tokio::task::yield_now().await;
+                let mut series = match series {
+                    Some(series) => series,
+                    None => Series::new(&bounds, &context).map_err(external)?,
+                };
                 let batch = series.batch(&schema).map_err(external)?;
-                Ok(batch.map(|batch| (batch, series)))
+                Ok(batch.map(|batch| (batch, Some(series))))
             }
         });
         Box::pin(RecordBatchStreamAdapter::new(self.schema.clone(), rows))
