@@ -623,9 +623,9 @@ async fn who_connects_anew_to_the_same_life_hears_that_something_may_be_lost() {
     let first = dial(&storage);
     exchange(&storage, R1, &mut router, S1, 0, 10).await;
     first.abort();
-    assert!(matches!(router.receive().await, (S1, Wire::Lost)));
     dial(&storage);
     assert!(matches!(storage.receive().await, (R1, Wire::Lost)));
+    assert!(matches!(router.receive().await, (S1, Wire::Lost)));
 }
 
 /// Who signs certificates.
