@@ -210,13 +210,17 @@ impl FailureDetector {
         let is_heard = |sight: &Sight| now_ms - sight.at_ms <= self.patience.silent_ms / 2;
         let there: Vec<ProcessId> =
             self.sights.iter().filter(|(_, sight)| is_heard(sight)).map(|(process, _)| *process).collect();
-        let loads = |sight: &Sight| sight.heartbeat.is_some_and(|heartbeat| heartbeat.loading.is_some());
-        let loading: Vec<ProcessId> =
-            self.sights.iter().filter(|(_, sight)| loads(sight)).map(|(process, _)| *process).collect();
+        // Who has fallen silent while it loaded does so no more.
+        let loads = |process: ProcessId, sight: &Sight| {
+            !quiet.contains(&process) && sight.heartbeat.is_some_and(|heartbeat| heartbeat.loading.is_some())
+        };
+        let loading: Vec<ProcessId> = self
+            .sights
+            .iter()
+            .filter(|(process, sight)| loads(**process, sight))
+            .map(|(process, _)| *process)
+            .collect();
         silent.retain(|(process, _)| {
-            if config.solely_held_beside(*process, &loading).is_some() {
-                return false;
-            }
             let held = config.held(*process);
             let others: Vec<ProcessId> = held.iter().flat_map(|range| config.live_holders(*range)).collect();
             let Some(sight) = self.sights.get_mut(process) else { return false };
@@ -239,7 +243,9 @@ impl FailureDetector {
             }
         };
         for life in silent {
-            suspect(&mut config, life, Symptom::Silence);
+            if config.solely_held_beside(life.0, &loading).is_none() {
+                suspect(&mut config, life, Symptom::Silence);
+            }
         }
         for (life, symptom) in failing {
             if config.solely_held_beside(life.0, &useless).is_none() {
@@ -320,6 +326,40 @@ mod tests {
         }
     }
 
+    fn load(scene: &mut Scene, number: u32, loading: Option<u64>) {
+        let process = ProcessId::storage(number);
+        let beats = scene.heard[&process].beats;
+        let heartbeat = Heartbeat { incarnation: 8, beats, loading, ..Heartbeat::default() };
+        scene.heard.insert(process, heartbeat);
+    }
+
+    /// Of two that are silent one is enough, though each could go without the other.
+    #[test]
+    fn one_of_those_who_are_silent_is_spared_while_the_last_other_one_loads() {
+        let mut scene = Scene::new(3, 3);
+        assert_eq!(scene.pass(1_000, &[1, 2, 3]), []);
+        let mut suspected = Vec::new();
+        for progress in 0..80 {
+            load(&mut scene, 1, Some(progress));
+            suspected.extend(scene.pass(500, &[]));
+        }
+        suspected.dedup();
+        assert_eq!(suspected, [(ProcessId::storage(2), 7)]);
+    }
+
+    #[test]
+    fn who_dies_while_it_loads_is_suspected() {
+        let mut scene = Scene::new(4, 2);
+        assert_eq!(scene.pass(1_000, &[1, 2, 3, 4]), []);
+        [1, 2].into_iter().for_each(|number| load(&mut scene, number, Some(5)));
+        let suspected = scene.pass(5_000, &[3, 4]);
+        assert_eq!(
+            suspected,
+            [(ProcessId::storage(1), 8)],
+            "s2 is the last one that has the rows of one range"
+        );
+    }
+
     /// It may be the only one whose rows come back, and nobody goes on without it before.
     #[test]
     fn who_falls_silent_while_the_others_load_is_suspected_when_they_have_loaded() {
@@ -327,16 +367,11 @@ mod tests {
             let mut scene = Scene::new(2, 2);
             assert_eq!(scene.pass(1_000, &[1, 2]), []);
             assert_eq!(scene.pass(silent_ms, &[]), []);
-            let load = |scene: &mut Scene, loading| {
-                let beats = scene.heard[&ProcessId::storage(1)].beats;
-                let heartbeat = Heartbeat { incarnation: 8, beats, loading, ..Heartbeat::default() };
-                scene.heard.insert(ProcessId::storage(1), heartbeat);
-            };
             for progress in 0..80 {
-                load(&mut scene, Some(progress));
+                load(&mut scene, 1, Some(progress));
                 assert_eq!(scene.pass(500, &[]), [], "{progress}");
             }
-            load(&mut scene, None);
+            load(&mut scene, 1, None);
             assert_eq!(scene.pass(2_000, &[1]), [(ProcessId::storage(2), 7)]);
         }
     }
