@@ -164,7 +164,8 @@ impl FailureDetector {
         let members: Vec<ProcessId> = config.live_storage().chain(config.standbys()).collect();
         self.sights.retain(|process, _| members.contains(process));
         self.lives.retain(|process, _| members.contains(process));
-        let (mut silent, mut failing, mut useless) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut silent, mut failing) = (Vec::new(), Vec::new());
+        let (mut useless, mut loading) = (Vec::new(), Vec::new());
         for process in members {
             // The silence of an earlier life says nothing about one that has joined since.
             let life = config.incarnation(process);
@@ -197,6 +198,10 @@ impl FailureDetector {
             if is_silent || ends || heartbeat.is_none_or(|heartbeat| heartbeat.disk != DiskState::Sound) {
                 useless.push(process);
             }
+            // Who has fallen silent while it loaded does so no more.
+            if !is_silent && heartbeat.is_some_and(|heartbeat| heartbeat.loading.is_some()) {
+                loading.push(process);
+            }
             let incarnation = heartbeat.map_or(0, |heartbeat| heartbeat.incarnation);
             if is_silent {
                 silent.push((process, incarnation));
@@ -210,16 +215,6 @@ impl FailureDetector {
         let is_heard = |sight: &Sight| now_ms - sight.at_ms <= self.patience.silent_ms / 2;
         let there: Vec<ProcessId> =
             self.sights.iter().filter(|(_, sight)| is_heard(sight)).map(|(process, _)| *process).collect();
-        // Who has fallen silent while it loaded does so no more.
-        let loads = |process: ProcessId, sight: &Sight| {
-            !quiet.contains(&process) && sight.heartbeat.is_some_and(|heartbeat| heartbeat.loading.is_some())
-        };
-        let loading: Vec<ProcessId> = self
-            .sights
-            .iter()
-            .filter(|(process, sight)| loads(**process, sight))
-            .map(|(process, _)| *process)
-            .collect();
         silent.retain(|(process, _)| {
             let held = config.held(*process);
             let others: Vec<ProcessId> = held.iter().flat_map(|range| config.live_holders(*range)).collect();
@@ -235,22 +230,22 @@ impl FailureDetector {
         });
         let mut config = Cow::Borrowed(config);
         let mut suspected = Vec::new();
-        let mut suspect = |config: &mut Cow<'_, Config>, (process, incarnation), symptom| {
+        // Not where only these, of whom nothing is to be expected yet, have the same rows.
+        let mut suspect = |(process, incarnation), symptom, beside: &[ProcessId]| {
+            if config.solely_held_beside(process, beside).is_some() {
+                return;
+            }
             let incarnation = config.incarnation(process).unwrap_or(0).max(incarnation);
             if let Ok(Some(next)) = config.suspect(process, incarnation, Ts::ZERO) {
-                *config = Cow::Owned(next);
+                config = Cow::Owned(next);
                 suspected.push(Suspicion { process, incarnation, symptom });
             }
         };
         for life in silent {
-            if config.solely_held_beside(life.0, &loading).is_none() {
-                suspect(&mut config, life, Symptom::Silence);
-            }
+            suspect(life, Symptom::Silence, &loading);
         }
         for (life, symptom) in failing {
-            if config.solely_held_beside(life.0, &useless).is_none() {
-                suspect(&mut config, life, symptom);
-            }
+            suspect(life, symptom, &useless);
         }
         suspected
     }
