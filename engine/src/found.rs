@@ -7,7 +7,7 @@ use arrow::array::ArrayRef;
 use crate::{
     column::{Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
-    error::{Result, SqlError, SqlState},
+    error::{Result, SqlError},
     expr::{EvalContext, Expr, Input},
     given_up::check_entered,
     operation::{Effect, SortKey, Top},
@@ -162,6 +162,8 @@ pub(crate) struct First {
     leading: Option<usize>,
     /// As many rows as wanted have no later value there: rows that do are not looked at.
     bound: Option<i64>,
+    /// So many rows could not be told apart, as their keys are too long to be looked at together.
+    too_long: usize,
 }
 
 impl Wanted {
@@ -197,6 +199,7 @@ impl Wanted {
             limit: top.limit as usize,
             leading,
             bound: None,
+            too_long: 0,
         })))
     }
 
@@ -213,7 +216,7 @@ impl Wanted {
 impl First {
     /// Rows from which those beyond the limit are dropped: so many that it takes a small part of the time.
     fn many(&self, batch_rows: usize) -> usize {
-        self.limit + self.limit.max(2 * batch_rows)
+        (self.limit + self.limit.max(2 * batch_rows)).max(2 * self.too_long)
     }
 }
 
@@ -314,7 +317,7 @@ impl Table {
         bound_of(&first.keys[0], cells)
     }
 
-    /// Drops the rows beyond the limit.
+    /// Drops the rows beyond the limit. Some more may stay, if the keys are long: whoever is sent them puts them in order anyway.
     fn keep_first(&self, first: &mut First, found: &mut FoundRows, context: &EvalContext) -> Result<()> {
         if found.len() <= first.limit {
             return Ok(());
@@ -323,14 +326,14 @@ impl Table {
         let values = match first.input.evaluate(found.len(), &fetch, context) {
             Err(error) if error.is_batch_full() => {
                 // The first of each half first.
-                let mut halves = std::mem::take(found).halves();
-                if halves.iter().all(|half| half.len() <= first.limit) {
-                    return Err(SqlError::new(SqlState::LIMIT_EXCEEDED, "the keys of an order are too long")
-                        .with_hint("Limit the result to fewer rows."));
-                }
-                for half in &mut halves {
-                    self.keep_first(first, half, context)?;
+                let before = found.len();
+                for mut half in std::mem::take(found).halves() {
+                    self.keep_first(first, &mut half, context)?;
                     half.runs().for_each(|(slot, rows)| found.push(slot, rows));
+                }
+                if found.len() == before {
+                    first.too_long = before;
+                    return Ok(());
                 }
                 return self.keep_first(first, found, context);
             }

@@ -390,10 +390,12 @@ impl Table {
             .collect();
         for part in rows.chunks(self.options.rows_together()) {
             in_parts(0..part.len(), &mut |range| {
-                groups.add(&SegmentRows { columns: &columns, rows: &part[range] }, rows.len(), &mut by_code)
+                let part = SegmentRows { columns: &columns, rows: &part[range] };
+                groups.add(&part, rows.len(), &mut by_code, &|bytes| {
+                    // What they took before has been counted.
+                    self.make_room(bytes.saturating_sub(before))
+                })
             })?;
-            // What they took before has been counted.
-            self.make_room(groups.bytes().saturating_sub(before))?;
         }
         groups.finish(&SegmentRows { columns: &columns, rows }, by_code)?;
         Ok(rows.len() as u64)

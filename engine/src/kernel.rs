@@ -42,6 +42,10 @@ pub(crate) fn over_single_column(expr: &Expr) -> Option<(usize, Expr)> {
     }
 }
 
+/// Groups, and their bytes, up to which it costs less to copy what has been added up than to add another segment to it.
+const COPIED_GROUPS: usize = 1024;
+const COPIED_BYTES: usize = 1 << 20;
+
 /// Bytes of strings after which groups are measured, however few rows they come from.
 const FED_BYTES: usize = 1 << 20;
 
@@ -166,20 +170,29 @@ impl Groups {
     }
 
     /// Adds rows of a segment, of which there will be `all`: by their codes, if they are encoded;
-    /// [`SqlError::batch_full`] when nothing has been done because they are too many for batches.
+    /// [`SqlError::batch_full`] when nothing has been done because they are too many for batches. `make_room` is asked whether the
+    /// groups may take so many bytes.
     pub(crate) fn add(
         &mut self,
         rows: &SegmentRows,
         all: usize,
         by_code: &mut Option<CodeGroups>,
+        make_room: &dyn Fn(usize) -> Result<()>,
     ) -> Result<()> {
         if let Some(counted) = &mut self.counted {
             *counted += rows.rows.len() as u64;
         } else if !self.add_by_code(rows, all, by_code)? {
-            self.table.update(&rows.batch()?, &self.group_by, &self.context)?;
+            let bytes = &mut self.bytes;
+            self.table.update_weighed(&rows.batch()?, &self.group_by, &self.context, &mut |table| {
+                if table.fed() < FED_BYTES.max(*bytes / 4) {
+                    return Ok(());
+                }
+                *bytes = table.heap_size();
+                make_room(*bytes)
+            })?;
         }
         self.grown(rows.rows.len());
-        Ok(())
+        make_room(self.bytes)
     }
 
     fn add_by_code(
@@ -222,6 +235,11 @@ impl Groups {
     /// What the groups take, about: measured from time to time.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether they are so few that it costs less to copy them than to add another segment to them.
+    pub(crate) fn are_few(&self) -> bool {
+        self.len() <= COPIED_GROUPS && self.bytes + self.table.fed() <= COPIED_BYTES
     }
 
     /// Adds groups of the same aggregates over other rows.

@@ -37,6 +37,7 @@ use std::{
 use arrow::{array::ArrayRef, record_batch::RecordBatch};
 
 use crate::{
+    aggregate::Group,
     error::{Result, SqlError, SqlState},
     given_up::GivenUp,
     install::Installing,
@@ -987,6 +988,9 @@ impl Shard {
     }
 }
 
+/// Bytes of groups, about, that are given out together.
+const GROUPS_BYTES: usize = 1 << 20;
+
 /// A write that has yet to come to a segment where others are whose turn it is.
 #[derive(Clone, Copy)]
 struct Lagging {
@@ -1012,7 +1016,8 @@ fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
     let ts = rider.ts;
     match &mut rider.work {
         Work::Groups { groups, .. } => {
-            effects.push(Effect::Groups { ts, groups: Arc::make_mut(groups).take() });
+            let parts = parts_of(Arc::make_mut(groups).take());
+            effects.extend(parts.into_iter().map(|groups| Effect::Groups { ts, groups }));
         }
         Work::Hash(_) | Work::Blocks(Blocks { hashed: true, .. }) => {
             for range in &rider.ranges {
@@ -1021,6 +1026,23 @@ fn report_read(rider: &mut Rider, effects: &mut Vec<Effect>) {
         }
         _ => {}
     }
+}
+
+/// Groups in parts that travel one by one: nobody wants to hold all of them a second time, in a message. There is always one.
+fn parts_of(groups: Vec<Group>) -> Vec<Vec<Group>> {
+    let (mut parts, mut bytes) = (vec![Vec::new()], 0);
+    for group in groups {
+        let more = group.heap_size();
+        if bytes > 0 && bytes + more > GROUPS_BYTES {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += more;
+        if let Some(part) = parts.last_mut() {
+            part.push(group);
+        }
+    }
+    parts
 }
 
 /// Refuses a batch that is not in the table's Arrow schema.

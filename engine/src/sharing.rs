@@ -32,9 +32,6 @@ use crate::{
     table::Table,
 };
 
-/// Groups up to which it costs less to copy what has been added up than to add another segment to it.
-const COPIED_GROUPS: usize = 1024;
-
 /// Which other reads a read has something in common with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Class {
@@ -370,7 +367,7 @@ impl Partial {
             groups.clone_from(sum);
             return Ok(());
         }
-        let before = (Arc::strong_count(groups) > 1 && groups.len() <= COPIED_GROUPS).then(|| groups.clone());
+        let before = (Arc::strong_count(groups) > 1 && groups.are_few()).then(|| groups.clone());
         Arc::make_mut(groups).merge(&self.groups)?;
         self.followed.extend(before.map(|before| (before, groups.clone())));
         Ok(())

@@ -298,6 +298,18 @@ impl GroupTable {
     /// Takes in the rows of a batch: evaluates grouping expressions, filters and arguments. Arguments that may fail are
     /// evaluated only for rows that pass their filter.
     pub fn update(&mut self, batch: &RecordBatch, group_by: &[Expr], context: &EvalContext) -> Result<()> {
+        self.update_weighed(batch, group_by, context, &mut |_| Ok(()))
+    }
+
+    /// The same. Values may be much longer than what they are made from: `weigh` is asked after each part of the rows that is
+    /// evaluated at once whether there is room for what has been added.
+    pub(crate) fn update_weighed(
+        &mut self,
+        batch: &RecordBatch,
+        group_by: &[Expr],
+        context: &EvalContext,
+        weigh: &mut dyn FnMut(&mut GroupTable) -> Result<()>,
+    ) -> Result<()> {
         in_parts(0..batch.num_rows(), &mut |part| {
             let batch = part_of(batch, part);
             let keys: Vec<ArrayRef> =
@@ -305,7 +317,8 @@ impl GroupTable {
             let fed: Vec<Fed> =
                 self.calls.iter().map(|call| Fed::new(call, &batch, context)).collect::<Result<_>>()?;
             let groups = self.assign_groups(&keys, batch.num_rows());
-            fed.iter().enumerate().try_for_each(|(number, fed)| self.feed(number, &groups, fed))
+            fed.iter().enumerate().try_for_each(|(number, fed)| self.feed(number, &groups, fed))?;
+            weigh(self)
         })
     }
 

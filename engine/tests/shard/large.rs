@@ -4,7 +4,7 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int32Type;
 use carousel_engine::{
     SqlState, Ts, Type, Value,
-    aggregate::{AggregateCall, AggregateFunction},
+    aggregate::{AggregateCall, AggregateFunction, Group},
     block::extent,
     expr::{CompareOp, Expr, Function},
     install::Rows,
@@ -341,4 +341,64 @@ fn values_that_came_later_go_with_the_rows_that_have_them() {
     }
     scan.run();
     assert_fit(&blocks(&mut scan), 6);
+}
+
+/// Many groups are given out in parts, of which each could be held a second time.
+#[test]
+fn groups_are_given_out_in_parts() {
+    let mut scan = scan_of(40_000);
+    let output = ReadOutput::Groups { group_by: vec![column(0), repeat(8)], aggregates: vec![], top: None };
+    let read = scan.submit(OperationKind::Read(Read { predicate: Vec::new(), output }));
+    let none = Read {
+        predicate: vec![compare_equal(0, -1)],
+        output: ReadOutput::Groups { group_by: vec![column(0)], aggregates: vec![], top: None },
+    };
+    let none = scan.submit(OperationKind::Read(none));
+    scan.run();
+    let parts = scan.parts_of_groups(read);
+    let bytes = |part: &&[Group]| part.iter().map(Group::heap_size).sum::<usize>();
+    assert!(parts.len() > 3, "{} parts", parts.len());
+    assert!(parts.iter().all(|part| bytes(part) <= 1 << 20));
+    assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 40_000);
+    assert_eq!(scan.groups_of(none).len(), 0);
+}
+
+/// Groups are weighed as they are made, however few rows they come from: those of all these rows would take 800 MB.
+#[test]
+fn groups_of_computed_values_are_weighed_part_by_part() {
+    let (ten_rows, limit) = (scan_of(10).shard.memory(), 30_000_000);
+    let row = |k: i32| -> Row { vec![Value::Int4(k), Value::text(format!("{k:04}"))] };
+    let columns = [("k", Type::Int4), ("v", Type::Text)];
+    let options = Options { memory_bytes: Some(ten_rows + limit), ..Options::default() };
+    let mut scan = Scan::of(&columns, (0..ROWS).map(row).collect(), options);
+    let mut all = AggregateCall::new(AggregateFunction::StringAgg, Some(repeat(100_000)));
+    all.further = vec![Expr::literal(Value::text(","), Type::Text)];
+    let mut distinct = AggregateCall::new(AggregateFunction::Count, Some(repeat(100_000)));
+    distinct.distinct = true;
+    for (group_by, aggregates) in
+        [(vec![repeat(100_000)], Vec::new()), (Vec::new(), vec![distinct]), (Vec::new(), vec![all])]
+    {
+        let output = ReadOutput::Groups { group_by, aggregates, top: None };
+        let read = scan.submit(OperationKind::Read(Read { predicate: Vec::new(), output }));
+        scan.run();
+        let error = scan.outcome_of(read).expect_err("there is no room");
+        assert_eq!(error.code, SqlState::OUT_OF_MEMORY);
+        let detail = error.detail.as_deref().expect("it says how much");
+        let bytes = detail.split(' ').find_map(|word| word.parse::<usize>().ok()).expect("a number");
+        assert!((limit / 2..200_000_000).contains(&bytes), "{detail}");
+    }
+}
+
+/// Keys of an order that are too long to be looked at together leave more rows than are wanted, and no error: which rows they
+/// are looked at with depends on where they lie.
+#[test]
+fn rows_with_keys_too_long_to_be_compared_together_are_kept() {
+    let mut scan = scan_of(800);
+    let key = SortKey { column: 1, descending: false, nulls_first: false };
+    let top = Top { keys: vec![key], limit: 400 };
+    let read = scan.submit(rows(Vec::new(), vec![column(0), repeat(25_000)], Some(top)));
+    scan.run();
+    assert_eq!(scan.outcome_of(read), Ok(800));
+    let found = integers(&scan, read);
+    assert!((0..400).all(|k| found.contains(&k)), "{} rows", found.len());
 }

@@ -105,11 +105,17 @@ impl Scan {
     }
 
     pub fn groups_of(&self, ts: Ts) -> Vec<Group> {
-        let groups = self.effects.iter().find_map(|effect| match effect {
-            Effect::Groups { ts: of, groups } if *of == ts => Some(groups.clone()),
+        self.parts_of_groups(ts).into_iter().flatten().cloned().collect()
+    }
+
+    pub fn parts_of_groups(&self, ts: Ts) -> Vec<&[Group]> {
+        let part = |effect| match effect {
+            &Effect::Groups { ts: of, ref groups } if of == ts => Some(&groups[..]),
             _ => None,
-        });
-        groups.expect("it has groups")
+        };
+        let parts: Vec<_> = self.effects.iter().filter_map(part).collect();
+        assert!(!parts.is_empty(), "it has groups");
+        parts
     }
 }
 
