@@ -27,7 +27,7 @@ enum Kind {
     Integer { min: i64, max: i64, built: i64 },
     /// Milliseconds, with a unit when shown.
     Milliseconds,
-    /// An encoding; only UTF8 is built.
+    /// An encoding; only UTF8, and SQL_ASCII, which converts nothing, are built.
     Encoding,
     /// Output style and order of date fields; only ISO, MDY is built.
     DateStyle,
@@ -64,6 +64,13 @@ const fn setting(
 pub const LAST_TS: &str = "carousel.last_ts";
 
 /// Sorted by lower-case name, as SHOW ALL lists them.
+/// Settings of the present transaction, and those that say what the next one gets.
+const MODES: [(&str, &str); 2] = [
+    ("transaction_isolation", "default_transaction_isolation"),
+    ("transaction_read_only", "default_transaction_read_only"),
+];
+const ENCODING_HINT: &str =
+    "Set client_encoding to UTF8, for example by PGCLIENTENCODING=UTF8 in the client's environment.";
 const DEFINITIONS: &[Definition] = &[
     setting(
         "application_name",
@@ -343,11 +350,14 @@ impl SessionSettings {
         Ok(())
     }
 
-    /// Sets every setting that can be set to its initial value.
+    /// Sets every setting that can be set to its initial value; the modes of a transaction stay.
     pub fn reset_all(&mut self) {
-        self.current = self.initial.clone();
+        let before = std::mem::replace(&mut self.current, self.initial.clone());
         if let Some(after_commit) = &mut self.after_commit {
             *after_commit = self.initial.clone();
+        }
+        for (name, _) in MODES {
+            self.change(name, before.get(name).cloned(), true);
         }
     }
 
@@ -417,10 +427,7 @@ impl SessionSettings {
             self.current = values;
         }
         // Outside of blocks these two show what the next transaction gets.
-        for (name, default) in [
-            ("transaction_isolation", "default_transaction_isolation"),
-            ("transaction_read_only", "default_transaction_read_only"),
-        ] {
+        for (name, default) in MODES {
             if self.get(name) != self.get(default) {
                 let value = self.get(default).to_owned();
                 self.change(name, Some(value), false);
@@ -542,8 +549,13 @@ fn checked(definition: &Definition, value: &str) -> Result<String> {
                 .collect();
             match plain.as_str() {
                 "utf8" | "unicode" => Ok("UTF8".into()),
-                "sqlascii" | "latin1" | "latin9" | "iso88591" | "iso885915" | "win1252" | "windows1252" => {
-                    Err(not_built(definition, trimmed))
+                // Nothing is converted, to or fro, and what comes has to be UTF-8: as in a database in UTF-8 elsewhere.
+                "sqlascii" => Ok("SQL_ASCII".into()),
+                "latin1" | "latin9" | "iso88591" | "iso885915" => {
+                    Err(not_built(definition, trimmed).with_hint(ENCODING_HINT))
+                }
+                windows if windows.starts_with("win") => {
+                    Err(not_built(definition, trimmed).with_hint(ENCODING_HINT))
                 }
                 _ => Err(invalid(definition, value)),
             }
@@ -673,6 +685,10 @@ mod tests {
         assert_eq!(set("DateStyle", "iso").unwrap(), "ISO, MDY");
         assert_eq!(set("DateStyle", "German").unwrap_err().code, SqlState::FEATURE_NOT_SUPPORTED);
         assert_eq!(set("client_encoding", "unicode").unwrap(), "UTF8");
+        assert_eq!(set("client_encoding", "sql_ascii").unwrap(), "SQL_ASCII");
+        let refused = set("client_encoding", "WIN1252").unwrap_err();
+        assert_eq!(refused.code, SqlState::FEATURE_NOT_SUPPORTED);
+        assert!(refused.hint.as_deref().is_some_and(|hint| hint.contains("PGCLIENTENCODING")));
         assert_eq!(set("extra_float_digits", "3").unwrap(), "3");
         assert_eq!(set("extra_float_digits", "0").unwrap_err().code, SqlState::FEATURE_NOT_SUPPORTED);
         assert_eq!(set("extra_float_digits", "4").unwrap_err().code, SqlState::INVALID_PARAMETER_VALUE);
@@ -696,6 +712,9 @@ mod tests {
         settings.set("application_name", Some("local"), true).unwrap();
         settings.set("timezone", Some("Europe/Berlin"), false).unwrap();
         assert_eq!(settings.get("application_name"), "local");
+        settings.reset_all();
+        assert_eq!(settings.get("transaction_read_only"), "on", "RESET ALL leaves the modes as they are");
+        settings.set("timezone", Some("Europe/Berlin"), false).unwrap();
         settings.end(true);
         assert_eq!(settings.get("application_name"), "");
         assert_eq!(settings.get("timezone"), "Europe/Berlin");

@@ -12,7 +12,7 @@ use carousel_engine::{
     aggregate::GroupTable,
     array::{BatchRow, ColumnBuilder, arrow_cell_to_value, values_to_array},
     error::Result,
-    expr::{EvalContext, Expr, Function, can_fail, eval, eval_const, fold, qualifies, transform, walk},
+    expr::{EvalContext, Expr, Function, can_fail, eval, eval_const, fold, qualifies, transform},
     operation::{
         Delete, Insert, InsertRows, OnConflict, Operation, OperationKind, Predicate, Read, ReadOutput,
         RowBatch, Top, Update,
@@ -24,7 +24,7 @@ use carousel_engine::{
 use crate::{
     above::{Above, AbovePlan, Pipeline},
     copy::BadRow,
-    expression::{Clause, Resolver, Shared, literal},
+    expression::{Clause, Resolver, Shared, is_volatile, literal},
     fit::fit,
     names::Scope,
     parse::with_stack,
@@ -198,14 +198,7 @@ impl<'a> Binder<'a> {
 
     /// Whether the expression is to be evaluated anew for each row.
     pub(crate) fn is_volatile(&self, expr: &Expr) -> bool {
-        let mut volatile = false;
-        walk(expr, &mut |part| {
-            if let Expr::Parameter { index, .. } = part {
-                let value = index.checked_sub(SESSION_VALUES).and_then(|i| self.session_values.get(i));
-                volatile |= value.is_some_and(SessionValue::is_volatile);
-            }
-        });
-        volatile
+        is_volatile(expr, self.session_values)
     }
 
     fn session_value(&mut self, value: &SessionValue) -> Result<Value> {

@@ -6,15 +6,16 @@ use carousel_cluster::message::Ddl;
 use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts, Type, Value,
     error::Result,
-    expr::eval_const,
+    expr::{Expr, eval_const},
     schema::{Column, Partitioning, ROW_ID},
+    text::{format_value, parse_value},
     value::compare,
 };
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
     dml::check_default,
-    expression::{Clause, Resolver},
+    expression::{Clause, Resolver, is_of_session},
     names::{self, Scope, at, fold},
     parse::{Source, parse_expression, position_of},
     plan::DdlPlan,
@@ -212,9 +213,17 @@ impl Planner<'_> {
         if let carousel_engine::expr::ArgType::Known(from) = term.arg_type() {
             check_default(column, ty, &from)?;
         }
-        resolver.assign(term, ty, column)?;
-        // It is kept as text, and must mean the same when it is read again.
-        let text = expr.to_string();
+        let assigned = resolver.assign(term, ty, column)?;
+        // It is kept as text, and must mean the same when it is read again: elsewhere, and some other day.
+        let text = if let Expr::Cast { expr: of_session, to, .. } = &assigned
+            && let Expr::Literal { value: Value::Text(text), .. } = &**of_session
+            && is_of_session(to)
+        {
+            let context = self.settings.eval_context();
+            format!("'{}'", format_value(&parse_value(text, to, &context)?, to, &context))
+        } else {
+            expr.to_string()
+        };
         parse_expression(&text).map_err(|_| SqlError::unsupported(format!("the default {text}")))?;
         self.default_expression(&text, ty, column).map_err(|e| e.without_position())?;
         Ok(text)

@@ -13,7 +13,7 @@ use sqlparser::ast::{self, Spanned};
 
 use crate::{
     above::{AbovePlan, Pipeline},
-    expression::{Clause, Resolver, Term, literal},
+    expression::{self, Clause, Resolver, Term, literal},
     names::{self, Relation, Scope, at, fold},
     parse::{parse_expression, position_of},
     plan::{DeletePlan, InsertPlan, InsertSelectPlan, OutputColumn, Plan, Planned, UpdatePlan},
@@ -171,8 +171,14 @@ impl Planner<'_> {
         targets: &[usize],
         columns: &[ast::ObjectName],
     ) -> Result<(Arc<Planned>, Vec<Expr>)> {
-        let (plan, output) = self.any_query(query)?;
         let items = select_list(query);
+        // A parameter that is selected as it is, is of the column's type.
+        for (item, target) in items.iter().flat_map(|items| items.iter()).zip(targets) {
+            if let Some(index) = value_of(item).and_then(expression::parameter_number) {
+                self.shared.infer_parameter(index, &table.columns[*target].ty);
+            }
+        }
+        let (plan, output) = self.any_query(query)?;
         if output.len() > targets.len() {
             let extra =
                 items.and_then(|items| items.get(targets.len())).and_then(|item| position_of(item.span()));
@@ -358,7 +364,11 @@ impl Planner<'_> {
                     return Err(at(SqlError::unsupported(what), position));
                 }
                 let expr = if is_default(value) {
-                    self.default_of(table, index)?
+                    let default = self.default_of(table, index)?;
+                    if expression::is_volatile(&default, &self.shared.session_values) {
+                        return Err(at(expression::random_for_each_row(), position_of(value.span())));
+                    }
+                    default
                 } else {
                     self.resolve(scope, Clause::Update, |r| {
                         let term = r.term(value)?;
@@ -512,16 +522,20 @@ fn select_list(query: &ast::Query) -> Option<&[ast::SelectItem]> {
     select.projection.iter().all(one).then_some(select.projection.as_slice())
 }
 
+/// A literal or parameter that is selected as it is.
+fn value_of(item: &ast::SelectItem) -> Option<&ast::Value> {
+    match item {
+        ast::SelectItem::UnnamedExpr(ast::Expr::Value(value))
+        | ast::SelectItem::ExprWithAlias { expr: ast::Expr::Value(value), .. } => Some(&value.value),
+        _ => None,
+    }
+}
+
 /// A quoted literal or NULL.
 fn is_untyped(item: &ast::SelectItem) -> bool {
-    let (ast::SelectItem::UnnamedExpr(ast::Expr::Value(value))
-    | ast::SelectItem::ExprWithAlias { expr: ast::Expr::Value(value), .. }) = item
-    else {
-        return false;
-    };
     matches!(
-        value.value,
-        ast::Value::SingleQuotedString(_) | ast::Value::EscapedStringLiteral(_) | ast::Value::Null
+        value_of(item),
+        Some(ast::Value::SingleQuotedString(_) | ast::Value::EscapedStringLiteral(_) | ast::Value::Null)
     )
 }
 

@@ -11,6 +11,7 @@ use carousel_engine::{
     error::Result,
     expr::{
         ArgType, CastContext, CastKind, CompareOp, Expr, Function, cast_allowed, resolve, select_common_type,
+        walk,
     },
     text::parse_value,
 };
@@ -106,6 +107,50 @@ pub(crate) struct Shared {
     pub(crate) session_values: Vec<SessionValue>,
     /// What a statement that is not about one table needs besides.
     pub(crate) relational: Option<Environment>,
+}
+
+impl Shared {
+    /// There is a parameter of this number.
+    fn count_parameter(&mut self, index: usize) -> &mut Option<Type> {
+        if self.parameters.len() < index {
+            self.parameters.resize(index, None);
+        }
+        &mut self.parameters[index - 1]
+    }
+
+    /// A parameter is of a type, unless it is known to be of another.
+    pub(crate) fn infer_parameter(&mut self, index: usize, ty: &Type) {
+        self.count_parameter(index).get_or_insert_with(|| ty.without_modifiers());
+    }
+}
+
+/// The number of a parameter.
+pub(crate) fn parameter_number(value: &ast::Value) -> Option<usize> {
+    let ast::Value::Placeholder(name) = value else { return None };
+    let index = name.strip_prefix('$').and_then(|n| n.parse::<usize>().ok());
+    index.filter(|index| (1..=65_535).contains(index))
+}
+
+/// Whether a text can be another value of this type in another session, or at another time.
+pub(crate) fn is_of_session(ty: &Type) -> bool {
+    matches!(ty, Type::Date | Type::Time | Type::Timestamp | Type::TimestampTz)
+}
+
+/// Whether an expression has a value that is anew at each use.
+pub(crate) fn is_volatile(expr: &Expr, session_values: &[SessionValue]) -> bool {
+    let mut volatile = false;
+    walk(expr, &mut |part| {
+        if let Expr::Parameter { index, .. } = part {
+            let value = index.checked_sub(SESSION_VALUES).and_then(|i| session_values.get(i));
+            volatile |= value.is_some_and(SessionValue::is_volatile);
+        }
+    });
+    volatile
+}
+
+/// What replicas would not draw alike.
+pub(crate) fn random_for_each_row() -> SqlError {
+    SqlError::unsupported("a random value for each row of a table")
 }
 
 /// An expression whose type may still be unknown.
@@ -228,9 +273,8 @@ impl<'a> Resolver<'a> {
     fn parse_text(&mut self, text: &Arc<str>, ty: &Type, position: Option<u32>) -> Result<Expr> {
         let plain = ty.without_modifiers();
         let value = parse_value(text, &plain, &self.settings.eval_context()).map_err(|e| at(e, position))?;
-        let of_session = matches!(ty, Type::Date | Type::Time | Type::Timestamp | Type::TimestampTz);
         let is_word = text.trim_start().starts_with(|c: char| c.is_alphabetic());
-        if of_session && (*ty == Type::TimestampTz || is_word) {
+        if is_of_session(ty) && (*ty == Type::TimestampTz || is_word) {
             let text = Box::new(literal(Value::Text(text.clone()), Type::Text));
             return Ok(Expr::Cast { expr: text, to: plain, kind: CastKind::Explicit });
         }
@@ -605,8 +649,7 @@ impl<'a> Resolver<'a> {
             V::Boolean(b) => Ok(Term::known(literal(Value::Bool(*b), Type::Bool), position)),
             V::Null => Ok(Term { kind: TermKind::Null, position }),
             V::Placeholder(name) => {
-                let index = name.strip_prefix('$').and_then(|n| n.parse::<usize>().ok());
-                let Some(index) = index.filter(|i| (1..=65_535).contains(i)) else {
+                let Some(index) = parameter_number(&value.value) else {
                     return Err(at(
                         SqlError::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter {name}")),
                         position,
@@ -621,9 +664,7 @@ impl<'a> Resolver<'a> {
                         position,
                     ));
                 }
-                if self.shared.parameters.len() < index {
-                    self.shared.parameters.resize(index, None);
-                }
+                self.shared.count_parameter(index);
                 let kind = match &self.shared.parameters[index - 1] {
                     Some(ty) => TermKind::Known(Expr::Parameter { index, ty: ty.clone() }),
                     None => TermKind::Parameter(index),
@@ -898,7 +939,7 @@ impl<'a> Resolver<'a> {
         position: Option<u32>,
     ) -> Result<Term> {
         if value.is_volatile() && !self.scope.relations.is_empty() && !self.clause.is_once() {
-            return Err(at(SqlError::unsupported("a random value for each row of a table"), position));
+            return Err(at(random_for_each_row(), position));
         }
         let known = if value.is_volatile() {
             None

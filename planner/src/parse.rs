@@ -168,9 +168,10 @@ impl Source {
     pub(crate) fn operator_after(&self, span: Span, text: &str) -> Option<u32> {
         let from = u32::try_from(span.end.column).ok()?;
         let first = self.tokens.partition_point(|t| t.position < from);
+        let is_it = |token: &str| token.eq_ignore_ascii_case(text) || text == "<>" && token == "!=";
         self.tokens[first..]
             .iter()
-            .find(|t| self.token_text(t).eq_ignore_ascii_case(text))
+            .find(|t| is_it(self.token_text(t)))
             .map(|t| t.position)
             .or_else(|| position_of(span))
     }

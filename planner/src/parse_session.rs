@@ -29,12 +29,12 @@ pub(crate) fn parse(source: &Arc<Source>, parser: &mut Parser<'_>) -> Result<Opt
         "begin" => {
             grammar.next();
             let _ = grammar.word("work") || grammar.word("transaction");
-            Plan::Begin(grammar.transaction_modes()?)
+            Plan::Begin { modes: grammar.transaction_modes()?, starts: false }
         }
         "start" => {
             grammar.next();
             grammar.expect_word("transaction")?;
-            Plan::Begin(grammar.transaction_modes()?)
+            Plan::Begin { modes: grammar.transaction_modes()?, starts: true }
         }
         "commit" | "end" => {
             grammar.next();

@@ -104,7 +104,12 @@ pub enum Plan {
     /// RESET ALL.
     ResetAll,
     /// BEGIN, START TRANSACTION.
-    Begin(TransactionModes),
+    Begin {
+        /// Its modes.
+        modes: TransactionModes,
+        /// It is called START TRANSACTION.
+        starts: bool,
+    },
     /// COMMIT, END.
     Commit {
         /// AND CHAIN.
@@ -386,7 +391,8 @@ impl Plan {
             Plan::Set(_) | Plan::SetTransaction { .. } => "SET".into(),
             Plan::Show(_) | Plan::ShowAll => "SHOW".into(),
             Plan::Reset(_) | Plan::ResetAll => "RESET".into(),
-            Plan::Begin(_) => "BEGIN".into(),
+            Plan::Begin { starts: false, .. } => "BEGIN".into(),
+            Plan::Begin { starts: true, .. } => "START TRANSACTION".into(),
             Plan::Commit { .. } => "COMMIT".into(),
             Plan::Rollback { .. } | Plan::RollbackToSavepoint(_) => "ROLLBACK".into(),
             Plan::Savepoint(_) => "SAVEPOINT".into(),
@@ -448,7 +454,8 @@ fn plan_statement(
         }
         Ast::Prepare { name, types, statement } => {
             let parameter_types =
-                types.iter().map(|ty| types::resolve(ty).map(Some)).collect::<Result<Vec<_>>>()?;
+                // As in PostgreSQL, lengths and precisions say nothing here.
+                types.iter().map(|ty| Ok(Some(types::resolve(ty)?.without_modifiers()))).collect::<Result<_>>()?;
             let plan = Plan::Prepare { name: name.clone(), parameter_types, statement: statement.clone() };
             (plan, None)
         }

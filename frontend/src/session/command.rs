@@ -78,7 +78,7 @@ impl Session<'_> {
                 done
             }
             Plan::SetTransaction { session, modes } => self.set_transaction(*session, modes).and(done),
-            Plan::Begin(modes) => {
+            Plan::Begin { modes, .. } => {
                 if self.transaction.state() == State::Open {
                     self.warning(SqlState::ACTIVE_TRANSACTION, "there is already a transaction in progress");
                 } else {

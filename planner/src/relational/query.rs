@@ -17,7 +17,7 @@ use super::{
     node::{Call, Field, Kind, Node, check_size},
     repeatable::share,
     subquery::has_subquery,
-    window::{Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
+    window::{self, Bound, Frame, OrderKey, Units, WindowCall, WindowFunction},
 };
 use crate::{
     expression::{Clause, Resolver, SUBQUERIES, Term, TermKind, WINDOWS, literal},
@@ -453,9 +453,15 @@ impl Planner<'_> {
                     return unsupported("a window that is another's name");
                 }
             };
-            if relational.named_windows[before..].iter().any(|(known, _)| *known == name) {
+            let is_known =
+                |name: &str| relational.named_windows[before..].iter().any(|(known, _)| known == name);
+            if is_known(&name) {
                 let message = format!("window \"{name}\" is already defined");
                 return Err(at(SqlError::new(SqlState(*b"42P20"), message), position_of(ident.span)));
+            }
+            // One may refer only to those before it, so never to itself.
+            if let Some(base) = spec.window_name.as_ref().filter(|base| !is_known(&fold(base))) {
+                return Err(window::unknown(base));
             }
             relational.named_windows.push((name, spec));
         }

@@ -129,6 +129,12 @@ impl WindowCall {
     }
 }
 
+/// 42704.
+pub(super) fn unknown(window: &ast::Ident) -> SqlError {
+    let message = format!("window \"{}\" does not exist", fold(window));
+    at(SqlError::new(SqlState::UNDEFINED_OBJECT, message), position_of(window.span))
+}
+
 impl Resolver<'_> {
     /// A function with OVER.
     pub(crate) fn window_function(
@@ -322,11 +328,7 @@ impl Resolver<'_> {
         let name = fold(ident);
         let windows = self.shared.relational.iter().flat_map(|r| &r.named_windows);
         let mut found = windows.filter(|(known, _)| *known == name).map(|(_, spec)| spec.clone());
-        found.next_back().ok_or_else(|| {
-            let error =
-                SqlError::new(SqlState::UNDEFINED_OBJECT, format!("window \"{name}\" does not exist"));
-            at(error, position_of(ident.span))
-        })
+        found.next_back().ok_or_else(|| unknown(ident))
     }
 
     fn window_spec(&mut self, spec: &ast::WindowSpec) -> Result<(Vec<Expr>, Vec<OrderKey>, Frame)> {
