@@ -441,15 +441,17 @@ impl Client {
         self.shared.view.borrow().heard.clone()
     }
 
-    /// Ranges whose rows somebody waits for, and of those who have them nobody can be reached, nor has been for longer than it
-    /// takes to connect; with those who have them.
+    /// Whether a storage process can be reached, or could be not longer ago than it takes to connect.
+    pub fn reaches(&self, process: ProcessId) -> bool {
+        self.shared.network.reaches(self.id(), process)
+            || self.heard().get(&process).is_some_and(|heard| !heard.lags)
+    }
+
+    /// Ranges whose rows somebody waits for, and of those who have them nobody can be reached; with those who have them.
     pub fn out_of_reach(&self) -> Vec<(KeyRange, Vec<ProcessId>)> {
-        let (config, heard) = (self.config(), self.heard());
-        let is_there = |process| {
-            self.shared.network.reaches(self.id(), process)
-                || heard.get(&process).is_some_and(|heard| !heard.lags)
-        };
-        config.out_of_reach(is_there).map(|(range, senders)| (range, senders.to_vec())).collect()
+        let config = self.config();
+        let awaited = config.out_of_reach(|process| self.reaches(process));
+        awaited.map(|(range, senders)| (range, senders.to_vec())).collect()
     }
 
     /// The router that leads, as far as this client knows.

@@ -97,6 +97,7 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
         vec![
             text(process),
             text(state),
+            Value::Bool(client.reaches(process)),
             Value::Bool(config.is_busy(process)),
             heard.map_or(Value::Null, |heard| Value::Bool(heard.lags)),
             known(heard.map(|heard| heard.incarnation)),

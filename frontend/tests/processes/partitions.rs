@@ -274,22 +274,21 @@ async fn suspect_under_load(cluster: &mut Cluster, links: &Links, load: &Load, c
     let everybody: Vec<String> = cluster.processes.keys().filter(|name| *name != "s3").cloned().collect();
     let everybody: Vec<&str> = everybody.iter().map(String::as_str).collect();
     // One that front ends reach, but no router does, would answer basic reads from the past; the other reaches nobody.
-    for (process, from) in [("s2", &ROUTERS[..]), ("s3", &everybody)] {
+    for (process, from, is_reached) in [("s2", &ROUTERS[..], true), ("s3", &everybody, false)] {
         links.cut(&[process], from);
         links.cut(from, &[process]);
-        let is = |state: &str| {
-            format!(
-                "SELECT count(*) = 1 FROM carousel.storage WHERE storage = '{process}' AND state = '{state}'"
-            )
+        let is = |state: &str, is_reached: bool| {
+            let has_row = "SELECT count(*) = 1 FROM carousel.storage WHERE storage";
+            format!("{has_row} = '{process}' AND state = '{state}' AND reachable = {is_reached}")
         };
-        until(client, &is("suspected")).await;
+        until(client, &is("suspected", is_reached)).await;
         load.progress(all.clone()).await;
         load.progress(all.clone()).await;
         links.mend();
         cluster.processes[process].log.expect(&[process, "it is suspected of having failed"]);
         cluster.kill(process);
         cluster.run(process);
-        until(client, &is("active")).await;
+        until(client, &is("active", true)).await;
         until(client, "SELECT count(*) = 0 FROM carousel.migrations").await;
         load.progress(all.clone()).await;
     }

@@ -71,6 +71,7 @@ impl SystemView {
             SystemView::Storage => vec![
                 ("storage", Type::Text),
                 ("state", Type::Text),
+                ("reachable", Type::Bool),
                 ("busy", Type::Bool),
                 ("lags", Type::Bool),
                 ("incarnation", Type::Int8),
