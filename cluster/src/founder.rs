@@ -48,7 +48,7 @@ impl Founder {
         tokio::spawn(serving).abort_handle()
     }
 
-    /// Starts a further storage process and waits until it is a standby.
+    /// Starts a further storage process and waits until it is part of the system.
     pub(crate) async fn found(&self) -> Result<ProcessId, SqlError> {
         let failed = |error: StartError| SqlError::new(SqlState::UNAVAILABLE, error.to_string());
         let number = storage_numbers(&self.options).map_err(failed)?.last().map_or(1, |last| last + 1);
@@ -58,7 +58,8 @@ impl Founder {
         self.storage.send_modify(|all| drop(all.insert(number, storage)));
         let process = ProcessId::storage(number);
         tokio::select! {
-            config = self.client.config_when(|config| config.standbys().any(|standby| standby == process)) => {
+            // It may have been given a place at once, for somebody else.
+            config = self.client.config_when(|config| config.contains(process)) => {
                 config.map(|_| process)
             }
             Ok(stopped) = progress.wait_for(|progress| progress.stopped.is_some()) => {

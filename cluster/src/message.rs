@@ -155,6 +155,9 @@ impl Message {
     }
 }
 
+/// The most key ranges of a message: beside its operation they travel in the routers' log, and with each delivery.
+pub(crate) const MOST_RANGES: usize = (60 << 20) / size_of::<KeyRange>();
+
 /// What a message asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Body {

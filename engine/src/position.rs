@@ -164,7 +164,8 @@ pub fn cut(range: KeyRange, boundaries: &[Position]) -> Vec<KeyRange> {
     parts
 }
 
-/// The most combinations of key constants that are looked up one by one; beyond, the whole ring is asked.
+/// The most combinations of key constants that are looked up one by one; beyond, the whole ring is asked, or what lies between
+/// the first and the last of a range.
 const POINTS: usize = 1024;
 
 /// Seed of the ring hash; other hashes over keys use other seeds, so that their bits are independent.
@@ -327,9 +328,12 @@ pub fn ranges_of_predicate(partitioning: &Partitioning, predicate: &[Expr]) -> V
         }
         Partitioning::Range { column, splits } => {
             if let Some(values) = constants_of(*column, predicate) {
-                return normalise(
-                    values.iter().map(|value| KeyRange::point(range_position(value, splits))).collect(),
-                );
+                let points = values.iter().map(|value| KeyRange::point(range_position(value, splits)));
+                let points = normalise(points.collect());
+                return match points.as_slice() {
+                    [first, .., last] if points.len() > POINTS => vec![KeyRange::new(first.first, last.last)],
+                    _ => points,
+                };
             }
             let (mut first, mut last) = (0, u64::MAX);
             for conjunct in predicate {
@@ -478,6 +482,13 @@ mod tests {
         assert_eq!(ranges_of_predicate(&by, &[int(CompareOp::Gt, 9), int(CompareOp::Lt, 5)]), vec![]);
         let never = compare_with(CompareOp::Lt, 0, Value::Null, Type::Int8);
         assert_eq!(ranges_of_predicate(&by, &[never]), vec![]);
+        let among = |count: i64| Expr::InList {
+            expr: Box::new(Expr::column(0, Type::Int8)),
+            list: (0..count).map(|value| Expr::literal(Value::Int8(2 * value), Type::Int8)).collect(),
+            negated: false,
+        };
+        assert_eq!(ranges_of_predicate(&by, &[among(1024)]).len(), 1024);
+        assert_eq!(ranges_of_predicate(&by, &[among(1025)]), vec![KeyRange::new(at(0), at(2048))]);
     }
 
     /// What ignoring blanks does to the order of strings must not hide rows from a bound.

@@ -655,7 +655,7 @@ impl Core {
                 self.effects.push(Effect::ViewChanged);
             }
             // It answers a subscription that has been overtaken by what another router delivered.
-            Wire::SubscribeRefused { incarnation, purged }
+            Wire::SubscribeRefused { incarnation, purged, .. }
                 if incarnation == own && self.follows && purged <= self.frontier =>
             {
                 self.link.ask_again(from);

@@ -57,7 +57,7 @@ pub(crate) use self::{
 use crate::{
     catalog::{Catalog, DdlEffect},
     config::Config,
-    message::{Body, Incarnation, ProcessId, ReadIsolation},
+    message::{Body, Incarnation, MOST_RANGES, ProcessId, ReadIsolation},
     network::Network,
     parcel::check_length,
     routers::change::RouterChange,
@@ -310,6 +310,12 @@ impl Client {
         mut request: Request,
         isolation: ReadIsolation,
     ) -> Result<Submission, SqlError> {
+        if request.ranges.len() > MOST_RANGES {
+            let error = SqlError::new(SqlState::LIMIT_EXCEEDED, "the statement concerns too many key ranges");
+            return Err(error
+                .with_detail(format!("They are {}, and may be {MOST_RANGES}.", request.ranges.len()))
+                .with_hint("Split it into several, or use COPY for many rows."));
+        }
         let expected = || self.expected_bytes(&request.body);
         let tightest = || self.tightest(&request.ranges);
         let admitted = self.shared.admission.admit(&request.body, self.memory(), tightest, expected)?;

@@ -187,24 +187,25 @@ impl Client {
         };
         let mut moved = None;
         loop {
-            let outcome = self.reshape_as(Config::plan, step).await;
-            match outcome {
+            let outcome = match self.reshape_as(Config::plan, step).await {
                 Ok((ts, Keyspace { change: Change::Contract { .. }, .. })) => return Ok(ts),
                 Ok((ts, _)) => {
                     moved = Some(ts);
-                    self.config_when(|config| !config.migrations().contains_key(&ts)).await?;
+                    self.config_when(|config| !config.migrations().contains_key(&ts)).await.map(drop)
                 }
-                Err(error) => {
-                    return match moved {
-                        None => Err(error),
-                        // It has died meanwhile, and a super process has done it.
-                        Some(ts) if !self.config().is_active(process) => Ok(ts),
-                        Some(_) => Err(error.with_detail(format!(
-                            "{process} stands at the end of its range now, and stays on the ring until it is said again."
-                        ))),
-                    };
-                }
-            }
+                Err(error) => Err(error),
+            };
+            let Err(error) = outcome else { continue };
+            return match moved {
+                None => Err(error),
+                // It has died meanwhile, and a super process has done it.
+                Some(ts) if !self.config().is_active(process) => Ok(ts),
+                // It may have left.
+                Some(_) if error.code == SqlState::OUTCOME_UNKNOWN => Err(error),
+                Some(_) => Err(error.with_detail(format!(
+                    "{process} stands at the end of its range now, and stays on the ring until it is said again."
+                ))),
+            };
         }
     }
 
@@ -228,13 +229,23 @@ impl Client {
         let replace = |_: &Config, by| Change::Replace { process, by };
         let is_done =
             |config: &Config| !config.is_active(process) && by.is_none_or(|by| config.is_active(by));
+        let mut lost = None;
         loop {
-            let chosen = self.standby(&config, by, Config::plan_with_loss, replace).await?;
-            match self.change_with_loss(process, replace(&config, chosen), is_done).await {
-                // The process has been given up, and healing has used the standby for another one.
-                Err(error) if by.is_none() && self.is_taken(chosen, &error) => config = self.config(),
-                outcome => return outcome,
-            }
+            let outcome = match self.standby(&config, by, Config::plan_with_loss, replace).await {
+                Ok(chosen) => {
+                    let change = replace(&config, chosen);
+                    match self.change_with_loss(process, change, is_done, &mut lost).await {
+                        // The process has been given up, and healing has used the standby for another one.
+                        Err(error) if by.is_none() && self.is_taken(chosen, &error) => {
+                            config = self.config();
+                            continue;
+                        }
+                        outcome => outcome,
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            return outcome.map_err(|error| with_loss(error, process, lost.as_ref()));
         }
     }
 
@@ -248,7 +259,12 @@ impl Client {
         match given_up {
             Some((_, lost)) if !self.config().is_active(process) => Ok((self.give_up(process).await?, lost)),
             None if self.config().plan(change).is_ok() => Ok((self.contract(process).await?, Vec::new())),
-            _ => self.change_with_loss(process, change, |config| !config.is_active(process)).await,
+            _ => {
+                let mut lost = None;
+                let is_done = |config: &Config| !config.is_active(process);
+                let outcome = self.change_with_loss(process, change, is_done, &mut lost).await;
+                outcome.map_err(|error| with_loss(error, process, lost.as_ref()))
+            }
         }
     }
 
@@ -275,33 +291,32 @@ impl Client {
         Ok(Some((next, lost)))
     }
 
-    /// Gives a process up, if it has what nobody else has, and makes a change. Nothing is given up for one that is impossible.
+    /// Gives a process up, if it has what nobody else has and has not been given up, and makes a change. Nothing is given up for
+    /// one that is impossible. What has been given up is in `lost` from then on, and when.
     async fn change_with_loss(
         &self,
         process: ProcessId,
         change: Change,
         is_done: impl Fn(&Config) -> bool,
+        lost: &mut Option<(Ts, Vec<KeyRange>)>,
     ) -> Result<(Ts, Vec<KeyRange>), SqlError> {
-        let given_up = self.given_up(process)?;
-        let is_given_up = given_up.is_some();
-        let (config, mut lost) = given_up.unwrap_or_else(|| (self.config(), Vec::new()));
-        config.plan_with_loss(change)?;
-        let given_up_at = if is_given_up { Some(self.give_up(process).await?) } else { None };
-        match (self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await, given_up_at) {
+        let given_up = if lost.is_none() { self.given_up(process)? } else { None };
+        match given_up {
+            Some((config, ranges)) => {
+                config.plan_with_loss(change)?;
+                *lost = Some((self.give_up(process).await?, ranges));
+            }
+            None => drop(self.config().plan_with_loss(change)?),
+        }
+        let mut ranges = lost.as_ref().map_or_else(Vec::new, |(_, ranges)| ranges.clone());
+        match (self.reshape_as(Config::plan_with_loss, |_| Ok(change)).await, lost) {
             (Ok((ts, keyspace)), _) => {
-                lost.extend(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()));
-                Ok((ts, normalise(lost)))
+                ranges.extend(keyspace.losses().flat_map(|(_, ranges)| ranges.iter().copied()));
+                Ok((ts, normalise(ranges)))
             }
             // A super process has done it meanwhile, as for whoever is suspected.
-            (Err(_), Some(ts)) if is_done(&self.config()) => Ok((ts, lost)),
-            (Err(error), Some(_)) => {
-                let ranges: Vec<String> = lost.iter().map(ToString::to_string).collect();
-                let (ranges, before) = (ranges.join(" and "), error.detail.clone().unwrap_or_default());
-                let detail =
-                    format!("{before} {process} has been given up: the rows of range {ranges} are lost.");
-                Err(error.with_detail(detail.trim_start()))
-            }
-            (Err(error), None) => Err(error),
+            (Err(_), Some((ts, _))) if is_done(&self.config()) => Ok((*ts, ranges)),
+            (Err(error), _) => Err(error),
         }
     }
 
@@ -462,4 +477,13 @@ impl Client {
         founder.send(answer).await.map_err(|_| self.stopped())?;
         founded.await.map_err(|_| self.stopped())?
     }
+}
+
+/// What has been given up is lost, whatever has come of the change.
+fn with_loss(error: SqlError, process: ProcessId, lost: Option<&(Ts, Vec<KeyRange>)>) -> SqlError {
+    let Some((_, ranges)) = lost else { return error };
+    let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    let (ranges, before) = (ranges.join(" and "), error.detail.clone().unwrap_or_default());
+    let detail = format!("{before} {process} has been given up: the rows of range {ranges} are lost.");
+    error.with_detail(detail.trim_start())
 }

@@ -373,7 +373,7 @@ fn a_client_that_is_refused_begins_anew() {
     // The router was restarted, and its log cut past what the client has.
     scene.pass(1_000);
     assert_eq!(scene.subscription(), Some(Some(Ts(0))));
-    scene.receive(R1, Wire::SubscribeRefused { incarnation: 1, purged: Ts(5) });
+    scene.receive(R1, Wire::SubscribeRefused { incarnation: 1, purged: Ts(5), removed: false });
     let parts = scene.parts();
     assert!(
         matches!(&parts[..], [(submission, Err(Failure::Sql(error)))]
@@ -942,7 +942,7 @@ fn a_suspected_client_finds_that_when_it_subscribes() {
 fn a_refusal_that_comes_late_means_nothing() {
     let mut scene = Scene::subscribed(7);
     let change = scene.submit(Body::Ddl(Ddl::DropTables { names: vec!["t".into()], if_exists: true }));
-    scene.receive(R1, Wire::SubscribeRefused { incarnation: 1, purged: Ts(5) });
+    scene.receive(R1, Wire::SubscribeRefused { incarnation: 1, purged: Ts(5), removed: false });
     assert!(scene.parts().is_empty(), "submission {change} is not given up");
 }
 

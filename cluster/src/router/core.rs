@@ -264,8 +264,21 @@ fn joins_itself(message: &Message) -> bool {
     )
 }
 
-/// The lives of storage processes that end with a message: all of who is suspected, also later ones than whoever suspects it has
-/// heard of, and of those who fail with it; and those before one that joins without data, if it does.
+/// Whether lives of storage processes can end with a message. Which do, depends on the config at its place.
+fn may_end_lives(message: &Message) -> bool {
+    let Body::Configuration(Configuration::Membership(membership)) = &message.body else { return false };
+    match membership {
+        Membership::Suspect { process, .. } => process.kind == ProcessKind::Storage,
+        Membership::Join { process, incarnation, .. } => {
+            process.kind == ProcessKind::Storage && *incarnation > 1
+        }
+        Membership::Part { .. } | Membership::Listen { .. } => false,
+    }
+}
+
+/// The lives of storage processes that end with a message, were it ordered on this config: all of who is suspected, also later
+/// ones than whoever suspects it has heard of, and of those who fail with it; and those before one that joins without data, if
+/// it does.
 fn ending(config: &Config, message: &Message) -> Vec<Ending> {
     let Body::Configuration(Configuration::Membership(membership)) = &message.body else { return Vec::new() };
     match membership {
@@ -401,7 +414,7 @@ impl Leading {
     }
 }
 
-/// Bytes of the longest message: an operation or a change of the catalog, and what is around it.
+/// Bytes of the longest message: an operation or a change of the catalog, and what is around it. No client submits a longer one.
 const LONGEST_MESSAGE: usize = parcel::MOST + (64 << 20);
 
 enum Role {
@@ -505,10 +518,9 @@ impl Core {
             Input::Tick(now_ms) => {
                 self.now_ms = Some(now_ms);
                 if let Role::Leading(leading) = &mut self.role {
-                    for (from, messages) in leading.leases.tick(now_ms) {
-                        self.route(from, messages);
-                    }
+                    leading.leases.tick(now_ms);
                 }
+                self.route_held();
                 self.make_due();
                 self.pump_all();
             }
@@ -518,19 +530,13 @@ impl Core {
                 Role::Leading(_) => self.hear_of_room(self.id, has_room),
             },
             Input::AskLease { from, incarnation, asked_ms, now_ms, led_ms } => {
-                let is_ordered = |id: MessageId| {
-                    let last = self.mseq.last(id.submitter);
-                    last.is_some_and(|last| {
-                        (last.incarnation, last.sequence) >= (id.incarnation, id.sequence)
-                    })
-                };
                 if let Role::Leading(leading) = &mut self.role
                     && leading.streams.get(&from).is_some_and(|stream| stream.incarnation == incarnation)
                     && self.mseq.outlived(from, incarnation, None).is_none()
                     && !self.mseq.config().is_suspected(from)
-                    && leading.leases.grant(from, incarnation, now_ms, led_ms, is_ordered, |end| {
-                        ending(self.mseq.config(), end)
-                    })
+                    && leading
+                        .leases
+                        .grant(from, incarnation, now_ms, led_ms, |end| ending(self.mseq.config(), end))
                 {
                     self.send(from, Wire::Lease { incarnation, asked_ms });
                 }
@@ -539,7 +545,7 @@ impl Core {
                 if let Some(subscription) = self.stream(to, stream) {
                     let incarnation = subscription.incarnation;
                     self.close(to);
-                    self.send(to, Wire::SubscribeRefused { incarnation, purged });
+                    self.send(to, Wire::SubscribeRefused { incarnation, purged, removed: false });
                 }
             }
         }
@@ -722,12 +728,18 @@ impl Core {
                     tracing::warn!(router = %self.id, %from, sequence, "a message that is too long has no effect");
                     break;
                 }
-                let ending = ending(self.mseq.config(), message);
-                if let Some(until_ms) = leading.leases.ends_ms(&ending) {
-                    leading.leases.hold(until_ms, from, messages[index..].to_vec());
-                    break;
+                if may_end_lives(message) {
+                    let until_ms = match leading.leases.awaits_config() {
+                        // Until that is ordered.
+                        true => Some(0),
+                        false => leading.leases.ends_ms(&ending(self.mseq.config(), message)),
+                    };
+                    if let Some(until_ms) = until_ms {
+                        leading.leases.hold(until_ms, from, messages[index..].to_vec());
+                        break;
+                    }
                 }
-                if !ending.is_empty() {
+                if let Body::Configuration(_) = message.body {
                     leading.leases.pass(message.clone());
                 }
                 taken.sequence = sequence;
@@ -743,6 +755,17 @@ impl Core {
         }
         if let Some(wire) = resend.or(outnumbered) {
             self.send(from, wire);
+        }
+    }
+
+    /// Orders messages that were held, if their time has come and all before them that may change the config is ordered.
+    fn route_held(&mut self) {
+        let Role::Leading(leading) = &mut self.role else { return };
+        if leading.leases.awaits_config() {
+            return;
+        }
+        for (from, messages) in leading.leases.due() {
+            self.route(from, messages);
         }
     }
 
@@ -830,7 +853,8 @@ impl Core {
             if from.kind == ProcessKind::Storage {
                 // What it has is of no use then, how far it may be; it joins without.
                 let purged = Ts(self.mseq.ts().0 + 1);
-                self.send(from, Wire::SubscribeRefused { incarnation, purged });
+                let refused = Wire::SubscribeRefused { incarnation, purged, removed: !is_fenced };
+                self.send(from, refused);
             }
             return;
         }
@@ -858,7 +882,10 @@ impl Core {
             // It finds in the config why.
             Err(_) => return false,
             // Others have waited for what it had, and do so no more.
-            Ok(_) => Wire::SubscribeRefused { incarnation, purged: Ts(self.mseq.ts().0 + 1) },
+            Ok(_) => {
+                let purged = Ts(self.mseq.ts().0 + 1);
+                Wire::SubscribeRefused { incarnation, purged, removed: false }
+            }
         };
         self.send(from, refused);
         true
@@ -901,7 +928,7 @@ impl Core {
         let purged = self.mseq.truncated();
         if ts < purged {
             // The log may reach back further, but nobody knows any more by which config it was routed.
-            return self.send(to, Wire::SubscribeRefused { incarnation, purged });
+            return self.send(to, Wire::SubscribeRefused { incarnation, purged, removed: false });
         }
         let Role::Leading(leading) = &mut self.role else { return };
         let (config, leadership) = (self.mseq.config_behind(ts).clone(), leading.leadership);
@@ -1057,6 +1084,9 @@ impl Core {
         let mut ordered = BTreeSet::new();
         let mut concerns_others = false;
         for learned in learned {
+            if let Role::Leading(leading) = &mut self.role {
+                learned.message().into_iter().for_each(|id| leading.leases.settle(id));
+            }
             match learned {
                 Learned::Message(routed) => {
                     ordered.insert(routed.message.id.submitter);
@@ -1102,6 +1132,7 @@ impl Core {
                 }
             }
         }
+        self.route_held();
         if concerns_others {
             self.make_due();
         }

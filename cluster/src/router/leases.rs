@@ -36,7 +36,7 @@ pub(super) struct Leases {
     granted_ms: BTreeMap<(ProcessId, Incarnation), u64>,
     /// Messages of which the first ends lives and its time has not come: when it comes, who sent them.
     held: VecDeque<(u64, ProcessId, Vec<Arc<Message>>)>,
-    /// Those that end lives whose time has come and that are not known to be ordered yet.
+    /// Those that may change the config and are not known to be ordered yet, also of such whose time has come.
     passed: Vec<Arc<Message>>,
 }
 
@@ -58,14 +58,12 @@ impl Leases {
         life: Incarnation,
         now_ms: u64,
         led_ms: Option<u64>,
-        is_ordered: impl Fn(MessageId) -> bool,
         ends: impl Fn(&Message) -> Vec<Ending>,
     ) -> bool {
         let leads = led_ms.is_some_and(|led_ms| now_ms < led_ms + DEPOSED_MS);
         if self.now_ms.is_none() || !(leads || planted(Bug::LeaseOfTheDeposed)) {
             return false;
         }
-        self.passed.retain(|end| !is_ordered(end.id));
         let held = self.held.iter().filter_map(|(_, _, messages)| messages.first());
         let mut ending = held.chain(&self.passed).flat_map(|end| ends(end));
         let doomed = ending.any(|(process, last)| process == to && life <= last);
@@ -75,9 +73,19 @@ impl Leases {
         !doomed
     }
 
-    /// What ends lives is on its way into the m-seq.
-    pub(super) fn pass(&mut self, end: Arc<Message>) {
-        self.passed.push(end);
+    /// What may change the config is on its way into the m-seq.
+    pub(super) fn pass(&mut self, message: Arc<Message>) {
+        self.passed.push(message);
+    }
+
+    /// What has come of a message is known.
+    pub(super) fn settle(&mut self, id: MessageId) {
+        self.passed.retain(|message| message.id != id);
+    }
+
+    /// Whether the config at the end of all that is on its way is not known yet.
+    pub(super) fn awaits_config(&self) -> bool {
+        !self.passed.is_empty()
     }
 
     /// When none of these can have a lease any more, if that is still to come.
@@ -122,18 +130,22 @@ impl Leases {
         self.held.push_back((until_ms, from, messages));
     }
 
-    /// Time passes: the messages whose time has come.
-    pub(super) fn tick(&mut self, now_ms: u64) -> Vec<(ProcessId, Vec<Arc<Message>>)> {
+    /// Time passes.
+    pub(super) fn tick(&mut self, now_ms: u64) {
         if self.now_ms.is_none() {
             self.since_ms = now_ms;
         }
         self.now_ms = Some(now_ms);
         self.granted_ms.retain(|_, granted_ms| *granted_ms + LEASE_MS + MARGIN_MS > now_ms);
-        let (due, held) =
+    }
+
+    /// The held messages whose time has come.
+    pub(super) fn due(&mut self) -> impl Iterator<Item = (ProcessId, Vec<Arc<Message>>)> + use<> {
+        let now_ms = self.now_ms.unwrap_or(0);
+        let (due, held): (VecDeque<_>, _) =
             std::mem::take(&mut self.held).into_iter().partition(|(until_ms, _, _)| *until_ms <= now_ms);
         self.held = held;
-        let due: VecDeque<_> = due;
-        due.into_iter().map(|(_, from, messages)| (from, messages)).collect()
+        due.into_iter().map(|(_, from, messages)| (from, messages))
     }
 }
 
@@ -150,8 +162,9 @@ mod tests {
         let [s1, s2, s3] = [1, 2, 3].map(ProcessId::storage);
         let mut leases = Leases::new(Some(1_000));
         let no = |_: &Message| Vec::new();
-        assert!(leases.grant(s2, 1, 5_000, Some(5_000), |_| false, no));
-        assert!(leases.tick(5_100).is_empty());
+        assert!(leases.grant(s2, 1, 5_000, Some(5_000), no));
+        leases.tick(5_100);
+        assert_eq!(leases.due().count(), 0);
         assert_eq!(leases.ends_ms(&[(s1, 9)]), None);
         assert_eq!(leases.ends_ms(&[(s1, 9), (s2, 9)]), Some(6_000));
 
@@ -165,12 +178,16 @@ mod tests {
         let ends = |_: &Message| vec![(s1, Incarnation::MAX), (s2, Incarnation::MAX)];
         leases.hold(6_000, ProcessId::client(1), vec![suspicion.clone()]);
         for (process, granted) in [(s1, false), (s2, false), (s3, true)] {
-            assert_eq!(leases.grant(process, 1, 5_200, Some(5_200), |_| false, ends), granted);
+            assert_eq!(leases.grant(process, 1, 5_200, Some(5_200), ends), granted);
         }
-        assert_eq!(leases.tick(6_000).len(), 1);
-        leases.pass(suspicion);
-        assert!(!leases.grant(s2, 1, 6_000, Some(6_000), |_| false, ends), "the config does not know it yet");
-        assert!(leases.grant(s2, 1, 6_000, Some(6_000), |_| true, ends), "the config has the say");
+        leases.tick(6_000);
+        assert_eq!(leases.due().count(), 1);
+        leases.pass(suspicion.clone());
+        assert!(leases.awaits_config());
+        assert!(!leases.grant(s2, 1, 6_000, Some(6_000), ends), "the config does not know it yet");
+        leases.settle(suspicion.id);
+        assert!(!leases.awaits_config());
+        assert!(leases.grant(s2, 1, 6_000, Some(6_000), ends), "the config has the say");
     }
 
     #[test]
@@ -185,7 +202,8 @@ mod tests {
         leases.hold(2_000, from, vec![message(1, 1)]);
         assert_eq!(leases.behind_held(from, vec![message(1, 1), message(1, 2)]).map(|held| held.len()), None);
         assert_eq!(leases.behind_held(from, vec![message(2, 1)]).map(|said| said.len()), Some(1));
-        assert!(leases.tick(3_000).is_empty());
+        leases.tick(3_000);
+        assert_eq!(leases.due().count(), 0);
     }
 
     #[test]
@@ -194,8 +212,8 @@ mod tests {
         let mut leases = Leases::new(Some(1_000));
         let no = |_: &Message| Vec::new();
         leases.tick(5_000);
-        assert!(leases.grant(s1, 1, 5_000, Some(5_000), |_| false, no));
-        assert!(leases.grant(s1, 3, 5_700, Some(5_700), |_| false, no));
+        assert!(leases.grant(s1, 1, 5_000, Some(5_000), no));
+        assert!(leases.grant(s1, 3, 5_700, Some(5_700), no));
         assert_eq!(leases.ends_ms(&[(s1, 2)]), Some(6_000));
         assert_eq!(leases.ends_ms(&[(s1, 3)]), Some(6_700));
         assert_eq!(leases.ends_ms(&[]), None);
@@ -203,8 +221,8 @@ mod tests {
         let join = Arc::new(testing::configuration(s1, 3, 1, Configuration::Membership(membership)));
         let ends = |_: &Message| vec![(s1, 2)];
         leases.hold(6_000, s1, vec![join]);
-        assert!(!leases.grant(s1, 2, 5_800, Some(5_800), |_| false, ends));
-        assert!(leases.grant(s1, 3, 5_800, Some(5_800), |_| false, ends));
+        assert!(!leases.grant(s1, 2, 5_800, Some(5_800), ends));
+        assert!(leases.grant(s1, 3, 5_800, Some(5_800), ends));
         leases.tick(7_000);
         assert_eq!(leases.granted_ms, BTreeMap::new(), "what has run out is forgotten");
     }

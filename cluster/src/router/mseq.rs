@@ -104,6 +104,21 @@ pub enum Learned {
     Nothing,
 }
 
+impl Learned {
+    /// The message whose outcome this is.
+    pub(super) fn message(&self) -> Option<MessageId> {
+        match self {
+            Learned::Message(routed) => Some(routed.message.id),
+            Learned::Duplicate(id) | Learned::Gap { id, .. } => Some(*id),
+            Learned::Joined(..)
+            | Learned::Outlived { .. }
+            | Learned::Truncate(_)
+            | Learned::Routers
+            | Learned::Nothing => None,
+        }
+    }
+}
+
 /// The last message of a submitter in the m-seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Last {

@@ -662,6 +662,38 @@ fn who_joins_again_waits_until_leases_of_earlier_lives_have_run_out() {
 }
 
 #[test]
+fn whose_lives_end_with_a_message_is_asked_when_all_before_it_that_may_change_the_config_is_ordered() {
+    let mut scenario = Scenario::new(three_storage(), Limits::default());
+    let membership = |from, sequence, membership| {
+        testing::configuration(from, 1, sequence, Configuration::Membership(membership))
+    };
+    let joins = |process| membership(process, 1, Membership::Join { process, incarnation: 1, address: None });
+    let suspects = |from, sequence, process| {
+        membership(from, sequence, Membership::Suspect { process, incarnation: Incarnation::MAX })
+    };
+    scenario.input(R1, Input::Tick(1_000));
+    scenario.leads(R1);
+    scenario.subscribe(S2, R1, 1, 0);
+    scenario.input(R1, Input::Tick(5_000));
+    scenario.ask_lease(S2, R1, 77, 5_000, Some(5_000));
+    scenario.note("who joins for the first time waits for nothing");
+    for process in [S9, ProcessId::storage(8)] {
+        scenario.send(process, R1, route([joins(process)]));
+    }
+    scenario.note("they may change what a suspicion does, be there leases or not");
+    scenario.send(S1, R1, route([suspects(S1, 1, S3)]));
+    scenario.send(S9, R1, route([suspects(S9, 2, S2)]));
+    scenario.agree(R1, &[R1]);
+    scenario.note("and so may a suspicion");
+    scenario.agree(R1, &[R1]);
+    scenario.agree(R1, &[R1]);
+    scenario.note("that of s2 waits for its lease");
+    scenario.input(R1, Input::Tick(5_999));
+    scenario.input(R1, Input::Tick(6_000));
+    insta::assert_snapshot!(scenario.trace);
+}
+
+#[test]
 fn a_client_begins_with_the_state_or_misses_nothing() {
     // A window of one message: older ones come from the log.
     let limits = Limits { window_bytes: 1, ..Limits::default() };

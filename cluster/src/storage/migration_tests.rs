@@ -202,12 +202,14 @@ impl World {
         match &ordered.entry {
             Entry::Configuration(Configuration::Membership(Membership::Suspect {
                 process: suspected,
-                ..
+                incarnation,
             })) => {
-                let (suspected, counts) = (*suspected, ordered.behind.is_suspected(*suspected));
-                process.running = suspected != id || !counts;
-                if counts {
-                    self.handle(id, Event::Suspected { process: suspected, ts });
+                // Others may fail with it.
+                let mut failing = ordered.before.failing(*suspected, *incarnation);
+                failing.retain(|failing| ordered.behind.is_suspected(*failing));
+                process.running = !failing.contains(&id);
+                for process in failing {
+                    self.handle(id, Event::Suspected { process, ts });
                 }
             }
             Entry::Configuration(Configuration::Received { keyspace, process }) => {
@@ -384,9 +386,8 @@ impl World {
         process.forgotten = Ts(at);
         process.running = true;
         let config = at.checked_sub(1).map(|last| self.log[last as usize].behind.clone());
-        let unannounced = config.iter().flat_map(|config| config.migrations()).filter(|(_, migration)| {
-            migration.copies.iter().any(|i| matches!(i, Instruction::Copy { to, .. } if *to == id))
-        });
+        let migrations = config.iter().flat_map(|config| config.migrations());
+        let unannounced = migrations.filter(|(_, migration)| migration.has_for(id));
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
         let attempts = process.migrations.attempts();
         process.migrations = Migrations::new(id, Ts(at), unannounced, attempts, limits());
@@ -473,7 +474,14 @@ impl World {
             }
         }
         for round in 0.. {
-            prop_assert!(round < 3_000, "{:?}", self.config.migrations());
+            let states = || {
+                let state = |process: &Process| {
+                    let Process { id, heard, at, running, ref failed, ref migrations, .. } = *process;
+                    format!("{id} heard {heard}, at {at}, {running}, {failed:?}, {migrations:?}")
+                };
+                self.processes.values().map(state).collect::<Vec<_>>().join("\n")
+            };
+            prop_assert!(round < 3_000, "{:?}\n{}", self.config.migrations(), states());
             let mut busy = false;
             for id in self.processes.keys().copied().collect::<Vec<_>>() {
                 while self.hear(id) | self.take(id) {

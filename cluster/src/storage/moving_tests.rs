@@ -816,6 +816,23 @@ fn who_sends_to_a_standby_that_joins_once_more_ends() {
     world.check_rows(300);
 }
 
+#[test]
+fn who_sends_to_a_standby_that_is_removed_ends() {
+    let (mut world, left, replaced) = with_one_that_has_left(expansion(4));
+    let serves =
+        |world: &World, id: &ProcessId| *id != left && world.processes[id].core.horizon() <= local(replaced);
+    let senders: Vec<ProcessId> = world.processes.keys().filter(|id| serves(&world, id)).copied().collect();
+    assert!(!senders.is_empty(), "{}", world.trace);
+    world.processes.remove(&left);
+    let part = Membership::Part { process: left };
+    world.order(CLIENT, Body::Configuration(Configuration::Membership(part)), Vec::new());
+    world.settle();
+    for sender in &senders {
+        assert!(!serves(&world, sender), "{sender} keeps old versions: {}", world.trace);
+    }
+    world.check_rows(300);
+}
+
 /// The log is not kept for that one any more.
 #[test]
 fn who_is_placed_again_while_it_sends_to_one_that_has_left_begins_with_a_checkpoint() {

@@ -38,7 +38,7 @@ use crate::{
     payload::{ChunkKey, is_of_disk},
     routers::Routers,
     storage::migration,
-    wire::{Answer, Delivery, StageChunk, Watermarks, Wire},
+    wire::{Answer, AnswerPart, Delivery, StageChunk, Watermarks, Wire},
 };
 
 /// Deliveries that may wait for their turn before no more are taken.
@@ -512,8 +512,8 @@ impl Node {
                 self.ahead_of = Some(last);
                 self.stopped = Some(log_lost(last, self.core.frontier()));
             }
-            Wire::SubscribeRefused { incarnation, purged } if incarnation == self.incarnation => {
-                self.refused(from, purged);
+            Wire::SubscribeRefused { incarnation, purged, removed } if incarnation == self.incarnation => {
+                self.refused(from, purged, removed);
             }
             Wire::JoinRefused { incarnation, reason } if incarnation == self.incarnation && self.begins => {
                 // What somebody puts into its directory now may be what it lacks.
@@ -573,7 +573,10 @@ impl Node {
                 clients.into_iter().for_each(|client| self.send(client, Wire::ReadsMissed));
             }
             // What it was sent is lost, and what it has said that it takes.
-            Wire::Lost if from.kind != ProcessKind::Storage => self.event(Event::ClientGone(from)),
+            Wire::Lost if from.kind != ProcessKind::Storage => {
+                self.knowing.remove(&from);
+                self.event(Event::ClientGone(from));
+            }
             Wire::Votes { incarnation, votes } => self.event(Event::Votes { from, incarnation, votes }),
             Wire::AskVotes(missing) => self.event(Event::AskVotes { from, missing }),
             Wire::NoVotes { incarnation, missing } => {
@@ -586,7 +589,11 @@ impl Node {
             Wire::Cancel(id) => self.event(Event::Cancel(id)),
             Wire::Took { id, batches } => self.event(Event::Took { id, batches }),
             Wire::Fetch { id, ranges } if id.submitter == from => self.event(Event::Fetch { id, ranges }),
-            Wire::Hello => self.tell_memory(from),
+            Wire::Hello => {
+                // Whoever has heard of this process may write: what that takes is known by statistics.
+                self.tell_statistics(from);
+                self.tell_memory(from);
+            }
             Wire::AskAnswers(mut messages) => {
                 messages.retain(|(id, _)| id.submitter == from);
                 let ended = self.core.not_answered(messages);
@@ -647,8 +654,8 @@ impl Node {
         self.submitter.submit(Configuration::Membership(self.core.membership()));
     }
 
-    /// A router's log no longer has everything up to `purged`.
-    fn refused(&mut self, router: ProcessId, purged: Ts) {
+    /// A router's log no longer has everything up to `purged`, or this process is no part of the system there.
+    fn refused(&mut self, router: ProcessId, purged: Ts, is_removed: bool) {
         if self.begins && self.link.awaits(router) {
             // A later life may have a place, and this one never: it must not wait for one.
             self.outdated = true;
@@ -661,6 +668,9 @@ impl Node {
             // It answers a subscription that has been overtaken by what another router delivered; or it does not know yet what that one
             // has ordered, and believes that it leads.
             self.link.not_leader(router, None);
+        } else if self.announced && is_removed {
+            // By a message that has not come here.
+            self.stopped = Some(removed(self.id));
         } else if self.core.is_blank() {
             // What a standby has missed may have given it a place, which it has lost before it had received anything: others
             // would send to it for ever, did they not hear that this life begins without data.
@@ -789,7 +799,15 @@ impl Node {
         // What diverged must not answer.
         if self.stopped.is_none() {
             for (to, answers) in answers {
-                self.send(to, Wire::Answers(answers));
+                let mut together = Vec::new();
+                for answer in answers {
+                    // Groups that were put into parts stay apart.
+                    if matches!(answer.part, AnswerPart::Groups(_)) && !together.is_empty() {
+                        self.send(to, Wire::Answers(std::mem::take(&mut together)));
+                    }
+                    together.push(answer);
+                }
+                self.send(to, Wire::Answers(together));
             }
         }
     }
@@ -1004,7 +1022,9 @@ impl Node {
         for client in behind {
             self.tell_memory(client);
         }
-        self.tell_statistics();
+        for client in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.tell_statistics(client);
+        }
     }
 
     /// Notes what has been received until now, and forgets what of it has been executed.
@@ -1024,15 +1044,10 @@ impl Node {
         !self.announced || self.due.front().is_some_and(|(due_ms, _)| *due_ms <= self.now_ms)
     }
 
-    fn tell_statistics(&mut self) {
-        let clients = self.clients.keys().filter(|process| process.kind == ProcessKind::Client);
-        let ignorant: Vec<ProcessId> =
-            clients.filter(|client| !self.knowing.contains(client)).copied().collect();
-        for client in ignorant {
-            self.knowing.insert(client);
-            if !self.statistics.is_empty() {
-                self.send(client, Wire::Statistics(self.statistics.clone()));
-            }
+    /// Tells a client what is known of the tables, if that is news.
+    fn tell_statistics(&mut self, client: ProcessId) {
+        if client.kind == ProcessKind::Client && self.knowing.insert(client) && !self.statistics.is_empty() {
+            self.send(client, Wire::Statistics(self.statistics.clone()));
         }
     }
 

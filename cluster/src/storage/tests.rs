@@ -16,6 +16,7 @@ use carousel_engine::{
     },
     position::KeyRange,
     schema::{Column, Partitioning, TableId},
+    statistics::TableStatistics,
     types::Type,
 };
 
@@ -837,6 +838,27 @@ fn reads_that_a_router_sent_before_this_process_left_it_may_be_lost() {
 }
 
 #[test]
+fn a_client_is_told_of_the_tables_before_it_knows_that_it_may_write_and_again_when_that_may_be_lost() {
+    let mut node = node();
+    let rows = TableStatistics { table: TableId(1), rows: 9, versions: 9, bytes: 900, distinct: vec![9] };
+    node.count(vec![rows]);
+    let client = ProcessId::client(1);
+    let mut says = |wire| -> Vec<bool> {
+        let outputs = node.handle(Input::Received { from: client, wire }, 0);
+        let of_tables = |output: &Output| match output {
+            Output::Send(to, Wire::Statistics(_)) if *to == client => Some(true),
+            Output::Send(to, Wire::Memory { .. }) if *to == client => Some(false),
+            _ => None,
+        };
+        outputs.iter().filter_map(of_tables).collect()
+    };
+    assert_eq!(says(Wire::Hello), [true, false]);
+    assert_eq!(says(Wire::Hello), [false]);
+    says(Wire::Lost);
+    assert_eq!(says(Wire::Hello), [true, false]);
+}
+
+#[test]
 fn a_process_says_when_it_has_not_executed_what_it_received_a_while_ago() {
     let (router, client) = (ProcessId::router(1), ProcessId::client(1));
     let mut node = node();
@@ -919,7 +941,7 @@ fn who_has_been_removed_stops() {
     let mut node = node_of(ProcessId::storage(2), Config::evenly(2, 2).expect("a ring"));
     let router = ProcessId::router(1);
     let refused = || {
-        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(11) };
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(11), removed: false };
         Input::Received { from: router, wire }
     };
     let (incarnation, clients, catalog, leadership) = (1, Arc::default(), None, 1);
@@ -1190,7 +1212,7 @@ fn a_refusal_that_comes_late_does_not_stop_a_replica() {
     let mut node = node();
     // What it answers was asked before another router delivered up to 9.
     let refused = |purged| {
-        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(purged) };
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(purged), removed: false };
         Input::Received { from: ProcessId::router(2), wire }
     };
     node.handle(refused(7), 0);
@@ -1208,7 +1230,7 @@ fn who_is_refused_again_and_again_asks_another_router() {
         let Some(router) = asked.last().copied().filter(|router| *router == ProcessId::router(1)) else {
             break;
         };
-        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(7) };
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(7), removed: false };
         let refused = node.handle(Input::Received { from: router, wire }, now_ms);
         let outputs = refused.into_iter().chain(node.handle(Input::Tick(now_ms), now_ms));
         asked.extend(outputs.filter_map(|output| match output {
@@ -1235,7 +1257,7 @@ fn a_standby_that_is_refused_says_that_it_begins_without_data() {
     let subscribes = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { .. }));
     let begins = |output: &Output| matches!(output, Output::Send(_, Wire::Subscribe { after: None, .. }));
     let refused = |from| {
-        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(10) };
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(10), removed: false };
         Input::Received { from, wire }
     };
     let late = |node: &mut Node, from| {

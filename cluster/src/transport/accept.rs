@@ -345,7 +345,10 @@ async fn join_session(
         Err(reply) => return Err((reply, accepted)),
     };
     if begins {
+        let had_met = sessions.last.contains_key(&key);
         let again = sessions.meets(key, hello.start.life);
+        // What an earlier life of a client was told, and what it waited for, is over with it.
+        let again = again || had_met && hello.from.kind.joins_by_subscribing();
         sessions.lives.insert(hello.from, hello.start);
         let (control, control_in) = mpsc::channel(1);
         let (data, data_in) = mpsc::channel(1);

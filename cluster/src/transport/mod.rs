@@ -12,7 +12,7 @@
 //! whatever happens to connections. A session ends when nobody listens at the other end any more, or when there was no
 //! connection for too long; from then on the process is [`crate::network::Unreachable`]. When two processes that both
 //! stayed up begin another session, each is told so by [`crate::wire::Wire::Lost`]; and so is a client that meets a storage
-//! process for the first time, which may have answered it in vain before.
+//! process for the first time, which may have answered it in vain before, and whoever is met by another life of a client.
 //!
 //! One of two processes connects to the other (`hello` says which), so a client needs no address. The first frame on
 //! a connection says who wants to talk to whom; whoever belongs to another cluster, if only an earlier one of

@@ -349,7 +349,9 @@ async fn an_older_or_second_life_of_a_connected_process_is_refused() {
     let mut older = options(C7, &router.address());
     older.incarnation = 4;
     let older = Side::start(C7, older).await;
-    exchange(&older, R1, &mut router, C7, 0, 1).await;
+    older.send(R1, data(C7, 0)).await;
+    assert!(matches!(router.receive().await, (C7, Wire::Lost)));
+    assert!(matches!(router.receive().await, (C7, _)));
 }
 
 #[tokio::test]
@@ -608,6 +610,25 @@ async fn a_client_that_meets_a_storage_process_for_the_first_time_hears_that_som
     storage.send(C7, Wire::ReadsMissed).await;
     assert!(matches!(client.receive().await, (S1, Wire::Lost)));
     assert!(matches!(client.receive().await, (S1, Wire::ReadsMissed)));
+}
+
+/// What it told an earlier life of a client, or keeps for it, concerns that one alone.
+#[tokio::test]
+async fn who_is_met_by_another_life_of_a_client_hears_that_something_may_be_lost() {
+    let mut there = options(S1, "127.0.0.1:1");
+    there.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let mut storage = Side::start(S1, there).await;
+    for life in 0..2 {
+        let mut here = options(C7, "127.0.0.1:1");
+        here.members.insert(S1, storage.address());
+        here.incarnation += life;
+        let client = Side::start(C7, here).await;
+        client.send(S1, Wire::Hello).await;
+        if life > 0 {
+            assert!(matches!(storage.receive().await, (C7, Wire::Lost)));
+        }
+        assert!(matches!(storage.receive().await, (C7, Wire::Hello)));
+    }
 }
 
 /// As when it is found at another address.

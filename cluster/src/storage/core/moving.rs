@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     config::{Configuration, Keyspace, Loss, Membership, Transfer},
-    message::{Body, Message},
+    message::{Body, Message, ProcessKind},
     planted::{Bug, planted},
     storage::{
         migration::{self, Arrived, Chunk, Event, Limits, Migrations, PartId},
@@ -120,7 +120,9 @@ impl Moving {
         let unannounced = unannounced.map(|(keyspace, _)| *keyspace).collect();
         let mut migrations =
             Migrations::new(id, recovered.ts, unannounced, first_attempt(options), Limits::default());
-        migrations.resume_serving(recovered.served.iter().copied());
+        // Who has been removed needs nothing.
+        let served = recovered.served.iter().filter(|(to, _)| options.config.contains(*to));
+        migrations.resume_serving(served.copied());
         migrations.resume_receiving(recovered.kept_parts());
         Moving {
             migrations,
@@ -409,6 +411,13 @@ impl Core {
         if !losses.is_empty() {
             self.moving.losing.push(delivery.ts);
             self.know(&self.moving.heard.clone());
+        }
+        if let Configuration::Membership(Membership::Part { process }) = configuration
+            && process.kind == ProcessKind::Storage
+            && *process != self.options.id
+        {
+            // The config need not have waited for all that it was to be sent, and it will never say that it has that.
+            self.migrate(Event::Suspected { process: *process, ts: delivery.ts });
         }
         if let Configuration::Membership(
             Membership::Suspect { process, .. } | Membership::Join { process, .. },
