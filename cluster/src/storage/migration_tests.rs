@@ -193,6 +193,7 @@ impl World {
 
     /// Delivers the next message of the m-seq.
     fn hear(&mut self, id: ProcessId) -> bool {
+        let ids: Vec<ProcessId> = self.processes.keys().copied().collect();
         let process = self.processes.get_mut(&id).expect("a process");
         let Some(ordered) = self.log.get(process.heard as usize).filter(|_| process.running) else {
             return false;
@@ -202,11 +203,14 @@ impl World {
         match &ordered.entry {
             Entry::Configuration(Configuration::Membership(Membership::Suspect {
                 process: suspected,
-                incarnation,
+                ..
             })) => {
-                // Others may fail with it.
-                let mut failing = ordered.before.failing(*suspected, *incarnation);
-                failing.retain(|failing| ordered.behind.is_suspected(*failing));
+                // Others may fail with it, standbys among them.
+                let fails = |process: &ProcessId| {
+                    ordered.behind.is_suspected(*process)
+                        && (process == suspected || !ordered.before.is_suspected(*process))
+                };
+                let failing: Vec<ProcessId> = ids.into_iter().filter(fails).collect();
                 process.running = !failing.contains(&id);
                 for process in failing {
                     self.handle(id, Event::Suspected { process, ts });
