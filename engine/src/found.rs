@@ -162,8 +162,6 @@ pub(crate) struct First {
     leading: Option<usize>,
     /// As many rows as wanted have no later value there: rows that do are not looked at.
     bound: Option<i64>,
-    /// So many rows could not be told apart, as their keys are too long to be looked at together.
-    too_long: usize,
 }
 
 impl Wanted {
@@ -199,7 +197,6 @@ impl Wanted {
             limit: top.limit as usize,
             leading,
             bound: None,
-            too_long: 0,
         })))
     }
 
@@ -216,7 +213,7 @@ impl Wanted {
 impl First {
     /// Rows from which those beyond the limit are dropped: so many that it takes a small part of the time.
     fn many(&self, batch_rows: usize) -> usize {
-        (self.limit + self.limit.max(2 * batch_rows)).max(2 * self.too_long)
+        self.limit + self.limit.max(2 * batch_rows)
     }
 }
 
@@ -259,23 +256,30 @@ impl Table {
         effects: &mut Vec<Effect>,
     ) -> Result<u64> {
         let (context, batch_rows) = (&rider.operation.context, self.options.batch_rows.max(1));
+        let mut all = rows.len() as u64;
         if let Work::Rows { wanted, found, .. } = &mut rider.work {
             match wanted {
                 Wanted::All => {}
                 Wanted::Any(limit) => {
                     let most = usize::try_from(*limit).unwrap_or(usize::MAX).min(rows.len());
                     rows = &rows[..most];
+                    all = most as u64;
                     *limit -= most as u64;
                 }
                 Wanted::First(first) => {
                     let many = first.many(batch_rows);
-                    for rows in rows.chunks(many) {
-                        found.push(slot, &self.hopeful(first, slot, rows));
-                        if found.len() >= many {
-                            self.keep_first(first, found, context)?;
-                        }
+                    let mut are_compared = true;
+                    while are_compared && !rows.is_empty() {
+                        let (now, later) = rows.split_at(many.min(rows.len()));
+                        found.push(slot, &self.hopeful(first, slot, now));
+                        rows = later;
+                        are_compared = found.len() < many || self.keep_first(first, found, context)?;
                     }
-                    return Ok(rows.len() as u64);
+                    if are_compared {
+                        return Ok(all);
+                    }
+                    // Whoever is sent rows puts them in order anyway.
+                    *wanted = Wanted::All;
                 }
             }
         }
@@ -286,7 +290,7 @@ impl Table {
                 self.send(rider, false, effects)?;
             }
         }
-        Ok(rows.len() as u64)
+        Ok(all)
     }
 
     /// The cells of a column in some rows; [`SqlError::batch_full`] when they are several and too large for one array.
@@ -317,10 +321,10 @@ impl Table {
         bound_of(&first.keys[0], cells)
     }
 
-    /// Drops the rows beyond the limit. Some more may stay, if the keys are long: whoever is sent them puts them in order anyway.
-    fn keep_first(&self, first: &mut First, found: &mut FoundRows, context: &EvalContext) -> Result<()> {
+    /// Drops the rows beyond the limit. Returns false when more rows stay, as their keys are too long to be looked at together.
+    fn keep_first(&self, first: &mut First, found: &mut FoundRows, context: &EvalContext) -> Result<bool> {
         if found.len() <= first.limit {
-            return Ok(());
+            return Ok(true);
         }
         let fetch = |column: usize| self.cells(column, found.runs());
         let values = match first.input.evaluate(found.len(), &fetch, context) {
@@ -331,11 +335,7 @@ impl Table {
                     self.keep_first(first, &mut half, context)?;
                     half.runs().for_each(|(slot, rows)| found.push(slot, rows));
                 }
-                if found.len() == before {
-                    first.too_long = before;
-                    return Ok(());
-                }
-                return self.keep_first(first, found, context);
+                return if found.len() < before { self.keep_first(first, found, context) } else { Ok(false) };
             }
             values => values?,
         };
@@ -343,7 +343,7 @@ impl Table {
         kept.sort_unstable();
         found.keep(&kept);
         first.bound = self.bound(first, found);
-        Ok(())
+        Ok(true)
     }
 
     /// Sends full batches of what a read has found, or with `all` everything, as far as it may; the rows of each key
@@ -463,9 +463,9 @@ impl Table {
         let context = &rider.operation.context;
         let kept = match &mut rider.work {
             Work::Rows { wanted: Wanted::First(first), found, .. } => self.keep_first(first, found, context),
-            _ => Ok(()),
+            _ => Ok(true),
         };
-        match kept.and_then(|()| self.send(rider, true, effects)) {
+        match kept.and_then(|_| self.send(rider, true, effects)) {
             Ok(is_done) => is_done,
             Err(error) => {
                 rider.fail_everywhere(&error);

@@ -49,6 +49,16 @@ const COPIED_BYTES: usize = 1 << 20;
 /// Bytes of strings after which groups are measured, however few rows they come from.
 const FED_BYTES: usize = 1 << 20;
 
+/// Drops the groups beyond the limit, when they are more than `slack` more.
+fn keep_first(table: &mut GroupTable, top: Option<&Top>, slack: usize) {
+    if let Some(top) = top {
+        let limit = usize::try_from(top.limit).unwrap_or(usize::MAX);
+        if table.len() > limit.saturating_add(slack) {
+            table.keep_first(&top.keys, limit);
+        }
+    }
+}
+
 /// Groups with partial states, filled batch by batch.
 #[derive(Clone)]
 pub(crate) struct Groups {
@@ -134,16 +144,6 @@ impl Groups {
         self.top.as_ref().is_some_and(has)
     }
 
-    /// Drops the groups beyond the limit, when they are more than `slack` more.
-    fn keep_first(&mut self, slack: usize) {
-        if let Some(top) = &self.top {
-            let limit = usize::try_from(top.limit).unwrap_or(usize::MAX);
-            if self.table.len() > limit.saturating_add(slack) {
-                self.table.keep_first(&top.keys, limit);
-            }
-        }
-    }
-
     /// Whether only the number of rows matters.
     pub(crate) fn counts_only(&self) -> bool {
         self.counted.is_some()
@@ -182,11 +182,12 @@ impl Groups {
         if let Some(counted) = &mut self.counted {
             *counted += rows.rows.len() as u64;
         } else if !self.add_by_code(rows, all, by_code)? {
-            let bytes = &mut self.bytes;
+            let (bytes, top) = (&mut self.bytes, &self.top);
             self.table.update_weighed(&rows.batch()?, &self.group_by, &self.context, &mut |table| {
                 if table.fed() < FED_BYTES.max(*bytes / 4) {
                     return Ok(());
                 }
+                keep_first(table, top.as_ref(), 0);
                 *bytes = table.heap_size();
                 make_room(*bytes)
             })?;
@@ -222,7 +223,8 @@ impl Groups {
     /// After rows or groups have been added.
     fn grown(&mut self, by: usize) {
         // So many more that dropping them takes a small part of the time.
-        self.keep_first(self.table_limit().max(1024));
+        let slack = self.table_limit().max(1024);
+        keep_first(&mut self.table, self.top.as_ref(), slack);
         self.added += by;
         let is_due = self.added - self.measured >= 1024.max(self.measured / 4)
             || self.table.fed() >= FED_BYTES.max(self.bytes / 4);
@@ -279,7 +281,7 @@ impl Groups {
 
     /// The groups; none are left.
     pub(crate) fn take(&mut self) -> Vec<Group> {
-        self.keep_first(0);
+        keep_first(&mut self.table, self.top.as_ref(), 0);
         let table = std::mem::replace(&mut self.table, GroupTable::new(Vec::new(), Vec::new()));
         let mut groups = table.into_groups();
         if let (Some(counted), Some(group)) = (self.counted, groups.first_mut()) {
