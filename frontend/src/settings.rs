@@ -63,7 +63,6 @@ const fn setting(
 /// A setting that every statement changes.
 pub const LAST_TS: &str = "carousel.last_ts";
 
-/// Sorted by lower-case name, as SHOW ALL lists them.
 /// Settings of the present transaction, and those that say what the next one gets.
 const MODES: [(&str, &str); 2] = [
     ("transaction_isolation", "default_transaction_isolation"),
@@ -71,6 +70,8 @@ const MODES: [(&str, &str); 2] = [
 ];
 const ENCODING_HINT: &str =
     "Set client_encoding to UTF8, for example by PGCLIENTENCODING=UTF8 in the client's environment.";
+
+/// Sorted by lower-case name, as SHOW ALL lists them.
 const DEFINITIONS: &[Definition] = &[
     setting(
         "application_name",

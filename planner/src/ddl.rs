@@ -6,7 +6,7 @@ use carousel_cluster::message::Ddl;
 use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts, Type, Value,
     error::Result,
-    expr::{Expr, eval_const},
+    expr::{EvalContext, eval_const},
     schema::{Column, Partitioning, ROW_ID},
     text::{format_value, parse_value},
     value::compare,
@@ -27,6 +27,35 @@ use crate::{
 const MAX_COLUMNS: usize = 1600;
 /// Names of columns that every table of PostgreSQL has.
 const SYSTEM_COLUMNS: &[&str] = &["tableoid", "ctid", "xmin", "xmax", "cmin", "cmax"];
+
+/// Writes quoted dates and times out in full, with their time zone: those that are read as of this type, and those with a type
+/// of their own. As in PostgreSQL, they are what they are when the table is made.
+fn fix_literals(expr: &mut ast::Expr, ty: Option<&Type>, context: &EvalContext) -> Result<()> {
+    let fix = |value: &mut ast::ValueWithSpan, ty: Option<&Type>| {
+        if let (ast::Value::SingleQuotedString(text), Some(ty)) = (&mut value.value, ty)
+            && is_of_session(ty)
+        {
+            *text = format_value(&parse_value(text, ty, context)?, ty, context);
+        }
+        Ok(())
+    };
+    match expr {
+        ast::Expr::Value(value) => fix(value, ty),
+        ast::Expr::TypedString(typed) => {
+            fix(&mut typed.value, types::resolve(&typed.data_type).ok().as_ref())
+        }
+        ast::Expr::Cast { expr, data_type, .. } => {
+            fix_literals(expr, types::resolve(data_type).ok().as_ref(), context)
+        }
+        ast::Expr::Nested(expr) => fix_literals(expr, ty, context),
+        ast::Expr::UnaryOp { expr, .. } => fix_literals(expr, None, context),
+        ast::Expr::BinaryOp { left, right, .. } => {
+            fix_literals(left, None, context)?;
+            fix_literals(right, None, context)
+        }
+        _ => Ok(()),
+    }
+}
 
 fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
     Err(SqlError::unsupported(what))
@@ -213,17 +242,11 @@ impl Planner<'_> {
         if let carousel_engine::expr::ArgType::Known(from) = term.arg_type() {
             check_default(column, ty, &from)?;
         }
-        let assigned = resolver.assign(term, ty, column)?;
+        resolver.assign(term, ty, column)?;
         // It is kept as text, and must mean the same when it is read again: elsewhere, and some other day.
-        let text = if let Expr::Cast { expr: of_session, to, .. } = &assigned
-            && let Expr::Literal { value: Value::Text(text), .. } = &**of_session
-            && is_of_session(to)
-        {
-            let context = self.settings.eval_context();
-            format!("'{}'", format_value(&parse_value(text, to, &context)?, to, &context))
-        } else {
-            expr.to_string()
-        };
+        let mut expr = expr.clone();
+        fix_literals(&mut expr, Some(ty), &self.settings.eval_context())?;
+        let text = expr.to_string();
         parse_expression(&text).map_err(|_| SqlError::unsupported(format!("the default {text}")))?;
         self.default_expression(&text, ty, column).map_err(|e| e.without_position())?;
         Ok(text)

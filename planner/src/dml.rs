@@ -172,10 +172,19 @@ impl Planner<'_> {
         columns: &[ast::ObjectName],
     ) -> Result<(Arc<Planned>, Vec<Expr>)> {
         let items = select_list(query);
-        // A parameter that is selected as it is, is of the column's type.
-        for (item, target) in items.iter().flat_map(|items| items.iter()).zip(targets) {
-            if let Some(index) = value_of(item).and_then(expression::parameter_number) {
-                self.shared.infer_parameter(index, &table.columns[*target].ty);
+        // A parameter that is selected as it is, is of the column's type, unless what is read before says otherwise.
+        let selected = items.iter().flat_map(|items| items.iter()).zip(targets);
+        let selected = selected.filter_map(|(item, target)| {
+            let index = value_of(item).and_then(expression::parameter_number)?;
+            self.shared.parameters.get(index - 1).is_none_or(Option::is_none).then_some((index, *target))
+        });
+        let selected: Vec<(usize, usize)> = selected.collect();
+        if !selected.is_empty() {
+            let before = read_before(query);
+            for (index, target) in selected {
+                if !mentions(&before, index) {
+                    self.shared.infer_parameter(index, &table.columns[target].ty);
+                }
             }
         }
         let (plan, output) = self.any_query(query)?;
@@ -529,6 +538,23 @@ fn value_of(item: &ast::SelectItem) -> Option<&ast::Value> {
         | ast::SelectItem::ExprWithAlias { expr: ast::Expr::Value(value), .. } => Some(&value.value),
         _ => None,
     }
+}
+
+/// What stands in WITH and FROM.
+fn read_before(query: &ast::Query) -> String {
+    let from = match query.body.as_ref() {
+        ast::SetExpr::Select(select) => &select.from[..],
+        _ => &[],
+    };
+    let with = query.with.iter().map(ToString::to_string);
+    with.chain(from.iter().map(ToString::to_string)).collect()
+}
+
+/// Whether a text has a parameter's name.
+fn mentions(text: &str, index: usize) -> bool {
+    let name = format!("${index}");
+    let ends = |(at, name): (usize, &str)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_digit());
+    text.match_indices(&name).any(ends)
 }
 
 /// A quoted literal or NULL.

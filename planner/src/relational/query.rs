@@ -284,7 +284,7 @@ impl Planner<'_> {
         let ast::Select { projection, from, selection, group_by, having, named_window, .. } = select;
         let (node, mut scope) = self.from(from, &outer)?;
         scope.outer = outer;
-        let windows_before = self.add_named_windows(named_window)?;
+        let of_outer = self.name_windows(named_window)?;
 
         let mut aggregates = Vec::new();
         let items = self.items(&scope, projection, Clause::SelectList, &mut aggregates)?;
@@ -297,7 +297,7 @@ impl Planner<'_> {
         let distinct_columns = std::mem::take(&mut shape.distinct_columns);
         let aggregates = shape.aggregates;
         if let Some(relational) = &mut self.shared.relational {
-            relational.named_windows.truncate(windows_before);
+            relational.named_windows = of_outer;
         }
 
         let unknown: Vec<Option<TermKind>> = items.iter().map(|i| i.unknown.clone()).collect();
@@ -440,11 +440,15 @@ impl Planner<'_> {
         self.attach(node, exprs, &|expr| computed(&translate(expr)?))
     }
 
-    fn add_named_windows(&mut self, windows: &[ast::NamedWindowDefinition]) -> Result<usize> {
+    /// Windows of the WINDOW clause, which only its own query sees. Returns those of the outer one.
+    fn name_windows(
+        &mut self,
+        windows: &[ast::NamedWindowDefinition],
+    ) -> Result<Vec<(String, ast::WindowSpec)>> {
         let Some(relational) = &mut self.shared.relational else {
             return Err(SqlError::internal("a relational query outside of a relational statement"));
         };
-        let before = relational.named_windows.len();
+        let of_outer = std::mem::take(&mut relational.named_windows);
         for ast::NamedWindowDefinition(ident, definition) in windows {
             let name = fold(ident);
             let spec = match definition {
@@ -453,8 +457,7 @@ impl Planner<'_> {
                     return unsupported("a window that is another's name");
                 }
             };
-            let is_known =
-                |name: &str| relational.named_windows[before..].iter().any(|(known, _)| known == name);
+            let is_known = |name: &str| relational.named_windows.iter().any(|(known, _)| known == name);
             if is_known(&name) {
                 let message = format!("window \"{name}\" is already defined");
                 return Err(at(SqlError::new(SqlState(*b"42P20"), message), position_of(ident.span)));
@@ -465,7 +468,7 @@ impl Planner<'_> {
             }
             relational.named_windows.push((name, spec));
         }
-        Ok(before)
+        Ok(of_outer)
     }
 
     /// GROUP BY; `None` without one.

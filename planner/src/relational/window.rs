@@ -328,7 +328,7 @@ impl Resolver<'_> {
         let name = fold(ident);
         let windows = self.shared.relational.iter().flat_map(|r| &r.named_windows);
         let mut found = windows.filter(|(known, _)| *known == name).map(|(_, spec)| spec.clone());
-        found.next_back().ok_or_else(|| unknown(ident))
+        found.next().ok_or_else(|| unknown(ident))
     }
 
     fn window_spec(&mut self, spec: &ast::WindowSpec) -> Result<(Vec<Expr>, Vec<OrderKey>, Frame)> {
