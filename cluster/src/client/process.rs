@@ -32,6 +32,8 @@ use crate::{
 
 /// How often time passes for the core.
 const TICK: Duration = Duration::from_millis(100);
+/// How often it is asked which storage processes cannot be reached.
+const LOOK: Duration = Duration::from_secs(1);
 /// Messages of one client that are not answered in full.
 const WINDOW: usize = 8192;
 /// Bytes of rows and groups that all answers together may have waiting for whoever reads them. Each is held up long before, but
@@ -151,6 +153,8 @@ impl Process {
         known.mark_changed();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             tokio::select! {
@@ -194,6 +198,7 @@ impl Process {
                         self.outbox.send(process, Wire::Hello);
                     }
                 }
+                _ = looks.tick() => self.look(),
             }
             if let Some(reason) = self.apply() {
                 self.stop(reason);
@@ -206,6 +211,16 @@ impl Process {
     fn stop(&self, reason: SqlError) {
         tracing::error!(error = %reason, detail = reason.detail, "the client process stops");
         self.view.send_modify(|view| view.stopped = Some(reason));
+    }
+
+    /// Says something to storage processes that cannot be reached, though they could be: whoever has nothing to say to them would
+    /// not know.
+    fn look(&mut self) {
+        let (config, id) = (self.core.config().clone(), self.outbox.id());
+        let known = config.storage_processes().chain(config.standbys());
+        for process in known.filter(|process| !self.network.reaches(id, *process)) {
+            self.outbox.send(process, Wire::Hello);
+        }
     }
 
     fn received(&mut self, from: ProcessId, wire: Wire) {

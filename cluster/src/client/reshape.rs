@@ -245,7 +245,11 @@ impl Client {
                 }
                 Err(error) => Err(error),
             };
-            return outcome.map_err(|error| with_loss(error, process, lost.as_ref()));
+            return match (outcome, lost) {
+                // A super process has done it meanwhile.
+                (Err(_), Some(lost)) if is_done(&self.config()) => Ok(lost),
+                (outcome, lost) => outcome.map_err(|error| with_loss(error, process, lost.as_ref())),
+            };
         }
     }
 
