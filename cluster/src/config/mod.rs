@@ -370,6 +370,11 @@ impl Config {
         }
     }
 
+    /// Whether a life of a process has ever been suspected.
+    pub(crate) fn has_failed_before(&self, process: ProcessId) -> bool {
+        self.fenced.contains_key(&process)
+    }
+
     /// Whether no life of a process can ever be part of the system again.
     pub(crate) fn is_given_up(&self, process: ProcessId) -> bool {
         self.fenced.get(&process) == Some(&Incarnation::MAX)

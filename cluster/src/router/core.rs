@@ -853,7 +853,8 @@ impl Core {
             if from.kind == ProcessKind::Storage {
                 // What it has is of no use then, how far it may be; it joins without.
                 let purged = Ts(self.mseq.ts().0 + 1);
-                let refused = Wire::SubscribeRefused { incarnation, purged, removed: !is_fenced };
+                let refused =
+                    Wire::SubscribeRefused { incarnation, purged, removed: !config.has_failed_before(from) };
                 self.send(from, refused);
             }
             return;

@@ -1241,6 +1241,28 @@ fn who_is_refused_again_and_again_asks_another_router() {
     assert_eq!(asked, [1, 2].map(ProcessId::router));
 }
 
+/// Its connection was lost before the message came by which it is removed.
+#[test]
+fn a_standby_that_has_missed_its_removal_stops() {
+    let (id, router) = (ProcessId::storage(2), ProcessId::router(1));
+    let join = Configuration::Membership(Membership::Join { process: id, incarnation: 1, address: None });
+    let config = Config::evenly(1, 1).expect("a ring").apply(&testing::configuration(id, 1, 1, join), Ts(1));
+    for announced in [true, false] {
+        let mut node = node_of(id, config.clone().expect("possible").expect("it changes the config"));
+        if announced {
+            let (config, clients) = (node.config().clone(), Arc::default());
+            let present = Some((Ts(1), config.clone()));
+            let (incarnation, ts, catalog, leadership) = (1, Ts(1), None, 1);
+            let state = Wire::State { incarnation, ts, config, clients, catalog, present, leadership };
+            node.handle(Input::Received { from: router, wire: state }, 0);
+        }
+        let wire = Wire::SubscribeRefused { incarnation: 1, purged: Ts(10), removed: true };
+        node.handle(Input::Received { from: router, wire }, 0);
+        // One that was started since joins again.
+        assert_eq!(node.stopped().is_some_and(|reason| reason.contains("removed")), announced);
+    }
+}
+
 /// What it has missed may have given it a place, which it had lost again before it had received anything.
 #[test]
 fn a_standby_that_is_refused_says_that_it_begins_without_data() {

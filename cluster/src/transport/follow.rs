@@ -151,6 +151,8 @@ pub(super) async fn follow(shared: Arc<Shared>) {
     let mut configs = shared.network.configs();
     let mut disowned = shared.network.disowned();
     let mut dialled = Dialled::new();
+    // Those who are still dialled, though they are not part of the cluster any more.
+    let mut leaving: BTreeMap<ProcessId, Vec<AbortHandle>> = BTreeMap::new();
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked = 0;
@@ -165,9 +167,13 @@ pub(super) async fn follow(shared: Arc<Shared>) {
         let wanted = shared.addresses(&routers);
         let left = dialled.extract_if(.., |process, (address, _)| wanted.get(process) != Some(address));
         let (moved, gone): (Vec<_>, Vec<_>) = left.partition(|(process, _)| wanted.contains_key(process));
+        shared.part_with(gone.iter().flat_map(|(_, (_, tasks))| tasks).cloned().collect());
+        leaving.extend(gone.into_iter().map(|(process, (_, tasks))| (process, tasks)));
         // Two that dial the same would end each other's sessions.
         moved.iter().flat_map(|(_, (_, tasks))| tasks).for_each(AbortHandle::abort);
-        shared.part_with(gone.into_iter().flat_map(|(_, (_, tasks))| tasks).collect());
+        let back = leaving.extract_if(.., |process, _| wanted.contains_key(process));
+        back.flat_map(|(_, tasks)| tasks).for_each(|task| task.abort());
+        leaving.retain(|_, tasks| !tasks.iter().all(AbortHandle::is_finished));
         for (process, address) in &wanted {
             dialled.entry(*process).or_insert_with(|| (address.clone(), shared.dial(*process, address)));
         }
