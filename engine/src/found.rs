@@ -273,7 +273,10 @@ impl Table {
                         let (now, later) = rows.split_at(many.min(rows.len()));
                         found.push(slot, &self.hopeful(first, slot, now));
                         rows = later;
-                        are_compared = found.len() < many || self.keep_first(first, found, context)?;
+                        // If at least some are dropped, that is worth its while.
+                        are_compared = found.len() < many
+                            || self.keep_first(first, found, context)?
+                            || found.len() <= many / 2;
                     }
                     if are_compared {
                         return Ok(all);
@@ -462,10 +465,21 @@ impl Table {
         let _entered = rider.interest.enter();
         let context = &rider.operation.context;
         let kept = match &mut rider.work {
-            Work::Rows { wanted: Wanted::First(first), found, .. } => self.keep_first(first, found, context),
-            _ => Ok(true),
+            Work::Rows { wanted, found, .. } => match wanted {
+                // It is not tried again each time that the reader takes some.
+                Wanted::First(first) => match self.keep_first(first, found, context) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => {
+                        *wanted = Wanted::All;
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+                Wanted::All | Wanted::Any(_) => Ok(()),
+            },
+            _ => Ok(()),
         };
-        match kept.and_then(|_| self.send(rider, true, effects)) {
+        match kept.and_then(|()| self.send(rider, true, effects)) {
             Ok(is_done) => is_done,
             Err(error) => {
                 rider.fail_everywhere(&error);
