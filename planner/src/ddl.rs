@@ -1,6 +1,6 @@
 //! CREATE TABLE and DROP TABLE.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use carousel_cluster::message::Ddl;
 use carousel_engine::{
@@ -11,7 +11,7 @@ use carousel_engine::{
     text::{format_value, parse_value},
     value::compare,
 };
-use sqlparser::ast::{self, Spanned};
+use sqlparser::ast::{self, Spanned, visit_expressions_mut};
 
 use crate::{
     dml::check_default,
@@ -28,33 +28,50 @@ const MAX_COLUMNS: usize = 1600;
 /// Names of columns that every table of PostgreSQL has.
 const SYSTEM_COLUMNS: &[&str] = &["tableoid", "ctid", "xmin", "xmax", "cmin", "cmax"];
 
-/// Writes quoted dates and times out in full, with their time zone: those that are read as of this type, and those with a type
+/// Writes quoted dates and times out in full, with their time zone: a default of this type, and those within it that have a type
 /// of their own. As in PostgreSQL, they are what they are when the table is made.
-fn fix_literals(expr: &mut ast::Expr, ty: Option<&Type>, context: &EvalContext) -> Result<()> {
-    let fix = |value: &mut ast::ValueWithSpan, ty: Option<&Type>| {
-        if let (ast::Value::SingleQuotedString(text), Some(ty)) = (&mut value.value, ty)
-            && is_of_session(ty)
-        {
-            *text = format_value(&parse_value(text, ty, context)?, ty, context);
-        }
-        Ok(())
-    };
+fn fix_literals(expr: &mut ast::Expr, ty: &Type, context: &EvalContext) -> Result<()> {
+    fix_literal(expr, Some(ty), context)?;
+    let fixed = visit_expressions_mut(expr, |expr| {
+        let fixed = match expr {
+            ast::Expr::TypedString(typed) => {
+                fix_value(&mut typed.value.value, types::resolve(&typed.data_type).ok().as_ref(), context)
+            }
+            ast::Expr::Cast { expr, data_type, .. } => {
+                fix_literal(expr, types::resolve(data_type).ok().as_ref(), context)
+            }
+            _ => Ok(()),
+        };
+        fixed.map_or_else(ControlFlow::Break, ControlFlow::Continue)
+    });
+    match fixed {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+/// The same of a literal that is read as of this type.
+fn fix_literal(expr: &mut ast::Expr, ty: Option<&Type>, context: &EvalContext) -> Result<()> {
     match expr {
-        ast::Expr::Value(value) => fix(value, ty),
-        ast::Expr::TypedString(typed) => {
-            fix(&mut typed.value, types::resolve(&typed.data_type).ok().as_ref())
-        }
-        ast::Expr::Cast { expr, data_type, .. } => {
-            fix_literals(expr, types::resolve(data_type).ok().as_ref(), context)
-        }
-        ast::Expr::Nested(expr) => fix_literals(expr, ty, context),
-        ast::Expr::UnaryOp { expr, .. } => fix_literals(expr, None, context),
-        ast::Expr::BinaryOp { left, right, .. } => {
-            fix_literals(left, None, context)?;
-            fix_literals(right, None, context)
-        }
+        ast::Expr::Value(value) => fix_value(&mut value.value, ty, context),
+        ast::Expr::Nested(expr) | ast::Expr::Collate { expr, .. } => fix_literal(expr, ty, context),
         _ => Ok(()),
     }
+}
+
+fn fix_value(value: &mut ast::Value, ty: Option<&Type>, context: &EvalContext) -> Result<()> {
+    use ast::Value as V;
+    let Some(ty) = ty.filter(|ty| is_of_session(ty)) else { return Ok(()) };
+    let text = match value {
+        V::SingleQuotedString(text)
+        | V::EscapedStringLiteral(text)
+        | V::UnicodeStringLiteral(text)
+        | V::NationalStringLiteral(text) => &*text,
+        V::DollarQuotedString(text) => &text.value,
+        _ => return Ok(()),
+    };
+    *value = V::SingleQuotedString(format_value(&parse_value(text, ty, context)?, ty, context));
+    Ok(())
 }
 
 fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
@@ -245,7 +262,7 @@ impl Planner<'_> {
         resolver.assign(term, ty, column)?;
         // It is kept as text, and must mean the same when it is read again: elsewhere, and some other day.
         let mut expr = expr.clone();
-        fix_literals(&mut expr, Some(ty), &self.settings.eval_context())?;
+        fix_literals(&mut expr, ty, &self.settings.eval_context())?;
         let text = expr.to_string();
         parse_expression(&text).map_err(|_| SqlError::unsupported(format!("the default {text}")))?;
         self.default_expression(&text, ty, column).map_err(|e| e.without_position())?;

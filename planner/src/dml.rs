@@ -1,6 +1,6 @@
 //! INSERT, UPDATE, DELETE and TRUNCATE.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
 
 use carousel_engine::{
     SqlError, SqlState, TableSchema, Type, Value,
@@ -9,7 +9,7 @@ use carousel_engine::{
     operation::OnConflict,
     schema::Column,
 };
-use sqlparser::ast::{self, Spanned};
+use sqlparser::ast::{self, Spanned, visit_expressions};
 
 use crate::{
     above::{AbovePlan, Pipeline},
@@ -182,7 +182,7 @@ impl Planner<'_> {
         if !selected.is_empty() {
             let before = read_before(query);
             for (index, target) in selected {
-                if !mentions(&before, index) {
+                if !before.contains(&index) {
                     self.shared.infer_parameter(index, &table.columns[target].ty);
                 }
             }
@@ -540,21 +540,20 @@ fn value_of(item: &ast::SelectItem) -> Option<&ast::Value> {
     }
 }
 
-/// What stands in WITH and FROM.
-fn read_before(query: &ast::Query) -> String {
-    let from = match query.body.as_ref() {
-        ast::SetExpr::Select(select) => &select.from[..],
-        _ => &[],
+/// The parameters in WITH and FROM.
+fn read_before(query: &ast::Query) -> BTreeSet<usize> {
+    let mut read = BTreeSet::new();
+    let mut note = |expr: &ast::Expr| {
+        if let ast::Expr::Value(value) = expr {
+            read.extend(expression::parameter_number(&value.value));
+        }
+        ControlFlow::<()>::Continue(())
     };
-    let with = query.with.iter().map(ToString::to_string);
-    with.chain(from.iter().map(ToString::to_string)).collect()
-}
-
-/// Whether a text has a parameter's name.
-fn mentions(text: &str, index: usize) -> bool {
-    let name = format!("${index}");
-    let ends = |(at, name): (usize, &str)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_digit());
-    text.match_indices(&name).any(ends)
+    let _ = visit_expressions(&query.with, &mut note);
+    if let ast::SetExpr::Select(select) = query.body.as_ref() {
+        let _ = visit_expressions(&select.from, &mut note);
+    }
+    read
 }
 
 /// A quoted literal or NULL.
