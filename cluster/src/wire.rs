@@ -132,8 +132,8 @@ pub enum Wire {
         incarnation: Incarnation,
         /// Streams can begin here or later.
         purged: Ts,
-        /// A storage process is not part of the system, and no life of it has ever been suspected: it has been removed, if it has
-        /// been one.
+        /// A storage process is not part of the system, and has not been suspected since it joined: it has been removed, if it
+        /// has been one.
         removed: bool,
     },
     /// Router to storage process: its message by which it was to join without data had no effect.

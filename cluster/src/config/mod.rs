@@ -370,9 +370,9 @@ impl Config {
         }
     }
 
-    /// Whether a life of a process has ever been suspected.
-    pub(crate) fn has_failed_before(&self, process: ProcessId) -> bool {
-        self.fenced.contains_key(&process)
+    /// The last life of a process that has been suspected, if one has.
+    pub(crate) fn last_failed(&self, process: ProcessId) -> Option<Incarnation> {
+        self.fenced.get(&process).copied()
     }
 
     /// Whether no life of a process can ever be part of the system again.

@@ -853,8 +853,9 @@ impl Core {
             if from.kind == ProcessKind::Storage {
                 // What it has is of no use then, how far it may be; it joins without.
                 let purged = Ts(self.mseq.ts().0 + 1);
-                let refused =
-                    Wire::SubscribeRefused { incarnation, purged, removed: !config.has_failed_before(from) };
+                let joined = self.mseq.joined(from).map(|(life, _)| life);
+                let removed = config.last_failed(from).is_none_or(|failed| joined > Some(failed));
+                let refused = Wire::SubscribeRefused { incarnation, purged, removed };
                 self.send(from, refused);
             }
             return;
