@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Format of the data directory, and so of the routers' logs and snapshots in it. Checkpoints have one of their own, too.
-pub(crate) const FORMAT: u32 = 17;
+pub(crate) const FORMAT: u32 = 18;
 const MANIFEST: &str = "CAROUSEL";
 const NEW_MANIFEST: &str = "CAROUSEL.new";
 const LOCK: &str = "LOCK";

@@ -1,4 +1,5 @@
-//! Canonical byte forms of keys: equal values give equal bytes, whatever their Arrow layout.
+//! Canonical byte forms of keys: equal values give equal bytes, whatever their Arrow layout. Each form says at its
+//! start where it ends, so that keys of several columns that differ have different forms, too.
 
 use arrow::{
     array::{Array, AsArray},
@@ -58,8 +59,8 @@ fn write_float(out: &mut Vec<u8>, value: f64) {
 
 fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(BYTES);
-    out.extend_from_slice(bytes);
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
 }
 
 fn write_text(out: &mut Vec<u8>, text: &str, trimmed: bool) {
@@ -219,5 +220,34 @@ pub(crate) fn write_stored(out: &mut Vec<u8>, column: &SegmentColumn, row: usize
             write_bytes(out, &bytes[..bytes.len() - blank]);
         }
         (Physical::Bytes, _) => write_bytes(out, column.bytes(row)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bigdecimal::num_bigint::BigInt;
+
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_one_column_do_not_pass_for_those_of_the_next() {
+        let unscaled = 7_i128;
+        // All that lies between the first byte string's tag and the small number's.
+        let between: Vec<u8> =
+            [&0_u64.to_le_bytes()[..], &[LARGE_NUMERIC], &0_i64.to_le_bytes(), &[BYTES]].concat();
+        let digits =
+            [&(between.len() as u64).to_le_bytes()[..], &[NUMERIC], &unscaled.to_le_bytes()].concat();
+        let scale = digits.len() as i64;
+        let keys = [
+            (between, BigDecimal::new(BigInt::from(unscaled), scale)),
+            (Vec::new(), BigDecimal::new(BigInt::from_signed_bytes_le(&digits), 0)),
+        ];
+        let [one, other] = keys.map(|(bytes, number)| {
+            let mut out = Vec::new();
+            write_value(&mut out, &Value::Bytea(bytes.into()));
+            write_value(&mut out, &Value::Numeric(Numeric::Finite(number)));
+            out
+        });
+        assert_ne!(one, other);
     }
 }

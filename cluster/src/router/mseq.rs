@@ -591,7 +591,7 @@ mod tests {
         mseq.learn(&batch);
         assert!(!mseq.config().migrations().is_empty() && mseq.ts() == Ts(5));
         let kept = postcard::to_stdvec(&(batch, mseq)).expect("serialises");
-        assert_eq!((crate::data_dir::FORMAT, crc32fast::hash(&kept)), (17, 2_831_137_395));
+        assert_eq!((crate::data_dir::FORMAT, crc32fast::hash(&kept)), (18, 2_831_137_395));
     }
 
     #[test]
