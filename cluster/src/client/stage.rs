@@ -37,18 +37,28 @@ const CHUNKS_IN_FLIGHT: usize = 16;
 /// What the chunks of all stagers that are on their way may take, in KiB: while disks are slow, rows wait where they come from.
 pub(super) const STAGED_KIB: usize = 256 << 10;
 
-/// Who waits for a chunk's receipts, and the room that it has until then.
+/// Who waits for a chunk's receipts.
 #[derive(Debug)]
-pub(crate) struct Staged {
-    done: oneshot::Sender<Result<(), SqlError>>,
-    _room: OwnedSemaphorePermit,
-}
+pub(crate) struct Staged(oneshot::Sender<Result<(), SqlError>>);
 
 impl Staged {
     /// All holders have it, or it has come to nothing.
     pub(super) fn tell(self, outcome: Result<(), SqlError>) {
         // The stager may have been dropped.
-        let _ = self.done.send(outcome);
+        let _ = self.0.send(outcome);
+    }
+}
+
+/// A chunk's rows with the room that they take. It is given back with the last reference to them: what waits in a queue for a
+/// slow link has it also when nobody waits for the receipts any more.
+struct Roomed {
+    rows: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Roomed {
+    fn as_ref(&self) -> &[u8] {
+        &self.rows
     }
 }
 
@@ -136,14 +146,15 @@ impl Stager {
                 holders: holders.clone(),
                 checksums: Vec::new(),
             });
-            // Whoever has room waits for nobody who wants some: it is given back by the client process.
+            // Whoever has room waits for nobody who wants some: it is given back by the client process and its links.
             let kib = admission::bytes_of(&part).div_ceil(1 << 10).clamp(1, STAGED_KIB as u64) as u32;
             let room = self.client.shared.staging.clone().acquire_many_owned(kib).await;
             let room = room.map_err(|_| self.client.stopped())?;
-            let chunk = chunk_of(self.id, range, staged.checksums.len() as u32, &part, self.latest)?;
+            let mut chunk = chunk_of(self.id, range, staged.checksums.len() as u32, &part, self.latest)?;
+            chunk.rows = Bytes::from_owner(Roomed { rows: chunk.rows, _room: room });
             staged.checksums.push(chunk.checksum);
             let (done, receipt) = oneshot::channel();
-            let done = Staged { done, _room: room };
+            let done = Staged(done);
             self.client.command(Command::Stage(StageCommand::Chunk { chunk, holders, done }))?;
             self.in_flight.push_back(receipt);
             while self.in_flight.len() >= CHUNKS_IN_FLIGHT {
@@ -290,14 +301,19 @@ pub(crate) fn rows_within(batch: &RowBatch, range: &KeyRange) -> Result<Option<R
 mod tests {
     use std::path::PathBuf;
 
+    use arrow::{
+        array::{Int64Array, RecordBatch},
+        datatypes::{DataType, Field, Schema},
+    };
+
     use super::*;
     use crate::{
         client::{ClientOptions, Lives},
         network::Network,
+        wire::Wire,
     };
 
-    #[tokio::test]
-    async fn rows_that_outlive_what_they_began_with_are_refused_at_once() {
+    fn client(network: &Network) -> Client {
         let options = ClientOptions {
             id: ProcessId::client(1),
             incarnation: 1,
@@ -305,7 +321,40 @@ mod tests {
             routers: vec![ProcessId::router(1)],
             config: Arc::new(Config::evenly(1, 1).expect("a ring")),
         };
-        let client = Client::start(options, &Network::new());
+        Client::start(options, network)
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_slow_link_keeps_its_room_when_it_is_given_up() {
+        let network = Network::new();
+        let mut holder = network.join(ProcessId::storage(1));
+        let client = client(&network);
+        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, false)]));
+        let rows = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![7]))]).expect("a row");
+        let batch = RowBatch { rows, positions: vec![1], ordinals: vec![0] };
+        let free = || client.shared.staging.available_permits();
+        let mut stager = client.stage();
+        stager.push(&batch).await.expect("there is room");
+        drop(stager);
+        let mut chunk = None;
+        loop {
+            match holder.recv().await.expect("a message") {
+                (_, Wire::Stage(staged)) => chunk = Some(staged),
+                (_, Wire::Abandon(_)) => break,
+                _ => {}
+            }
+        }
+        assert!(free() < STAGED_KIB);
+        let chunk = chunk.expect("it was sent before");
+        let positions = rows_of(&chunk.rows, chunk.checksum).map(|rows| rows.positions);
+        assert_eq!(positions, Some(vec![1]));
+        drop(chunk);
+        assert_eq!(free(), STAGED_KIB);
+    }
+
+    #[tokio::test]
+    async fn rows_that_outlive_what_they_began_with_are_refused_at_once() {
+        let client = client(&Network::new());
         let mut stager = client.stage();
         stager.push(&RowBatch::empty()).await.expect("there is time");
         stager.latest = client.frontier();
