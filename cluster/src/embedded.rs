@@ -48,6 +48,10 @@ const SUPER_PROCESS: ProcessId = ProcessId::super_process(0);
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a clean end waits for its checkpoint.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(600);
+/// How long it waits while others may wait for a storage process that may not join.
+const CHECKPOINT_OF_OTHERS: Duration = Duration::from_secs(10);
+/// After so long it says that it waits.
+const TOLD: Duration = Duration::from_secs(3);
 
 /// Whether what was acknowledged survives the end of all processes (DESIGN, decision 13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -338,8 +342,9 @@ impl Cluster {
         start_client(&self.options, &self.config, &self.network, number)
     }
 
-    /// Waits until a lead router orders messages and every running storage process has executed what was ordered
-    /// before, but for those that may not join without the directory that they had.
+    /// Waits until a lead router orders messages and every running storage process has executed what was ordered before.
+    /// Where one may not join without the directory that it had, others may need its votes or rows, and are not waited for:
+    /// somebody must be there who can be told that its rows are given up.
     ///
     /// # Errors
     /// 57P01 when the cluster is stopped meanwhile, 57P03 when a storage process has stopped itself.
@@ -354,7 +359,10 @@ impl Cluster {
             Failure::Sql(error) => error,
             Failure::Stale { .. } => SqlError::internal("a pin names no table"),
         })?;
-        self.wait_for_storage(|_, progress| progress.watermarks.executed >= pin.ts()).await
+        tokio::select! {
+            outcome = self.wait_for_storage(|_, progress| progress.watermarks.executed >= pin.ts()) => outcome,
+            _ = self.refused() => Ok(()),
+        }
     }
 
     /// Waits until one of the processes that is not suspected stops itself, as it cannot go on, or the client process ends; tells
@@ -388,6 +396,23 @@ impl Cluster {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Ends when a storage process that others may wait for may not join; tells which. Never otherwise.
+    async fn refused(&self) -> ProcessId {
+        let config = self.client.config();
+        let refusals = self.progress().into_iter().map(|(number, mut progress)| {
+            let process = ProcessId::storage(number);
+            let is_awaited = config.is_active(process) && !config.is_suspected(process);
+            async move {
+                if !is_awaited || progress.wait_for(|progress| progress.refused).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                process
+            }
+            .boxed()
+        });
+        futures::future::select_all(refusals.chain(std::iter::once(std::future::pending().boxed()))).await.0
     }
 
     /// As [`Cluster::failure`], of those storage processes that run now.
@@ -436,9 +461,7 @@ impl Cluster {
             true => tokio::select! {
                 outcome = self.checkpoint() => outcome,
                 reason = self.failure() => Err(SqlError::new(SqlState::UNAVAILABLE, reason)),
-                () = tokio::time::sleep(LAST_CHECKPOINT) => {
-                    Err(SqlError::new(SqlState::UNAVAILABLE, "the last checkpoint took too long"))
-                }
+                reason = self.no_checkpoint() => Err(SqlError::new(SqlState::UNAVAILABLE, reason)),
             },
             false => Ok(()),
         };
@@ -450,6 +473,26 @@ impl Cluster {
         }
         store::close(self.keeper.as_ref()).await;
         outcome
+    }
+
+    /// Ends when the last checkpoint has been waited for long enough; tells why it may have taken so long. Says before that it is
+    /// waited for.
+    async fn no_checkpoint(&self) -> String {
+        let told = async {
+            tokio::time::sleep(TOLD).await;
+            tracing::info!("waiting for the last checkpoint; asked once more, this ends without it");
+            std::future::pending().await
+        };
+        let refused = async {
+            let process = self.refused().await;
+            tokio::time::sleep(CHECKPOINT_OF_OTHERS).await;
+            process
+        };
+        tokio::select! {
+            () = told => String::new(),
+            process = refused => format!("others wait for {process}, which may not join without its directory"),
+            () = tokio::time::sleep(LAST_CHECKPOINT) => "the last checkpoint took too long".into(),
+        }
     }
 
     /// Ends all processes as if they had crashed, and waits until the data directory can be used again.

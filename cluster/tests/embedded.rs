@@ -538,6 +538,41 @@ async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
     cluster.shutdown().await.expect("a clean end");
 }
 
+/// Others need what it voted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_starts_though_a_directory_is_lost_that_undecided_writes_need() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = options(dir.path(), 1, 2, 1, 1);
+    let start = || async {
+        let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
+        cluster.ready().await.expect("the cluster gets ready");
+        cluster
+    };
+    let cluster = start().await;
+    let table = Table::create(&cluster.client(), "t").await;
+    let pairs: Vec<(i64, i64)> = (0..200).map(|k| (k, k)).collect();
+    assert_eq!(table.insert(&pairs).await, Ok(200));
+    cluster.checkpoint().await.expect("it can be written");
+    let undecided: Vec<(i64, i64)> = (200..400).map(|k| (k, k)).collect();
+    assert_eq!(table.insert(&undecided).await, Ok(200));
+    cluster.kill().await;
+    std::fs::remove_dir_all(dir.path().join("storage/s2")).expect("it can be removed");
+    let ended = start().await.shutdown().await;
+    assert_eq!(ended.map_err(|error| error.code), Err(SqlState::UNAVAILABLE));
+
+    let cluster = start().await;
+    let by = cluster.add_storage().await.expect("it starts");
+    let replaced = cluster.client().replace_with_loss(ProcessId::storage(2), Some(by)).await;
+    let (_, lost) = replaced.expect("nobody else has them");
+    let table = Table::find(&cluster.client(), "t");
+    let [gone, kept] = table.split(&pairs, &lost);
+    assert!(!gone.is_empty() && !kept.is_empty());
+    // Nobody knows any more whether the others can be: a part of a write is none.
+    assert_eq!(table.read().await, kept.into_iter().collect());
+    assert_eq!(table.insert(&undecided).await, Ok(200));
+    cluster.shutdown().await.expect("a clean end");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_embedded_cluster_copies_what_a_lost_directory_had() {
     let dir = tempfile::tempdir().expect("a temporary directory");
