@@ -44,11 +44,11 @@ pub type Header = [u8; HEADER];
 
 /// Where chunks lie, each in a file of its own: [`Directory`], or a simulated disk.
 pub trait Files {
-    /// The payloads of which there are files, with the first bytes of each of those.
+    /// The payloads of which there are files, with the first bytes of each of those. Says again and again that it goes on.
     ///
     /// # Errors
     /// When that cannot be read.
-    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>>;
+    fn list(&self, goes_on: &dyn Fn()) -> io::Result<BTreeMap<PayloadId, Vec<Header>>>;
 
     /// What is in a file; `None` when it is absent.
     ///
@@ -91,14 +91,14 @@ struct Stored {
 }
 
 impl PayloadStore {
-    /// Opens the store in a directory, which is created when it does not exist.
+    /// Opens the store in a directory, which is created when it does not exist. Says again and again that it goes on.
     ///
     /// # Errors
     /// When the directory cannot be created or read.
-    pub fn open(dir: impl Into<PathBuf>) -> io::Result<PayloadStore> {
+    pub fn open(dir: impl Into<PathBuf>, goes_on: impl Fn()) -> io::Result<PayloadStore> {
         let dir = dir.into();
         make_directory(&dir)?;
-        PayloadStore::over(Directory { dir })
+        PayloadStore::listed(Directory { dir }, &goes_on)
     }
 }
 
@@ -107,9 +107,13 @@ impl<F: Files> PayloadStore<F> {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn over(mut files: F) -> io::Result<PayloadStore<F>> {
+    pub fn over(files: F) -> io::Result<PayloadStore<F>> {
+        PayloadStore::listed(files, &|| ())
+    }
+
+    fn listed(mut files: F, goes_on: &dyn Fn()) -> io::Result<PayloadStore<F>> {
         let mut payloads = BTreeMap::new();
-        for (id, headers) in files.list()? {
+        for (id, headers) in files.list(goes_on)? {
             match headers.iter().map(|header| split_header(header).0).max() {
                 Some(latest) => {
                     payloads.insert(id, Stored { latest, ordered: false });
@@ -287,14 +291,21 @@ impl Directory {
 }
 
 impl Files for Directory {
-    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
+    fn list(&self, goes_on: &dyn Fn()) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
         let mut payloads: BTreeMap<PayloadId, Vec<Header>> = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let Some(id) = entry.file_name().to_str().and_then(parse_id) else { continue };
             let headers = payloads.entry(id).or_default();
             for chunk in fs::read_dir(entry.path())? {
-                headers.extend(read_header(&chunk?.path()).ok());
+                goes_on();
+                match read_header(&chunk?.path()) {
+                    Ok(header) => headers.push(header),
+                    // It was not written to its end: nobody has a receipt for it.
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+                    // Rows without which others may have nothing are not to be taken for such.
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(payloads)
@@ -400,14 +411,14 @@ mod tests {
     #[test]
     fn chunks_survive_a_restart_and_damage_is_noticed() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut store = PayloadStore::open(dir.path()).expect("the directory can be opened");
+        let mut store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
         let outcomes = store.stage(&[chunk(1, 0, b"abc"), chunk(1, 1, b"def"), chunk(2, 0, b"ghi")]);
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
         let mut damaged = chunk(3, 0, b"xyz");
         damaged.checksum ^= 1;
         assert_eq!(store.stage(&[damaged])[0].as_ref().expect_err("damaged").code, SqlState::DATA_CORRUPTED);
 
-        let store = PayloadStore::open(dir.path()).expect("the directory can be opened");
+        let store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
         assert_eq!(store.len(), 2);
         let found = |number| store.chunk((id(1), KeyRange::FULL, number)).expect("it can be read");
         assert_eq!([0, 1, 2].map(found), [Some("abc".into()), Some("def".into()), None]);
@@ -420,12 +431,22 @@ mod tests {
         fs::remove_file(&path).expect("it is there");
         fs::create_dir(&path).expect("nothing is there");
         store.chunk((id(1), KeyRange::FULL, 1)).expect_err("it is no file");
+        let dir_of = |sequence| store.files.dir_of(id(sequence));
+        PayloadStore::open(dir.path(), || ()).expect_err("nobody knows what is in it");
+        assert!(dir_of(1).exists());
+        // What was not written to its end has never been.
+        fs::remove_dir(&path).expect("it is there");
+        for torn in [path, store.files.path((id(2), KeyRange::FULL, 0))] {
+            fs::write(torn, b"7").expect("it can be written");
+        }
+        let store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
+        assert!(store.len() == 1 && dir_of(1).exists() && !dir_of(2).exists());
     }
 
     #[test]
     fn a_chunk_that_cannot_be_written_again_stays() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut store = PayloadStore::open(dir.path()).expect("the directory can be opened");
+        let mut store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
         assert!(store.stage(&[chunk(1, 0, b"abc")])[0].is_ok());
         let key = (id(1), KeyRange::FULL, 0);
         let new = store.files.path(key).with_extension("0.new");
@@ -444,7 +465,7 @@ mod tests {
     #[test]
     fn only_unordered_payloads_expire_and_only_after_their_latest_ts() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut store = PayloadStore::open(dir.path()).expect("the directory can be opened");
+        let mut store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
         store.stage(&[chunk(1, 0, b"abc"), chunk(2, 0, b"def")]);
         store.mark_ordered(id(2));
         store.expire(Ts(100));

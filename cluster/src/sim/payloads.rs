@@ -43,7 +43,7 @@ impl MemoryFiles {
 }
 
 impl Files for MemoryFiles {
-    fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
+    fn list(&self, _: &dyn Fn()) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
         let mut payloads: BTreeMap<PayloadId, Vec<Header>> = BTreeMap::new();
         for ((payload, ..), file) in &self.0 {
             payloads.entry(*payload).or_default().extend(file.first_chunk());

@@ -264,7 +264,7 @@ mod tests {
     struct Full;
 
     impl Files for Full {
-        fn list(&self) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
+        fn list(&self, _: &dyn Fn()) -> io::Result<BTreeMap<PayloadId, Vec<Header>>> {
             Ok(BTreeMap::new())
         }
 

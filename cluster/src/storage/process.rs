@@ -537,7 +537,7 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
     let received = Checkpoint::received(dir, if joins { Ts::INFINITY } else { recovered.ts })?;
     recovered.kept = received.iter().map(|Checkpoint { recovered, .. }| recovered.as_kept()).collect();
     let payloads = dir.join("payloads");
-    let store = PayloadStore::open(&payloads).map_err(io(&payloads))?;
+    let store = PayloadStore::open(&payloads, || starting.goes_on()).map_err(io(&payloads))?;
     Ok(Parts { starting, incarnation, directory, recovered, received, shards, store, joins })
 }
 
