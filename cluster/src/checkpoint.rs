@@ -209,15 +209,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes what is older.
+    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes what is older. There may be
+    /// many files to sync: says with each that it goes on.
     ///
     /// # Errors
     /// When that is not possible; the older ones are still there.
-    pub fn finish(self, checkpoint: Recovered) -> io::Result<()> {
+    pub fn finish(self, checkpoint: Recovered, goes_on: impl Fn()) -> io::Result<()> {
         let (root, ts) = (self.root.clone(), checkpoint.ts);
-        self.complete(PREFIX, checkpoint)?;
+        self.complete(PREFIX, checkpoint, &goes_on)?;
         // It is durable, whatever becomes of them: what is still there goes with the next one.
-        if let Err(error) = remove_older(&root, ts) {
+        if let Err(error) = remove_older(&root, ts, &goes_on) {
             tracing::warn!(path = %root.display(), %error, "an older checkpoint cannot be removed");
         }
         Ok(())
@@ -227,11 +228,11 @@ impl Writer {
     ///
     /// # Errors
     /// When that is not possible.
-    pub fn finish_received(self, parts: Recovered) -> io::Result<()> {
-        self.complete(RECEIVED, parts)
+    pub fn finish_received(self, parts: Recovered, goes_on: impl Fn()) -> io::Result<()> {
+        self.complete(RECEIVED, parts, &goes_on)
     }
 
-    fn complete(mut self, prefix: &str, checkpoint: Recovered) -> io::Result<()> {
+    fn complete(mut self, prefix: &str, checkpoint: Recovered, goes_on: &dyn Fn()) -> io::Result<()> {
         let Recovered {
             ts,
             catalog,
@@ -251,6 +252,7 @@ impl Writer {
         for (rows, Written { bytes, checksum, end, .. }) in std::mem::take(&mut self.files) {
             let (name, (table, until, range)) = (file_name(rows), rows);
             Direct::open(&self.dir.join(&name), end)?.finish()?;
+            goes_on();
             files.push(FileEntry { name, table, range, until, bytes, checksum: checksum.finalize() });
         }
         let manifest = Manifest {
@@ -313,10 +315,13 @@ fn file_name((table, until, range): Rows) -> String {
     }
 }
 
-fn remove_older(root: &Path, ts: Ts) -> io::Result<()> {
+fn remove_older(root: &Path, ts: Ts, goes_on: &dyn Fn()) -> io::Result<()> {
     let older = complete(root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
     let received = complete(root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
-    older.chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
+    older.chain(received).try_for_each(|(_, path)| {
+        goes_on();
+        fs::remove_dir_all(path)
+    })
 }
 
 /// Ends what a process that was killed had begun: what was not finished goes, and what was to be replaced and has not been is
@@ -625,7 +630,9 @@ mod tests {
         write(two, None, high, b"e");
         writer.forget(low).expect("they are there");
         writer.rows(one, None, low, b"f").expect("room");
-        writer.finish(recovered(7)).expect("it can be written");
+        let told = std::cell::Cell::new(0);
+        writer.finish(recovered(7), || told.set(told.get() + 1)).expect("it can be written");
+        assert_eq!(told.get(), 3, "with each file");
         let checkpoint = Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
         assert_eq!(checkpoint.recovered.ts, Ts(7));
         let of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
@@ -648,7 +655,7 @@ mod tests {
         for ts in [7, 9] {
             let mut writer = Writer::begin(dir.path(), Ts(ts), 0).expect("it can be written");
             writer.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
-            writer.finish(recovered(ts)).expect("it can be written");
+            writer.finish(recovered(ts), || ()).expect("it can be written");
             let mut unfinished = Writer::begin(dir.path(), Ts(ts + 1), 0).expect("it can be written");
             unfinished.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
             drop(unfinished);
@@ -662,7 +669,7 @@ mod tests {
         let write = |block: &[u8]| {
             let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
             writer.rows(TableId(1), None, KeyRange::FULL, block).expect("room");
-            writer.finish(recovered(7)).expect("it can be written");
+            writer.finish(recovered(7), || ()).expect("it can be written");
         };
         // The rows; the votes come behind them.
         let read = || -> Option<u8> {
@@ -696,7 +703,7 @@ mod tests {
         let (one, two) = (TableId(1), TableId(2));
         let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
         let finish =
-            |ts| Writer::begin(dir.path(), Ts(ts), 0).and_then(|writer| writer.finish(recovered(ts)));
+            |ts| Writer::begin(dir.path(), Ts(ts), 0).and_then(|writer| writer.finish(recovered(ts), || ()));
         finish(5).expect("it can be written");
         let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
         for (table, range, block) in [(two, low, "b"), (one, low, "a"), (one, high, "x"), (one, low, "c")] {
@@ -705,7 +712,7 @@ mod tests {
         let (hashes, ballots) =
             (vec![(one, low, 1), (two, low, 2), (one, high, 3)], vec![(Ts(6), Ballot::default())]);
         let parts = Recovered { hashes, ballots: ballots.clone(), held: vec![low, high], ..recovered(7) };
-        writer.finish_received(parts).expect("it can be written");
+        writer.finish_received(parts, || ()).expect("it can be written");
         let newest = || Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
         assert_eq!(newest().recovered.ts, Ts(5));
         let received = Checkpoint::received(dir.path(), Ts(5)).expect("it can be read");

@@ -96,6 +96,12 @@ struct Loader {
 }
 
 impl Loader {
+    /// What was asked for takes long, and some of it is done.
+    fn goes_on(&self) {
+        // Without a receiver the process is ending.
+        let _ = self.outcomes.send(CheckpointOutcome::GoesOn);
+    }
+
     fn load(&mut self, part: PartId, wanted: Range<u32>) -> Result<Vec<Chunk>, String> {
         let at = self.loading.remove(&part).filter(|(next, _)| *next <= wanted.start);
         let begin = || {
@@ -156,12 +162,12 @@ fn execute(
         }
         CheckpointCommand::End(checkpoint) => {
             let ts = checkpoint.ts;
-            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint));
+            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint, || loader.goes_on()));
             vec![CheckpointOutcome::Ended(ts, told(ended))]
         }
         CheckpointCommand::EndParts(parts) => {
             let ts = parts.ts;
-            let ended = taken(ts).and_then(|writer| writer.finish_received(*parts));
+            let ended = taken(ts).and_then(|writer| writer.finish_received(*parts, || loader.goes_on()));
             vec![CheckpointOutcome::PartsEnded(ts, told(ended))]
         }
         CheckpointCommand::Load { part, attempt, chunks } => {
