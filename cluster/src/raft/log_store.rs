@@ -5,7 +5,7 @@ use std::{
     fmt::Debug,
     io,
     ops::{Bound, Range, RangeBounds},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -150,6 +150,11 @@ impl LogStore {
         }
         let (state, wal) = (Arc::new(Mutex::new(state)), Some(Arc::new(wal)));
         Ok(LogStore { state, wal, disk: watch::Sender::default() })
+    }
+
+    /// The log on disk; nothing when it is kept in memory.
+    pub(super) fn wal(&self) -> Weak<Wal> {
+        self.wal.as_ref().map_or_else(Weak::new, Arc::downgrade)
     }
 
     /// Whether it belongs to a snapshot, which stands for everything up to `applied`. One that is missing, or older than it was,

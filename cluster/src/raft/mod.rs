@@ -207,7 +207,7 @@ impl Consensus {
             Durability::Memory => None,
         };
         let mut log = LogStore::open(durability).await?;
-        let machine = StateMachine::open(directory, MSeq::new(config), events.clone())?;
+        let machine = StateMachine::open(directory, log.wal(), MSeq::new(config), events.clone())?;
         let failed = |error: io::Error| ConsensusError::State(error.to_string());
         log.check(machine.applied())?;
         if let Some(snapshot) = machine.applied() {

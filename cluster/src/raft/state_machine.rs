@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -22,13 +22,15 @@ use super::{
 };
 use crate::{
     router::mseq::MSeq,
-    wal::{is_full, read_file, replace_file},
+    wal::{Wal, is_full, read_file, replace_file},
 };
 
 /// The snapshot made or received last.
 #[derive(Clone)]
 pub(super) struct Stored {
     path: Option<Arc<Path>>,
+    /// The log beside it.
+    wal: Weak<Wal>,
     current: Arc<Mutex<Option<Snapshot>>>,
     /// No file is written any more. Held while one is.
     closed: Arc<Mutex<bool>>,
@@ -37,7 +39,7 @@ pub(super) struct Stored {
 impl Stored {
     /// False when there is a later one: the leader's may come while one is made here.
     async fn store(&self, snapshot: Snapshot) -> io::Result<bool> {
-        let Stored { path, current, closed } = self.clone();
+        let Stored { path, current, closed, .. } = self.clone();
         let store = move || {
             let closed = closed.lock();
             let is_late = |now: &Snapshot| now.meta.last_log_id > snapshot.meta.last_log_id;
@@ -64,6 +66,12 @@ impl Stored {
         loop {
             match self.store(snapshot.clone()).await {
                 Err(error) if is_full(&error) => {
+                    // As for what is appended to the log, which will have more room when it is cut.
+                    if let Some(wal) = self.wal.upgrade()
+                        && wal.make_room().await.is_ok()
+                    {
+                        continue;
+                    }
                     if !std::mem::replace(&mut told, true) {
                         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
                         tracing::error!(%path, %error, "cannot write a snapshot, without which the log cannot be cut: trying again");
@@ -92,9 +100,10 @@ pub(super) struct StateMachine {
 }
 
 impl StateMachine {
-    /// Begins at the snapshot in the directory, or with `empty`.
+    /// Begins at the snapshot in the directory beside a log, or with `empty`.
     pub(super) fn open(
         directory: Option<PathBuf>,
+        wal: Weak<Wal>,
         empty: MSeq,
         events: mpsc::Sender<Event>,
     ) -> Result<Self, ConsensusError> {
@@ -112,7 +121,7 @@ impl StateMachine {
             now = mark(&meta, &state).map_err(|error| bad(&error))?;
             current = Some(Snapshot { meta, snapshot: state.into() });
         }
-        let stored = Stored { path, current: Arc::new(Mutex::new(current)), closed: Arc::default() };
+        let stored = Stored { path, wal, current: Arc::new(Mutex::new(current)), closed: Arc::default() };
         Ok(StateMachine { marks: Arc::new(Marks::new(now.clone())), now, stored, events })
     }
 
