@@ -22,6 +22,8 @@ type Plan = fn(&Config, Change) -> Result<Keyspace, ConfigError>;
 /// The config in which a process is given up, and what is lost with it.
 type GivenUp = (Arc<Config>, Vec<KeyRange>);
 
+/// 55006: whoever is to change is in the middle of another change.
+const IN_USE: SqlState = SqlState(*b"55006");
 /// How often a change is planned again because the config has changed meanwhile.
 const ATTEMPTS: usize = 16;
 /// How long storage processes have to cut segments before a change.
@@ -173,29 +175,42 @@ impl Client {
     }
 
     /// Lets a process leave the ring, in two steps if it is alive and has rows to leave to others: see
-    /// [`Config::end_of_primary`]. Waits for the rows of the first.
+    /// [`Config::end_of_primary`]. Waits for the rows of the first, whoever has asked for that.
     ///
     /// # Errors
     /// When the change is impossible.
     pub async fn contract(&self, process: ProcessId) -> Result<Ts, SqlError> {
+        let moves = |config: &Config| {
+            let is_of_it = |change: &Change| matches!(change, Change::Rebalance { process: moved, .. } if *moved == process);
+            !config.is_suspected(process)
+                && config.migrations().values().any(|migration| is_of_it(&migration.change))
+        };
         let step = |config: &Config| {
+            let end = config.end_of_primary(process);
+            // Ranges that it has just left would have nobody who has all their rows.
+            if end.is_none() && moves(config) {
+                return Err(SqlError::new(IN_USE, format!("{process} is moving")));
+            }
             config.plan(Change::Contract { process })?;
-            Ok(match config.end_of_primary(process) {
+            Ok(match end {
                 Some(identifier) => Change::Rebalance { process, identifier },
                 None => Change::Contract { process },
             })
         };
         let mut moved = None;
         loop {
-            let outcome = match self.reshape_as(Config::plan, step).await {
+            let error = match self.reshape_as(Config::plan, step).await {
                 Ok((ts, Keyspace { change: Change::Contract { .. }, .. })) => return Ok(ts),
                 Ok((ts, _)) => {
                     moved = Some(ts);
-                    self.config_when(|config| !config.migrations().contains_key(&ts)).await.map(drop)
+                    continue;
                 }
-                Err(error) => Err(error),
+                Err(error) if error.code == IN_USE => match self.config_when(|config| !moves(config)).await {
+                    Ok(_) => continue,
+                    Err(error) => error,
+                },
+                Err(error) => error,
             };
-            let Err(error) = outcome else { continue };
             return match moved {
                 None => Err(error),
                 // It has died meanwhile, and a super process has done it.

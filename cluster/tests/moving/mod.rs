@@ -121,6 +121,31 @@ async fn the_ring_changes_under_load() {
     check(cluster, table, expected(models), dir.path(), (3, 2)).await;
 }
 
+/// Without that, ranges that it has just left would have nobody with all their rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_for_a_contraction_waits_for_the_rows_of_its_first_step() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (cluster, table) = start(dir.path(), 4, 2).await;
+    let (client, process) = (cluster.client(), ProcessId::storage(2));
+    let identifier = client.config().end_of_primary(process).expect("it has rows to leave");
+    let first_step = Change::Rebalance { process, identifier };
+    let plan = client.config().plan(first_step).expect("it is possible");
+    let receiver = plan.instructions.iter().find_map(|instruction| match instruction {
+        Instruction::Copy { to, .. } => Some(to.number),
+        Instruction::Delete { .. } | Instruction::Lose { .. } => None,
+    });
+    let receiver = receiver.expect("somebody receives rows");
+    cluster.kill_storage(receiver).await;
+    client.reshape(first_step).await.expect("it is said by somebody else");
+    let mut contraction = tokio::spawn(async move { client.contract(process).await });
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut contraction).await;
+    assert!(early.is_err() && cluster.client().config().is_active(process), "{early:?}");
+    cluster.restart_storage(receiver).await.expect("it starts again");
+    contraction.await.expect("it ends").expect("it contracts");
+    assert!(!cluster.client().config().is_active(process));
+    check(cluster, table, expected([]), dir.path(), (4, 2)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn senders_and_receivers_are_killed_while_rows_move() {
     let dir = tempfile::tempdir().expect("a directory");
