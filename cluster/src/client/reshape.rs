@@ -30,6 +30,8 @@ const ATTEMPTS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a process has to be out of reach before it is given up: longer than it takes to connect.
 const ABSENCE: Duration = Duration::from_secs(3);
+/// How often it is looked for meanwhile.
+const LOOKS: u32 = 30;
 
 impl Client {
     /// Orders a message that names no table and no key, and waits for its end.
@@ -462,9 +464,21 @@ impl Client {
         self.shared.network.founder().is_some()
     }
 
-    /// The standby that is wanted; or else the lowest one that the change of a config is possible with, of those that are there if
-    /// any is, or the lowest one, with which it tells why it is not; or a new one. A later life of one on the ring that is
-    /// suspected only fits there.
+    /// The first of these that is there. One that has just joined is being connected to.
+    async fn first_there(&self, processes: &[ProcessId]) -> Option<ProcessId> {
+        let is_there = |process: &ProcessId| self.shared.network.reaches(self.id(), *process);
+        for _ in 0..LOOKS {
+            match processes.iter().copied().find(is_there) {
+                None if !processes.is_empty() => tokio::time::sleep(ABSENCE / LOOKS).await,
+                found => return found,
+            }
+        }
+        None
+    }
+
+    /// The standby that is wanted; or else the lowest one that is there and with which the change of a config is possible; or, where
+    /// it is possible with none, the lowest one, with which it tells why it is not; or a new one. A later life of one on the ring
+    /// that is suspected only fits there.
     async fn standby(
         &self,
         config: &Config,
@@ -476,20 +490,32 @@ impl Client {
             return Ok(standby);
         }
         let fits = |standby: &ProcessId| plan(config, change(config, *standby)).is_ok();
-        let is_there = |standby: &ProcessId| self.shared.network.reaches(self.id(), *standby);
         let fitting: Vec<ProcessId> = config.standbys().filter(fits).collect();
-        if let Some(standby) = fitting.iter().copied().find(is_there).or(fitting.first().copied()) {
+        if let Some(standby) = self.first_there(&fitting).await {
             return Ok(standby);
         }
-        // What is impossible with anybody is no matter of standbys.
-        let (with_another, another) = config.with_another_standby();
-        plan(&with_another, change(&with_another, another))?;
-        if let Some(standby) = config.standbys().find(|standby| !config.is_active(*standby)) {
-            return Ok(standby);
+        if fitting.is_empty() {
+            // What is impossible with anybody is no matter of standbys.
+            let (with_another, another) = config.with_another_standby();
+            plan(&with_another, change(&with_another, another))?;
+            if let Some(standby) = config.standbys().find(|standby| !config.is_active(*standby)) {
+                return Ok(standby);
+            }
         }
         let none = || {
-            SqlError::new(SqlState(*b"55000"), "there is no standby storage process")
-                .with_hint("Start one with `carousel storage --join`.")
+            let fitting: Vec<String> = fitting.iter().map(ToString::to_string).collect();
+            let (message, hint) = match fitting.is_empty() {
+                true => (
+                    "there is no standby storage process".into(),
+                    "Start one with `carousel storage --join`.",
+                ),
+                // One that does not run would be waited for by whoever needs what it is to hold.
+                false => (
+                    format!("no standby storage process can be reached: not {}", fitting.join(" nor ")),
+                    "Start one, or name the one that is to be waited for.",
+                ),
+            };
+            SqlError::new(SqlState(*b"55000"), message).with_hint(hint)
         };
         let founder = self.shared.network.founder().ok_or_else(none)?;
         let (answer, founded) = oneshot::channel();
