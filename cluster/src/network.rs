@@ -285,8 +285,13 @@ impl Network {
     pub(crate) fn listens_at(&self, address: &str) -> Option<ProcessId> {
         let config = self.config.borrow().clone();
         let joined = config.iter().flat_map(|config| config.addresses());
+        // Whoever the description names may have left since.
+        let may_be = |process: &ProcessId| {
+            process.kind != ProcessKind::Storage
+                || config.as_ref().is_none_or(|config| config.contains(*process))
+        };
         let described = self.described.read();
-        let mut all = joined.chain(described.iter());
+        let mut all = joined.chain(described.iter().filter(|(process, _)| may_be(process)));
         let other = all.find(|(process, at)| process.kind != ProcessKind::Router && *at == address);
         other.map(|(process, _)| *process)
     }
