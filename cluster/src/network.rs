@@ -69,6 +69,8 @@ impl Wire {
             | Wire::Routers(_)
             | Wire::ChangeRouters { .. }
             | Wire::RoutersChanged { .. }
+            | Wire::Look { .. }
+            | Wire::Looked { .. }
             | Wire::SubscribeRefused { .. }
             | Wire::GivenUp { .. }
             | Wire::JoinRefused { .. }
@@ -529,6 +531,11 @@ impl Sender {
     pub async fn send(&self, to: ProcessId, wire: Wire) -> Result<(), Unreachable> {
         let mailbox = self.network.mailbox(self.id, self.life, to)?;
         mailbox.lane(wire.lane()).send((self.id, wire)).await.map_err(|_| Unreachable(to))
+    }
+
+    /// Whether something can be sent to a process now.
+    pub(crate) fn reaches(&self, to: ProcessId) -> bool {
+        self.network.reaches(self.id, to)
     }
 
     /// Sends if there is room.

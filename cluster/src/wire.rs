@@ -417,6 +417,24 @@ pub enum Wire {
         /// What is to become of them.
         change: RouterChange,
     },
+    /// Client or super process to router: can this process be reached? Sent again until it is answered.
+    Look {
+        /// The asker's incarnation.
+        incarnation: Incarnation,
+        /// The asker's number for it.
+        request: u64,
+        /// Which process.
+        process: ProcessId,
+    },
+    /// The lead router's answer to `Look`.
+    Looked {
+        /// The asker's incarnation.
+        incarnation: Incarnation,
+        /// The asker's number for it.
+        request: u64,
+        /// Whether the router reaches the process.
+        reaches: bool,
+    },
     /// The answer to `ChangeRouters`.
     RoutersChanged {
         /// The asker's incarnation.
@@ -437,7 +455,7 @@ impl Wire {
         let asked = matches!(to, Client | Super);
         match self {
             Wire::Route(_) | Wire::Subscribe { .. } | Wire::Leave { .. } => from != Router && to == Router,
-            Wire::Read { .. } | Wire::ChangeRouters { .. } => asks && to == Router,
+            Wire::Read { .. } | Wire::ChangeRouters { .. } | Wire::Look { .. } => asks && to == Router,
             Wire::Confirm(_) | Wire::AskLease { .. } => from == Storage && to == Router,
             Wire::Consensus(_) | Wire::Reached { .. } => from == Router && to == Router,
             Wire::Room { .. } => from == Router && to != Storage,
@@ -445,7 +463,7 @@ impl Wire {
             Wire::Lease { .. } | Wire::GivenUp { .. } | Wire::JoinRefused { .. } => {
                 from == Router && to == Storage
             }
-            Wire::RoutersChanged { .. } => from == Router && asked,
+            Wire::RoutersChanged { .. } | Wire::Looked { .. } => from == Router && asked,
             Wire::State { .. }
             | Wire::SubscribeRefused { .. }
             | Wire::Outlived { .. }

@@ -29,14 +29,14 @@ pub use self::operations::{OpenOperation, OperationState};
 use super::{
     Failure, Heard, Memory, Part, Request,
     held::{Held, Holding},
-    routers::Changes,
+    routers::{Inquiries, Inquiry, Reply},
 };
 use crate::{
     catalog::Catalog,
     config::Config,
     link::{RouterLink, log_lost},
     message::{Body, Data, Incarnation, Message, MessageId, ProcessId, ProcessKind, ReadIsolation},
-    routers::{Routers, change::RouterChange},
+    routers::Routers,
     super_process::Heartbeat,
     wire::{Answer, AnswerPart, Delivery, Routed, Wire},
 };
@@ -106,8 +106,8 @@ pub(crate) enum Effect {
     Release(u64),
     /// Catalog, config, frontier or memory have changed.
     ViewChanged,
-    /// A request for other routers has been answered: with the router's number, or why not.
-    RoutersChanged(u64, Result<u32, SqlError>),
+    /// The lead router has replied to an inquiry.
+    RoutersAnswered(u64, Result<Reply, SqlError>),
     /// The directory in which its lives are counted was lost: the next one has to be behind this one.
     CountOn(Incarnation),
     /// The process cannot go on; whoever waits, or comes later, gets this error.
@@ -268,7 +268,7 @@ impl Open {
 pub(crate) struct Core {
     options: CoreOptions,
     link: RouterLink,
-    changes: Changes,
+    inquiries: Inquiries,
     config: Arc<Config>,
     catalog: Arc<Catalog>,
     /// The catalog is that of this `Ts`.
@@ -340,7 +340,7 @@ impl Core {
     pub(crate) fn new(options: CoreOptions) -> Core {
         Core {
             link: RouterLink::new(options.routers.clone()),
-            changes: Changes::default(),
+            inquiries: Inquiries::default(),
             config: options.config.clone(),
             catalog: Arc::default(),
             frontier: Ts::ZERO,
@@ -434,7 +434,7 @@ impl Core {
             self.effects.push(Effect::ViewChanged);
         }
         if self.link.must_subscribe() {
-            self.changes.forget_sent();
+            self.inquiries.forget_sent();
             let after = self.follows.then_some(self.frontier);
             let subscribe = Wire::Subscribe {
                 incarnation: self.options.incarnation,
@@ -444,8 +444,8 @@ impl Core {
             self.effects.push(Effect::Send(self.link.router(), subscribe));
         }
         if self.link.is_open(self.link.router()) {
-            for change in self.changes.due(self.options.incarnation, self.now_ms) {
-                self.effects.push(Effect::Send(self.link.router(), change));
+            for inquiry in self.inquiries.due(self.options.incarnation, self.now_ms) {
+                self.effects.push(Effect::Send(self.link.router(), inquiry));
             }
             // The sequence numbers in the window have no gap.
             let first = self.window.front().map_or(0, |message| message.id.sequence);
@@ -478,14 +478,14 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// Asks for other routers; returns the number of the request.
-    pub(crate) fn change_routers(&mut self, change: RouterChange) -> u64 {
-        self.changes.ask(change)
+    /// Asks the lead router; returns the number of the inquiry.
+    pub(crate) fn ask_routers(&mut self, inquiry: Inquiry) -> u64 {
+        self.inquiries.ask(inquiry)
     }
 
-    /// Nobody waits for the answer to a request for other routers any more.
-    pub(crate) fn forget_change(&mut self, request: u64) {
-        self.changes.end(request);
+    /// Nobody waits for the reply to an inquiry any more.
+    pub(crate) fn forget_inquiry(&mut self, request: u64) {
+        self.inquiries.end(request);
     }
 
     fn submit(&mut self, submission: u64, request: Request, isolation: ReadIsolation) {
@@ -708,8 +708,12 @@ impl Core {
             }
             Wire::Routers(routers) => self.link.learn(&routers),
             Wire::RoutersChanged { incarnation, request, outcome } if incarnation == own => {
-                self.changes.end(request);
-                self.effects.push(Effect::RoutersChanged(request, outcome));
+                self.inquiries.end(request);
+                self.effects.push(Effect::RoutersAnswered(request, outcome.map(Reply::Changed)));
+            }
+            Wire::Looked { incarnation, request, reaches } if incarnation == own => {
+                self.inquiries.end(request);
+                self.effects.push(Effect::RoutersAnswered(request, Ok(Reply::Reaches(reaches))));
             }
             Wire::ReadsLost(reads) => {
                 let own_reads = reads.into_iter().filter(|id| id.incarnation == own && !id.is_ordered());

@@ -51,6 +51,7 @@ pub use self::{
     stage::{Stager, staged_ranges},
 };
 pub(crate) use self::{
+    routers::Inquiry,
     stage::{chunk_of, rows_within},
     staging::Staging,
 };
@@ -60,7 +61,6 @@ use crate::{
     message::{Body, Incarnation, MOST_RANGES, ProcessId, ReadIsolation},
     network::Network,
     parcel::check_length,
-    routers::change::RouterChange,
     storage::migration::{Arrived, PartId},
     super_process::Heartbeat,
 };
@@ -188,10 +188,10 @@ pub(crate) enum Command {
         submission: u64,
     },
     Stage(stage::StageCommand),
-    /// The lead router is to be asked for other routers.
-    ChangeRouters {
-        change: RouterChange,
-        done: routers::Changed,
+    /// The lead router is to be asked.
+    AskRouters {
+        inquiry: routers::Inquiry,
+        done: routers::Inquirer,
     },
     RenewPin(Ts),
     ReleasePin(Ts),

@@ -17,7 +17,7 @@ use super::{
     parts::{self, Waiting},
     precuts::Precuts,
     readback::ReadBack,
-    routers::Changed,
+    routers::Inquirer,
     stage::{StageCommand, Staged},
     staging::Staging,
 };
@@ -91,8 +91,8 @@ impl Client {
 struct Process {
     core: Core,
     network: Network,
-    /// Who waits for other routers, by the number of the request.
-    changes: HashMap<u64, Changed>,
+    /// Who waits for a reply of the lead router, by the number of the inquiry.
+    inquirers: HashMap<u64, Inquirer>,
     precuts: Precuts,
     outbox: Outbox,
     view: watch::Sender<View>,
@@ -125,7 +125,7 @@ impl Process {
         let (outbox, unreachable) = Outbox::new(sender);
         let process = Process {
             network: network.clone(),
-            changes: HashMap::new(),
+            inquirers: HashMap::new(),
             precuts: Precuts::default(),
             outbox,
             view: watch::Sender::new(core.view()),
@@ -187,7 +187,7 @@ impl Process {
                     self.core.handle(Event::Tick(now_ms));
                     self.admission.tick();
                     self.unread.retain(|parts| parts.waiting() > 0 && parts.has_reader());
-                    self.forget_changes();
+                    self.forget_inquiries();
                     self.send_all(|this| this.staging.tick(now_ms));
                     self.send_all(|this| this.read_back.tick(now_ms, this.core.config()));
                     for (done, outcome) in self.staging.give_up() {
@@ -275,9 +275,9 @@ impl Process {
                     self.send(holder, Wire::Abandon(payload));
                 }
             }
-            Command::ChangeRouters { change, done } => {
-                let request = self.core.change_routers(change);
-                self.changes.insert(request, done);
+            Command::AskRouters { inquiry, done } => {
+                let request = self.core.ask_routers(inquiry);
+                self.inquirers.insert(request, done);
             }
             Command::Precut { at, done } => {
                 let request = self.precuts.begin(self.core.config().live_storage(), done);
@@ -292,11 +292,11 @@ impl Process {
         }
     }
 
-    /// Forgets the requests that nobody waits for any more.
-    fn forget_changes(&mut self) {
-        self.changes.retain(|request, done| {
+    /// Forgets the inquiries that nobody waits for a reply to any more.
+    fn forget_inquiries(&mut self) {
+        self.inquirers.retain(|request, done| {
             if done.is_closed() {
-                self.core.forget_change(*request);
+                self.core.forget_inquiry(*request);
             }
             !done.is_closed()
         });
@@ -344,10 +344,10 @@ impl Process {
                     }
                     self.view.send_replace(view);
                 }
-                Effect::RoutersChanged(request, outcome) => {
-                    if let Some(done) = self.changes.remove(&request) {
+                Effect::RoutersAnswered(request, reply) => {
+                    if let Some(done) = self.inquirers.remove(&request) {
                         // Whoever asked may have gone away.
-                        let _ = done.send(outcome);
+                        let _ = done.send(reply);
                     }
                 }
                 Effect::CountOn(incarnation) => self.lives.count_on(incarnation),

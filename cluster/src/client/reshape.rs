@@ -388,9 +388,17 @@ impl Client {
                 return Err(error.with_hint(hint));
             }
             if tokio::time::Instant::now() >= end {
+                // What keeps this process from it need not keep others.
+                if self.is_reached_by_routers(process).await? {
+                    let message = format!(
+                        "the lead router reaches {process}, though it cannot be reached from here: its rows need not be lost"
+                    );
+                    return Err(SqlError::new(SqlState(*b"55000"), message)
+                        .with_hint("carousel.storage of other front ends says who is reachable there."));
+                }
                 return self.make_sure_of_losses(process, &is_starting);
             }
-            tokio::time::sleep(ABSENCE / 30).await;
+            tokio::time::sleep(ABSENCE / LOOKS).await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Changing who the routers are. Not by messages of the m-seq: the lead router is asked, again and again until it
+//! Changing who the routers are, and what else only the lead router is asked. Not by messages of the m-seq: the lead router is asked, again and again until it
 //! answers, for it may not lead any more, or may itself be the one to go.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -19,22 +19,40 @@ use crate::{
 /// A request that was not answered for so long is sent again.
 const ASK_AGAIN_MS: u64 = 500;
 
-/// Where the outcome of a request goes: the router's number.
-pub(crate) type Changed = oneshot::Sender<Result<u32, SqlError>>;
-
-/// Requests that have not been answered. Pure.
-#[derive(Debug, Default)]
-pub(super) struct Changes {
-    count: u64,
-    /// With when it was sent last.
-    open: BTreeMap<u64, (RouterChange, Option<u64>)>,
+/// What the lead router is asked.
+#[derive(Clone, Debug)]
+pub(crate) enum Inquiry {
+    /// Other routers, please.
+    Change(RouterChange),
+    /// Can this process be reached?
+    Look(ProcessId),
 }
 
-impl Changes {
-    /// A further request; returns its number.
-    pub(super) fn ask(&mut self, change: RouterChange) -> u64 {
+/// What it answers.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// The routers are as they should be: the number of the one that it is about.
+    Changed(u32),
+    /// Whether it reaches the process.
+    Reaches(bool),
+}
+
+/// Where the answer goes.
+pub(crate) type Inquirer = oneshot::Sender<Result<Reply, SqlError>>;
+
+/// Inquiries that have not been answered. Pure.
+#[derive(Debug, Default)]
+pub(super) struct Inquiries {
+    count: u64,
+    /// With when it was sent last.
+    open: BTreeMap<u64, (Inquiry, Option<u64>)>,
+}
+
+impl Inquiries {
+    /// A further one; returns its number.
+    pub(super) fn ask(&mut self, inquiry: Inquiry) -> u64 {
         self.count += 1;
-        self.open.insert(self.count, (change, None));
+        self.open.insert(self.count, (inquiry, None));
         self.count
     }
 
@@ -52,9 +70,13 @@ impl Changes {
     pub(super) fn due(&mut self, incarnation: Incarnation, now_ms: u64) -> Vec<Wire> {
         let due =
             self.open.iter_mut().filter(|(_, (_, sent))| sent.is_none_or(|at| now_ms >= at + ASK_AGAIN_MS));
-        due.map(|(request, (change, sent))| {
+        due.map(|(request, (inquiry, sent))| {
             *sent = Some(now_ms);
-            Wire::ChangeRouters { incarnation, request: *request, change: change.clone() }
+            let request = *request;
+            match inquiry.clone() {
+                Inquiry::Change(change) => Wire::ChangeRouters { incarnation, request, change },
+                Inquiry::Look(process) => Wire::Look { incarnation, request, process },
+            }
         })
         .collect()
     }
@@ -104,10 +126,27 @@ impl Client {
     }
 
     async fn change_routers(&self, change: RouterChange) -> Result<ProcessId, SqlError> {
-        let (done, outcome) = oneshot::channel();
-        self.command(Command::ChangeRouters { change, done })?;
-        let outcome = outcome.await.unwrap_or_else(|_| Err(self.stopped()));
-        outcome.map(ProcessId::router)
+        match self.ask_routers(Inquiry::Change(change)).await? {
+            Reply::Changed(number) => Ok(ProcessId::router(number)),
+            Reply::Reaches(_) => Err(SqlError::internal("another question was answered")),
+        }
+    }
+
+    /// Whether the lead router reaches a process.
+    ///
+    /// # Errors
+    /// 57P01 when the client process has been stopped.
+    pub(super) async fn is_reached_by_routers(&self, process: ProcessId) -> Result<bool, SqlError> {
+        match self.ask_routers(Inquiry::Look(process)).await? {
+            Reply::Reaches(reaches) => Ok(reaches),
+            Reply::Changed(_) => Err(SqlError::internal("another question was answered")),
+        }
+    }
+
+    async fn ask_routers(&self, inquiry: Inquiry) -> Result<Reply, SqlError> {
+        let (done, answer) = oneshot::channel();
+        self.command(Command::AskRouters { inquiry, done })?;
+        answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 }
 
@@ -117,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_until_it_is_answered() {
-        let mut changes = Changes::default();
-        let number = changes.ask(RouterChange::Remove { number: 2 });
+        let mut changes = Inquiries::default();
+        let number = changes.ask(Inquiry::Change(RouterChange::Remove { number: 2 }));
         let mut sent = |now_ms| changes.due(1, now_ms).len();
         assert_eq!((sent(0), sent(ASK_AGAIN_MS - 1), sent(ASK_AGAIN_MS)), (1, 0, 1));
         changes.forget_sent();

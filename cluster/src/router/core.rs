@@ -217,6 +217,17 @@ pub enum Effect {
         /// What is to become of them.
         change: RouterChange,
     },
+    /// Somebody wants to know whether a process can be reached from here.
+    Look {
+        /// Who.
+        from: ProcessId,
+        /// The asker's incarnation.
+        incarnation: Incarnation,
+        /// The asker's number for it.
+        request: u64,
+        /// Which process.
+        process: ProcessId,
+    },
 }
 
 /// The newest messages of the m-seq.
@@ -573,7 +584,8 @@ impl Core {
                 | Wire::Read { .. }
                 | Wire::Subscribe { .. }
                 | Wire::Leave { .. }
-                | Wire::ChangeRouters { .. },
+                | Wire::ChangeRouters { .. }
+                | Wire::Look { .. },
             ) => {
                 let leader = Some(*leader);
                 // The leader may be one that it has never heard of.
@@ -586,7 +598,8 @@ impl Core {
                 | Wire::Read { .. }
                 | Wire::Subscribe { .. }
                 | Wire::Leave { .. }
-                | Wire::ChangeRouters { .. },
+                | Wire::ChangeRouters { .. }
+                | Wire::Look { .. },
             ) => {
                 // An election is short; answering would make everybody ask again and again.
                 let bytes = self.waiting_bytes + wire_weight(&wire);
@@ -620,6 +633,9 @@ impl Core {
             Wire::Room { has_room } if from.kind == ProcessKind::Router => self.hear_of_room(from, has_room),
             Wire::ChangeRouters { incarnation, request, change } => {
                 self.effects.push(Effect::ChangeRouters { from, incarnation, request, change });
+            }
+            Wire::Look { incarnation, request, process } => {
+                self.effects.push(Effect::Look { from, incarnation, request, process });
             }
             other => tracing::debug!(router = %self.id, %from, ?other, "not for a router"),
         }

@@ -564,6 +564,11 @@ impl Router {
                 Effect::ChangeRouters { from, incarnation, request, change } => {
                     self.registrar.ask(RouterRequest { from, incarnation, request, change });
                 }
+                Effect::Look { from, incarnation, request, process } => {
+                    let reaches = self.sender.reaches(process);
+                    // Whoever does not get it asks again.
+                    let _ = self.sender.try_send(from, Wire::Looked { incarnation, request, reaches });
+                }
             }
         }
     }

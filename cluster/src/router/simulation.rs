@@ -119,7 +119,10 @@ impl Simulation {
                     let deliveries = behind.filter_map(|routed| delivery(routed, to)).collect();
                     self.routers[number].reports.push_back(Input::Read { to, stream, deliveries, through });
                 }
-                Effect::Close { .. } | Effect::Truncate(_) | Effect::ChangeRouters { .. } => {}
+                Effect::Close { .. }
+                | Effect::Truncate(_)
+                | Effect::ChangeRouters { .. }
+                | Effect::Look { .. } => {}
             }
         }
     }

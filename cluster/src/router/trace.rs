@@ -176,6 +176,7 @@ impl Scenario {
             Effect::ChangeRouters { change, .. } => {
                 writeln!(self.trace, "{at} is to {change:?}").expect("text")
             }
+            Effect::Look { process, .. } => writeln!(self.trace, "{at} looks for {process}").expect("text"),
         }
     }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     client::{
-        Failure, Part, Request, View,
+        Failure, Inquiry, Part, Request, View,
         core::{Core, CoreOptions, Effect, Event},
         staged_ranges,
     },
@@ -301,7 +301,7 @@ impl World {
     pub(super) fn ask_for_routers(&mut self, change: RouterChange) -> Result<(), String> {
         let Some(id) = self.some_client() else { return Ok(()) };
         if let Some(host) = self.clients.get_mut(&id) {
-            host.changes.insert(host.core.change_routers(change));
+            host.changes.insert(host.core.ask_routers(Inquiry::Change(change)));
         }
         self.client_effects(id)
     }
@@ -388,7 +388,7 @@ impl World {
                     }
                     Effect::ViewChanged => self.restage(id)?,
                     Effect::Release(_) => {}
-                    Effect::RoutersChanged(request, outcome) => {
+                    Effect::RoutersAnswered(request, outcome) => {
                         self.report.router_changes += u64::from(outcome.is_ok());
                         if let Some(host) = self.clients.get_mut(&id) {
                             host.changes.remove(&request);

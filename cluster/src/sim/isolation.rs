@@ -240,7 +240,8 @@ impl Scene {
                 RouterEffect::Read { .. }
                 | RouterEffect::Close { .. }
                 | RouterEffect::Truncate(_)
-                | RouterEffect::ChangeRouters { .. } => {}
+                | RouterEffect::ChangeRouters { .. }
+                | RouterEffect::Look { .. } => {}
             }
         }
     }
@@ -321,7 +322,7 @@ impl Scene {
                 Effect::Part(_, Ok(_))
                 | Effect::Release(_)
                 | Effect::ViewChanged
-                | Effect::RoutersChanged(..) => {}
+                | Effect::RoutersAnswered(..) => {}
                 Effect::Part(_, Err(failure)) => {
                     writeln!(self.trace, "=> {id} fails: {failure:?}").expect("text");
                 }

@@ -177,7 +177,8 @@ impl World {
                     };
                     self.schedule(delay_us, Item::Router { to: id, input });
                 }
-                Effect::Close { .. } => {}
+                // Nobody asks.
+                Effect::Close { .. } | Effect::Look { .. } => {}
                 Effect::ChangeRouters { from, incarnation, request, change } => {
                     if let Some(host) = self.routers.get_mut(&id) {
                         host.requests.insert((from, request), (incarnation, change));

@@ -131,6 +131,7 @@ impl Certificates {
     }
 }
 
+const REPLICATION_FACTOR: u32 = 2;
 const ROUTERS: [&str; 3] = ["r1", "r2", "r3"];
 const STORAGE: [&str; 4] = ["s1", "s2", "s3", "s4"];
 const PROCESSES: [&str; 9] = ["r1", "r2", "r3", "s1", "s2", "s3", "s4", "c1", "c2"];
@@ -145,6 +146,7 @@ struct Cluster {
     processes: BTreeMap<String, Process>,
     /// 0 for never.
     suspect_after_ms: u64,
+    replication_factor: u32,
 }
 
 fn addresses(count: usize) -> Vec<String> {
@@ -165,7 +167,7 @@ fn role(name: &str) -> (&'static str, &str) {
 fn describe(path: PathBuf, addresses: &BTreeMap<String, String>) -> PathBuf {
     let of = |names: &[&str]| names.iter().map(|name| addresses[*name].clone()).collect::<Vec<_>>();
     let text = format!(
-        "name = \"test\"\nreplication-factor = 2\nunnamed-certificates = true\nrouters = {:?}\nstorage = {:?}\n",
+        "name = \"test\"\nreplication-factor = {REPLICATION_FACTOR}\nunnamed-certificates = true\nrouters = {:?}\nstorage = {:?}\n",
         of(&ROUTERS),
         of(&STORAGE)
     );
@@ -181,11 +183,11 @@ impl Cluster {
     }
 
     /// A cluster in which every process reaches every other through a link of its own.
-    async fn start_with_links(suspect_after_ms: u64) -> (Cluster, Links) {
+    async fn start_with_links(suspect_after_ms: u64, replication_factor: u32) -> (Cluster, Links) {
         let addresses = Cluster::addresses();
         let (links, seen_by) = Links::lay(&PROCESSES, &addresses).await;
         let mut cluster = Cluster::lay_out(&addresses);
-        cluster.suspect_after_ms = suspect_after_ms;
+        (cluster.suspect_after_ms, cluster.replication_factor) = (suspect_after_ms, replication_factor);
         for (process, seen) in seen_by {
             let path = cluster.directory.path().join(format!("{process}.toml"));
             cluster.views.insert(process, describe(path, &seen));
@@ -204,7 +206,17 @@ impl Cluster {
         let description = describe(directory.path().join("cluster.toml"), addresses);
         let certificates = Certificates::make(directory.path(), "ours");
         let (views, metrics, processes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Cluster { directory, description, views, certificates, metrics, processes, suspect_after_ms: 0 }
+        let (suspect_after_ms, replication_factor) = (0, REPLICATION_FACTOR);
+        Cluster {
+            directory,
+            description,
+            views,
+            certificates,
+            metrics,
+            processes,
+            suspect_after_ms,
+            replication_factor,
+        }
     }
 
     fn run_all(&mut self) {
@@ -220,6 +232,9 @@ impl Cluster {
         command.arg("--data-dir").arg(data);
         if kind == "frontend" {
             command.args(["--listen", "127.0.0.1:0"]);
+        }
+        if self.replication_factor != REPLICATION_FACTOR {
+            command.args(["--replication-factor", &self.replication_factor.to_string()]);
         }
         if kind == "router" {
             command.args(["--suspect-after-ms", &self.suspect_after_ms.to_string()]);

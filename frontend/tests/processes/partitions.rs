@@ -17,7 +17,7 @@ use tokio::{
 use tokio_postgres::Client;
 
 use super::{
-    Cluster, PATIENCE, ROUTERS, STORAGE, connect,
+    Cluster, PATIENCE, REPLICATION_FACTOR, ROUTERS, STORAGE, connect,
     history::{History, last_ts},
     until,
 };
@@ -344,7 +344,7 @@ async fn under_load(
 fn a_cut_network_loses_nothing_and_halves_no_write() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let (mut cluster, links) = Cluster::start_with_links(0).await;
+        let (mut cluster, links) = Cluster::start_with_links(0, REPLICATION_FACTOR).await;
         under_load(&mut cluster, &links, async |cluster, links, load, _| {
             cut_under_load(cluster, links, load).await;
         })
@@ -356,7 +356,30 @@ fn a_cut_network_loses_nothing_and_halves_no_write() {
 fn storage_processes_that_are_cut_off_are_suspected_and_fenced() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let (mut cluster, links) = Cluster::start_with_links(2_000).await;
+        let (mut cluster, links) = Cluster::start_with_links(2_000, REPLICATION_FACTOR).await;
         under_load(&mut cluster, &links, suspect_under_load).await;
+    });
+}
+
+#[test]
+fn rows_are_not_given_up_where_only_a_front_end_is_cut_off_from_them() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (cluster, links) = Cluster::start_with_links(0, 1).await;
+        let client = connect(&cluster.url("c1")).await;
+        client.execute("CREATE TABLE spread (id bigint PRIMARY KEY)", &[]).await.expect("it is created");
+        let rows = "INSERT INTO spread SELECT * FROM generate_series(1, 100)";
+        client.execute(rows, &[]).await.expect("they are inserted");
+        links.cut(&["c1"], &["s3"]);
+        links.cut(&["s3"], &["c1"]);
+        until(&client, "SELECT NOT reachable FROM carousel.storage WHERE storage = 's3'").await;
+        let lost = client.execute("ALTER CLUSTER CONTRACT BY s3 WITH DATA LOSS", &[]).await;
+        let error = lost.expect_err("others reach it");
+        let error = error.as_db_error().expect("the front end says so");
+        assert_eq!(error.code().code(), "55000");
+        assert!(error.message().contains("the lead router reaches s3"), "{error}");
+        links.mend();
+        let counted = client.query_one("SELECT count(*) FROM spread", &[]).await.expect("they are counted");
+        assert_eq!(counted.get::<_, i64>(0), 100);
     });
 }
