@@ -3,6 +3,7 @@
 //! processes.
 
 use std::{
+    collections::BTreeMap,
     net::{SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -616,6 +617,7 @@ async fn wait_to_be_added(
     bind: Option<&str>,
 ) -> Result<(Description, u32), Failure> {
     let mut told = false;
+    let mut failures: BTreeMap<String, String> = BTreeMap::new();
     loop {
         let routers = description.known_routers().resolved(&description.members());
         if let Some(number) = number_in(&routers, number, bind)? {
@@ -625,10 +627,24 @@ async fn wait_to_be_added(
             tracing::warn!("waiting to be added to the cluster: {}", addition(number, bind));
         }
         tokio::time::sleep(ADDED).await;
-        match describe(args, tls, Duration::ZERO).await {
-            Ok(described) => description = described,
-            // It may be restarting.
-            Err(failure) => tracing::debug!("{failure}"),
+        // The process to join by may be restarting, or gone for good: the other routers know as much.
+        let others = routers.entries().iter().map(|entry| &entry.address);
+        for address in args.join.iter().chain(others) {
+            let args = DescriptionArgs { join: Some(address.clone()), ..args.clone() };
+            match describe(&args, tls, Duration::ZERO).await {
+                Ok(described) => {
+                    description = described;
+                    failures.remove(address);
+                    break;
+                }
+                Err(failure) => {
+                    let reason = failure.to_string();
+                    if failures.get(address) != Some(&reason) {
+                        tracing::warn!(%address, "waiting to be added to the cluster: {reason}");
+                        failures.insert(address.clone(), reason);
+                    }
+                }
+            }
         }
     }
 }
