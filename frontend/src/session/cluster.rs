@@ -107,12 +107,18 @@ impl Session<'_> {
         let changed = match in_time {
             Ok(changed) => changed,
             Err(_) => {
-                if let Some((awaited, hint)) = awaited {
-                    let notice = match self.client.leader() {
-                        Some(_) => SqlError::new(SqlState::SUCCESS, awaited).with_hint(hint),
-                        None => SqlError::new(SqlState::SUCCESS, format!("{awaited}, but no router leads"))
-                            .with_hint("More than half of the routers that vote have to reach each other."),
-                    };
+                let notice = match (self.client.leader(), awaited) {
+                    (Some(_), awaited) => awaited,
+                    (None, awaited) => {
+                        let awaited = awaited.map(|(awaited, _)| awaited);
+                        let awaited =
+                            awaited.unwrap_or_else(|| "waiting for the change to be ordered".into());
+                        let hint = "More than half of the routers that vote have to reach each other.";
+                        Some((format!("{awaited}, but no router leads"), hint))
+                    }
+                };
+                if let Some((message, hint)) = notice {
+                    let notice = SqlError::new(SqlState::SUCCESS, message).with_hint(hint);
                     self.notice(Severity::Notice, &notice);
                 }
                 if moves_rows {
