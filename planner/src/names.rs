@@ -16,9 +16,10 @@ const SCHEMA: &str = "public";
 /// PostgreSQL cuts identifiers to this many bytes.
 const MAX_IDENTIFIER: usize = 63;
 
-/// An identifier as PostgreSQL folds it: lower case unless quoted, cut to 63 bytes.
+/// An identifier as PostgreSQL folds it: lower case unless quoted, but for letters outside of ASCII, cut to 63 bytes.
 pub(crate) fn fold(ident: &Ident) -> String {
-    let mut name = if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() };
+    let mut name =
+        if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_ascii_lowercase() };
     let mut end = name.len().min(MAX_IDENTIFIER);
     while !name.is_char_boundary(end) {
         end -= 1;

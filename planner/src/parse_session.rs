@@ -642,7 +642,7 @@ impl Grammar<'_, '_> {
     }
 }
 
-/// The word as an identifier: folded to lower case unless it was quoted.
+/// The word as an identifier: folded to lower case unless it was quoted, but for letters outside of ASCII.
 fn fold(word: &Word) -> String {
-    if word.quote_style.is_some() { word.value.clone() } else { word.value.to_lowercase() }
+    if word.quote_style.is_some() { word.value.clone() } else { word.value.to_ascii_lowercase() }
 }
