@@ -70,7 +70,7 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Argument {
     pub(crate) source: Arc<crate::parse::Source>,
-    pub(crate) expression: Arc<sqlparser::ast::Expr>,
+    pub(crate) expression: Arc<crate::parse::Tree<sqlparser::ast::Expr>>,
 }
 
 /// Binds a plan that is marked *bind* ([`Plan::is_bindable`]).
@@ -134,7 +134,7 @@ pub fn evaluate_arguments(
         let (mut shared, mut aggregates) = (Shared::default(), Vec::new());
         let mut resolver =
             Resolver::new(&argument.source, &scope, settings, &mut shared, &mut aggregates, Clause::Execute);
-        let term = resolver.term(&argument.expression)?;
+        let term = resolver.term(argument.expression.root())?;
         let from = term.arg_type();
         let expr = resolver.assign(term, ty, "").map_err(|error| match error.code {
             SqlState::DATATYPE_MISMATCH => error.with_message(format!(

@@ -52,8 +52,8 @@ struct Place {
 
 /// A syntax tree; a deep one is dropped on a stack of its own.
 #[derive(Debug)]
-pub(crate) struct Tree {
-    root: Option<Box<Ast>>,
+pub(crate) struct Tree<T = Ast> {
+    root: Option<Box<T>>,
     deep: bool,
 }
 
@@ -112,13 +112,20 @@ pub(crate) enum CopyValue {
     Columns(Vec<ast::Ident>),
 }
 
-impl Tree {
-    pub(crate) fn root(&self) -> &Ast {
+impl<T> Tree<T> {
+    pub(crate) fn root(&self) -> &T {
         self.root.as_deref().expect("a tree keeps its root until it is dropped")
     }
 }
 
-impl Drop for Tree {
+impl Tree<ast::Expr> {
+    /// An expression out of a text, which is no deeper than that has tokens.
+    pub(crate) fn of_part(expression: ast::Expr, source: &Source) -> Tree<ast::Expr> {
+        Tree { root: Some(Box::new(expression)), deep: source.tokens.len() > DEEP_CHAIN }
+    }
+}
+
+impl<T> Drop for Tree<T> {
     fn drop(&mut self) {
         let root = self.root.take();
         with_stack(self.deep, || drop(root));
@@ -349,9 +356,10 @@ fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast>
         None => None,
         Some(tokens) => {
             let mut parser = self::parser(&dialect, tokens);
-            let points = parser
+            let mut points = parser
                 .parse_comma_separated(Parser::parse_expr)
                 .map_err(|e| source.parser_error(e, &parser))?;
+            precedence::regroup(&mut points);
             if parser.peek_token_ref().token != Token::EOF {
                 return Err(source.syntax_error(position_of(parser.peek_token_ref().span)));
             }

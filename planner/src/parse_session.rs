@@ -11,8 +11,9 @@ use sqlparser::{
 
 use crate::{
     cluster::{self, AlterCluster},
-    parse::{Ast, CopyOption, CopySource, CopyStatement, CopyValue, Source, parse_one, position_of},
+    parse::{Ast, CopyOption, CopySource, CopyStatement, CopyValue, Source, Tree, parse_one, position_of},
     plan::{Discard, IsolationLevel, Plan, SetPlan, TransactionModes},
+    precedence,
 };
 
 /// Parses the statement if it is one of these; otherwise the parser stands where it stood.
@@ -435,10 +436,11 @@ impl Grammar<'_, '_> {
         let mut arguments = Vec::new();
         if self.token(&Token::LParen) {
             let parsed = self.parser.parse_comma_separated(Parser::parse_expr);
-            for expression in parsed.map_err(|e| self.source.parser_error(e, self.parser))? {
+            for mut expression in parsed.map_err(|e| self.source.parser_error(e, self.parser))? {
+                precedence::regroup(&mut expression);
                 arguments.push(crate::bind::Argument {
                     source: self.source.clone(),
-                    expression: Arc::new(expression),
+                    expression: Arc::new(Tree::of_part(expression, self.source)),
                 });
             }
             self.expect_token(&Token::RParen)?;
