@@ -465,8 +465,15 @@ impl Grammar<'_, '_> {
         Ok(Ast::Prepare { name, types, statement: Box::new(statement) })
     }
 
+    /// A statement that holds another stands in none; each level would take all that it holds.
+    fn refuse_nesting(&mut self) -> Result<()> {
+        let nests = ["explain", "prepare", "copy"].iter().any(|word| self.is_word(word));
+        if nests { Err(self.unexpected()) } else { Ok(()) }
+    }
+
     /// The statement inside another: everything up to the end.
     fn nested(&mut self) -> Result<crate::Statement> {
+        self.refuse_nesting()?;
         let tokens = self.rest();
         if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
             return Err(self.source.syntax_error(None));
@@ -512,6 +519,7 @@ impl Grammar<'_, '_> {
             return Err(SqlError::unsupported("COPY BINARY"));
         }
         let source = if self.token(&Token::LParen) {
+            self.refuse_nesting()?;
             let mut depth = 1;
             let mut tokens = Vec::new();
             loop {
