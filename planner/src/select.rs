@@ -24,6 +24,18 @@ use crate::{
     types::plain_name,
 };
 
+/// The most columns that a select list has in PostgreSQL.
+const MAX_ITEMS: usize = 1664;
+
+/// 54011 for a select list that is too wide.
+pub(crate) fn check_width(entries: usize) -> Result<()> {
+    if entries <= MAX_ITEMS {
+        return Ok(());
+    }
+    let message = format!("target lists can have at most {MAX_ITEMS} entries");
+    Err(SqlError::new(SqlState(*b"54011"), message))
+}
+
 /// Plans the parts of one statement.
 pub(crate) struct Planner<'a> {
     pub(crate) source: &'a Text,
@@ -302,6 +314,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         for item in list {
+            check_width(items.len())?;
             let (expr, alias) = match item {
                 ast::SelectItem::UnnamedExpr(expr) => (expr, None),
                 ast::SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias)),
@@ -347,6 +360,7 @@ impl<'a> Planner<'a> {
             let origin = origin(scope, &typed);
             items.push(Item { name, expr: typed, origin, references, position, unknown });
         }
+        check_width(items.len())?;
         Ok(items)
     }
 

@@ -12,7 +12,7 @@ use crate::{
     names::{Scope, at},
     parse::{Source, position_of},
     plan::{OutputColumn, QueryPlan},
-    select::{Item, Planner, Shape, unsupported},
+    select::{Item, Planner, Shape, check_width, unsupported},
 };
 
 impl Planner<'_> {
@@ -37,6 +37,7 @@ impl Planner<'_> {
         let scope = Scope::empty();
         let lists = lists(values, self.source)?;
         let width = lists.first().map_or(0, |l| l.len());
+        check_width(width)?;
         let mut terms: Vec<Vec<Term>> = Vec::with_capacity(lists.len());
         for list in &lists {
             terms.push(self.resolve(&scope, Clause::Values, |r| list.iter().map(|e| r.term(e)).collect())?);

@@ -5,7 +5,7 @@ use std::path::Path;
 use carousel_planner::parse;
 use proptest::prelude::*;
 
-use crate::support::{catalog, outcome};
+use crate::support::{catalog, outcome, settings};
 
 /// Tokens out of which statements are made.
 const TOKENS: &[&str] = &[
@@ -203,6 +203,56 @@ fn deep_statements_are_refused_with_54001() {
         let found = outcome(&catalog, &sql);
         let refused = found[0].starts_with("error 54001") || found[0].starts_with("error 0A000");
         assert!(refused, "{} led to {found:?}", &sql[..60.min(sql.len())]);
+    }
+}
+
+/// Each level would keep all tokens of those inside it.
+#[test]
+fn statements_that_hold_others_do_not_stand_in_one_another() {
+    let catalog = catalog(&schema());
+    let levels = 8_000;
+    for sql in [
+        format!("{}SELECT 1", "EXPLAIN ".repeat(levels)),
+        format!("{}SELECT 1", "PREPARE a AS ".repeat(levels)),
+        format!("{}SELECT 1{}", "COPY (".repeat(levels), ") TO STDOUT".repeat(levels)),
+    ] {
+        let found = outcome(&catalog, &sql);
+        assert!(found[0].starts_with("error 42601"), "{} led to {found:?}", &sql[..40]);
+    }
+}
+
+/// Whoever drops it last may have little stack.
+#[test]
+fn a_deep_argument_of_execute_can_be_dropped_behind_its_statement() {
+    for operators in [" !".repeat(39_000), " + 1".repeat(19_000)] {
+        let text = format!("EXECUTE p (1{operators})");
+        let statements = parse(&text).expect("it is parsed");
+        let catalog = catalog("");
+        let planned =
+            carousel_planner::plan(&statements[0], &catalog, &settings(), &[]).expect("it is planned");
+        drop(statements);
+        std::thread::Builder::new()
+            .stack_size(1 << 20)
+            .spawn(|| drop(planned))
+            .expect("a thread")
+            .join()
+            .expect("it is dropped");
+    }
+}
+
+#[test]
+fn wide_select_lists_are_refused() {
+    let catalog = catalog(&schema());
+    let list = |entries: usize| vec!["1"; entries].join(", ");
+    let wide = |entries| outcome(&catalog, &format!("SELECT {}", list(entries)));
+    assert!(!wide(1_664)[0].starts_with("error"));
+    let stars = vec!["*"; 1_664].join(", ");
+    for refused in [
+        wide(1_665),
+        outcome(&catalog, &format!("VALUES ({})", list(1_665))),
+        outcome(&catalog, &format!("SELECT {stars} FROM kinds")),
+    ] {
+        assert!(refused[0].starts_with("error 54011"), "{refused:?}");
     }
 }
 
