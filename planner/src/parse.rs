@@ -164,6 +164,12 @@ impl Statement {
         self.read_isolation.as_deref()
     }
 
+    /// The same, with the hint of a statement that executes it, if that has one.
+    pub fn executed_by(&self, other: &Statement) -> Statement {
+        let read_isolation = other.read_isolation.clone().or_else(|| self.read_isolation.clone());
+        Statement { read_isolation, ..self.clone() }
+    }
+
     /// Whether the statement is worked on with a stack of its own.
     pub(crate) fn is_deep(&self) -> bool {
         self.tree.deep
@@ -327,7 +333,12 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Res
     let first = visible.next().map(place).unwrap_or_default();
     let last = visible.next_back().map(place).unwrap_or(first);
     let read_isolation = tokens.iter().find_map(|t| read_isolation_hint(&t.token));
-    let root = with_stack(deep, || parse_tokens(source, tokens))?;
+    let mut root = with_stack(deep, || parse_tokens(source, tokens))?;
+    if let Ast::Prepare { statement, .. } = &mut root
+        && statement.read_isolation.is_none()
+    {
+        statement.read_isolation.clone_from(&read_isolation);
+    }
     Ok(Statement {
         source: source.clone(),
         tree: Arc::new(Tree { root: Some(Box::new(root)), deep }),

@@ -488,8 +488,9 @@ impl Session<'_> {
                 &mut ids,
             )?;
             ids.check()?;
-            let Some(statement) = &named.statement else { return Ok(Outcome::Done(String::new())) };
-            return self.begin_plan(inner, statement, Some(&named.declared), values).await;
+            let Some(executed) = &named.statement else { return Ok(Outcome::Done(String::new())) };
+            let executed = executed.executed_by(statement);
+            return self.begin_plan(inner, &executed, Some(&named.declared), values).await;
         }
         self.begin_plan(planned, statement, prepared, parameters).await
     }
