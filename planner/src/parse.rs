@@ -13,7 +13,7 @@ use sqlparser::{
     tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
 };
 
-use crate::{lexical, parse_session, plan::Plan, precedence};
+use crate::{lexical, names::at, parse_session, plan::Plan, precedence};
 
 /// How many operators may follow one another in one expression without parentheses or commas between them.
 const MAX_CHAIN: usize = 20_000;
@@ -411,6 +411,10 @@ fn join_literals(source: &Source, tokens: &mut Vec<TokenWithSpan>) -> Result<()>
                 literal = Some((joined.len(), false));
             }
             (Token::Whitespace(_), None) => {}
+            (Token::UnicodeStringLiteral(text), _) if text.contains('\0') => {
+                let error = SqlError::new(SqlState::SYNTAX_ERROR, "invalid Unicode escape value");
+                return Err(at(error, position_of(token.span)));
+            }
             _ => literal = None,
         }
         joined.push(token);
