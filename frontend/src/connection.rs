@@ -98,6 +98,11 @@ impl Interrupts {
             s.cancel = false;
             false
         });
+        self.go_on(deadline);
+    }
+
+    /// The next statement of the same text begins; a request to cancel the text stands.
+    pub fn go_on(&mut self, deadline: Option<Instant>) {
         self.stoppable = true;
         self.deadline = deadline;
     }

@@ -230,9 +230,14 @@ impl Session<'_> {
 
     /// A statement begins to run: its time-out starts, and earlier requests to cancel are forgotten.
     fn begin_statement(&mut self) {
-        self.begun = Instant::now();
-        let deadline = self.settings.timeout("statement_timeout").map(|limit| self.begun + limit);
+        let deadline = self.begin_to_count();
         self.connection.interrupts.begin_statement(deadline);
+    }
+
+    /// A statement's time begins; returns until when it may run.
+    fn begin_to_count(&mut self) -> Option<Instant> {
+        self.begun = Instant::now();
+        self.settings.timeout("statement_timeout").map(|limit| self.begun + limit)
     }
 
     /// Outside of a block, a transaction begins with the first statement after the end of an answer.
@@ -252,8 +257,12 @@ impl Session<'_> {
             self.connection.output.empty_query();
         }
         self.check_implicit_transaction(&statements)?;
-        for statement in &statements {
-            self.begin_statement();
+        for (index, statement) in statements.iter().enumerate() {
+            // A request to cancel may have come since the text did.
+            if index > 0 {
+                let deadline = self.begin_to_count();
+                self.connection.interrupts.go_on(deadline);
+            }
             self.run_simple(statement).await?;
         }
         if self.transaction.state() == State::Idle {
