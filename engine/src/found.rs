@@ -467,14 +467,11 @@ impl Table {
         let kept = match &mut rider.work {
             Work::Rows { wanted, found, .. } => match wanted {
                 // It is not tried again each time that the reader takes some.
-                Wanted::First(first) => match self.keep_first(first, found, context) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => {
+                Wanted::First(first) => self.keep_first(first, found, context).map(|kept| {
+                    if !kept {
                         *wanted = Wanted::All;
-                        Ok(())
                     }
-                    Err(error) => Err(error),
-                },
+                }),
                 Wanted::All | Wanted::Any(_) => Ok(()),
             },
             _ => Ok(()),

@@ -8,7 +8,7 @@ use carousel_engine::{
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
-    expression::{Resolver, Term, TermKind},
+    expression::{Resolver, Term, TermKind, quoted},
     names::{at, outer_level},
     parse::position_of,
 };
@@ -218,7 +218,10 @@ impl Resolver<'_> {
         }
         let escape = match escape.map(|e| &e.value) {
             None => Some('\\'),
-            Some(ast::Value::SingleQuotedString(text)) => {
+            Some(value) => {
+                let Some(text) = quoted(value) else {
+                    return Err(SqlError::unsupported(format!("ESCAPE {value}")));
+                };
                 let mut characters = text.chars();
                 match (characters.next(), characters.next()) {
                     (character, None) => character,
@@ -228,7 +231,6 @@ impl Resolver<'_> {
                     }
                 }
             }
-            Some(other) => return Err(SqlError::unsupported(format!("ESCAPE {other}"))),
         };
         let expr = Box::new(self.settle(operand)?);
         // Blanks at the end of a pattern of type character count for nothing; those of what it is compared with do.

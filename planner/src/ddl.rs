@@ -15,7 +15,7 @@ use sqlparser::ast::{self, Spanned, visit_expressions_mut};
 
 use crate::{
     dml::check_default,
-    expression::{Clause, Resolver, is_of_session},
+    expression::{Clause, Resolver, is_of_session, quoted},
     names::{self, Scope, at, fold},
     parse::{Source, parse_expression, position_of},
     plan::DdlPlan,
@@ -60,17 +60,9 @@ fn fix_literal(expr: &mut ast::Expr, ty: Option<&Type>, context: &EvalContext) -
 }
 
 fn fix_value(value: &mut ast::Value, ty: Option<&Type>, context: &EvalContext) -> Result<()> {
-    use ast::Value as V;
-    let Some(ty) = ty.filter(|ty| is_of_session(ty)) else { return Ok(()) };
-    let text = match value {
-        V::SingleQuotedString(text)
-        | V::EscapedStringLiteral(text)
-        | V::UnicodeStringLiteral(text)
-        | V::NationalStringLiteral(text) => &*text,
-        V::DollarQuotedString(text) => &text.value,
-        _ => return Ok(()),
-    };
-    *value = V::SingleQuotedString(format_value(&parse_value(text, ty, context)?, ty, context));
+    let (Some(ty), Some(text)) = (ty.filter(|ty| is_of_session(ty)), quoted(value)) else { return Ok(()) };
+    let fixed = format_value(&parse_value(text, ty, context)?, ty, context);
+    *value = ast::Value::SingleQuotedString(fixed);
     Ok(())
 }
 

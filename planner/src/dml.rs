@@ -175,8 +175,7 @@ impl Planner<'_> {
         // A parameter that is selected as it is, is of the column's type, unless what is read before says otherwise.
         let selected = items.iter().flat_map(|items| items.iter()).zip(targets);
         let selected = selected.filter_map(|(item, target)| {
-            let index = value_of(item).and_then(expression::parameter_number)?;
-            self.shared.parameters.get(index - 1).is_none_or(Option::is_none).then_some((index, *target))
+            Some((value_of(item).and_then(expression::parameter_number)?, *target))
         });
         let selected: Vec<(usize, usize)> = selected.collect();
         if !selected.is_empty() {
@@ -558,10 +557,8 @@ fn read_before(query: &ast::Query) -> BTreeSet<usize> {
 
 /// A quoted literal or NULL.
 fn is_untyped(item: &ast::SelectItem) -> bool {
-    matches!(
-        value_of(item),
-        Some(ast::Value::SingleQuotedString(_) | ast::Value::EscapedStringLiteral(_) | ast::Value::Null)
-    )
+    value_of(item)
+        .is_some_and(|value| matches!(value, ast::Value::Null) || expression::quoted(value).is_some())
 }
 
 fn is_default(expr: &ast::Expr) -> bool {

@@ -131,6 +131,19 @@ pub(crate) fn parameter_number(value: &ast::Value) -> Option<usize> {
     index.filter(|index| (1..=65_535).contains(index))
 }
 
+/// The text of a literal that is quoted in one of the forms whose type is whatever is wanted.
+pub(crate) fn quoted(value: &ast::Value) -> Option<&str> {
+    use ast::Value as V;
+    match value {
+        V::SingleQuotedString(text)
+        | V::EscapedStringLiteral(text)
+        | V::UnicodeStringLiteral(text)
+        | V::NationalStringLiteral(text) => Some(text),
+        V::DollarQuotedString(text) => Some(&text.value),
+        _ => None,
+    }
+}
+
 /// Whether a text can be another value of this type in another session, or at another time.
 pub(crate) fn is_of_session(ty: &Type) -> bool {
     matches!(ty, Type::Date | Type::Time | Type::Timestamp | Type::TimestampTz)
@@ -638,14 +651,11 @@ impl<'a> Resolver<'a> {
     fn value(&mut self, value: &ast::ValueWithSpan) -> Result<Term> {
         use ast::Value as V;
         let position = position_of(value.span);
-        let text = |text: &str| Ok(Term { kind: TermKind::Text(text.into()), position });
+        if let Some(text) = quoted(&value.value) {
+            return Ok(Term { kind: TermKind::Text(text.into()), position });
+        }
         match &value.value {
             V::Number(number, false) => Ok(Term::known(number_literal(number)?, position)),
-            V::SingleQuotedString(s)
-            | V::EscapedStringLiteral(s)
-            | V::UnicodeStringLiteral(s)
-            | V::NationalStringLiteral(s) => text(s),
-            V::DollarQuotedString(s) => text(&s.value),
             V::Boolean(b) => Ok(Term::known(literal(Value::Bool(*b), Type::Bool), position)),
             V::Null => Ok(Term { kind: TermKind::Null, position }),
             V::Placeholder(name) => {
