@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_one_column_do_not_pass_for_those_of_the_next() {
-        let unscaled = 7_i128;
+        // As the last digits of another number it makes that one large.
+        let unscaled = (1_i128 << 126) + 1;
         // All that lies between the first byte string's tag and the small number's.
         let between: Vec<u8> =
             [&0_u64.to_le_bytes()[..], &[LARGE_NUMERIC], &0_i64.to_le_bytes(), &[BYTES]].concat();
