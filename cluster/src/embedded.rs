@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use carousel_engine::{SqlError, SqlState};
+use carousel_engine::{SqlError, SqlState, Ts};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ const SUPER_PROCESS: ProcessId = ProcessId::super_process(0);
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a clean end waits for its checkpoint.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(600);
-/// How long it waits while others may wait for a storage process that may not join.
+/// How long nobody comes further where others may wait for a storage process that may not join.
 const CHECKPOINT_OF_OTHERS: Duration = Duration::from_secs(10);
 /// After so long it says that it waits.
 const TOLD: Duration = Duration::from_secs(3);
@@ -353,7 +353,11 @@ impl Cluster {
             pin = self.client.pin(Duration::from_secs(1)) => pin,
             // Nobody may be left to answer.
             reason = self.failure() => return Err(SqlError::new(SqlState::UNAVAILABLE, reason)),
-            () = self.all_refused() => return Ok(()),
+            // Others may take nothing more, for what they wait for.
+            () = async {
+                self.refused().await;
+                tokio::time::sleep(HEARS).await;
+            } => return Ok(()),
         };
         let pin = pin.map_err(|failure| match failure {
             Failure::Sql(error) => error,
@@ -379,31 +383,13 @@ impl Cluster {
         }
     }
 
-    /// Ends when no storage process on the ring may join. Never otherwise.
-    async fn all_refused(&self) {
-        let progress: BTreeMap<u32, _> = self.progress().into_iter().collect();
-        for process in self.client.config().storage_processes() {
-            let refused = async {
-                progress
-                    .get(&process.number)?
-                    .clone()
-                    .wait_for(|progress| progress.refused)
-                    .await
-                    .ok()
-                    .map(drop)
-            };
-            if refused.await.is_none() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
     /// Ends when a storage process that others may wait for may not join; tells which. Never otherwise.
     async fn refused(&self) -> ProcessId {
         let config = self.client.config();
         let refusals = self.progress().into_iter().map(|(number, mut progress)| {
             let process = ProcessId::storage(number);
-            let is_awaited = config.is_active(process) && !config.is_suspected(process);
+            // Who has left the ring may still have to send rows.
+            let is_awaited = config.is_awaited(process);
             async move {
                 if !is_awaited || progress.wait_for(|progress| progress.refused).await.is_err() {
                     std::future::pending::<()>().await;
@@ -485,8 +471,21 @@ impl Cluster {
         };
         let refused = async {
             let process = self.refused().await;
-            tokio::time::sleep(CHECKPOINT_OF_OTHERS).await;
-            process
+            let frontier = self.client.frontier();
+            let mut before = Vec::new();
+            loop {
+                // Who has executed all writes its checkpoint.
+                let is_behind =
+                    |other: &Progress| other.stopped.is_none() && other.watermarks.executed < frontier;
+                let others = self.progress().into_iter().map(|(_, progress)| progress.borrow().clone());
+                let behind: Vec<Ts> =
+                    others.filter(is_behind).map(|other| other.watermarks.executed).collect();
+                if !behind.is_empty() && behind == before {
+                    return process;
+                }
+                before = behind;
+                tokio::time::sleep(CHECKPOINT_OF_OTHERS).await;
+            }
         };
         tokio::select! {
             () = told => String::new(),

@@ -557,7 +557,10 @@ async fn a_cluster_starts_though_a_directory_is_lost_that_undecided_writes_need(
     assert_eq!(table.insert(&undecided).await, Ok(200));
     cluster.kill().await;
     std::fs::remove_dir_all(dir.path().join("storage/s2")).expect("it can be removed");
-    let ended = start().await.shutdown().await;
+    let cluster = start().await;
+    let mut other = cluster.storage_progress(1).expect("it runs");
+    other.wait_for(|other| other.logged > 0).await.expect("it replays");
+    let ended = cluster.shutdown().await;
     assert_eq!(ended.map_err(|error| error.code), Err(SqlState::UNAVAILABLE));
 
     let cluster = start().await;
