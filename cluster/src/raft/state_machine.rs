@@ -67,8 +67,9 @@ impl Stored {
             match self.store(snapshot.clone()).await {
                 Err(error) if is_full(&error) => {
                     // As for what is appended to the log, which will have more room when it is cut.
+                    let bytes = snapshot.snapshot.len() as u64;
                     if let Some(wal) = self.wal.upgrade()
-                        && wal.make_room().await.is_ok()
+                        && wal.make_room(bytes).await.is_ok()
                     {
                         continue;
                     }

