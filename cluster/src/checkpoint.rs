@@ -318,10 +318,16 @@ fn file_name((table, until, range): Rows) -> String {
 fn remove_older(root: &Path, ts: Ts, goes_on: &dyn Fn()) -> io::Result<()> {
     let older = complete(root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
     let received = complete(root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
-    older.chain(received).try_for_each(|(_, path)| {
+    older.chain(received).try_for_each(|(_, path)| remove(&path, goes_on))
+}
+
+/// Removes a checkpoint, which may have many files.
+fn remove(path: &Path, goes_on: &dyn Fn()) -> io::Result<()> {
+    for file in fs::read_dir(path)? {
+        fs::remove_file(file?.path())?;
         goes_on();
-        fs::remove_dir_all(path)
-    })
+    }
+    fs::remove_dir(path)
 }
 
 /// Ends what a process that was killed had begun: what was not finished goes, and what was to be replaced and has not been is
@@ -466,10 +472,11 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When they cannot be removed.
-    pub fn remove_all(root: &Path) -> io::Result<()> {
+    pub fn remove_all(root: &Path, goes_on: impl Fn()) -> io::Result<()> {
         settle(root)?;
         let received = complete(root, RECEIVED)?;
-        complete(root, PREFIX)?.into_iter().chain(received).try_for_each(|(_, path)| fs::remove_dir_all(path))
+        let mut all = complete(root, PREFIX)?.into_iter().chain(received);
+        all.try_for_each(|(_, path)| remove(&path, &goes_on))
     }
 
     /// Reads one file, block by block; says again and again that it `goes_on`, also where no block comes yet.
@@ -692,7 +699,7 @@ mod tests {
         assert_eq!(read(), Some(b'b'));
         assert!(!replaced.exists());
         fs::rename(&complete, &replaced).expect("it is there");
-        Checkpoint::remove_all(dir.path()).expect("it can be removed");
+        Checkpoint::remove_all(dir.path(), || ()).expect("it can be removed");
         assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 

@@ -299,12 +299,15 @@ impl Files for Directory {
             let headers = payloads.entry(id).or_default();
             for chunk in fs::read_dir(entry.path())? {
                 goes_on();
-                match read_header(&chunk?.path()) {
+                let path = chunk?.path();
+                match read_header(&path) {
                     Ok(header) => headers.push(header),
                     // It was not written to its end: nobody has a receipt for it.
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                     // Rows without which others may have nothing are not to be taken for such.
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+                    }
                 }
             }
         }

@@ -507,7 +507,7 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
     if is_outdated {
         // Without a checkpoint it is refused again, and marked again, if it ends before it has joined. Staged rows stay: it may
         // still be the one that has given a receipt for them, and they are named by what is ordered later.
-        Checkpoint::remove_all(dir).map_err(io(dir))?;
+        Checkpoint::remove_all(dir, || starting.goes_on()).map_err(io(dir))?;
         fs::remove_file(&outdated).map_err(io(&outdated))?;
     }
     let checkpoint = Checkpoint::newest(dir)?;
