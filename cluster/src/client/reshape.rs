@@ -115,8 +115,8 @@ impl Client {
         }
     }
 
-    /// Gives a standby a place on the ring: this one, or the lowest one, or a new process where one can be started; at an
-    /// identifier, or in the middle of the widest primary range. Returns it and the `Ts` of the change.
+    /// Gives a standby a place on the ring: this one, or the lowest one that is there, or a new process where one can be started;
+    /// at an identifier, or in the middle of the widest primary range. Returns it and the `Ts` of the change.
     ///
     /// # Errors
     /// When there is no standby, or the change is impossible.
@@ -184,7 +184,9 @@ impl Client {
     pub async fn contract(&self, process: ProcessId) -> Result<Ts, SqlError> {
         let moves = |config: &Config| {
             let is_of_it = |change: &Change| matches!(change, Change::Rebalance { process: moved, .. } if *moved == process);
-            !config.is_suspected(process)
+            config.moves_rows_by_contractions()
+                && config.is_active(process)
+                && !config.is_suspected(process)
                 && config.migrations().values().any(|migration| is_of_it(&migration.change))
         };
         let step = |config: &Config| {
@@ -393,8 +395,9 @@ impl Client {
                     let message = format!(
                         "the lead router reaches {process}, though it cannot be reached from here: its rows need not be lost"
                     );
-                    return Err(SqlError::new(SqlState(*b"55000"), message)
-                        .with_hint("carousel.storage of other front ends says who is reachable there."));
+                    let hint = "Say it again in some seconds if it has just ended; carousel.storage of other front ends says who \
+                                is reachable there.";
+                    return Err(SqlError::new(SqlState(*b"55000"), message).with_hint(hint));
                 }
                 return self.make_sure_of_losses(process, &is_starting);
             }

@@ -292,6 +292,11 @@ impl Config {
         (next, another)
     }
 
+    /// Whether those who stay receive rows of other ranges, too, when a process leaves the ring.
+    pub(crate) fn moves_rows_by_contractions(&self) -> bool {
+        (2..self.placement.nodes().len()).contains(&self.placement.reach())
+    }
+
     /// Where a live process has to stand to leave its primary partition to the process before it, but for one position;
     /// nothing when that changes nothing.
     ///
@@ -302,8 +307,8 @@ impl Config {
         let nodes = self.placement.nodes();
         let index = self.placement.index(process)?;
         let end = nodes[(index + 1) % nodes.len()].identifier.wrapping_sub(1);
-        let moves_rows = (2..nodes.len()).contains(&self.placement.reach());
-        (moves_rows && !nodes[index].suspected && nodes[index].identifier != end).then_some(end)
+        (self.moves_rows_by_contractions() && !nodes[index].suspected && nodes[index].identifier != end)
+            .then_some(end)
     }
 
     /// Storage processes that stand at no identifier.
