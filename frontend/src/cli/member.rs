@@ -629,21 +629,28 @@ async fn wait_to_be_added(
         tokio::time::sleep(ADDED).await;
         // The process to join by may be restarting, or gone for good: the other routers know as much.
         let others = routers.entries().iter().map(|entry| &entry.address);
-        for address in args.join.iter().chain(others) {
+        for address in args.join.iter().chain(others.filter(|address| args.join.as_ref() != Some(address))) {
             let args = DescriptionArgs { join: Some(address.clone()), ..args.clone() };
-            match describe(&args, tls, Duration::ZERO).await {
-                Ok(described) => {
-                    description = described;
-                    failures.remove(address);
-                    break;
+            let (known, told) = (&description, describe(&args, tls, Duration::ZERO).await);
+            let reason = match told {
+                Err(failure) => failure.to_string(),
+                Ok(told)
+                    if told.name != known.name
+                        || known.current.edition().is_foreign(told.current.edition()) =>
+                {
+                    format!("another cluster, '{}', is there now", told.name)
                 }
-                Err(failure) => {
-                    let reason = failure.to_string();
-                    if failures.get(address) != Some(&reason) {
-                        tracing::warn!(%address, "waiting to be added to the cluster: {reason}");
-                        failures.insert(address.clone(), reason);
+                Ok(told) => {
+                    if known.current.edition().yields_to(told.current.edition()) {
+                        description = told;
                     }
+                    failures.remove(address);
+                    continue;
                 }
+            };
+            if failures.get(address) != Some(&reason) {
+                tracing::warn!(%address, "waiting to be added to the cluster: {reason}");
+                failures.insert(address.clone(), reason);
             }
         }
     }
