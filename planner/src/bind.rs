@@ -131,21 +131,24 @@ pub fn evaluate_arguments(
     let scope = Scope::empty();
     let mut values = Vec::with_capacity(arguments.len());
     for (index, (argument, ty)) in arguments.iter().zip(types).enumerate() {
-        let (mut shared, mut aggregates) = (Shared::default(), Vec::new());
-        let mut resolver =
-            Resolver::new(&argument.source, &scope, settings, &mut shared, &mut aggregates, Clause::Execute);
-        let term = resolver.term(argument.expression.root())?;
-        let from = term.arg_type();
-        let expr = resolver.assign(term, ty, "").map_err(|error| match error.code {
-            SqlState::DATATYPE_MISMATCH => error.with_message(format!(
-                "parameter ${} of type {} cannot be coerced to the expected type {}",
-                index + 1,
-                from,
-                crate::types::plain_name(ty)
-            )),
-            _ => error,
-        })?;
-        values.push(Binder::new(&[], settings, ids, &shared.session_values).constant(&expr)?);
+        let evaluate = || {
+            let (mut shared, mut aggregates) = (Shared::default(), Vec::new());
+            let (source, clause) = (&argument.source, Clause::Execute);
+            let mut resolver = Resolver::new(source, &scope, settings, &mut shared, &mut aggregates, clause);
+            let term = resolver.term(argument.expression.root())?;
+            let from = term.arg_type();
+            let expr = resolver.assign(term, ty, "").map_err(|error| match error.code {
+                SqlState::DATATYPE_MISMATCH => error.with_message(format!(
+                    "parameter ${} of type {} cannot be coerced to the expected type {}",
+                    index + 1,
+                    from,
+                    crate::types::plain_name(ty)
+                )),
+                _ => error,
+            })?;
+            Binder::new(&[], settings, ids, &shared.session_values).constant(&expr)
+        };
+        values.push(with_stack(argument.expression.is_deep(), evaluate)?);
     }
     Ok(values)
 }

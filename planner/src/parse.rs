@@ -9,6 +9,7 @@ use carousel_engine::{SqlError, SqlState, error::Result};
 use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
+    keywords::Keyword,
     parser::{Parser, ParserError},
     tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
 };
@@ -19,6 +20,8 @@ use crate::{lexical, names::at, parse_session, plan::Plan, precedence};
 const MAX_CHAIN: usize = 20_000;
 /// From this many on a statement is worked on with a stack of its own.
 const DEEP_CHAIN: usize = 100;
+/// The same for so many tokens.
+const LONG: usize = 1_000;
 /// As many as that are one level of parentheses.
 const NESTING: usize = 4;
 /// How deep sqlparser may recurse; it grows its stack itself.
@@ -116,6 +119,11 @@ impl<T> Tree<T> {
     pub(crate) fn root(&self) -> &T {
         self.root.as_deref().expect("a tree keeps its root until it is dropped")
     }
+
+    /// Whether it is worked on with a stack of its own.
+    pub(crate) fn is_deep(&self) -> bool {
+        self.deep
+    }
 }
 
 impl Tree<ast::Expr> {
@@ -172,7 +180,7 @@ impl Statement {
 
     /// Whether the statement is worked on with a stack of its own.
     pub(crate) fn is_deep(&self) -> bool {
-        self.tree.deep
+        self.tree.is_deep()
     }
 }
 
@@ -324,7 +332,8 @@ fn parser(dialect: &PostgreSqlDialect, tokens: Vec<TokenWithSpan>) -> Parser<'_>
 
 /// Parses the tokens of one statement.
 pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Statement> {
-    let deep = check_depth(&tokens)? > DEEP_CHAIN;
+    // A list can be planned as a chain: FROM, for example.
+    let deep = check_depth(&tokens)? > DEEP_CHAIN || tokens.len() > LONG;
     let mut visible = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
     let place = |t: &TokenWithSpan| {
         let at = source.tokens.partition_point(|p| u64::from(p.position) < t.span.start.column);
@@ -349,11 +358,13 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Res
 
 fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast> {
     let dialect = PostgreSqlDialect {};
-    let (mut tokens, split_at) = cut_split_at(tokens);
+    let (mut tokens, mut split_at) = cut_split_at(tokens);
     expand_table(&mut tokens);
-    join_literals(source, &mut tokens)?;
-    lexical::check(source, &mut tokens)?;
-    adapt(source, &mut tokens)?;
+    for tokens in std::iter::once(&mut tokens).chain(&mut split_at) {
+        join_literals(source, tokens)?;
+        lexical::check(source, tokens)?;
+        adapt(source, tokens)?;
+    }
     let mut parser = parser(&dialect, tokens);
     if let Some(ast) = parse_session::parse(source, &mut parser)? {
         return Ok(ast);
@@ -557,20 +568,23 @@ fn cut_split_at(tokens: Vec<TokenWithSpan>) -> (Vec<TokenWithSpan>, Option<Vec<T
     (tokens, None)
 }
 
-/// The longest run of operators without parentheses or commas between them, or the depth of parentheses in the same
-/// measure; 54001 when a run is too long.
+/// The longest run of operators without parentheses or commas between them, or of set operations, of which commas are no
+/// end, or the depth of parentheses in the same measure; 54001 when a run is too long.
 fn check_depth(tokens: &[TokenWithSpan]) -> Result<usize> {
     let mut runs = vec![0usize];
+    let mut set_operations = vec![0usize];
     let mut longest = 0;
     for token in tokens {
         match &token.token {
             Token::LParen | Token::LBracket => {
                 runs.push(0);
+                set_operations.push(0);
                 longest = longest.max((runs.len() * NESTING).min(MAX_CHAIN));
             }
             Token::RParen | Token::RBracket => {
                 if runs.len() > 1 {
                     runs.pop();
+                    set_operations.pop();
                 }
             }
             Token::Comma => {
@@ -579,7 +593,14 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<usize> {
                 }
             }
             Token::Whitespace(_) => {}
-            _ => {
+            token => {
+                let is_set_operation = matches!(token, Token::Word(word)
+                    if matches!(word.keyword, Keyword::UNION | Keyword::INTERSECT | Keyword::EXCEPT));
+                if is_set_operation && let Some(run) = set_operations.last_mut() {
+                    // As many as the other words of a branch without commas would be.
+                    *run += 4;
+                    longest = longest.max(*run / 2);
+                }
                 if let Some(run) = runs.last_mut() {
                     *run += 1;
                     longest = longest.max(*run / 2);

@@ -208,12 +208,17 @@ pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
+/// The stack of a thread that serves connections, on which statements are planned that are not known to be deep.
+const STACK: usize = 16 << 20;
+
 /// The runtime for connections and messages. Scan threads are not its business.
 fn runtime(workers: u32) -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(workers as usize)
         .thread_name("carousel")
+        // Only what is used of it takes memory.
+        .thread_stack_size(STACK)
         .build()
         .map_err(|error| Failure::setup(format!("cannot start threads: {error}")))
 }

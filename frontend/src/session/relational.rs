@@ -63,6 +63,9 @@ pub struct Relations {
     pub(super) turns: Arc<Semaphore>,
 }
 
+/// The stack of a thread that computes: plans are as deep as a statement has operators. Only what is used of it takes memory.
+const STACK: usize = 256 << 20;
+
 /// Threads that compute: what they do takes no time from those that answer messages.
 #[derive(Debug)]
 struct Threads(Option<tokio::runtime::Runtime>);
@@ -84,6 +87,7 @@ impl Relations {
     pub fn new(memory_bytes: usize) -> carousel_engine::error::Result<Relations> {
         let threads = Builder::new_multi_thread()
             .thread_name("relations")
+            .thread_stack_size(STACK)
             .enable_time()
             .build()
             .map_err(|e| SqlError::internal(format!("cannot start threads: {e}")))?;

@@ -4,6 +4,19 @@ use tokio::task::JoinSet;
 
 use crate::support::{PATIENCE, Server, code, db_error, rows, value};
 
+/// A plan is as deep as a statement has joins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_joins_find_stack() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let row = |number: usize| format!("(values ({number})) a{number}(a)");
+    let joined = |number: usize| format!(" left join {} on a{number}.a > a{}.a", row(number), number - 1);
+    let joins: String = (1..300).map(joined).collect();
+    let sql = format!("select count(*), sum(a299.a) from {}{joins}", row(0));
+    let answer = client.query_one(&sql, &[]).await.unwrap();
+    assert_eq!((answer.get::<_, i64>(0), answer.get::<_, i64>(1)), (1, 299));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_reads_of_a_statement_see_the_same() {
     const STEPS: i64 = 60;

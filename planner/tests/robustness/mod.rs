@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use carousel_planner::parse;
+use carousel_engine::Type;
+use carousel_planner::{Plan, bind::evaluate_arguments, parse};
 use proptest::prelude::*;
 
-use crate::support::{catalog, outcome, settings};
+use crate::support::{Counter, catalog, outcome, settings};
 
 /// Tokens out of which statements are made.
 const TOKENS: &[&str] = &[
@@ -198,6 +199,8 @@ fn deep_statements_are_refused_with_54001() {
         format!("SELECT 1{}", " + 1".repeat(2_000)),
         format!("SELECT {}1{}", "(".repeat(400), ")".repeat(400)),
         format!("EXPLAIN {} SELECT 1", "EXPLAIN ".repeat(deep)),
+        format!("SELECT 1, 1{}", " UNION ALL SELECT 1, 1".repeat(deep)),
+        format!("SELECT 1, 1{}", " UNION SELECT 1, 1".repeat(9_900)),
     ];
     for sql in statements {
         let found = outcome(&catalog, &sql);
@@ -231,12 +234,13 @@ fn a_deep_argument_of_execute_can_be_dropped_behind_its_statement() {
         let planned =
             carousel_planner::plan(&statements[0], &catalog, &settings(), &[]).expect("it is planned");
         drop(statements);
-        std::thread::Builder::new()
-            .stack_size(1 << 20)
-            .spawn(|| drop(planned))
-            .expect("a thread")
-            .join()
-            .expect("it is dropped");
+        let evaluate = move || {
+            let Plan::Execute { arguments, .. } = &planned.plan else { panic!("EXECUTE") };
+            evaluate_arguments(arguments, &[Type::Int8], &settings(), &mut Counter::default()).map(drop)
+        };
+        let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(evaluate).expect("a thread");
+        let evaluated = thread.join().expect("it is dropped");
+        assert!(evaluated.is_err(), "{evaluated:?}");
     }
 }
 
