@@ -609,7 +609,7 @@ impl Resolver<'_> {
                         ));
                     }
                 };
-                SessionValue::Setting { name: text.to_lowercase(), missing_ok }
+                SessionValue::Setting { name: text.to_ascii_lowercase(), missing_ok }
             }
             _ => return Ok(None),
         };

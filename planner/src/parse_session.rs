@@ -154,7 +154,7 @@ impl Grammar<'_, '_> {
             name.push('.');
             name.push_str(&self.name()?);
         }
-        Ok(name.to_lowercase())
+        Ok(name.to_ascii_lowercase())
     }
 
     /// Everything up to the end of the statement, as tokens.
@@ -461,19 +461,21 @@ impl Grammar<'_, '_> {
             self.expect_token(&Token::RParen)?;
         }
         self.expect_word("as")?;
+        self.expect_query()?;
         let statement = self.nested()?;
         Ok(Ast::Prepare { name, types, statement: Box::new(statement) })
     }
 
-    /// A statement that holds another stands in none; each level would take all that it holds.
-    fn refuse_nesting(&mut self) -> Result<()> {
-        let nests = ["explain", "prepare", "copy"].iter().any(|word| self.is_word(word));
-        if nests { Err(self.unexpected()) } else { Ok(()) }
+    /// What PREPARE and COPY (…) take. A statement that holds another stands in none: each level would keep all that it holds.
+    fn expect_query(&mut self) -> Result<()> {
+        const BEGINNINGS: [&str; 8] =
+            ["select", "insert", "update", "delete", "merge", "values", "table", "with"];
+        let is_query = *self.peek() == Token::LParen || BEGINNINGS.iter().any(|word| self.is_word(word));
+        if is_query { Ok(()) } else { Err(self.unexpected()) }
     }
 
     /// The statement inside another: everything up to the end.
     fn nested(&mut self) -> Result<crate::Statement> {
-        self.refuse_nesting()?;
         let tokens = self.rest();
         if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
             return Err(self.source.syntax_error(None));
@@ -510,6 +512,9 @@ impl Grammar<'_, '_> {
             }
             let _ = self.word("verbose");
         }
+        if ["explain", "prepare", "copy"].iter().any(|word| self.is_word(word)) {
+            return Err(self.unexpected());
+        }
         Ok(Ast::Explain(Box::new(self.nested()?)))
     }
 
@@ -519,7 +524,7 @@ impl Grammar<'_, '_> {
             return Err(SqlError::unsupported("COPY BINARY"));
         }
         let source = if self.token(&Token::LParen) {
-            self.refuse_nesting()?;
+            self.expect_query()?;
             let mut depth = 1;
             let mut tokens = Vec::new();
             loop {
