@@ -113,6 +113,14 @@ impl Interrupts {
         self.deadline = None;
     }
 
+    /// Whether the running statement must stop, after what was computed without looking.
+    ///
+    /// # Errors
+    /// How it must.
+    pub async fn check(&mut self) -> Result<(), Failed> {
+        self.guard(std::future::ready(())).await
+    }
+
     /// Waits until the running statement must stop, and says how.
     pub async fn statement(&mut self) -> Failed {
         let (stoppable, deadline) = (self.stoppable, self.deadline);

@@ -100,6 +100,8 @@ impl Session<'_> {
                 AlterCluster::RemoveRouter(router) => client.remove_router(router).await.map(nothing),
             }
         };
+        // A request to cancel that has come before says nothing of what has not begun.
+        self.connection.interrupts.check().await?;
         // It cannot be taken back.
         self.in_doubt = true;
         let mut changed = pin!(changed);

@@ -51,6 +51,7 @@ impl Session<'_> {
         let turn = self.connection.interrupts.guard(turn).await?;
         let statements = compute(text.len(), || carousel_planner::parse(text))?;
         drop(turn);
+        self.connection.interrupts.check().await?;
         // They share one text.
         memory.resize(statements.first().map_or(0, Statement::memory_bytes))?;
         Ok(Parsed { statements, memory: Some(memory) })

@@ -501,6 +501,17 @@ async fn statements_have_a_time_limit() {
     assert_eq!(kinds(&answer), "GEZ");
     assert_eq!(answer[1].field(b'C'), "57014");
     assert_eq!(answer[1].field(b'M'), "canceling statement due to statement timeout");
+    // To parse it takes longer.
+    raw.query("set statement_timeout = 1").await;
+    let long = format!("select 1 where 1 in (1{})", ", 1".repeat(100_000));
+    raw.send('Q', format!("{long}\0").as_bytes()).await;
+    let simple = raw.until('Z').await;
+    raw.send('P', &parse("", &long)).await;
+    raw.send('S', b"").await;
+    for answer in [simple, raw.until('Z').await] {
+        assert_eq!(kinds(&answer), "EZ");
+        assert_eq!(answer[0].field(b'C'), "57014");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
