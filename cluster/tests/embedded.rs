@@ -47,6 +47,13 @@ fn options(
     EmbeddedOptions { routers, storage, replication_factor, threads, ..EmbeddedOptions::new(dir) }
 }
 
+/// A cluster that is ready.
+async fn started(options: EmbeddedOptions) -> Cluster {
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    cluster.ready().await.expect("the cluster gets ready");
+    cluster
+}
+
 /// A table of keys and values at the client, and what can be done with it.
 #[derive(Clone)]
 struct Table {
@@ -298,8 +305,7 @@ async fn leader(cluster: &Cluster, routers: u32) -> u32 {
 async fn disturbed(routers: u32, storage: u32, replication_factor: u32, threads: usize, clients: usize) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = options(dir.path(), routers, storage, replication_factor, threads);
-    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options.clone()).await;
     let stop = Arc::new(AtomicBool::new(false));
     let (mut workers, mut rounds) = (Vec::new(), Vec::new());
     for number in 0..clients {
@@ -335,14 +341,12 @@ async fn disturbed(routers: u32, storage: u32, replication_factor: u32, threads:
     }
     // Everything ends at once and starts again.
     cluster.kill().await;
-    let cluster = Cluster::start(options.clone()).await.expect("the cluster starts again");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options.clone()).await;
     for (number, model) in models.iter().enumerate() {
         assert_eq!(Table::find(&cluster.client(), &format!("t{number}")).read().await, *model);
     }
     cluster.shutdown().await.expect("a clean end");
-    let cluster = Cluster::start(options).await.expect("the cluster starts again");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options).await;
     for (number, model) in models.iter().enumerate() {
         assert_eq!(Table::find(&cluster.client(), &format!("t{number}")).read().await, *model);
     }
@@ -453,8 +457,7 @@ async fn staged_rows_are_inserted_even_when_a_copy_is_damaged() {
     assert!(matches!(outcome, Err(Failure::Stale { .. })), "{outcome:?}");
     // Replays need the payload until checkpoints have passed it.
     cluster.kill().await;
-    let cluster = Cluster::start(options).await.expect("the cluster starts again");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options).await;
     assert_eq!(Table::find(&cluster.client(), "t").read().await, model);
     cluster.shutdown().await.expect("a clean end");
 }
@@ -490,11 +493,7 @@ async fn the_memory_limit_refuses_rows_before_they_are_ordered() {
 async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = options(dir.path(), 1, 2, 1, 1);
-    let start = || async {
-        let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
-        cluster.ready().await.expect("the cluster gets ready");
-        cluster
-    };
+    let start = || started(options.clone());
     let cluster = start().await;
     let pairs: Vec<(i64, i64)> = (0..200).map(|k| (k, k)).collect();
     let table = Table::create(&cluster.client(), "t").await;
@@ -543,11 +542,7 @@ async fn a_cluster_starts_without_the_directory_of_a_storage_process() {
 async fn a_cluster_starts_though_a_directory_is_lost_that_undecided_writes_need() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = options(dir.path(), 1, 2, 1, 1);
-    let start = || async {
-        let cluster = Cluster::start(options.clone()).await.expect("the cluster starts");
-        cluster.ready().await.expect("the cluster gets ready");
-        cluster
-    };
+    let start = || started(options.clone());
     let cluster = start().await;
     let table = Table::create(&cluster.client(), "t").await;
     let pairs: Vec<(i64, i64)> = (0..200).map(|k| (k, k)).collect();
@@ -585,8 +580,7 @@ async fn an_embedded_cluster_copies_what_a_lost_directory_had() {
     assert_eq!(table.insert(&[(1, 10), (2, 20)]).await, Ok(2));
     cluster.shutdown().await.expect("a clean end");
     std::fs::remove_dir_all(dir.path().join("storage/s1")).expect("it can be removed");
-    let cluster = Cluster::start(options).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options).await;
     let process = ProcessId::storage(1);
     let is_back = |config: &Config| {
         config.is_active(process) && !config.is_suspected(process) && config.incarnation(process) > Some(1)
@@ -653,8 +647,7 @@ async fn many_snapshot_reads_without_a_write_between_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_that_nobody_waits_for_any_more_is_released() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let cluster = Cluster::start(options(dir.path(), 1, 2, 2, 2)).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options(dir.path(), 1, 2, 2, 2)).await;
     let client = cluster.client();
     let table = Table::create(&client, "pinned").await;
     let before = client.pin(Duration::from_secs(600)).await.expect("it is ordered");
@@ -681,8 +674,7 @@ async fn a_pin_that_nobody_waits_for_any_more_is_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_outlives_the_restart_of_a_replica_behind_a_checkpoint() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let cluster = Cluster::start(options(dir.path(), 1, 2, 2, 2)).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options(dir.path(), 1, 2, 2, 2)).await;
     let table = Table::create(&cluster.client(), "pinned").await;
     assert_eq!(table.insert(&[(1, 2), (3, 4)]).await, Ok(2));
     let pin = cluster.client().pin(Duration::from_secs(60)).await.expect("it is ordered");
@@ -705,8 +697,7 @@ async fn a_pin_outlives_the_restart_of_a_replica_behind_a_checkpoint() {
 async fn statements_go_on_without_a_suspected_storage_process() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = options(dir.path(), 1, 3, 2, 2);
-    let cluster = Cluster::start(options).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options).await;
     let stop = Arc::new(AtomicBool::new(false));
     let (mut workers, mut rounds) = (Vec::new(), Vec::new());
     for number in 0..3 {
@@ -757,8 +748,7 @@ async fn a_silent_storage_process_is_suspected_by_itself() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let patience = Some(Duration::from_secs(1));
     let options = EmbeddedOptions { suspect_after: patience, ..options(dir.path(), 1, 3, 2, 1) };
-    let cluster = Cluster::start(options).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options).await;
     let client = cluster.client();
     let table = Table::create(&client, "t").await;
     for key in 0..10 {
@@ -787,8 +777,7 @@ async fn a_cluster_goes_on_without_a_process_that_was_removed() {
     const LIMIT: u64 = 1 << 30;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = EmbeddedOptions { memory_limit: Some(LIMIT), ..options(dir.path(), 1, 1, 1, 1) };
-    let cluster = Cluster::start(options).await.expect("the cluster starts");
-    cluster.ready().await.expect("the cluster gets ready");
+    let cluster = started(options).await;
     let client = cluster.client();
     let table = Table::create(&client, "t").await;
     assert_eq!(table.insert(&[(1, 1)]).await, Ok(1));
