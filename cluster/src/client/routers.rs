@@ -1,5 +1,5 @@
-//! Changing who the routers are, and what else only the lead router is asked. Not by messages of the m-seq: the lead router is asked, again and again until it
-//! answers, for it may not lead any more, or may itself be the one to go.
+//! Changing who the routers are, and what else only the lead router is asked. Not by messages of the m-seq: it is asked
+//! again and again until it answers, for it may not lead any more, or may itself be the one to go.
 
 use std::{collections::BTreeMap, sync::Arc};
 
