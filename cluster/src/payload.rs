@@ -98,20 +98,16 @@ impl PayloadStore {
     pub fn open(dir: impl Into<PathBuf>, goes_on: impl Fn()) -> io::Result<PayloadStore> {
         let dir = dir.into();
         make_directory(&dir)?;
-        PayloadStore::listed(Directory { dir }, &goes_on)
+        PayloadStore::over(Directory { dir }, &goes_on)
     }
 }
 
 impl<F: Files> PayloadStore<F> {
-    /// Opens the store over files.
+    /// Opens the store over files. Says again and again that it goes on.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn over(files: F) -> io::Result<PayloadStore<F>> {
-        PayloadStore::listed(files, &|| ())
-    }
-
-    fn listed(mut files: F, goes_on: &dyn Fn()) -> io::Result<PayloadStore<F>> {
+    pub fn over(mut files: F, goes_on: &dyn Fn()) -> io::Result<PayloadStore<F>> {
         let mut payloads = BTreeMap::new();
         for (id, headers) in files.list(goes_on)? {
             match headers.iter().map(|header| split_header(header).0).max() {

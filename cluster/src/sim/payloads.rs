@@ -79,7 +79,7 @@ pub(super) struct Payloads {
 
 impl Payloads {
     pub(super) fn new(files: MemoryFiles) -> Payloads {
-        let store = PayloadStore::over(files).expect("files in memory can be read");
+        let store = PayloadStore::over(files, &|| ()).expect("files in memory can be read");
         Payloads { store, commands: VecDeque::new(), last_us: 0 }
     }
 

@@ -95,27 +95,26 @@ struct Loader {
     outcomes: UnboundedSender<CheckpointOutcome>,
 }
 
-impl Loader {
-    /// What was asked for takes long, and some of it is done.
-    fn goes_on(&self) {
-        // Without a receiver the process is ending.
-        let _ = self.outcomes.send(CheckpointOutcome::GoesOn);
-    }
+/// What was asked for takes long, and some of it is done.
+fn goes_on(outcomes: &UnboundedSender<CheckpointOutcome>) {
+    // Without a receiver the process is ending.
+    let _ = outcomes.send(CheckpointOutcome::GoesOn);
+}
 
+impl Loader {
     fn load(&mut self, part: PartId, wanted: Range<u32>) -> Result<Vec<Chunk>, String> {
         let at = self.loading.remove(&part).filter(|(next, _)| *next <= wanted.start);
         let begin = || {
             let found = self.received.iter().find(|received| received.recovered.ts == part.keyspace)?;
             // A file is checked as a whole before anything of it is used.
             let (outcomes, pieces) = (self.outcomes.clone(), Cell::new(0));
-            let goes_on = move || {
+            let piece = move || {
                 pieces.set((pieces.get() + 1) % PIECES);
                 if pieces.get() == 0 {
-                    // Without a receiver the process is ending.
-                    let _ = outcomes.send(CheckpointOutcome::GoesOn);
+                    goes_on(&outcomes);
                 }
             };
-            Some((0, Box::new(found.chunks(part.range, goes_on)) as Chunks))
+            Some((0, Box::new(found.chunks(part.range, piece)) as Chunks))
         };
         let Some((mut next, mut chunks)) = at.or_else(begin) else {
             return Err(format!("nothing has been received at {}", part.keyspace));
@@ -162,12 +161,13 @@ fn execute(
         }
         CheckpointCommand::End(checkpoint) => {
             let ts = checkpoint.ts;
-            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint, || loader.goes_on()));
+            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint, || goes_on(&loader.outcomes)));
             vec![CheckpointOutcome::Ended(ts, told(ended))]
         }
         CheckpointCommand::EndParts(parts) => {
             let ts = parts.ts;
-            let ended = taken(ts).and_then(|writer| writer.finish_received(*parts, || loader.goes_on()));
+            let ended =
+                taken(ts).and_then(|writer| writer.finish_received(*parts, || goes_on(&loader.outcomes)));
             vec![CheckpointOutcome::PartsEnded(ts, told(ended))]
         }
         CheckpointCommand::Load { part, attempt, chunks } => {

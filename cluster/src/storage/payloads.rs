@@ -293,7 +293,7 @@ mod tests {
         let part = StagedPart { range, holders, checksums: vec![crc32fast::hash(&rows)] };
         let payload = StagedPayload { id, config_version: 0, latest: Ts(100), parts: vec![part] };
         let wanted = ChunkWanted { ts: Ts(7), payload: Arc::new(payload), chunk: 0, part: 0, number: 0 };
-        let mut store = PayloadStore::over(Full).expect("it has no files");
+        let mut store = PayloadStore::over(Full, &|| ()).expect("it has no files");
         let mut told = |command| obey(&mut store, command).pop().expect("an answer");
         let rows_of_another = Bytes::from_static(b"others");
         let adopt = |rows| PayloadCommand::Adopt { wanted: wanted.clone(), rows };
