@@ -18,6 +18,7 @@ pub mod cluster;
 mod comparison;
 pub mod copy;
 mod ddl;
+mod dialect;
 mod display;
 mod dml;
 pub mod explain;

@@ -14,7 +14,7 @@ use sqlparser::{
     tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
 };
 
-use crate::{lexical, names::at, parse_session, plan::Plan, precedence};
+use crate::{dialect::Bounded, lexical, names::at, parse_session, plan::Plan, precedence};
 
 /// How many operators may follow one another in one expression without parentheses or commas between them.
 const MAX_CHAIN: usize = 20_000;
@@ -286,9 +286,8 @@ pub fn parsing_bytes(sql: &str) -> usize {
 /// Errors: 42601 with the position of the offending token, 54001 for a statement that nests too deeply. As in
 /// PostgreSQL no statement is returned when one of them is wrong.
 pub fn parse(sql: &str) -> Result<Vec<Statement>> {
-    let dialect = PostgreSqlDialect {};
     let mut tokens = Vec::new();
-    let outcome = Tokenizer::new(&dialect, sql).tokenize_with_location_into_buf(&mut tokens);
+    let outcome = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location_into_buf(&mut tokens);
     let (source, tokens) = locate(sql, tokens);
     if let Err(error) = outcome {
         return Err(tokenizer_error(sql, &error.message, error.location));
@@ -312,21 +311,21 @@ pub fn parse(sql: &str) -> Result<Vec<Statement>> {
 
 /// Parses one expression: the DEFAULT of a column.
 pub(crate) fn parse_expression(sql: &str) -> Result<(Arc<Source>, ast::Expr)> {
-    let dialect = PostgreSqlDialect {};
     let mut tokens = Vec::new();
-    let outcome = Tokenizer::new(&dialect, sql).tokenize_with_location_into_buf(&mut tokens);
+    let outcome = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location_into_buf(&mut tokens);
     let (source, tokens) = locate(sql, tokens);
     if let Err(error) = outcome {
         return Err(tokenizer_error(sql, &error.message, error.location));
     }
     check_depth(&tokens)?;
+    let dialect = Bounded::of_tokens(tokens.len());
     let mut parser = parser(&dialect, tokens);
     let mut expression = parser.parse_expr().map_err(|e| source.parser_error(e, &parser))?;
     precedence::regroup(&mut expression);
     Ok((Arc::new(source), expression))
 }
 
-fn parser(dialect: &PostgreSqlDialect, tokens: Vec<TokenWithSpan>) -> Parser<'_> {
+fn parser(dialect: &Bounded, tokens: Vec<TokenWithSpan>) -> Parser<'_> {
     Parser::new(dialect).with_recursion_limit(MAX_RECURSION).with_tokens_with_locations(tokens)
 }
 
@@ -357,7 +356,7 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Res
 }
 
 fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast> {
-    let dialect = PostgreSqlDialect {};
+    let dialect = Bounded::of_tokens(tokens.len());
     let (mut tokens, mut split_at) = cut_split_at(tokens);
     expand_table(&mut tokens);
     for tokens in std::iter::once(&mut tokens).chain(&mut split_at) {

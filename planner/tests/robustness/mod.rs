@@ -260,6 +260,29 @@ fn wide_select_lists_are_refused() {
     }
 }
 
+/// What the parser does not recognise it tries in several ways, each time with all that is nested in it.
+#[test]
+fn nested_calls_take_no_longer_than_others() {
+    let catalog = catalog(&schema());
+    let nested = |open: &str, inner: &str, close: &str| {
+        outcome(&catalog, &format!("SELECT {}{inner}{}", open.repeat(60), close.repeat(60)))
+    };
+    for (open, close) in
+        [("replace(", ", 'a', 'b')"), ("md5(", ")"), ("coalesce(", ", NULL)"), ("greatest('b', ", ")")]
+    {
+        let planned = nested(open, "'a'", close);
+        assert!(!planned[0].starts_with("error"), "{open} {planned:?}");
+    }
+    for open in ["md5(", "overlay(", "ceil(", "cast(", "substring(", "position(", "row(", "((select * from"] {
+        let refused = nested(open, "1 ,,", ")");
+        let expected = ["error 42601", "error 54001"];
+        assert!(expected.iter().any(|error| refused[0].starts_with(error)), "{open} {refused:?}");
+    }
+    // Mistakes that are not nested deeply are told as what they are.
+    let refused = outcome(&catalog, "SELECT md5(overlay(ceil(cast(substring('a' 1,,)))))");
+    assert!(refused[0].starts_with("error 42601"), "{refused:?}");
+}
+
 #[test]
 fn long_statements_are_planned() {
     let catalog = catalog(&schema());

@@ -1,0 +1,103 @@
+//! The dialect that sqlparser's parser is given: PostgreSQL's, with a bound on the parser's work.
+//!
+//! What the parser does not recognise it tries in another way, from the same place again. Where that is nested the tries
+//! multiply: thirty opening calls with a mistake inside of the last would take years. So the expressions that are begun are
+//! counted. (The arguments of a function are not tried twice at all: Carousel has no names of arguments that are expressions.)
+
+use std::{any::TypeId, cell::Cell};
+
+use sqlparser::{
+    ast::Expr,
+    dialect::{Dialect, PostgreSqlDialect, Precedence},
+    keywords::Keyword,
+    parser::{Parser, ParserError},
+};
+
+/// How many expressions may be begun for each token.
+const PER_TOKEN: usize = 16;
+/// How many may be begun besides: mistakes that are not nested deeply are told as what they are.
+const AT_LEAST: usize = 20_000;
+
+/// PostgreSQL's dialect for one text.
+#[derive(Debug)]
+pub(crate) struct Bounded {
+    /// How many expressions may still be begun.
+    left: Cell<usize>,
+}
+
+impl Bounded {
+    /// For the parser of so many tokens.
+    pub(crate) fn of_tokens(tokens: usize) -> Bounded {
+        Bounded { left: Cell::new(AT_LEAST.saturating_add(tokens.saturating_mul(PER_TOKEN))) }
+    }
+}
+
+/// Methods that answer as PostgreSQL's dialect does.
+macro_rules! as_postgresql {
+    ($($method:ident($($argument:ident: $of:ty),*) -> $answer:ty;)*) => {
+        $(fn $method(&self, $($argument: $of),*) -> $answer {
+            PostgreSqlDialect {}.$method($($argument),*)
+        })*
+    };
+}
+
+impl Dialect for Bounded {
+    fn dialect(&self) -> TypeId {
+        TypeId::of::<PostgreSqlDialect>()
+    }
+
+    fn parse_prefix(&self, _: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+        match self.left.get().checked_sub(1) {
+            Some(left) => {
+                self.left.set(left);
+                None
+            }
+            // The one error that the parser does not take for a reason to try something else.
+            None => Some(Err(ParserError::RecursionLimitExceeded)),
+        }
+    }
+
+    fn supports_named_fn_args_with_expr_name(&self) -> bool {
+        false
+    }
+
+    as_postgresql! {
+        identifier_quote_style(identifier: &str) -> Option<char>;
+        is_delimited_identifier_start(ch: char) -> bool;
+        is_identifier_start(ch: char) -> bool;
+        is_identifier_part(ch: char) -> bool;
+        is_reserved_for_identifier(keyword: Keyword) -> bool;
+        is_custom_operator_part(ch: char) -> bool;
+        get_next_precedence(parser: &Parser<'_>) -> Option<Result<u8, ParserError>>;
+        prec_value(precedence: Precedence) -> u8;
+        allow_extract_custom() -> bool;
+        allow_extract_single_quotes() -> bool;
+        supports_alter_column_type_using() -> bool;
+        supports_array_typedef_with_brackets() -> bool;
+        supports_bitwise_shift_operators() -> bool;
+        supports_comma_separated_trim() -> bool;
+        supports_comment_on() -> bool;
+        supports_comment_optimizer_hint() -> bool;
+        supports_create_index_with_clause() -> bool;
+        supports_create_table_like_parenthesized() -> bool;
+        supports_empty_projections() -> bool;
+        supports_explain_with_utility_options() -> bool;
+        supports_factorial_operator() -> bool;
+        supports_filter_during_aggregation() -> bool;
+        supports_geometric_types() -> bool;
+        supports_group_by_expr() -> bool;
+        supports_insert_table_alias() -> bool;
+        supports_interval_options() -> bool;
+        supports_listen_notify() -> bool;
+        supports_load_extension() -> bool;
+        supports_named_fn_args_with_colon_operator() -> bool;
+        supports_nested_comments() -> bool;
+        supports_notnull_operator() -> bool;
+        supports_numeric_literal_underscores() -> bool;
+        supports_select_wildcard_with_alias() -> bool;
+        supports_set_names() -> bool;
+        supports_string_escape_constant() -> bool;
+        supports_unicode_string_literal() -> bool;
+        supports_xml_expressions() -> bool;
+    }
+}
