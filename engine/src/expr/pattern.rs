@@ -7,6 +7,7 @@ use regex::{Regex, RegexBuilder};
 use crate::{
     batch_size::check_value,
     error::{Result, SqlError, SqlState},
+    given_up::check_entered,
     value::Value,
 };
 
@@ -17,11 +18,14 @@ enum Token {
     Any,
     /// `_`
     One,
-    /// A character that stands for itself.
-    Char(char),
+    /// Characters that stand for themselves.
+    Literal(String),
     /// An escape character with nothing behind it: an error for the strings whose matching gets there.
     DanglingEscape,
 }
+
+/// How much of a search, about in bytes that are compared, lies between two looks at whether somebody still wants it.
+const SEARCHED: usize = 1 << 20;
 
 /// Patterns that need no search.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,22 +50,23 @@ impl LikePattern {
         let mut tokens = Vec::new();
         let mut rest = pattern.chars();
         while let Some(c) = rest.next() {
-            tokens.push(if Some(c) == escape {
-                match rest.next() {
-                    Some(c) => Token::Char(fold(c, case_insensitive)),
-                    None => Token::DanglingEscape,
-                }
-            } else {
-                match c {
-                    '%' => Token::Any,
-                    '_' => Token::One,
-                    c => Token::Char(fold(c, case_insensitive)),
-                }
-            });
+            let literal = match c {
+                c if Some(c) == escape => rest.next().ok_or(Token::DanglingEscape),
+                '%' => Err(Token::Any),
+                '_' => Err(Token::One),
+                c => Ok(c),
+            };
+            match (literal, tokens.last_mut()) {
+                (Ok(c), Some(Token::Literal(before))) => before.push(c),
+                (Ok(c), _) => tokens.push(Token::Literal(c.into())),
+                (Err(token), _) => tokens.push(token),
+            }
         }
         tokens.dedup_by(|a, b| *a == Token::Any && *b == Token::Any);
-        let literal = |tokens: &[Token]| -> Option<String> {
-            tokens.iter().map(|token| if let Token::Char(c) = token { Some(*c) } else { None }).collect()
+        let literal = |tokens: &[Token]| match tokens {
+            [] => Some(String::new()),
+            [Token::Literal(text)] => Some(text.clone()),
+            _ => None,
         };
         let simple = if case_insensitive {
             None
@@ -100,17 +105,22 @@ impl LikePattern {
         }
     }
 
-    /// Goes forward greedily and falls back to the last `%`, which suffices for LIKE.
+    /// Goes forward greedily and falls back to the last `%`, which suffices for LIKE. Between a `%` and the next `%` or end it
+    /// is linear unless there is a `_`, or letters of both cases match.
     fn search(&self, tokens: &[Token], text: &str) -> Result<bool> {
         let (mut token, mut at) = (0, 0);
         let mut retry: Option<(usize, usize)> = None;
+        let mut searched = 0;
         loop {
-            match (tokens.get(token), text[at..].chars().next()) {
+            let rest = &text[at..];
+            match (tokens.get(token), rest.chars().next()) {
                 (Some(Token::Any), _) => {
                     token += 1;
                     if token == tokens.len() {
                         return Ok(true);
                     }
+                    let Some(from) = self.possible(&tokens[token], text, at) else { return Ok(false) };
+                    at = from;
                     retry = Some((token, at));
                     continue;
                 }
@@ -125,26 +135,51 @@ impl LikePattern {
                     at += c.len_utf8();
                     continue;
                 }
-                (Some(Token::Char(wanted)), Some(c)) if fold(c, self.case_insensitive) == *wanted => {
-                    token += 1;
-                    at += c.len_utf8();
-                    continue;
+                (Some(Token::Literal(wanted)), Some(_)) => {
+                    searched += wanted.len();
+                    if self.begins(rest, wanted) {
+                        token += 1;
+                        at += wanted.len();
+                        continue;
+                    }
                 }
                 (None, None) => return Ok(true),
                 (Some(_), None) => return Ok(false),
                 _ => {}
             }
+            searched += 1;
+            if searched >= SEARCHED {
+                check_entered()?;
+                searched = 0;
+            }
             let Some((after, from)) = retry else { return Ok(false) };
             let Some(skipped) = text[from..].chars().next() else { return Ok(false) };
+            let next = self.possible(&tokens[after], text, from + skipped.len_utf8());
+            let Some(next) = next else { return Ok(false) };
             token = after;
-            at = from + skipped.len_utf8();
+            at = next;
             retry = Some((after, at));
         }
     }
-}
 
-fn fold(c: char, case_insensitive: bool) -> char {
-    if case_insensitive { c.to_ascii_lowercase() } else { c }
+    /// The first place from `at` on where the token behind a `%` may match.
+    fn possible(&self, token: &Token, text: &str, at: usize) -> Option<usize> {
+        match token {
+            Token::Literal(wanted) if !self.case_insensitive => {
+                text[at..].find(wanted.as_str()).map(|found| at + found)
+            }
+            _ => Some(at),
+        }
+    }
+
+    /// Whether a text begins with a literal.
+    fn begins(&self, text: &str, literal: &str) -> bool {
+        let bytes = text.as_bytes().get(..literal.len());
+        match self.case_insensitive {
+            true => bytes.is_some_and(|bytes| bytes.eq_ignore_ascii_case(literal.as_bytes())),
+            false => bytes == Some(literal.as_bytes()),
+        }
+    }
 }
 
 /// PostgreSQL's escapes in the `regex` crate's words.
@@ -389,4 +424,45 @@ pub(super) fn replace(text: &str, pattern: &str, replacement: &str, flags: &str)
         push(&mut out, &text[copied..])?;
         Ok(Value::text(out))
     })?
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Tries everything.
+    fn matches_somehow(pattern: &[char], text: &[char], case_insensitive: bool) -> bool {
+        let same = |a: char, b: char| match case_insensitive {
+            true => a.eq_ignore_ascii_case(&b),
+            false => a == b,
+        };
+        match (pattern, text) {
+            ([], text) => text.is_empty(),
+            (['%', rest @ ..], text) => {
+                (0..=text.len()).any(|skipped| matches_somehow(rest, &text[skipped..], case_insensitive))
+            }
+            (['_', rest @ ..], [_, text @ ..]) => matches_somehow(rest, text, case_insensitive),
+            (['\\', c, rest @ ..] | [c, rest @ ..], [first, text @ ..]) => {
+                same(*c, *first) && matches_somehow(rest, text, case_insensitive)
+            }
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn like_finds_what_trying_everything_finds(
+            // No escape at the end, and none in front of another, which the oracle does not tell apart.
+            pattern in "([abBé%_]|\\\\[ab%_]){0,10}",
+            text in "[abABé%_]{0,12}",
+            case_insensitive: bool,
+        ) {
+            let characters = |text: &str| text.chars().collect::<Vec<_>>();
+            let expected = matches_somehow(&characters(&pattern), &characters(&text), case_insensitive);
+            let like = LikePattern::new(&pattern, Some('\\'), case_insensitive);
+            prop_assert_eq!(like.matches(&text), Ok(expected), "{:?}", like);
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! What functions of strings and byte strings do. Letters change case as in the C locale: ASCII only.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{EvalContext, call::wrong_arguments, function::Function, pattern};
 use crate::{
     error::{Result, SqlError, SqlState},
@@ -7,6 +9,8 @@ use crate::{
     value::Value,
 };
 
+/// So many characters are looked at one by one.
+const FEW: usize = 16;
 /// PostgreSQL's limit for one value, in bytes.
 const MAX_BYTES: usize = 0x3fff_ffff;
 
@@ -95,14 +99,14 @@ fn split_part(text: &str, separator: &str, n: i32) -> Result<Value> {
 }
 
 fn translate(text: &str, from: &str, to: &str) -> String {
-    let to: Vec<char> = to.chars().collect();
-    let from: Vec<char> = from.chars().collect();
-    text.chars()
-        .filter_map(|c| match from.iter().position(|f| *f == c) {
-            Some(i) => to.get(i).copied(),
-            None => Some(c),
-        })
-        .collect()
+    let mut to = to.chars();
+    // The first of equal characters counts.
+    let mut replaced: HashMap<char, Option<char>> = HashMap::new();
+    for c in from.chars() {
+        let by = to.next();
+        replaced.entry(c).or_insert(by);
+    }
+    text.chars().filter_map(|c| replaced.get(&c).copied().unwrap_or(Some(c))).collect()
 }
 
 fn chr(code: i32) -> Result<Value> {
@@ -230,7 +234,8 @@ fn decode(source: &str, format: &str) -> Result<Value> {
 }
 
 fn trimmed<'a>(function: Function, text: &'a str, set: &str) -> &'a str {
-    let in_set = |c: char| set.contains(c);
+    let many: Option<HashSet<char>> = (set.len() > FEW).then(|| set.chars().collect());
+    let in_set = |c: char| many.as_ref().map_or_else(|| set.contains(c), |many| many.contains(&c));
     match function {
         Function::TrimLeft => text.trim_start_matches(in_set),
         Function::TrimRight => text.trim_end_matches(in_set),
@@ -286,7 +291,9 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
             Bytea([&bytes[..head], new, &bytes[tail..]].concat().into())
         }
         (F::Trim | F::TrimLeft | F::TrimRight, [Bytea(bytes), Bytea(set)]) => {
-            let kept = |byte: &u8| !set.contains(byte);
+            let mut members = [false; 256];
+            set.iter().for_each(|byte| members[usize::from(*byte)] = true);
+            let kept = |byte: &u8| !members[usize::from(*byte)];
             let from = if function == F::TrimRight { Some(0) } else { bytes.iter().position(kept) };
             let to = if function == F::TrimLeft {
                 bytes.len()
