@@ -15,6 +15,9 @@ use crate::{
 /// Bytes of strings in an array of more than one row.
 pub(crate) const BATCH_BYTES: usize = 64 << 20;
 
+/// Rows of which conditions are evaluated together: their cells stay in the cache, and a read that is given up ends soon.
+const EVALUATED: usize = 4 << 10;
+
 /// Bytes of a batch of more than one row for whoever has asked for it.
 pub(crate) const RESULT_BYTES: usize = 4 << 20;
 
@@ -38,6 +41,15 @@ pub(crate) fn in_parts(rows: Range<usize>, act: &mut dyn FnMut(Range<usize>) -> 
         check_entered()?;
         act(part)
     })
+}
+
+/// As [`in_parts`], of [`EVALUATED`] rows at most.
+pub(crate) fn in_short_parts(
+    rows: Range<usize>,
+    act: &mut dyn FnMut(Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let starts = rows.clone().step_by(EVALUATED);
+    starts.map(|start| start..rows.end.min(start + EVALUATED)).try_for_each(|part| in_parts(part, act))
 }
 
 /// As [`in_parts`], but comes to its end.

@@ -13,6 +13,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::{
     error::{Result, SqlError, SqlState},
@@ -55,7 +56,7 @@ impl GivenUp {
 }
 
 /// Whether somebody still wants what an operation finds: always, if it is a write.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Interest(Option<(Ts, GivenUp)>);
 
 impl Interest {
@@ -66,22 +67,31 @@ impl Interest {
 
     /// Until what this gives is dropped, [`check_entered`] asks for this operation.
     pub(crate) fn enter(&self) -> Entered {
-        Entered(ENTERED.replace(self.0.clone()))
+        Interest::enter_any([self])
+    }
+
+    /// As [`enter`](Interest::enter), for what several operations want: it is given up when all of them are.
+    pub(crate) fn enter_any<'a>(interests: impl IntoIterator<Item = &'a Interest>) -> Entered {
+        let reads: Option<Reads> = interests.into_iter().map(|interest| interest.0.clone()).collect();
+        Entered(ENTERED.replace(reads.unwrap_or_default()))
     }
 }
 
+/// Reads that want the same; none if it is also for somebody who always wants it.
+type Reads = SmallVec<[(Ts, GivenUp); 1]>;
+
 thread_local! {
-    /// The read whose expressions this thread evaluates.
-    static ENTERED: RefCell<Option<(Ts, GivenUp)>> = const { RefCell::new(None) };
+    /// The reads whose expressions this thread evaluates.
+    static ENTERED: RefCell<Reads> = RefCell::default();
 }
 
 /// Expressions of an operation are being evaluated. Holds what was before.
 #[must_use]
-pub(crate) struct Entered(Option<(Ts, GivenUp)>);
+pub(crate) struct Entered(Reads);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        ENTERED.set(self.0.take());
+        ENTERED.set(std::mem::take(&mut self.0));
     }
 }
 
@@ -90,10 +100,8 @@ impl Drop for Entered {
 /// # Errors
 /// When nobody does (57014).
 pub(crate) fn check_entered() -> Result<()> {
-    ENTERED.with_borrow(|read| match read {
-        Some((ts, given_up)) if given_up.has(*ts) => {
-            Err(SqlError::new(SqlState::QUERY_CANCELED, "the read has been given up"))
-        }
-        _ => Ok(()),
+    ENTERED.with_borrow(|reads| match !reads.is_empty() && reads.iter().all(|(ts, list)| list.has(*ts)) {
+        true => Err(SqlError::new(SqlState::QUERY_CANCELED, "the read has been given up")),
+        false => Ok(()),
     })
 }

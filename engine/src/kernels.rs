@@ -8,6 +8,8 @@ use crate::{
     bits::Bits,
     column::{SegmentColumn, Take},
     expr::EvalContext,
+    given_up::Interest,
+    operation::Ts,
     predicate_index::{ColumnTest, Plan, Prober, Scene, SharedTests, Test},
     schema::Column,
     shard::Options,
@@ -72,7 +74,10 @@ impl Kernels {
         let context = EvalContext::default();
         let ids: Vec<_> = tests
             .iter()
-            .map(|test| self.tests.join(&Arc::new(ColumnTest { column: 0, test: test.0.clone() }), &context))
+            .map(|test| {
+                let test = Arc::new(ColumnTest { column: 0, test: test.0.clone() });
+                self.tests.join(&test, &context, Ts::ZERO, &Interest::default())
+            })
             .collect();
         let scene = Scene {
             tests: &self.tests,
@@ -91,7 +96,7 @@ impl Kernels {
                 self.prober.recycle(rows);
             }
         }
-        ids.into_iter().for_each(|id| self.tests.leave(id));
+        ids.into_iter().for_each(|id| self.tests.leave(id, Ts::ZERO));
         found
     }
 }

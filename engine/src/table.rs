@@ -255,8 +255,9 @@ impl Table {
     pub(crate) fn ride(&mut self, rider: &mut Rider) {
         let slots = self.segments.len();
         let context = &rider.operation.context;
-        let tests: Box<[TestId]> =
-            rider.prepared.tests.iter().map(|test| self.tests.join(test, context)).collect();
+        let shared = &mut self.tests;
+        let mut join = |test| shared.join(test, context, rider.ts, &rider.interest);
+        let tests: Box<[TestId]> = rider.prepared.tests.iter().map(&mut join).collect();
         let class = self.classes.join(rider, &tests);
         self.writes_riding += usize::from(rider.is_write);
         self.join(Ride::new(rider, tests, class, (self.cursor % slots) as u32, slots as u32));
@@ -306,7 +307,7 @@ impl Table {
     /// Takes the tests and the class of an operation away that does not ride any more.
     pub(crate) fn leave(&mut self, ride: &Ride) {
         self.writes_riding -= usize::from(ride.is_write);
-        ride.tests.iter().for_each(|id| self.tests.leave(*id));
+        ride.tests.iter().for_each(|id| self.tests.leave(*id, ride.ts));
         ride.class.into_iter().for_each(|class| self.classes.leave(class));
     }
 
@@ -423,6 +424,7 @@ impl Table {
 
     /// Whether the operation's predicate is true of a version.
     fn qualifies(&self, rider: &Rider, slot: u32, row: u32) -> Result<bool> {
+        let _entered = rider.interest.enter();
         let segment = &self.segments[slot as usize];
         let (types, context) = (&self.schema.columns, rider.context());
         for test in &rider.prepared.tests {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    batch_size::in_parts,
+    batch_size::in_short_parts,
     bits::Bits,
     column::{EncodedColumn, RowsByCode},
     error::Result,
@@ -23,9 +23,6 @@ const FILTERS_AHEAD: usize = 16;
 
 /// Riders whose rows are found side by side.
 const SIDE_BY_SIDE: usize = 32;
-
-/// Rows of which conditions are evaluated together: their cells stay in the cache, and a read that is given up ends soon.
-const FILTERED: usize = 4 << 10;
 
 impl Table {
     /// Applies riders, which are in `Ts` order, to a segment.
@@ -399,15 +396,13 @@ impl Table {
             Some(filter) if !rows.is_empty() => {
                 let types = &self.schema.columns;
                 let mut chosen = Vec::new();
-                for rows in rows.chunks(FILTERED) {
-                    in_parts(0..rows.len(), &mut |part| {
-                        let rows = &rows[part];
-                        let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
-                        let selected = filter.select(rows.len(), &fetch, rider.context())?;
-                        chosen.extend(selected.into_iter().map(|index| rows[index as usize]));
-                        Ok(())
-                    })?;
-                }
+                in_short_parts(0..rows.len(), &mut |part| {
+                    let rows = &rows[part];
+                    let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
+                    let selected = filter.select(rows.len(), &fetch, rider.context())?;
+                    chosen.extend(selected.into_iter().map(|index| rows[index as usize]));
+                    Ok(())
+                })?;
                 Ok(chosen)
             }
             _ => Ok(rows),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{BytesInterval, Test, plain::plain_holds};
 use crate::{
-    batch_size::in_parts,
+    batch_size::in_short_parts,
     bits::{Bits, and_where, for_bits},
     column::{Codes, Domain, EncodedColumn, RowsByCode},
     error::Result,
@@ -85,7 +85,7 @@ impl CodeTest {
             Test::Expression(expr) => match column.dictionary_len() {
                 Some(entries) => {
                     let mut set = Bits::zeros(entries);
-                    in_parts(0..entries, &mut |codes| {
+                    in_short_parts(0..entries, &mut |codes| {
                         let values = column.entries(ty, codes.clone())?;
                         for place in kernel::filter_array(expr, &values, context)? {
                             set.set(codes.start + place as usize);

@@ -8,6 +8,8 @@ use super::{ColumnTest, Plan, Prober, Scene, SharedTests, Test, TestId};
 use crate::{
     column::{SegmentColumn, Take},
     expr::EvalContext,
+    given_up::Interest,
+    operation::Ts,
     schema::Column,
     shard::Options,
     types::Type,
@@ -34,7 +36,7 @@ fn the_most_selective_attribute_comes_first() {
         let mut ids: Vec<TestId> = Vec::new();
         for (column, interval) in wanted.into_iter().enumerate() {
             let test = Arc::new(ColumnTest { column, test: Test::Ints(vec![interval]) });
-            ids.push(tests.join(&test, &EvalContext::default()));
+            ids.push(tests.join(&test, &EvalContext::default(), Ts::ZERO, &Interest::default()));
         }
         let scene = Scene {
             tests: &tests,

@@ -2,7 +2,7 @@
 
 use super::{BytesInterval, ColumnTest, Test};
 use crate::{
-    batch_size::in_parts,
+    batch_size::in_short_parts,
     bits::{Bits, and_where},
     column::{PlainColumn, PlainData, SegmentColumn},
     error::Result,
@@ -52,7 +52,7 @@ pub(super) fn retain_plain(
             let rows: Vec<u32> = mask.iter().collect();
             let addresses: Vec<u32> = rows.iter().map(|row| row + column.base_rows as u32).collect();
             mask.words_mut().fill(0);
-            in_parts(0..rows.len(), &mut |part| {
+            in_short_parts(0..rows.len(), &mut |part| {
                 let array = column.gather(ty, &addresses[part.clone()])?;
                 for kept in kernel::filter_array(expr, &array, context)? {
                     mask.set(rows[part.start + kept as usize] as usize);

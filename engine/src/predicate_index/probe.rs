@@ -82,6 +82,7 @@ impl<'a> Scene<'a> {
 
     /// Whether one row meets a test.
     pub(crate) fn row_holds(&self, id: TestId, row: usize) -> Result<bool> {
+        let _entered = self.tests.enter(id);
         row_holds(self.tests.get(id), self.columns, self.types, self.tests.context(id), row)
     }
 
@@ -284,6 +285,7 @@ impl Prober {
             };
             let code = at_once.map_or_else(
                 || {
+                    let _entered = scene.tests.enter(id);
                     let test = scene.tests.get(id);
                     let ty = &scene.types[test.column].ty;
                     CodeTest::new(&test.test, column, ty, scene.tests.context(id))
@@ -678,6 +680,7 @@ impl Prober {
 pub(crate) fn plain_rows(scene: &Scene, tests: &[TestId], rows: usize) -> Result<Bits> {
     let mut mask = Bits::ones(rows);
     for id in tests {
+        let _entered = scene.tests.enter(*id);
         let test = scene.tests.get(*id);
         let ty = &scene.types[test.column].ty;
         retain_plain(&test.test, &scene.columns[test.column], ty, scene.tests.context(*id), &mut mask)?;

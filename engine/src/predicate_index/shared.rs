@@ -12,6 +12,8 @@ use crate::{
         EvalContext,
         identity::{self, are_same},
     },
+    given_up::{Entered, Interest},
+    operation::Ts,
     value_filter::{hash_bytes, hash_int},
 };
 
@@ -44,12 +46,19 @@ impl Default for SharedTests {
 #[derive(Debug)]
 struct Entry {
     test: Arc<ColumnTest>,
-    /// What it is evaluated in; only an expression asks.
-    context: Option<Box<EvalContext>>,
+    /// Only of an expression.
+    evaluation: Option<Box<Evaluation>>,
     hash: u64,
     gist: Gist,
     column: u32,
     riders: u32,
+}
+
+/// What an expression is evaluated in, and for whom.
+#[derive(Debug)]
+struct Evaluation {
+    context: EvalContext,
+    interests: Vec<(Ts, Interest)>,
 }
 
 /// What most questions about a test are answered from, without a look at the test itself.
@@ -81,9 +90,9 @@ impl Short {
 
 impl Entry {
     fn is_same(&self, test: &ColumnTest, context: &EvalContext) -> bool {
-        match (&self.test.test, &test.test, &self.context) {
+        match (&self.test.test, &test.test, &self.evaluation) {
             (Test::Expression(a), Test::Expression(b), Some(its)) => {
-                self.test.column == test.column && are_same(a, its, b, context)
+                self.test.column == test.column && are_same(a, &its.context, b, context)
             }
             _ => *self.test == *test,
         }
@@ -91,8 +100,14 @@ impl Entry {
 }
 
 impl SharedTests {
-    /// Adds a rider's test.
-    pub(crate) fn join(&mut self, test: &Arc<ColumnTest>, context: &EvalContext) -> TestId {
+    /// Adds a test of the rider at `ts`.
+    pub(crate) fn join(
+        &mut self,
+        test: &Arc<ColumnTest>,
+        context: &EvalContext,
+        ts: Ts,
+        interest: &Interest,
+    ) -> TestId {
         let hash = hash_of(test);
         let is_expression = matches!(test.test, Test::Expression(_));
         let same = |id: &TestId| {
@@ -102,11 +117,16 @@ impl SharedTests {
         if let Some(id) = self.index.find(hash, same).copied() {
             let entry = &mut self.entries[id as usize];
             entry.riders += 1;
+            if let Some(evaluation) = &mut entry.evaluation {
+                evaluation.interests.push((ts, interest.clone()));
+            }
             return id;
         }
         let entry = Entry {
             test: test.clone(),
-            context: is_expression.then(|| Box::new(context.clone())),
+            evaluation: is_expression.then(|| {
+                Box::new(Evaluation { context: context.clone(), interests: vec![(ts, interest.clone())] })
+            }),
             hash,
             gist: gist_of(&test.test),
             column: test.column as u32,
@@ -127,13 +147,18 @@ impl SharedTests {
         id
     }
 
-    /// Takes a rider's test away.
-    pub(crate) fn leave(&mut self, id: TestId) {
+    /// Takes a test of the rider at `ts` away.
+    pub(crate) fn leave(&mut self, id: TestId, ts: Ts) {
         let entry = &mut self.entries[id as usize];
         entry.riders -= 1;
+        if let Some(evaluation) = &mut entry.evaluation
+            && let Some(place) = evaluation.interests.iter().position(|(of, _)| *of == ts)
+        {
+            evaluation.interests.swap_remove(place);
+        }
         if entry.riders == 0 {
             entry.test = self.nothing.clone();
-            entry.context = None;
+            entry.evaluation = None;
             if let Ok(found) = self.index.find_entry(entry.hash, |other| *other == id) {
                 found.remove();
             }
@@ -168,7 +193,14 @@ impl SharedTests {
 
     /// What a test is evaluated in. Only expressions ask, and theirs is the riders'.
     pub(crate) fn context(&self, id: TestId) -> &EvalContext {
-        self.entries[id as usize].context.as_deref().unwrap_or(&self.any_context)
+        let evaluation = self.entries[id as usize].evaluation.as_deref();
+        evaluation.map_or(&self.any_context, |evaluation| &evaluation.context)
+    }
+
+    /// Until what this gives is dropped, an expression is evaluated for as long as one of those who ride with it wants it.
+    pub(crate) fn enter(&self, id: TestId) -> Option<Entered> {
+        let evaluation = self.entries[id as usize].evaluation.as_deref()?;
+        Some(Interest::enter_any(evaluation.interests.iter().map(|(_, interest)| interest)))
     }
 
     /// The hash of the one value that meets a test, as [`ValueFilter`](crate::value_filter::ValueFilter) has it.

@@ -78,6 +78,29 @@ fn integers(scan: &Scan, of: Ts) -> Vec<i32> {
     values
 }
 
+#[test]
+fn tests_end_when_all_who_share_them_have_been_given_up() {
+    let reversed = |text: &str| {
+        equal(call(Function::Reverse, vec![self::text()], Type::Text), Value::text(text), Type::Text)
+    };
+    let mut scan = scan_of(20_000);
+    let read = || rows(vec![reversed("7591")], vec![column(0)], None);
+    let (given_up, wanted) = (scan.submit(read()), scan.submit(read()));
+    scan.shard.given_up().give_up(given_up);
+    scan.run();
+    assert_eq!(scan.outcome_of(wanted), Ok(2));
+    assert_eq!(integers(&scan, wanted), [1957, 11_957]);
+    let (one, other) = (scan.submit(read()), scan.submit(read()));
+    [one, other].into_iter().for_each(|read| scan.shard.given_up().give_up(read));
+    scan.run();
+    for read in [one, other] {
+        assert_eq!(scan.outcome_of(read).unwrap_err().code, SqlState::QUERY_CANCELED);
+    }
+    let again = scan.submit(read());
+    scan.run();
+    assert_eq!(scan.outcome_of(again), Ok(2));
+}
+
 /// What is evaluated on the way to a small result may be larger than an array can be.
 #[test]
 fn intermediate_values_may_take_gigabytes() {
