@@ -306,7 +306,7 @@ impl Session<'_> {
             Execution::Rows(rows) => return Ok(Ok(Cursor::ready(planned, columns, rows))),
             Execution::Relational(relational) => {
                 let isolation = self.read_isolation(statement);
-                let mut running = self.start_relational(&relational, isolation).await?;
+                let mut running = self.start_relational(*relational, isolation).await?;
                 let mut cursor = Cursor::ready(planned, columns, Vec::new());
                 match self.connection.interrupts.guard(running.next()).await? {
                     Some(Ok(batch)) => cursor.ready.push_back(batch),

@@ -47,6 +47,8 @@ const READS: usize = 4096;
 const SUSPENDED_READS: usize = READS / 2;
 /// The most reads in a statement: so many are left whatever is suspended.
 const MOST_READS: usize = READS - SUSPENDED_READS;
+/// Relational statements that are planned at a time, at most.
+const PLANNED: usize = 64;
 /// A client that takes this long to read [`crate::connection::OUTPUT_ENOUGH_BYTES`] does not read.
 const SLOW: Duration = Duration::from_secs(5);
 /// Batches that wait to be sent, at most.
@@ -59,6 +61,7 @@ pub struct Relations {
     threads: Threads,
     suspended: Arc<Semaphore>,
     reads: Arc<Semaphore>,
+    planning: Arc<Semaphore>,
     /// To parse large texts.
     pub(super) turns: Arc<Semaphore>,
 }
@@ -96,6 +99,7 @@ impl Relations {
             threads: Threads(Some(threads)),
             suspended: Arc::new(Semaphore::new(SUSPENDED_READS)),
             reads: Arc::new(Semaphore::new(READS)),
+            planning: Arc::new(Semaphore::new(PLANNED)),
             turns: turns(),
         })
     }
@@ -153,7 +157,7 @@ impl Session<'_> {
     /// Starts a relational statement.
     pub(super) async fn start_relational(
         &mut self,
-        statement: &Relational,
+        statement: Relational,
         isolation: ReadIsolation,
     ) -> Result<Running> {
         let reads = statement.reads();
@@ -182,16 +186,33 @@ impl Session<'_> {
         let over = Arc::<AtomicBool>::default();
         let client = self.client.clone();
         let reader = Arc::new(ClusterReader { client, read_ts, isolation, system, over: over.clone() });
-        let rows = {
-            // Parts of it begin to run at once, and compute.
-            let _threads = self.relations.handle()?.enter();
-            statement.start(&self.relations.runtime, reader)?
-        };
+        let rows = self.plan_relational(statement, reader).await.inspect_err(|_| {
+            over.store(true, Ordering::Relaxed);
+        })?;
         let (sender, receiver) = mpsc::channel(WAITING_BATCHES);
         let next = |mut rows: RowStream| async move { rows.next().await.map(|batch| (batch, rows)) };
         let rows = stream::unfold(rows, next).boxed();
         let task = self.relations.handle()?.spawn(run(rows, sender)).abort_handle();
         Ok(Running { rows: receiver, task, over, ts: read_ts, reads, _pin: pin, _room: room })
+    }
+
+    /// Plans a relational statement and starts it. That can take long, and other sessions go on meanwhile; so does this one when the
+    /// statement is to stop, and then nobody takes what comes of it.
+    async fn plan_relational(
+        &mut self,
+        statement: Relational,
+        reader: Arc<ClusterReader>,
+    ) -> Result<RowStream> {
+        let turn = self.relations.planning.clone().acquire_owned();
+        let turn = self.connection.interrupts.guard(turn).await?;
+        let relations = self.relations.clone();
+        // Parts of it begin to run at once, and compute: on the threads that are this one's siblings.
+        let planning = self.relations.handle()?.spawn_blocking(move || {
+            let _turn = turn;
+            statement.start(&relations.runtime, reader)
+        });
+        let planned = self.connection.interrupts.guard(planning).await?;
+        Ok(planned.map_err(|_| SqlError::internal("what plans a statement panicked"))??)
     }
 
     /// Sends what there is, if it is enough. A client that does not read keeps the statement's reads open like a suspended portal,
