@@ -12,7 +12,7 @@ use arrow::{
 };
 use carousel_engine::{
     SqlError, Type, Value,
-    aggregate::{AggregateCall, AggregateState},
+    aggregate::{AggregateCall, AggregateFunction, AggregateState},
     array::{arrow_cell_to_value, values_to_array},
     error::Result,
     expr::Expr,
@@ -26,7 +26,14 @@ use datafusion::{
     },
 };
 
-use super::{function::external, node::Call};
+use super::{
+    function::{external, over},
+    node::Call,
+    scan::Reader,
+};
+
+/// How many rows are taken in between two looks at whether somebody waits for them.
+const LOOKS: usize = 1024;
 
 #[derive(Debug)]
 struct Inner {
@@ -35,6 +42,7 @@ struct Inner {
     /// Types of the arguments; of `count(*)` it does not matter.
     arguments: Vec<Type>,
     output: Type,
+    reader: Arc<dyn Reader>,
     signature: Signature,
 }
 
@@ -113,6 +121,14 @@ impl Inner {
         matches!(&self.call, Call::Aggregate(AggregateCall { argument: None, .. }))
     }
 
+    /// An error when nobody waits for the statement any more: DataFusion has many rows computed before it lets others run.
+    fn check(&self) -> Result<()> {
+        match self.reader.is_over() {
+            true => Err(over()),
+            false => Ok(()),
+        }
+    }
+
     fn states_array(&self, states: &[State]) -> DataFusionResult<ArrayRef> {
         let bytes = states.iter().map(|state| {
             postcard::to_stdvec(state)
@@ -152,14 +168,15 @@ impl Inner {
 
 impl EngineAggregate {
     /// An aggregate whose arguments have been computed, filter included.
-    pub(crate) fn new(name: String, call: Call) -> Result<EngineAggregate> {
+    pub(crate) fn new(name: String, call: Call, reader: &Arc<dyn Reader>) -> Result<EngineAggregate> {
         let output = call.ty()?;
         let mut arguments: Vec<Type> = call.arguments().map(Expr::ty).collect();
         if arguments.is_empty() {
             arguments.push(Type::Bool);
         }
         let signature = Signature::any(arguments.len(), Volatility::Immutable);
-        Ok(EngineAggregate(Arc::new(Inner { name, call, arguments, output, signature })))
+        let reader = reader.clone();
+        Ok(EngineAggregate(Arc::new(Inner { name, call, arguments, output, reader, signature })))
     }
 }
 
@@ -186,7 +203,7 @@ impl AggregateUDFImpl for EngineAggregate {
     }
 
     fn create_sliding_accumulator(&self, _args: AccumulatorArgs) -> DataFusionResult<Box<dyn Accumulator>> {
-        Ok(Box::new(Sliding { aggregate: self.0.clone(), values: VecDeque::new() }))
+        Ok(Box::new(Sliding::new(self.0.clone())))
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> DataFusionResult<Vec<FieldRef>> {
@@ -247,23 +264,99 @@ impl Accumulator for One {
     }
 }
 
-/// The rows of a frame that moves: computed anew for each.
+/// The rows of a frame that moves: a queue of which the state is known without a look at every row. What joins goes into the
+/// state of the back. What leaves goes from the front, whose states are those of each of its rows with all behind it; when it is
+/// empty, the back becomes the front, so that each row is taken in twice.
 #[derive(Debug)]
 struct Sliding {
     aggregate: Arc<Inner>,
+    /// The last is of the whole front.
+    front: Vec<State>,
+    back: State,
+    /// Of the back.
     values: VecDeque<Value>,
+    /// Bytes that the front's states hold.
+    size: usize,
+}
+
+impl Sliding {
+    fn new(aggregate: Arc<Inner>) -> Sliding {
+        let back = State::new(&aggregate.call);
+        Sliding { aggregate, front: Vec::new(), back, values: VecDeque::new(), size: 0 }
+    }
+
+    /// Whether states of many rows are as small as that of one. Other frames are computed anew for each row.
+    fn is_kept(&self) -> bool {
+        match &self.aggregate.call {
+            Call::Aggregate(call) => !call.distinct && call.function != AggregateFunction::StringAgg,
+            Call::Single(_) => false,
+        }
+    }
+
+    /// Makes a front of the back.
+    fn turn(&mut self) -> Result<()> {
+        let mut state = State::new(&self.aggregate.call);
+        while let Some(value) = self.values.pop_back() {
+            if self.front.len() % LOOKS == 0 {
+                self.aggregate.check()?;
+            }
+            state.update(value)?;
+            self.size += state.size();
+            self.front.push(state.clone());
+        }
+        self.back = State::new(&self.aggregate.call);
+        Ok(())
+    }
+
+    fn result(&self) -> Result<State> {
+        if self.is_kept() {
+            let whole = self.front.last().cloned();
+            let mut whole = whole.unwrap_or_else(|| State::new(&self.aggregate.call));
+            whole.merge(self.back.clone())?;
+            return Ok(whole);
+        }
+        let mut state = State::new(&self.aggregate.call);
+        for (index, value) in self.values.iter().enumerate() {
+            if index % LOOKS == 0 {
+                self.aggregate.check()?;
+            }
+            state.update(value.clone())?;
+        }
+        Ok(state)
+    }
 }
 
 impl Accumulator for Sliding {
     fn update_batch(&mut self, values: &[ArrayRef]) -> DataFusionResult<()> {
+        self.aggregate.check().map_err(external)?;
         let array = &values[0];
-        let cells = (0..array.len()).map(|row| arrow_cell_to_value(array, row, &self.aggregate.arguments[0]));
-        self.values.extend(cells);
+        for row in 0..array.len() {
+            let value = arrow_cell_to_value(array, row, &self.aggregate.arguments[0]);
+            if self.is_kept() {
+                self.back.update(value.clone()).map_err(external)?;
+            }
+            self.values.push_back(value);
+        }
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> DataFusionResult<()> {
-        self.values.drain(..values[0].len().min(self.values.len()));
+        let mut rows = values[0].len();
+        if !self.is_kept() {
+            self.values.drain(..rows.min(self.values.len()));
+            return Ok(());
+        }
+        while rows > 0 {
+            if self.front.is_empty() {
+                if self.values.is_empty() {
+                    break;
+                }
+                self.turn().map_err(external)?;
+            }
+            let left = self.front.len() - rows.min(self.front.len());
+            rows -= self.front.len() - left;
+            self.size -= self.front.drain(left..).map(|state| state.size()).sum::<usize>();
+        }
         Ok(())
     }
 
@@ -272,15 +365,13 @@ impl Accumulator for Sliding {
     }
 
     fn evaluate(&mut self) -> DataFusionResult<ScalarValue> {
-        let mut state = State::new(&self.aggregate.call);
-        for value in &self.values {
-            state.update(value.clone()).map_err(external)?;
-        }
-        scalar(&self.aggregate.results(&[state])?)
+        self.aggregate.check().map_err(external)?;
+        scalar(&self.aggregate.results(&[self.result().map_err(external)?])?)
     }
 
     fn size(&self) -> usize {
-        self.values.iter().map(|v| size_of::<Value>() + v.heap_size()).sum()
+        let values = self.values.iter().map(|v| size_of::<Value>() + v.heap_size()).sum::<usize>();
+        self.size + self.back.size() + values
     }
 
     fn state(&mut self) -> DataFusionResult<Vec<ScalarValue>> {

@@ -166,7 +166,7 @@ impl ScalarUDFImpl for EngineFunction {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
         // A join that finds no rows goes on to its end without letting others run; but it asks here whether rows are some.
         if self.0.reader.is_over() {
-            return Err(external(SqlError::new(SqlState::QUERY_CANCELED, "the statement is over")));
+            return Err(external(over()));
         }
         let rows = args.number_rows;
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
@@ -174,6 +174,11 @@ impl ScalarUDFImpl for EngineFunction {
         let result = self.compute(arrays, rows).map_err(external)?;
         Ok(ColumnarValue::Array(result))
     }
+}
+
+/// What ends a computation that nobody waits for any more; nobody hears of it.
+pub(super) fn over() -> SqlError {
+    SqlError::new(SqlState::QUERY_CANCELED, "the statement is over")
 }
 
 /// The columns of expressions in order, and the expressions over only them.

@@ -503,7 +503,8 @@ impl Lowering<'_> {
                 Call::Aggregate(call) => call.function.name(),
                 Call::Single(_) => "single",
             };
-            let function = Arc::new(AggregateUDF::from(EngineAggregate::new(base.to_owned(), call)?));
+            let function =
+                Arc::new(AggregateUDF::from(EngineAggregate::new(base.to_owned(), call, self.reader)?));
             let name = self.name(base);
             results.push(unqualified(name.clone()));
             let aggregate = NativeAggregate::new_udf(function, arguments, false, None, Vec::new(), None);
@@ -611,7 +612,11 @@ impl Lowering<'_> {
                     None => Native::Literal(ScalarValue::Boolean(Some(true)), None),
                     Some(argument) => compute(self, argument, false, false)?,
                 };
-                let aggregate = EngineAggregate::new(call.function.name().to_owned(), Call::Aggregate(call))?;
+                let aggregate = EngineAggregate::new(
+                    call.function.name().to_owned(),
+                    Call::Aggregate(call),
+                    self.reader,
+                )?;
                 let aggregate = Arc::new(AggregateUDF::from(aggregate));
                 (WindowFunctionDefinition::AggregateUDF(aggregate), vec![argument])
             }
