@@ -839,13 +839,11 @@ impl Dependence {
                 let skipped = offset.map_or_else(zero, or_zero);
                 let mut predicate = vec![compare(CompareOp::Gt, place.clone(), skipped.clone())];
                 if let Some(limit) = limit {
-                    let last = Expr::Call {
-                        function: Function::Add,
-                        args: vec![skipped, limit.clone()],
-                        ty: Type::Int8,
-                    };
-                    let unlimited = Expr::IsNull { expr: Box::new(limit), negated: false };
-                    predicate.push(Expr::Or(vec![unlimited, compare(CompareOp::Le, place, last)]));
+                    // Neither is negative, so that the difference is a number where the sum need not be.
+                    let args = vec![place, skipped];
+                    let taken = Expr::Call { function: Function::Subtract, args, ty: Type::Int8 };
+                    let unlimited = Expr::IsNull { expr: Box::new(limit.clone()), negated: false };
+                    predicate.push(Expr::Or(vec![unlimited, compare(CompareOp::Le, taken, limit)]));
                 }
                 Ok(numbered.filter(predicate).select(0..width + added))
             }
