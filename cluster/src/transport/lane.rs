@@ -283,8 +283,7 @@ impl LaneState {
                 continue;
             }
             let due = end.map_or(self.taken(), |end| end) + 1;
-            // What was under way when the last connection broke comes again, and not all of it is needed.
-            if frame.first != due && (end.is_some() || frame.first > due) {
+            if !may_begin(frame.first, due, end.is_some()) {
                 let first = frame.first;
                 return Err(End::Protocol(format!("message {first} arrived where {due} was due")));
             }
@@ -373,11 +372,27 @@ pub(super) fn given_up_at() -> Instant {
     Instant::now() + SILENCE
 }
 
+/// Whether a frame of messages may begin with the one of this number. Behind another frame of the connection it is the one that is
+/// due; the first may begin earlier: what was under way when the last connection broke comes again, and not all of it is needed.
+/// Numbers begin with 1.
+fn may_begin(first: u64, due: u64, follows: bool) -> bool {
+    first == due || (1..due).contains(&first) && !follows
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncWriteExt, duplex};
 
     use super::*;
+
+    #[test]
+    fn frames_begin_where_the_last_ended() {
+        assert!(may_begin(1, 1, false) && may_begin(1, 1, true));
+        assert!(may_begin(3, 7, false) && !may_begin(3, 7, true));
+        for follows in [false, true] {
+            assert!(!may_begin(8, 7, follows) && !may_begin(0, 1, follows) && !may_begin(0, 7, follows));
+        }
+    }
 
     /// A frame of a megabyte takes longer than silence may last where many connections share a slow link.
     #[tokio::test(start_paused = true)]
