@@ -297,7 +297,7 @@ impl Sliding {
     fn turn(&mut self) -> Result<()> {
         let mut state = State::new(&self.aggregate.call);
         while let Some(value) = self.values.pop_back() {
-            if self.front.len() % LOOKS == 0 {
+            if self.front.len().is_multiple_of(LOOKS) {
                 self.aggregate.check()?;
             }
             state.update(value)?;
@@ -317,7 +317,7 @@ impl Sliding {
         }
         let mut state = State::new(&self.aggregate.call);
         for (index, value) in self.values.iter().enumerate() {
-            if index % LOOKS == 0 {
+            if index.is_multiple_of(LOOKS) {
                 self.aggregate.check()?;
             }
             state.update(value.clone())?;
