@@ -167,6 +167,7 @@ impl Resolver<'_> {
                 None => lists.push((ty, vec![member])),
             }
         }
+        operand.check_copies(lists.len())?;
         let mut tests = Vec::with_capacity(lists.len());
         for (ty, list) in lists {
             let operand = self.as_inferred(&operand);

@@ -182,7 +182,21 @@ pub(crate) enum TermKind {
     Parameter(usize),
 }
 
+/// Of how many parts an expression may be that is needed in several places, in all of them together.
+const MOST_COPIED: usize = 100_000;
+
 impl Term {
+    /// 54001 when it is too large to be needed in so many places. Nested, such places multiply.
+    pub(crate) fn check_copies(&self, places: usize) -> Result<()> {
+        let (TermKind::Known(expr), 2..) = (&self.kind, places) else { return Ok(()) };
+        let mut parts = 0usize;
+        walk(expr, &mut |_| parts += 1);
+        match parts.saturating_mul(places) > MOST_COPIED {
+            true => Err(too_deep()),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn known(expr: Expr, position: Option<u32>) -> Term {
         Term { kind: TermKind::Known(expr), position }
     }
@@ -426,6 +440,9 @@ impl<'a> Resolver<'a> {
                 let low = self.term(low)?;
                 let high = self.term(high)?;
                 let symmetric = self.source.is_followed_by(operator, "symmetric");
+                let places = if symmetric { 2 } else { 1 };
+                operand_term.check_copies(2 * places)?;
+                [&low, &high].into_iter().try_for_each(|bound| bound.check_copies(places))?;
                 let (low_op, high_op) = if *negated {
                     (("<", CompareOp::Lt), (">", CompareOp::Gt))
                 } else {
@@ -863,7 +880,9 @@ impl<'a> Resolver<'a> {
         let operand = match operand {
             Some(term) => {
                 let position = term.position;
-                Some(Term::known(self.settle(term)?, position))
+                let term = Term::known(self.settle(term)?, position);
+                term.check_copies(conditions.len())?;
+                Some(term)
             }
             None => None,
         };

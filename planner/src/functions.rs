@@ -482,6 +482,7 @@ impl Resolver<'_> {
         if class(first).is_none() || class(first) != class(second) {
             return self.call("nullif", terms, position);
         }
+        first.check_copies(2)?;
         let equal = self.compare(("=", CompareOp::Eq), first.clone(), second.clone(), position)?;
         let value = self.settle(first.clone())?;
         let ty = value.ty().without_modifiers();

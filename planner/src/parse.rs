@@ -24,6 +24,8 @@ const DEEP_CHAIN: usize = 100;
 const LONG: usize = 1_000;
 /// As many as that are one level of parentheses.
 const NESTING: usize = 4;
+/// How often a query in FROM may be parsed because of the parentheses around it.
+const MOST_TRIES: usize = 1 << 12;
 /// How deep sqlparser may recurse; it grows its stack itself.
 const MAX_RECURSION: usize = 1_000;
 
@@ -331,6 +333,7 @@ fn parser(dialect: &Bounded, tokens: Vec<TokenWithSpan>) -> Parser<'_> {
 
 /// Parses the tokens of one statement.
 pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Statement> {
+    check_tries(&tokens)?;
     // A list can be planned as a chain: FROM, for example.
     let deep = check_depth(&tokens)? > DEEP_CHAIN || tokens.len() > LONG;
     let mut visible = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
@@ -608,6 +611,44 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<usize> {
         }
     }
     if longest > MAX_CHAIN { Err(too_deep()) } else { Ok(longest) }
+}
+
+/// 54001 when parentheses in front of queries in FROM nest so that sqlparser would try too much: each of those that open together
+/// may begin the query or a join, and it tries both, with all that is nested.
+fn check_tries(tokens: &[TokenWithSpan]) -> Result<()> {
+    // How often what is in each open parenthesis may be tried, and everything together.
+    let (mut open, mut tries) = (Vec::new(), 1usize);
+    // Parentheses that have opened behind what a table may follow, and nothing else since.
+    let mut together: Option<usize> = None;
+    for token in tokens {
+        together = match &token.token {
+            Token::Whitespace(_) => continue,
+            Token::LParen => {
+                open.push(1);
+                together.map(|opened| opened + 1)
+            }
+            Token::RParen => {
+                tries /= open.pop().unwrap_or(1);
+                None
+            }
+            Token::Comma => Some(0),
+            Token::Word(word) if matches!(word.keyword, Keyword::FROM | Keyword::JOIN) => Some(0),
+            Token::Word(word)
+                if matches!(word.keyword, Keyword::SELECT | Keyword::WITH | Keyword::VALUES) =>
+            {
+                if let (Some(opened @ 2..), Some(last)) = (together, open.last_mut()) {
+                    *last = opened;
+                    tries = tries.saturating_mul(opened);
+                }
+                None
+            }
+            _ => None,
+        };
+        if tries > MOST_TRIES {
+            return Err(too_deep());
+        }
+    }
+    Ok(())
 }
 
 /// Gives tokens spans that count characters from the beginning of the text.

@@ -278,6 +278,20 @@ fn nested_calls_take_no_longer_than_others() {
         let expected = ["error 42601", "error 54001"];
         assert!(expected.iter().any(|error| refused[0].starts_with(error)), "{open} {refused:?}");
     }
+    for open in ["((SELECT * FROM ", "(((SELECT 1 FROM a, ", "nullif("] {
+        let refused = outcome(&catalog, &format!("SELECT * FROM {}", open.repeat(26)));
+        assert!(refused[0].starts_with("error"), "{open} {refused:?}");
+    }
+    // What is needed in several places.
+    for (open, close) in [("nullif(", ", 2)"), ("CASE ", " WHEN 1 THEN 1 WHEN 2 THEN 2 END")] {
+        let refused = nested(open, "1", close);
+        assert!(refused[0].starts_with("error 54001"), "{open} {refused:?}");
+    }
+    let between = nested("(", "TRUE", " BETWEEN FALSE AND TRUE)");
+    assert!(between[0].starts_with("error 54001"), "{between:?}");
+    assert!(!outcome(&catalog, "SELECT nullif(nullif(nullif(1, 2), 3), 4)")[0].starts_with("error"));
+    let unions = format!("SELECT * FROM {}(SELECT 1){} AS t", "(".repeat(20), " UNION SELECT 2)".repeat(20));
+    assert!(!outcome(&catalog, &unions)[0].starts_with("error"));
     // Mistakes that are not nested deeply are told as what they are.
     let refused = outcome(&catalog, "SELECT md5(overlay(ceil(cast(substring('a' 1,,)))))");
     assert!(refused[0].starts_with("error 42601"), "{refused:?}");
