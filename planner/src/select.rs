@@ -7,7 +7,7 @@ use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts, Type,
     aggregate::AggregateCall,
     error::Result,
-    expr::{ArgType, CastKind, Expr, walk},
+    expr::{ArgType, CastKind, Expr, columns, walk},
     operation::{ReadOutput, SortKey},
 };
 use sqlparser::ast::{self, Spanned};
@@ -796,19 +796,11 @@ fn add_dependent_columns<'r>(
 /// Rewrites an expression over the table's columns and aggregates into one over keys and results of aggregates: 42803
 /// for a column that is neither.
 pub(crate) fn regroup(resolved: &Resolved, keys: &[Expr], scope: &Scope) -> Result<Expr> {
-    let key = |expr: &Expr| {
-        let index = keys.iter().position(|key| key == expr)?;
-        Some(Expr::column(index, expr.ty()))
-    };
-    // A constant is a key only by itself, as in PostgreSQL: in a grouping that leaves the key out it is NULL.
-    if let Some(key) = key(&resolved.expr) {
-        return Ok(key);
-    }
     rewrite(&resolved.expr, &mut |expr| {
-        if !matches!(expr, Expr::Literal { .. })
-            && let Some(key) = key(expr)
+        if !columns(expr).is_empty()
+            && let Some(index) = keys.iter().position(|key| key == expr)
         {
-            return Ok(Some(key));
+            return Ok(Some(Expr::column(index, expr.ty())));
         }
         match expr {
             // Windows, subqueries and columns of outer queries are for those who put them there.
