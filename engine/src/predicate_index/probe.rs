@@ -82,7 +82,6 @@ impl<'a> Scene<'a> {
 
     /// Whether one row meets a test.
     pub(crate) fn row_holds(&self, id: TestId, row: usize) -> Result<bool> {
-        let _entered = self.tests.enter(id);
         row_holds(self.tests.get(id), self.columns, self.types, self.tests.context(id), row)
     }
 
@@ -590,6 +589,7 @@ impl Prober {
             return Ok(());
         }
         if rows.len() <= SINGLE && !self.is_translated(id) {
+            let _entered = scene.tests.enter(id);
             let mut error = None;
             rows.retain(|row| {
                 scene.row_holds(id, *row as usize).unwrap_or_else(|wrong| {
