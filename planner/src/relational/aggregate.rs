@@ -285,11 +285,16 @@ impl Sliding {
         Sliding { aggregate, front: Vec::new(), back, values: VecDeque::new(), size: 0 }
     }
 
-    /// Whether states of many rows are as small as that of one. Other frames are computed anew for each row.
+    /// Whether states are small, so that one for each row may be kept. Other frames are computed anew for each row: the exact
+    /// sums of floats take half a kilobyte and more.
     fn is_kept(&self) -> bool {
-        match &self.aggregate.call {
-            Call::Aggregate(call) => !call.distinct && call.function != AggregateFunction::StringAgg,
-            Call::Single(_) => false,
+        use AggregateFunction as F;
+        let Call::Aggregate(call) = &self.aggregate.call else { return false };
+        let is_float = matches!(self.aggregate.arguments[0], Type::Float4 | Type::Float8);
+        match call.function {
+            F::Spread(_) | F::StringAgg => false,
+            F::Sum | F::Avg => !call.distinct && !is_float,
+            _ => !call.distinct,
         }
     }
 
