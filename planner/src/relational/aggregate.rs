@@ -27,7 +27,7 @@ use datafusion::{
 };
 
 use super::{
-    function::{external, over},
+    function::{check_wanted, external},
     node::Call,
     scan::Reader,
 };
@@ -123,10 +123,7 @@ impl Inner {
 
     /// An error when nobody waits for the statement any more: DataFusion has many rows computed before it lets others run.
     fn check(&self) -> Result<()> {
-        match self.reader.is_over() {
-            true => Err(over()),
-            false => Ok(()),
-        }
+        check_wanted(&*self.reader)
     }
 
     fn states_array(&self, states: &[State]) -> DataFusionResult<ArrayRef> {

@@ -165,9 +165,7 @@ impl ScalarUDFImpl for EngineFunction {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
         // A join that finds no rows goes on to its end without letting others run; but it asks here whether rows are some.
-        if self.0.reader.is_over() {
-            return Err(external(over()));
-        }
+        check_wanted(&*self.0.reader).map_err(external)?;
         let rows = args.number_rows;
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
         let rows = arrays.first().map_or(rows, |array| array.len());
@@ -176,9 +174,12 @@ impl ScalarUDFImpl for EngineFunction {
     }
 }
 
-/// What ends a computation that nobody waits for any more; nobody hears of it.
-pub(super) fn over() -> SqlError {
-    SqlError::new(SqlState::QUERY_CANCELED, "the statement is over")
+/// Ends a computation that nobody waits for any more, by an error that nobody hears of.
+pub(super) fn check_wanted(reader: &dyn Reader) -> Result<()> {
+    match reader.is_over() {
+        true => Err(SqlError::new(SqlState::QUERY_CANCELED, "the statement is over")),
+        false => Ok(()),
+    }
 }
 
 /// The columns of expressions in order, and the expressions over only them.
