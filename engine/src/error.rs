@@ -231,12 +231,13 @@ impl SqlError {
         SqlError::new(SqlState::INTERNAL, message)
     }
 
-    /// An array of several rows that would be too large; nobody outside the engine ever sees it.
+    /// An array of several rows that would be too large; no client ever sees it.
     pub(crate) fn batch_full() -> Self {
         SqlError::new(SqlState::BATCH_FULL, "too many bytes for one batch")
     }
 
-    pub(crate) fn is_batch_full(&self) -> bool {
+    /// Whether it says only that fewer rows must be asked for at once.
+    pub fn is_batch_full(&self) -> bool {
         self.code == SqlState::BATCH_FULL
     }
 

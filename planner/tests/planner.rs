@@ -1,6 +1,7 @@
 //! Whole statements through parse, plan and bind.
 
 mod above;
+mod batches;
 mod explains;
 mod parameters;
 mod postgresql;

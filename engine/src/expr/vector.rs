@@ -98,9 +98,9 @@ pub fn evaluate(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Resu
     concatenate(parts)
 }
 
-/// As [`evaluate`], for an array that is no larger than a batch should be: [`SqlError::batch_full`] when it would be. What
-/// it is made of may be as large as it likes.
-pub(crate) fn evaluate_part(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
+/// As [`evaluate`], for an array that is no larger than a batch should be: an error that [`SqlError::is_batch_full`] when it
+/// would be, and is of more than one row. What it is made of may be as large as it likes.
+pub fn evaluate_part(expr: &Expr, batch: &RecordBatch, context: &EvalContext) -> Result<ArrayRef> {
     evaluate_as(expr, batch, context, &|datum| datum.into_array(&expr.ty(), batch.num_rows()))
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn part_of(batch: &RecordBatch, rows: Range<usize>) -> Cow<'_, Record
 }
 
 /// Bytes of an array's strings, if it has strings.
-pub(crate) fn string_bytes(array: &ArrayRef) -> usize {
+pub fn string_bytes(array: &ArrayRef) -> usize {
     let span = |offsets: &[i32]| (offsets[offsets.len() - 1] - offsets[0]) as usize;
     match array.data_type() {
         DataType::Utf8 => span(array.as_string::<i32>().value_offsets()),

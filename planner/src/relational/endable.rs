@@ -15,15 +15,23 @@ use datafusion::{
 };
 use futures::{StreamExt, stream};
 
+use super::strings::in_small_batches;
+
 /// Batches that are computed one after the other, at most.
 const TOGETHER: usize = 64;
 
-/// The same plan whose joins let others run every so many batches. What a join makes of few rows may take for ever, and what
-/// takes it from the join asks for more as long as there is more: it would never be found out that nobody waits for it.
+/// The same plan in small batches, whose joins let others run every so many of them. What a join makes of few rows may take for
+/// ever, and what takes it from the join asks for more as long as there is more: it would never be found out that nobody waits
+/// for it.
 pub(super) fn endable(plan: Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
-    let wrap = |node: Arc<dyn ExecutionPlan>| match node.children().len() {
-        0 | 1 => Ok(Transformed::no(node)),
-        _ => Ok(Transformed::yes(Arc::new(Pausing(node)) as Arc<dyn ExecutionPlan>)),
+    let wrap = |node: Arc<dyn ExecutionPlan>| {
+        let is_join = node.children().len() > 1;
+        let node = match in_small_batches(&node)? {
+            Some(node) => node,
+            None if is_join => node,
+            None => return Ok(Transformed::no(node)),
+        };
+        Ok(Transformed::yes(Arc::new(Pausing(node)) as Arc<dyn ExecutionPlan>))
     };
     plan.transform_up(wrap).map(|plan| plan.data)
 }

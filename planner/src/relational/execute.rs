@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use arrow::record_batch::RecordBatch;
+use arrow::{error::ArrowError, record_batch::RecordBatch};
 use carousel_cluster::client::Failure;
 use carousel_engine::{SqlError, SqlState, TableSchema, Value, error::Result, expr::EvalContext};
 use datafusion::{
@@ -192,6 +192,9 @@ pub(crate) fn sql_error(error: &DataFusionError) -> SqlError {
             SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(detail.clone()).with_hint(
                 "The statement joins, sorts or groups more rows than fit; make it select fewer of them.",
             )
+        }
+        DataFusionError::ArrowError(error, _) if matches!(**error, ArrowError::OffsetOverflowError(_)) => {
+            SqlError::new(SqlState::LIMIT_EXCEEDED, "a column of one batch is longer than 2 GB")
         }
         DataFusionError::NotImplemented(what) => SqlError::unsupported(what),
         other => SqlError::internal(format!("above the scan: {other}")),

@@ -27,7 +27,7 @@ use datafusion::{
     logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility},
 };
 
-use super::scan::Reader;
+use super::{scan::Reader, strings::over_strings};
 
 /// An error of the engine on its way through DataFusion.
 pub(crate) fn external(error: SqlError) -> DataFusionError {
@@ -113,6 +113,27 @@ impl EngineFunction {
         }))
     }
 
+    /// The values for as many rows as the arguments have; `None` when their strings are too many for one batch, which those of
+    /// one row never are.
+    pub(super) fn evaluate_part(
+        &self,
+        arrays: Vec<ArrayRef>,
+        rows: usize,
+    ) -> DataFusionResult<Option<ArrayRef>> {
+        let inner = &*self.0;
+        check_wanted(&*inner.reader).map_err(external)?;
+        let computed = match &inner.work {
+            Work::Expr(expr) => {
+                self.batch(arrays, rows).and_then(|batch| vector::evaluate_part(expr, &batch, &inner.context))
+            }
+            _ => self.compute(arrays, rows),
+        };
+        match computed {
+            Err(error) if error.is_batch_full() => Ok(None),
+            computed => computed.map(Some).map_err(external),
+        }
+    }
+
     fn compute(&self, arrays: Vec<ArrayRef>, rows: usize) -> Result<ArrayRef> {
         let inner = &self.0;
         let first = || {
@@ -169,8 +190,8 @@ impl ScalarUDFImpl for EngineFunction {
         let rows = args.number_rows;
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
         let rows = arrays.first().map_or(rows, |array| array.len());
-        let result = self.compute(arrays, rows).map_err(external)?;
-        Ok(ColumnarValue::Array(result))
+        let compute = |arrays, rows| self.compute(arrays, rows).map_err(external);
+        over_strings(&arrays, rows, &compute).map(ColumnarValue::Array)
     }
 }
 

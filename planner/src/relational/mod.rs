@@ -10,7 +10,8 @@
 //!    by the engine; only column references are native, and equality and order of types whose Arrow form has
 //!    PostgreSQL's. For the others both are native on keys. Aggregates are the engine's, too (`aggregate`).
 //! 4. `scan` is what DataFusion sees of a table; the rows come from a [`Reader`] that the front end brings. `series` makes
-//!    rows of nothing. `execute` runs the plan within bounded memory, and `endable` lets it be ended.
+//!    rows of nothing. `execute` runs the plan within bounded memory, `endable` lets it be ended, and `strings` keeps batches of
+//!    wide rows small.
 //!
 //! DataFusion chooses how to join, sort and aggregate; what an expression means, it never decides.
 
@@ -29,6 +30,7 @@ mod repeatable;
 mod scan;
 mod series;
 mod shared;
+mod strings;
 mod subquery;
 mod system;
 mod window;
