@@ -2,7 +2,7 @@
 //!
 //! Records with consecutive indices in append-only segment files (see `segments` for their form) and one small file
 //! of metadata that is replaced as a whole. All writing happens on a thread of its own, in the order of the calls; one
-//! `fdatasync` serves all appends that wait for it. After the first error nothing is written any more and every call
+//! `fdatasync` serves all appends that wait for it. Segments that are not needed any more are removed beside it. After the first error nothing is written any more and every call
 //! fails with it: whether a failed write or sync reached the disk is unknown, so the router has to stop.
 
 mod atomic_file;
@@ -22,6 +22,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -35,6 +36,9 @@ pub use segments::Limits;
 use segments::{Purged, Segments};
 
 use crate::planted::{Bug, planted};
+
+/// How often somebody looks whether a segment has been removed.
+const REMOVING: Duration = Duration::from_millis(5);
 
 /// Where a router keeps the m-seq (DESIGN, decision 13).
 #[derive(Clone, Debug)]
@@ -209,6 +213,7 @@ impl Wal {
             abandoned: abandoned.clone(),
             failed: None,
             purging: None,
+            removing: None,
             #[cfg(test)]
             hangs: hangs.clone(),
         };
@@ -345,6 +350,8 @@ struct Writer {
     failed: Option<Arc<str>>,
     /// Records up to this index may go.
     purging: Option<u64>,
+    /// Removes a segment of them.
+    removing: Option<JoinHandle<Result<(), WalError>>>,
     #[cfg(test)]
     hangs: Arc<AtomicBool>,
 }
@@ -353,31 +360,70 @@ impl Writer {
     fn run(mut self, queue: mpsc::Receiver<Job>) {
         loop {
             let first = match self.purging {
-                None => queue.recv().map_err(|_| mpsc::TryRecvError::Disconnected),
-                Some(_) => queue.try_recv(),
+                None => queue.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+                Some(_) => queue.recv_timeout(REMOVING),
             };
             match first {
                 Ok(first) => self.take(std::iter::once(first).chain(queue.try_iter())),
-                Err(mpsc::TryRecvError::Empty) => {}
-                Err(mpsc::TryRecvError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            self.purge_some();
+            self.purge_apart();
+        }
+        self.removed();
+    }
+
+    /// Has a segment that may go removed, if there is one, and nobody waits for it: a file system may take as long for it as for a
+    /// hundred syncs. One at a time, so that a crash leaves no hole.
+    fn purge_apart(&mut self) {
+        if self.removing.as_ref().is_some_and(|removing| !removing.is_finished()) {
+            return;
+        }
+        self.removed();
+        let Some(purged) = self.take_purged() else { return };
+        // What is the last has a note that belongs to the next one, too.
+        if purged.was_last() {
+            return self.remove(purged);
+        }
+        let remover = std::thread::Builder::new().name("router-log-end".into());
+        match remover.spawn(move || purged.remove()) {
+            Ok(removing) => self.removing = Some(removing),
+            Err(error) => drop(self.fail(&error.into())),
         }
     }
 
-    /// Removes a segment that may go, if there is one: to remove many takes long, and others wait for this thread.
-    fn purge_some(&mut self) {
-        let Some(to) = self.purging.filter(|_| self.failed.is_none()) else {
-            self.purging = None;
-            return;
-        };
-        // Nor do readers wait for the directory.
-        let purged = self.segments.write().take_purged(to);
-        match purged.map(Purged::remove) {
-            Some(Ok(())) => {}
-            Some(Err(error)) => drop(self.fail(&error)),
-            None => self.purging = None,
+    /// Waits until a segment has been removed.
+    fn removed(&mut self) {
+        let removed = self.removing.take().map(JoinHandle::join);
+        match removed {
+            None | Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error))) => drop(self.fail(&error)),
+            Some(Err(_)) => drop(self.fail(&WalError::Closed("a segment's removal panicked".into()))),
         }
+    }
+
+    /// Removes a segment that may go, if there is one.
+    #[cfg(test)]
+    fn purge_some(&mut self) {
+        if let Some(purged) = self.take_purged() {
+            self.remove(purged);
+        }
+    }
+
+    fn remove(&mut self, purged: Purged) {
+        if let Err(error) = purged.remove() {
+            self.fail(&error);
+        }
+    }
+
+    /// A segment that may go, which nobody reads from now on.
+    fn take_purged(&mut self) -> Option<Purged> {
+        let to = self.purging.filter(|_| self.failed.is_none());
+        let purged = to.and_then(|to| self.segments.write().take_purged(to));
+        if purged.is_none() {
+            self.purging = None;
+        }
+        purged
     }
 
     /// Nothing is written any more, for this reason.
@@ -463,6 +509,7 @@ impl Writer {
             Job::Truncate(from, done) => (self.segments.write().truncate(from), done),
             // What comes next need not follow what is there.
             Job::Purge(to, done) if self.segments.read().ends_before(to) => {
+                self.removed();
                 (self.segments.write().purge(to), done)
             }
             Job::Purge(to, done) => {

@@ -90,6 +90,11 @@ pub(super) struct Purged {
 }
 
 impl Purged {
+    /// Whether there is no other.
+    pub(super) fn was_last(&self) -> bool {
+        self.was_last
+    }
+
     pub(super) fn remove(self) -> Result<(), WalError> {
         if self.was_last {
             forget_newest(&self.directory)?;
