@@ -106,7 +106,7 @@ impl Shell {
     fn look(&mut self, now_ms: u64) {
         let mut view = self.client.view().clone();
         // What is submitted is ordered some day, even if it was this side that was cut off and the silence is long over.
-        if self.router.as_ref().is_some_and(|router| !router.is_followed()) {
+        if !is_followed(self.router.as_ref()) {
             view.leader = None;
         }
         let busy = Busy {
@@ -128,7 +128,7 @@ impl Shell {
                     self.checkpoint = Some(tokio::spawn(order_checkpoint(client)));
                 }
                 Step::Suspect(suspicions) => {
-                    self.suspicion = Some(tokio::spawn(suspect(client, suspicions)));
+                    self.suspicion = Some(tokio::spawn(suspect(client, self.router.clone(), suspicions)));
                 }
                 Step::Heal(change) => self.change = Some(tokio::spawn(heal(client, change))),
             }
@@ -140,7 +140,12 @@ fn is_busy(task: &Option<JoinHandle<()>>) -> bool {
     task.as_ref().is_some_and(|task| !task.is_finished())
 }
 
-async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
+/// Whether others follow the router that this side runs beside.
+fn is_followed(router: Option<&Followed>) -> bool {
+    router.is_none_or(Followed::is_followed)
+}
+
+async fn suspect(client: Client, router: Option<Followed>, suspicions: Vec<Suspicion>) {
     let heard = |process| client.view().heartbeats.get(&process).copied();
     let with_heard = |suspicion: Suspicion| (suspicion, heard(suspicion.process));
     for (suspicion, before) in suspicions.into_iter().map(with_heard).collect::<Vec<_>>() {
@@ -154,7 +159,7 @@ async fn suspect(client: Client, suspicions: Vec<Suspicion>) {
             Symptom::DiskFails => now.is_some_and(|heartbeat| heartbeat.disk == DiskState::Failing),
             Symptom::Ends => true,
         };
-        if !lasts {
+        if !lasts || !is_followed(router.as_ref()) {
             continue;
         }
         match symptom {
