@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    batch_size::VALUE_BYTES,
-    expr::{CompareOp, Expr, Function},
-    operation::{OperationKind, Predicate},
+    batch_size::{BATCH_BYTES, VALUE_BYTES},
+    expr::{CompareOp, Expr, Function, walk},
+    operation::{OperationKind, Predicate, ReadOutput},
     schema::TableId,
     types::Type,
     value::Value,
@@ -57,10 +57,16 @@ impl TableStatistics {
         ((self.rows as f64 * share).ceil() as u64).max(1)
     }
 
-    /// What an operation may add to memory: new versions of the rows that an UPDATE may find, and what an UPDATE or a
-    /// DELETE may return. Other kinds add nothing that statistics tell of.
+    /// What an operation may add to memory: new versions of the rows that an UPDATE may find, what an UPDATE or a DELETE
+    /// may return, and the long strings that conditions and what is read make of a row. INSERTs add nothing that statistics
+    /// tell of.
     pub fn expected_bytes(&self, kind: &OperationKind) -> u64 {
         let row_bytes = self.bytes / self.versions.max(1);
+        self.kept_bytes(kind, row_bytes).saturating_add(passing_bytes(kind, row_bytes))
+    }
+
+    /// Of [`TableStatistics::expected_bytes`], what stays until the write is forgotten or its answer has been taken.
+    fn kept_bytes(&self, kind: &OperationKind, row_bytes: u64) -> u64 {
         let returned = |returning: &Option<Vec<Expr>>| {
             let returning = returning.as_deref().unwrap_or_default();
             let columns = returning.iter().filter(|expr| matches!(expr, Expr::Column { .. })).count() as u64;
@@ -113,6 +119,51 @@ impl TableStatistics {
             _ => UNKNOWN,
         }
     }
+}
+
+/// What the strings may take, about, that are made of one row on the way to a condition or to what is read, if they are longer
+/// than a batch: such a row is evaluated by itself.
+fn passing_bytes(kind: &OperationKind, row_bytes: u64) -> u64 {
+    let mut bytes = 0_u64;
+    let mut add = |exprs: &mut dyn Iterator<Item = &Expr>| {
+        for expr in exprs {
+            walk(expr, &mut |part| {
+                // Others are about as long as what they are made of.
+                if let Expr::Call { function, .. } = part
+                    && matches!(
+                        function,
+                        Function::Repeat
+                            | Function::PadLeft
+                            | Function::PadRight
+                            | Function::Replace
+                            | Function::RegexReplace
+                    )
+                {
+                    let size = size_of_value(part, row_bytes);
+                    bytes = bytes.saturating_add(if size > BATCH_BYTES as u64 { size } else { 0 });
+                }
+            });
+        }
+    };
+    match kind {
+        OperationKind::Read(read) => {
+            add(&mut read.predicate.iter());
+            match &read.output {
+                ReadOutput::Rows { projection, .. } => add(&mut projection.iter()),
+                ReadOutput::Groups { group_by, aggregates, .. } => {
+                    add(&mut group_by.iter());
+                    for call in aggregates {
+                        add(&mut call.argument.iter().chain(&call.filter).chain(&call.further));
+                    }
+                }
+                ReadOutput::ContentHash => {}
+            }
+        }
+        OperationKind::Update(update) => add(&mut update.predicate.iter()),
+        OperationKind::Delete(delete) => add(&mut delete.predicate.iter()),
+        _ => {}
+    }
+    bytes
 }
 
 /// What the values may take, about, that are computed for each row that is returned; `row_bytes` is what a row takes on average.
@@ -191,7 +242,12 @@ fn is_string(ty: &Type) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{expr::CastKind, operation::Update, types::Type};
+    use crate::{
+        aggregate::{AggregateCall, AggregateFunction},
+        expr::CastKind,
+        operation::{Delete, Read, Update},
+        types::Type,
+    };
 
     fn statistics() -> TableStatistics {
         let distinct = vec![10_000, 100, 2];
@@ -270,6 +326,19 @@ mod tests {
         let branches = vec![(equal(0), constant("1234"))];
         let case = Expr::Case { branches, otherwise: Some(Box::new(repeat(int(3)))), ty: Type::Text };
         assert_eq!(size(case), 300);
+        // Only what is too long for a batch counts where it is not kept.
+        let condition = |expr| Expr::IsNull { expr: Box::new(expr), negated: false };
+        let pad = |length| call(Function::PadLeft, vec![text(), int(length)]);
+        let is_null = |expr| Delete { predicate: vec![equal(0), condition(expr)], returning: None };
+        let passing = |expr| statistics().expected_bytes(&OperationKind::Delete(is_null(expr)));
+        assert_eq!(passing(pad(1_000_000)), 0);
+        assert_eq!(passing(pad(100_000_000)), 400_000_000);
+        let both = call(Function::Concat, vec![pad(i32::MAX), pad(100_000_000)]);
+        assert_eq!(passing(both), VALUE_BYTES as u64 + 400_000_000);
+        let maximum = AggregateCall::new(AggregateFunction::Max, Some(pad(100_000_000)));
+        let output = ReadOutput::Groups { group_by: vec![text()], aggregates: vec![maximum], top: None };
+        let read = OperationKind::Read(Read { predicate: vec![condition(pad(100_000_000))], output });
+        assert_eq!(statistics().expected_bytes(&read), 800_000_000);
         let update = |returning| {
             let assignments = vec![(0, number())];
             OperationKind::Update(Update { predicate: vec![equal(0)], assignments, returning })

@@ -142,7 +142,8 @@ impl Admission {
     }
 
     /// The room for a message at those it goes to, if there is any: of its rows, or that of its payload, which was admitted as it
-    /// was staged; of the rows that an UPDATE may find and of those that it or a DELETE may return, `expected` by statistics; and
+    /// was staged; of the rows that an UPDATE may find, of those that it or a DELETE may return, and of long strings on the way,
+    /// `expected` by statistics; and
     /// of what an INSERT returns, which is about what it inserts, and what is computed.
     ///
     /// # Errors
@@ -173,7 +174,7 @@ impl Admission {
                 }
             },
             OperationKind::Update(_) => admitted.grow(expected().max(ROW_BYTES), memory, tightest)?,
-            OperationKind::Delete(delete) if delete.returning.is_some() => {
+            OperationKind::Delete(_) | OperationKind::Read(_) => {
                 admitted.grow(expected(), memory, tightest)?
             }
             _ => {}

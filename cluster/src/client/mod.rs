@@ -292,8 +292,9 @@ impl Client {
     /// Messages of one client are ordered as they were submitted. There is no time-out: drop the submission to give up.
     ///
     /// # Errors
-    /// 54000 when it is too long to be ordered; 53200 when the request adds rows and the storage processes report too little memory for them; 57P01 when the
-    /// client process has been stopped, XX001 when it has stopped because the routers have lost their log.
+    /// 54000 when it is too long to be ordered; 53200 when the request adds rows, or makes long strings of them, and the storage
+    /// processes report too little memory for them; 57P01 when the client process has been stopped, XX001 when it has stopped
+    /// because the routers have lost their log.
     pub fn submit(
         &self,
         request: Request,
@@ -416,7 +417,7 @@ impl Client {
         self.shared.view.borrow()
     }
 
-    /// What the new versions and the returned rows of a write may take, as far as statistics tell.
+    /// What the new versions and the returned rows of a write may take, and long strings on the way, as far as statistics tell.
     fn expected_bytes(&self, body: &Body) -> u64 {
         let Body::Data(data) = body else { return 0 };
         // An operation that cannot be read is refused elsewhere.
