@@ -16,6 +16,9 @@ use crate::{
 /// A block of more than one row takes about so many bytes at most: it is sent, and kept until it has arrived, as a whole.
 pub(crate) const BLOCK_BYTES: usize = 16 << 20;
 
+/// More rows than any block has: where all cells of a column are alike, rows cost nothing there, but they do where they come.
+const MOST_ROWS: usize = 1 << 26;
+
 /// What a block begins with; its columns follow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Header {
@@ -118,7 +121,7 @@ impl Reading {
     /// When these are not rows of a table with such columns.
     pub(crate) fn next(&mut self, columns: &[Column]) -> Result<bool> {
         let Header { rows, columns: count, .. } = self.header;
-        if count != columns.len() || u32::try_from(rows).is_err() {
+        if count != columns.len() || rows > MOST_ROWS {
             return Err(unreadable("it has other columns than the table".into()));
         }
         let Some(column) = columns.get(self.columns.len()) else {
@@ -260,5 +263,30 @@ pub(crate) mod numbers {
             }
         }
         deserializer.deserialize_bytes(Visitor(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{array::values_to_array, column::Take, types::Type, value::Value};
+
+    /// Where all rows are alike they take no room in a block, but they do where they come.
+    #[test]
+    fn a_block_has_not_more_rows_than_fit_into_memory() {
+        let ty = Type::Int4;
+        let columns = [Column { name: "a".into(), ty: ty.clone(), not_null: false, default: None }];
+        let mut column = SegmentColumn::new(&ty);
+        let cells = values_to_array(&[Value::Int4(7)], &ty).expect("values of the type");
+        column.delta.append(cells.as_ref(), &ty, Take::All(1));
+        column.encode(&ty, &[0]);
+        let column = column.base.as_ref().expect("it has been encoded");
+        let read = |rows: usize| {
+            let mut writing = Writing::new((0, 1), rows, 0, 1, Vec::new()).expect("it is written");
+            writing.add(column).expect("it is written");
+            Reading::new(writing.finish().into()).expect("it has a head").next(&columns)
+        };
+        assert!(read(1).is_ok() && read(MOST_ROWS).is_ok());
+        assert!(read(MOST_ROWS + 1).is_err());
     }
 }

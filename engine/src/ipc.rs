@@ -45,7 +45,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<RecordBatch>, ArrowError> {
     if !body.is_empty() {
         return Err(damaged("its schema has a body"));
     }
-    let schema = read_schema(schema)?;
+    let schema = read_schema(schema, bytes.len() - rest.len())?;
     let mut batches = Vec::new();
     while let Some((message, body)) = next(&mut rest)? {
         let (MessageHeader::RecordBatch, Some(batch)) =
@@ -91,11 +91,17 @@ fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<(ipc::Message<'a>, &'a [u8])>,
     Ok(Some((message, take(body)?)))
 }
 
-fn read_schema(schema: ipc::Schema<'_>) -> Result<SchemaRef, ArrowError> {
+/// The schema in a message whose metadata have this length.
+fn read_schema(schema: ipc::Schema<'_>, metadata: usize) -> Result<SchemaRef, ArrowError> {
     if schema.endianness() != ipc::Endianness::Little {
         return Err(damaged("it is not little-endian"));
     }
     let fields = schema.fields().ok_or_else(|| damaged("its schema has no fields"))?;
+    // Several may be said to be at the same place.
+    let names = fields.iter().map(|field| field.name().unwrap_or_default().len()).sum::<usize>();
+    if fields.len().max(names) > metadata {
+        return Err(damaged("its schema has more columns than there is room for"));
+    }
     let fields = fields.iter().map(|field| match read_type(&field) {
         Some(ty) if field.dictionary().is_none() => {
             Ok(Field::new(field.name().unwrap_or_default(), ty, field.nullable()))
@@ -178,6 +184,11 @@ fn check_batch(batch: &ipc::RecordBatch<'_>, schema: &Schema, body: usize) -> Re
         .any(|node| node.length() != batch.length() || !(0..=node.length()).contains(&node.null_count()))
     {
         return Err(damaged("a column has another number of rows than its batch"));
+    }
+    // Who copies them, because they are not aligned or are said to be at the same place, must not need more room than they do.
+    let lengths = buffers.iter().map(|buffer| u64::try_from(buffer.length()).unwrap_or(u64::MAX));
+    if lengths.fold(0, u64::saturating_add) > body as u64 {
+        return Err(damaged("the columns of a batch are longer than it"));
     }
     let mut buffers = buffers.iter();
     for (field, node) in schema.fields().iter().zip(nodes) {

@@ -125,6 +125,32 @@ fn what_is_written_is_read() {
     }
 }
 
+/// Columns that are said to be at the same place would be copied to many.
+#[test]
+fn columns_that_overlap_are_an_error() {
+    let numbers = values_to_array(&vec![Value::Uuid([7; 16]); 10], &Type::Uuid).expect("values of the type");
+    let fields: Vec<Field> = (0..4).map(|i| Field::new(format!("c{i}"), Type::Uuid.arrow(), true)).collect();
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![numbers; 4]).expect("four columns");
+    let mut bytes = encode(&[batch]).expect("a batch");
+    let number =
+        |bytes: &[u8], at: usize| i64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let buffers = |bytes: &[u8]| -> Vec<usize> {
+        (0..bytes.len() - 16)
+            .step_by(8)
+            .filter(|at| number(bytes, at + 8) == 160 && number(bytes, *at) < 1000)
+            .collect()
+    };
+    let found = buffers(&bytes);
+    assert_eq!(found.len(), 4);
+    assert!(read(&bytes).is_ok());
+    for at in found {
+        bytes[at..at + 8].copy_from_slice(&0i64.to_le_bytes());
+        bytes[at + 8..at + 16].copy_from_slice(&320i64.to_le_bytes());
+    }
+    let error = read(&bytes).expect_err("they are longer than the batch");
+    assert!(error.contains("longer than it"), "{error}");
+}
+
 #[test]
 fn a_part_of_a_stream_is_an_error() {
     for batches in examples() {

@@ -577,7 +577,7 @@ impl EncodedColumn {
     /// Takes a column that comes from elsewhere, if it is one of this type with so many rows.
     pub(crate) fn admit(mut self, ty: &Type, rows: usize) -> Option<EncodedColumn> {
         let entries = match (&*self.domain, physical(ty)) {
-            (Domain::Linear { .. }, Physical::Int) if self.sorted > 0 => None,
+            (Domain::Linear { scale, .. }, Physical::Int) if self.sorted > 0 && *scale > 0 => None,
             (Domain::Ints(values), Physical::Int) if values.is_sorted() => Some(values.len()),
             (Domain::Wides(values), Physical::Wide) if values.is_sorted() => Some(values.len()),
             (Domain::Bytes { offsets, bytes }, Physical::Bytes) if are_values(ty, offsets, bytes) => {
@@ -595,7 +595,10 @@ impl EncodedColumn {
         }
         let ends = self.sorted.checked_add(self.extra.len as u64)?;
         let first = |row: u32| self.codes.get(row as usize) == 0;
-        let is_known = self.all_null || rows == 0 || self.codes.largest() < ends;
+        let most = if self.all_null { 1 } else { ends };
+        // There must be room for the codes of values that come later.
+        let is_known =
+            self.sorted <= u64::MAX - CODES_BEHIND + 1 && (rows == 0 || self.codes.largest() < most);
         if !is_known || !self.nulls.as_ref().is_none_or(|nulls| nulls.iter().all(first)) {
             return None;
         }
@@ -753,6 +756,34 @@ mod tests {
                 prop_assert_eq!(cells(&ty, sent(&ty, &part, again.len()), again.len()), expected);
             }
         }
+    }
+
+    #[test]
+    fn what_no_column_is_made_of_is_not_admitted() {
+        let ty = Type::Int8;
+        let admitted = |values: &[Value], damage: &dyn Fn(&mut EncodedColumn)| {
+            let column = column_of(&ty, values, &[]);
+            let rows: Vec<u32> = (0..values.len() as u32).collect();
+            let base = column.base.as_ref().expect("it has been encoded");
+            let mut part = base.part(&ty, &Picked::new(&rows, &Ranks::default()));
+            damage(&mut part);
+            part.admit(&ty, values.len()).is_some()
+        };
+        let numbers: Vec<Value> = (0..1000).map(Value::Int8).collect();
+        let line = |scale: u64| {
+            move |part: &mut EncodedColumn| {
+                assert!(matches!(*part.domain, Domain::Linear { .. }));
+                part.domain = Arc::new(Domain::Linear { base: 0, scale });
+            }
+        };
+        assert!(admitted(&numbers, &|_| {}) && admitted(&numbers, &line(1)));
+        assert!(!admitted(&numbers, &line(0)));
+        assert!(admitted(&numbers, &|part| part.sorted = u64::MAX - CODES_BEHIND + 1));
+        assert!(!admitted(&numbers, &|part| part.sorted = u64::MAX - CODES_BEHIND + 2));
+        let nothing = vec![Value::Null; 3];
+        let codes = |codes: [u64; 3]| move |part: &mut EncodedColumn| part.codes = Codes::narrow(&codes, 9);
+        assert!(admitted(&nothing, &codes([0; 3])));
+        assert!(!admitted(&nothing, &codes([0, 9, 0])));
     }
 
     #[test]
