@@ -240,14 +240,18 @@ fn rows_that_fit(segment: &Segment, rows: &[u32], about: usize, limit: usize) ->
     let is_little = |column: &&SegmentColumn| column.bytes_held() * segment.columns.len() <= BLOCK_BYTES / 8;
     let (little, much): (Vec<_>, Vec<_>) = segment.columns.iter().partition(is_little);
     let little = held(&little);
-    if about * besides + little + held(&much) <= BLOCK_BYTES {
+    let entries = |count| segment.columns.iter().map(|column| column.entries_bytes(count)).sum::<usize>();
+    if about * besides + entries(about) + little + held(&much) <= BLOCK_BYTES {
         return about;
     }
     // A few rows may have most of the strings. To look at rows one by one would take as long as to copy them, whereas each column
     // tells in one pass what any number of rows need.
     let bytes_of = |count: usize| {
         let last = &rows[rows.len() - count..];
-        count * besides + little + much.iter().map(|column| column.bytes_used(last)).sum::<usize>()
+        count * besides
+            + entries(count)
+            + little
+            + much.iter().map(|column| column.bytes_used(last)).sum::<usize>()
     };
     let (mut most, mut bytes) = (about, bytes_of(about));
     if bytes > BLOCK_BYTES {

@@ -108,6 +108,8 @@ impl Segment {
             rows: rows.len(),
             versions: self.versions.of_part(rows),
             columns,
+            // Of whose rows they are is measured when somebody looks for them.
+            ended_bytes: self.ended_bytes,
             ..Segment::new(piece, &[])
         }
     }

@@ -200,11 +200,12 @@ pub(super) fn build(ty: &Type, cells: &impl Cells) -> Result<ArrayRef> {
             let most = if rows > 1 { BATCH_BYTES } else { i32::MAX as usize };
             let mut is_full = false;
             cells.bytes(|value| {
-                is_full |= values.len() + value.len() > most;
+                let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(offsets.len() - 1));
+                // The code of NULL may be that of a string.
+                is_full |= valid && values.len() + value.len() > most;
                 if is_full {
                     return;
                 }
-                let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(offsets.len() - 1));
                 if valid {
                     values.extend_from_slice(value);
                     if length > 0 {

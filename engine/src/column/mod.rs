@@ -108,24 +108,29 @@ impl SegmentColumn {
     /// Bytes of a cell that is a string, whatever it shares with others.
     pub(crate) fn string_bytes(&self, row: usize) -> usize {
         match self.delta.data() {
-            PlainData::Bytes { .. } => self.bytes(row).len(),
+            PlainData::Bytes { .. } if !self.is_null(row) => self.bytes(row).len(),
             _ => 0,
         }
     }
 
-    /// Bytes of all cells besides strings, about: their codes, and an entry of a dictionary for each where few have one in common.
+    /// Bytes of all cells besides strings and entries of the dictionary, about: their codes.
     pub(crate) fn bytes_besides(&self) -> usize {
-        let entry = match self.delta.data() {
+        let of_base = |base: &EncodedColumn| base.codes.size() + base.nulls.as_ref().map_or(0, Bits::size);
+        self.base.as_ref().map_or(0, of_base) + self.delta.len * self.entry_bytes()
+    }
+
+    /// Bytes of the entries of its dictionary that so many of its rows have at most, besides strings.
+    pub(crate) fn entries_bytes(&self, rows: usize) -> usize {
+        let entries = self.base.as_ref().and_then(EncodedColumn::dictionary_len).unwrap_or(0);
+        entries.min(rows) * self.entry_bytes()
+    }
+
+    fn entry_bytes(&self) -> usize {
+        match self.delta.data() {
             PlainData::Int(_) => 8,
             PlainData::Wide(_) => 16,
             PlainData::Bytes { .. } => 4,
-        };
-        let of_base = |base: &EncodedColumn| {
-            let is_large = base.dictionary_len().is_some_and(|entries| entries * 4 > self.base_rows);
-            let entries = if is_large { self.base_rows * entry } else { 0 };
-            base.codes.size() + base.nulls.as_ref().map_or(0, Bits::size) + entries
-        };
-        self.base.as_ref().map_or(0, of_base) + self.delta.len * entry
+        }
     }
 
     /// Bytes of its strings.

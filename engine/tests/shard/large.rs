@@ -112,6 +112,24 @@ fn intermediate_values_may_take_gigabytes() {
     assert_eq!(integers(&scan, read), vec![108_000; MANY as usize]);
 }
 
+/// A NULL has the code of some string, but none of its bytes.
+#[test]
+fn nulls_beside_a_long_string_come_in_few_batches() {
+    let value = |k: i32| if k == 0 { Value::text("x".repeat(70 << 20)) } else { Value::Null };
+    let row = |k: i32| -> Row { vec![Value::Int4(k), value(k)] };
+    let columns = [("k", Type::Int4), ("v", Type::Text)];
+    let mut scan = Scan::of(&columns, (0..ROWS).map(row).collect(), Options::default());
+    let above = Expr::Compare {
+        op: CompareOp::Gt,
+        left: Box::new(column(0)),
+        right: Box::new(Expr::literal(Value::Int4(0), Type::Int4)),
+    };
+    let read = scan.submit(rows(vec![above], vec![column(0), text()], None));
+    scan.run();
+    assert_eq!(scan.outcome_of(read), Ok(ROWS as u64 - 1));
+    assert!(batches(&scan, read).len() < 10, "{} batches", batches(&scan, read).len());
+}
+
 /// Rows come in batches that somebody may want to hold.
 #[test]
 fn batches_of_long_values_have_few_rows() {
