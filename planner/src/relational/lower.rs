@@ -341,8 +341,8 @@ impl Lowering<'_> {
         let (mut pairs, mut rest) = (Vec::new(), Vec::new());
         for conjunct in condition {
             match equality(conjunct, width) {
-                Some(pair) => pairs.push(pair),
-                None => rest.push(conjunct.clone()),
+                Some(pair) if kind != JoinKind::Inner || is_kept(&pair, left, right) => pairs.push(pair),
+                _ => rest.push(conjunct.clone()),
             }
         }
         // DataFusion lets NULL equal NULL in all keys of a join or in none, and takes neighbouring inner joins for one.
@@ -743,6 +743,31 @@ pub(super) fn is_unique(node: &Node, on: &[usize]) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether DataFusion keeps a key of an inner join. It takes neighbouring inner joins for one and orders their inputs anew; it then
+/// forgets a key one of whose sides is of several inputs.
+fn is_kept((mine, theirs, _): &(Expr, Expr, bool), left: &Node, right: &Node) -> bool {
+    fn input(node: &Node, column: usize) -> *const Node {
+        match &node.kind {
+            Kind::Join { kind: JoinKind::Inner, left, right, .. } => match column.checked_sub(left.width()) {
+                None => input(left, column),
+                Some(column) => input(right, column),
+            },
+            Kind::Filter { input: below, .. } => input(below, column),
+            Kind::Project { input: below, exprs } => match &exprs[column] {
+                Expr::Column { index, .. } => input(below, *index),
+                _ => node,
+            },
+            _ => node,
+        }
+    }
+    let is_of_one = |node: &Node, columns: &mut dyn Iterator<Item = usize>| {
+        let mut inputs = columns.map(|column| input(node, column));
+        inputs.next().is_none_or(|first| inputs.all(|other| other == first))
+    };
+    is_of_one(left, &mut columns(mine).into_iter())
+        && is_of_one(right, &mut columns(theirs).into_iter().map(|column| column - left.width()))
 }
 
 /// The sides of a conjunct that says that an expression of the left input equals one of the right input, left first;
