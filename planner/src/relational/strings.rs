@@ -40,7 +40,8 @@ use datafusion::{
         stream::RecordBatchStreamAdapter,
     },
 };
-use futures::{TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 
 use super::function::EngineFunction;
 
@@ -49,6 +50,8 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// Rows of a batch that is gathered.
 const BATCH_ROWS: usize = 8192;
+/// Rows that a join gathers, at least: batches cost something themselves.
+const LEAST_ROWS: usize = 16;
 /// Bytes of a string that lies in its view.
 const INLINE_BYTES: u32 = 12;
 
@@ -163,7 +166,31 @@ fn viewed(input: &Arc<dyn ExecutionPlan>, counted: bool) -> Arc<dyn ExecutionPla
         input.pipeline_behavior(),
         input.boundedness(),
     );
-    Arc::new(Parts { input: input.clone(), how: How::Viewed { counted }, properties: Arc::new(properties) })
+    let how = How::Viewed { counted };
+    Arc::new(Parts { input: input.clone(), how, properties: Arc::new(properties), begun: Begun::default() })
+}
+
+/// Begins a join over views. Until it gives them it gathers rows by number, and may hold or copy all of their strings: they are to be
+/// as few as the first rows of its inputs let expect to fit into a batch.
+async fn begin(
+    join: Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+) -> DataFusionResult<SendableRecordBatchStream> {
+    let mut bytes = 0;
+    for input in join.children() {
+        if let Some(viewed) = input.downcast_ref::<Parts>() {
+            bytes += viewed.begin(partition, &context).await?;
+        }
+    }
+    let rows = (BATCH_BYTES / bytes.max(1)).max(LEAST_ROWS);
+    if rows >= context.session_config().batch_size() {
+        return join.execute(partition, context);
+    }
+    // It holds what concerns functions that are looked up by name, too: there are none.
+    let config = context.session_config().clone().with_batch_size(rows);
+    let few = TaskContext::default().with_session_config(config).with_runtime(context.runtime_env());
+    join.execute(partition, Arc::new(few))
 }
 
 /// Bytes that are counted as long as somebody has a view of them.
@@ -483,12 +510,36 @@ struct Parts {
     input: Arc<dyn ExecutionPlan>,
     how: How,
     properties: Arc<PlanProperties>,
+    begun: Begun,
+}
+
+/// The first batch and those behind it, if somebody has asked for them already.
+#[derive(Default)]
+struct Begun(Mutex<Option<(Option<RecordBatch>, SendableRecordBatchStream)>>);
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Begun")
+    }
 }
 
 impl Parts {
     /// In the place of another node.
     fn new(input: Arc<dyn ExecutionPlan>, other: &Arc<dyn ExecutionPlan>, how: How) -> Parts {
-        Parts { input, how, properties: other.properties().clone() }
+        Parts { input, how, properties: other.properties().clone(), begun: Begun::default() }
+    }
+
+    /// Asks for the first batch: whoever executes this node will find it. Bytes of the strings of one of its rows, about.
+    async fn begin(&self, partition: usize, context: &Arc<TaskContext>) -> DataFusionResult<usize> {
+        let mut rows = self.execute(partition, context.clone())?;
+        let first = rows.try_next().await?;
+        let bytes = first.as_ref().map_or(0, |first| {
+            let columns = first.columns().iter().filter_map(Lengths::of);
+            let all = columns.map(|lengths| (0..first.num_rows()).map(|row| lengths.at(row)).sum::<usize>());
+            all.sum::<usize>() / first.num_rows().max(1)
+        });
+        *self.begun.0.lock() = Some((first, rows));
+        Ok(bytes)
     }
 }
 
@@ -517,7 +568,8 @@ impl ExecutionPlan for Parts {
     ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
             (Some(input), true) => {
-                Ok(Arc::new(Parts { input, how: self.how.clone(), properties: self.properties.clone() }))
+                let (how, properties) = (self.how.clone(), self.properties.clone());
+                Ok(Arc::new(Parts { input, how, properties, begun: Begun::default() }))
             }
             _ => internal_err!("it has one child"),
         }
@@ -536,6 +588,17 @@ impl ExecutionPlan for Parts {
         context: Arc<TaskContext>,
     ) -> DataFusionResult<SendableRecordBatchStream> {
         let schema = self.schema();
+        if let Some((first, behind)) = self.begun.0.lock().take() {
+            let rows = stream::iter(first.map(Ok)).chain(behind);
+            return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
+        }
+        let input = match &self.how {
+            How::Copied => {
+                let rows = stream::once(begin(self.input.clone(), partition, context.clone())).try_flatten();
+                Box::pin(RecordBatchStreamAdapter::new(self.input.schema(), rows))
+            }
+            _ => self.input.execute(partition, context.clone())?,
+        };
         let limit = match &self.how {
             How::Filtered { limit, .. } => *limit,
             _ => None,
@@ -544,7 +607,7 @@ impl ExecutionPlan for Parts {
             how: self.how.clone(),
             schema: schema.clone(),
             pool: context.memory_pool().clone(),
-            input: self.input.execute(partition, context)?,
+            input,
             pending: None,
             likely: usize::MAX,
             gathered: BatchCoalescer::new(schema.clone(), BATCH_ROWS)

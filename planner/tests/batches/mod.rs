@@ -106,6 +106,15 @@ fn wide_rows_come_in_small_batches() {
             1,
             WIDE,
         ),
+        // Wide rows that pass a join, each another.
+        (
+            format!(
+                "SELECT name, t FROM (VALUES (0, 'a'), (1, 'b')) AS dim (id, name) \
+                 JOIN (SELECT s, repeat(chr(97 + s % 26), {WIDE}) AS t FROM generate_series(1, 600) AS s) AS doc ON id = s % 3"
+            ),
+            400,
+            400 * (WIDE + 1),
+        ),
         // What a condition leaves of a join.
         (format!("SELECT * FROM ({joined}) AS j WHERE t IS NULL OR s > 1000"), 8500, 4000 * WIDE),
         (format!("SELECT * FROM ({joined}) AS j WHERE t LIKE 'y%' OR s < 0 LIMIT 100"), 100, 100 * WIDE),
