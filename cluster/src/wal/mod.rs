@@ -383,12 +383,15 @@ impl Writer {
         let Some(purged) = self.take_purged() else { return };
         // What is the last has a note that belongs to the next one, too.
         if purged.was_last() {
-            return self.remove(purged);
+            return self.remove(&purged);
         }
+        let purged = Arc::new(purged);
+        let removes = purged.clone();
         let remover = std::thread::Builder::new().name("router-log-end".into());
-        match remover.spawn(move || purged.remove()) {
+        match remover.spawn(move || removes.remove()) {
             Ok(removing) => self.removing = Some(removing),
-            Err(error) => drop(self.fail(&error.into())),
+            // There are too many threads.
+            Err(_) => self.remove(&purged),
         }
     }
 
@@ -406,11 +409,11 @@ impl Writer {
     #[cfg(test)]
     fn purge_some(&mut self) {
         if let Some(purged) = self.take_purged() {
-            self.remove(purged);
+            self.remove(&purged);
         }
     }
 
-    fn remove(&mut self, purged: Purged) {
+    fn remove(&mut self, purged: &Purged) {
         if let Err(error) = purged.remove() {
             self.fail(&error);
         }
@@ -510,6 +513,9 @@ impl Writer {
             // What comes next need not follow what is there.
             Job::Purge(to, done) if self.segments.read().ends_before(to) => {
                 self.removed();
+                if let Some(reason) = &self.failed {
+                    return Job::Purge(to, done).fail(reason);
+                }
                 (self.segments.write().purge(to), done)
             }
             Job::Purge(to, done) => {

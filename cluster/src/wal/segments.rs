@@ -95,7 +95,7 @@ impl Purged {
         self.was_last
     }
 
-    pub(super) fn remove(self) -> Result<(), WalError> {
+    pub(super) fn remove(&self) -> Result<(), WalError> {
         if self.was_last {
             forget_newest(&self.directory)?;
         }
