@@ -475,6 +475,31 @@ mod tests {
         assert_eq!((of(1, 1), of(1, 1 + rows as usize)), (5, 7));
     }
 
+    /// Few rows may have most of the strings, and their segment may be divided before anybody may collect them.
+    #[test]
+    fn parts_know_that_much_may_have_ended() {
+        let columns = vec![Column { name: "t".into(), ty: Type::Text, not_null: false, default: None }];
+        let text = |row: usize| Value::text("x".repeat(if row < 3 { 100_000 } else { row }));
+        let values: Vec<Value> = (0..100).map(text).collect();
+        let values = values_to_array(&values, &Type::Text).expect("values of the type");
+        let mut segment = Segment::new(0, &columns);
+        segment.append(&columns, &[values], Take::All(100), Ts(1));
+        segment.encode(&columns);
+        let part = |segment: &Segment, rows: std::ops::Range<u32>| {
+            let rows: Vec<u32> = rows.collect();
+            let ranks = Ranks::default();
+            let picked = Picked::new(&rows, &ranks);
+            let columns = segment.columns.iter().map(|column| column.divided(&Type::Text, &picked)).collect();
+            segment.divide(columns, &rows, 1)
+        };
+        assert!(!part(&segment, 0..50).may_have_much_ended());
+        (0..3).for_each(|row| segment.kill(row));
+        assert!(!segment.has_many_ended() && segment.may_have_much_ended());
+        let mut part = part(&segment, 0..50);
+        assert!(part.may_have_much_ended());
+        assert!(part.has_much_unused(&(3..50).collect::<Vec<u32>>(), true));
+    }
+
     /// Rows lie where the statement that inserted them said, whatever the types of the columns by which they are placed.
     #[test]
     fn rows_lie_where_their_cells_say() {
