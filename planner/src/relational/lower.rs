@@ -8,7 +8,7 @@ use carousel_engine::{
     aggregate::{AggregateCall, AggregateFunction},
     array::values_to_array,
     error::Result,
-    expr::{CompareOp, EvalContext, Expr, columns},
+    expr::{CompareOp, EvalContext, Expr, columns, remap_columns},
     operation::SortKey,
 };
 use datafusion::{
@@ -322,6 +322,31 @@ impl Lowering<'_> {
         Ok(Lowered { plan, columns })
     }
 
+    /// An input of an inner join, where those keys are computed that are of several columns. DataFusion takes neighbouring inner
+    /// joins for one and orders their inputs anew; a key that is of several of those it would forget.
+    fn with_keys(
+        &mut self,
+        input: Lowered,
+        fields: &[Field],
+        keys: &[Expr],
+    ) -> Result<(Lowered, Vec<Option<Column>>)> {
+        let is_made = |key: &&Expr| columns(key).len() > 1;
+        if !keys.iter().any(|key| is_made(&key)) {
+            return Ok((input, vec![None; keys.len()]));
+        }
+        let mut natives: Vec<Native> = input.columns.iter().cloned().map(Native::Column).collect();
+        let mut names: Vec<String> = fields.iter().map(|field| self.name(&field.name)).collect();
+        for key in keys.iter().filter(is_made) {
+            natives.push(self.expr(key, &input.columns, fields)?);
+            names.push(self.name("key"));
+        }
+        let mut lowered = self.named(input.plan, natives, names)?;
+        let mut made = lowered.columns.split_off(fields.len()).into_iter();
+        let places = keys.iter().map(|key| if is_made(&key) { made.next() } else { None });
+        let places = places.collect();
+        Ok((lowered, places))
+    }
+
     fn join(&mut self, kind: JoinKind, left: &Node, right: &Node, condition: &[Expr]) -> Result<Lowered> {
         let l = self.node(left)?;
         let r = self.node(right)?;
@@ -336,25 +361,37 @@ impl Lowering<'_> {
             _ => r,
         };
         let width = left.width();
-        let all: Vec<Column> = l.columns.iter().chain(&r.columns).cloned().collect();
-        let fields: Vec<Field> = left.fields.iter().chain(&right.fields).cloned().collect();
         let (mut pairs, mut rest) = (Vec::new(), Vec::new());
         for conjunct in condition {
             match equality(conjunct, width) {
-                Some(pair) if kind != JoinKind::Inner || is_kept(&pair, left, right) => pairs.push(pair),
-                _ => rest.push(conjunct.clone()),
+                Some(pair) => pairs.push(pair),
+                None => rest.push(conjunct.clone()),
             }
         }
+        let ((l, made_left), (r, made_right)) = match kind {
+            JoinKind::Inner => {
+                let mine: Vec<Expr> = pairs.iter().map(|(mine, _, _)| mine.clone()).collect();
+                let of_right = |expr: &Expr| remap_columns(expr.clone(), &|column| column - width);
+                let theirs: Vec<Expr> = pairs.iter().map(|(_, theirs, _)| of_right(theirs)).collect();
+                (self.with_keys(l, &left.fields, &mine)?, self.with_keys(r, &right.fields, &theirs)?)
+            }
+            _ => ((l, vec![None; pairs.len()]), (r, vec![None; pairs.len()])),
+        };
+        let all: Vec<Column> = l.columns.iter().chain(&r.columns).cloned().collect();
+        let fields: Vec<Field> = left.fields.iter().chain(&right.fields).cloned().collect();
         // DataFusion lets NULL equal NULL in all keys of a join or in none, and takes neighbouring inner joins for one.
         let all_nullable =
             kind != JoinKind::Inner && !pairs.is_empty() && pairs.iter().all(|(_, _, nullable)| *nullable);
         let (mut left_keys, mut right_keys) = (Vec::new(), Vec::new());
-        for (mine, theirs, nullable) in pairs {
+        for ((mine, theirs, nullable), made) in pairs.into_iter().zip(made_left.into_iter().zip(made_right)) {
             let (mine_type, theirs_type) = (mine.ty(), theirs.ty());
             let is_native = has_native_equality(&mine_type) && mine_type.arrow() == theirs_type.arrow();
             let nullable = nullable && !all_nullable;
-            let mine = self.expr(&mine, &all, &fields)?;
-            let theirs = self.expr(&theirs, &all, &fields)?;
+            let key = |made: Option<Column>, expr: &Expr| match made {
+                Some(column) => Ok(Native::Column(column)),
+                None => self.expr(expr, &all, &fields),
+            };
+            let (mine, theirs) = (key(made.0, &mine)?, key(made.1, &theirs)?);
             left_keys.push(self.key_of(mine, &mine_type, is_native, nullable));
             right_keys.push(self.key_of(theirs, &theirs_type, is_native, nullable));
         }
@@ -743,31 +780,6 @@ pub(super) fn is_unique(node: &Node, on: &[usize]) -> bool {
         }
         _ => false,
     }
-}
-
-/// Whether DataFusion keeps a key of an inner join. It takes neighbouring inner joins for one and orders their inputs anew; it then
-/// forgets a key one of whose sides is of several inputs.
-fn is_kept((mine, theirs, _): &(Expr, Expr, bool), left: &Node, right: &Node) -> bool {
-    fn input(node: &Node, column: usize) -> *const Node {
-        match &node.kind {
-            Kind::Join { kind: JoinKind::Inner, left, right, .. } => match column.checked_sub(left.width()) {
-                None => input(left, column),
-                Some(column) => input(right, column),
-            },
-            Kind::Filter { input: below, .. } => input(below, column),
-            Kind::Project { input: below, exprs } => match &exprs[column] {
-                Expr::Column { index, .. } => input(below, *index),
-                _ => node,
-            },
-            _ => node,
-        }
-    }
-    let is_of_one = |node: &Node, columns: &mut dyn Iterator<Item = usize>| {
-        let mut inputs = columns.map(|column| input(node, column));
-        inputs.next().is_none_or(|first| inputs.all(|other| other == first))
-    };
-    is_of_one(left, &mut columns(mine).into_iter())
-        && is_of_one(right, &mut columns(theirs).into_iter().map(|column| column - left.width()))
 }
 
 /// The sides of a conjunct that says that an expression of the left input equals one of the right input, left first;
