@@ -159,7 +159,7 @@ fn view_schema(schema: &SchemaRef) -> Option<SchemaRef> {
 
 /// The rows of an input, with views; in the same order, which a join asks for when it is executed.
 fn viewed(input: &Arc<dyn ExecutionPlan>, counted: bool) -> Arc<dyn ExecutionPlan> {
-    let Some(schema) = view_schema(&input.schema()) else { return input.clone() };
+    let schema = view_schema(&input.schema()).unwrap_or_else(|| input.schema());
     let properties = PlanProperties::new(
         EquivalenceProperties::new_with_orderings(schema, input.output_ordering().cloned()),
         input.output_partitioning().clone(),
@@ -177,10 +177,17 @@ async fn begin(
     partition: usize,
     context: Arc<TaskContext>,
 ) -> DataFusionResult<SendableRecordBatchStream> {
+    let inputs: Vec<&Parts> =
+        join.children().into_iter().filter_map(|it| it.downcast_ref::<Parts>()).collect();
     let mut bytes = 0;
-    for input in join.children() {
-        if let Some(viewed) = input.downcast_ref::<Parts>() {
-            bytes += viewed.begin(partition, &context).await?;
+    // Several tasks execute the branches of a UNION.
+    if inputs.iter().all(|input| input.properties.output_partitioning().partition_count() == 1) {
+        for input in inputs {
+            match input.begin(&context).await? {
+                Some(more) => bytes += more,
+                // When there is nothing on the left, a join may not look at the right.
+                None => break,
+            }
         }
     }
     let rows = (BATCH_BYTES / bytes.max(1)).max(LEAST_ROWS);
@@ -513,9 +520,9 @@ struct Parts {
     begun: Begun,
 }
 
-/// The first batch and those behind it, if somebody has asked for them already.
+/// The first batch and those behind it, if somebody has asked for them already; and memory for what is held so.
 #[derive(Default)]
-struct Begun(Mutex<Option<(Option<RecordBatch>, SendableRecordBatchStream)>>);
+struct Begun(Mutex<Option<(Option<RecordBatch>, SendableRecordBatchStream, MemoryReservation)>>);
 
 impl fmt::Debug for Begun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -529,17 +536,20 @@ impl Parts {
         Parts { input, how, properties: other.properties().clone(), begun: Begun::default() }
     }
 
-    /// Asks for the first batch: whoever executes this node will find it. Bytes of the strings of one of its rows, about.
-    async fn begin(&self, partition: usize, context: &Arc<TaskContext>) -> DataFusionResult<usize> {
-        let mut rows = self.execute(partition, context.clone())?;
+    /// Asks for the first batch: whoever executes this node will find it. Bytes of the strings of one of its rows, about; `None` when
+    /// there are no rows.
+    async fn begin(&self, context: &Arc<TaskContext>) -> DataFusionResult<Option<usize>> {
+        let mut rows = self.execute(0, context.clone())?;
         let first = rows.try_next().await?;
         let bytes = first.as_ref().map_or(0, |first| {
             let columns = first.columns().iter().filter_map(Lengths::of);
-            let all = columns.map(|lengths| (0..first.num_rows()).map(|row| lengths.at(row)).sum::<usize>());
-            all.sum::<usize>() / first.num_rows().max(1)
+            columns.map(|lengths| (0..first.num_rows()).map(|row| lengths.at(row)).sum::<usize>()).sum()
         });
-        *self.begun.0.lock() = Some((first, rows));
-        Ok(bytes)
+        let memory = MemoryConsumer::new("first rows of a join").register(context.memory_pool());
+        memory.try_grow(bytes)?;
+        let of_row = first.as_ref().map(|first| bytes / first.num_rows().max(1));
+        *self.begun.0.lock() = Some((first, rows, memory));
+        Ok(of_row)
     }
 }
 
@@ -588,7 +598,7 @@ impl ExecutionPlan for Parts {
         context: Arc<TaskContext>,
     ) -> DataFusionResult<SendableRecordBatchStream> {
         let schema = self.schema();
-        if let Some((first, behind)) = self.begun.0.lock().take() {
+        if let Some((first, behind, _)) = self.begun.0.lock().take() {
             let rows = stream::iter(first.map(Ok)).chain(behind);
             return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
         }
