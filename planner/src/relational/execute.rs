@@ -35,7 +35,7 @@ use super::{
 };
 
 /// Rows in a batch.
-const BATCH_ROWS: usize = 8192;
+pub(super) const BATCH_ROWS: usize = 8192;
 
 /// How a scan failed, on its way through DataFusion.
 #[derive(Debug, thiserror::Error)]

@@ -43,13 +43,10 @@ use datafusion::{
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
-use super::function::EngineFunction;
+use super::{execute::BATCH_ROWS, function::EngineFunction};
 
 /// Bytes of strings in a batch of more than one row.
 const BATCH_BYTES: usize = 4 << 20;
-
-/// Rows of a batch that is gathered.
-const BATCH_ROWS: usize = 8192;
 /// Rows that a join gathers, at least: batches cost something themselves.
 const LEAST_ROWS: usize = 16;
 /// Bytes of a string that lies in its view.
