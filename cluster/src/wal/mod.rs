@@ -2,14 +2,16 @@
 //!
 //! Records with consecutive indices in append-only segment files (see `segments` for their form) and one small file
 //! of metadata that is replaced as a whole. All writing happens on a thread of its own, in the order of the calls; one
-//! `fdatasync` serves all appends that wait for it. Segments that are not needed any more are removed beside it. After the first error nothing is written any more and every call
-//! fails with it: whether a failed write or sync reached the disk is unknown, so the router has to stop.
+//! `fdatasync` serves all appends that wait for it. Beside it, segments that are not needed any more are removed, or wiped to be
+//! used again. After the first error nothing is written any more and every call fails with it: whether a failed write or sync
+//! reached the disk is unknown, so the router has to stop.
 
 mod atomic_file;
 mod ballast;
 mod segments;
 #[cfg(test)]
 pub(crate) mod simulated;
+mod spare;
 
 use std::{
     fs::{self, File},
@@ -34,11 +36,14 @@ pub(crate) use atomic_file::{make_directory, read as read_file, replace as repla
 use ballast::Ballast;
 pub use segments::Limits;
 use segments::{Purged, Segments};
+use spare::{GoesOn, Spare};
 
 use crate::planted::{Bug, planted};
 
 /// How often somebody looks whether a segment has been removed.
 const REMOVING: Duration = Duration::from_millis(5);
+/// Whoever writes zeros beside the log is idle for so many times as long as that takes: syncs wait for the same disk.
+const IDLE: u32 = 4;
 
 /// Where a router keeps the m-seq (DESIGN, decision 13).
 #[derive(Clone, Debug)]
@@ -213,7 +218,8 @@ impl Wal {
             abandoned: abandoned.clone(),
             failed: None,
             purging: None,
-            removing: None,
+            beside: None,
+            tried: None,
             #[cfg(test)]
             hangs: hangs.clone(),
         };
@@ -342,6 +348,25 @@ impl Job {
     }
 }
 
+/// What is done beside the log's thread.
+struct Beside {
+    thread: JoinHandle<Result<Option<Spare>, WalError>>,
+    /// What can be left out is not waited for.
+    ends: Arc<AtomicBool>,
+}
+
+/// Lets go of some of the room that is kept for the log if something found none: first of what is to become segments, then of the
+/// ballast.
+///
+/// # Errors
+/// As of [`Ballast::let_go_for`].
+fn let_go_for(error: WalError, segments: &mut Segments, ballast: &mut Ballast) -> Result<(), WalError> {
+    if matches!(error, WalError::Full(_)) && segments.let_spares_go()? {
+        return Ok(());
+    }
+    ballast.let_go_for(error)
+}
+
 struct Writer {
     segments: Arc<RwLock<Segments>>,
     metadata_path: PathBuf,
@@ -350,8 +375,10 @@ struct Writer {
     failed: Option<Arc<str>>,
     /// Records up to this index may go.
     purging: Option<u64>,
-    /// Removes a segment of them.
-    removing: Option<JoinHandle<Result<(), WalError>>>,
+    /// Removes a segment of them, or prepares a spare.
+    beside: Option<Beside>,
+    /// The path of the last spare that was to be made, whether it could be or not.
+    tried: Option<Arc<Path>>,
     #[cfg(test)]
     hangs: Arc<AtomicBool>,
 }
@@ -368,40 +395,76 @@ impl Writer {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            self.purge_apart();
+            self.work_beside();
         }
-        self.removed();
+        self.end_beside();
     }
 
     /// Has a segment that may go removed, if there is one, and nobody waits for it: a file system may take as long for it as for a
-    /// hundred syncs. One at a time, so that a crash leaves no hole.
-    fn purge_apart(&mut self) {
-        if self.removing.as_ref().is_some_and(|removing| !removing.is_finished()) {
+    /// hundred syncs. One at a time, so that a crash leaves no hole. Or else has a spare made, if it is time for one.
+    fn work_beside(&mut self) {
+        if self.beside.as_ref().is_some_and(|beside| !beside.thread.is_finished()) {
             return;
         }
-        self.removed();
-        let Some(purged) = self.take_purged() else { return };
-        // What is the last has a note that belongs to the next one, too.
-        if purged.was_last() {
-            return self.remove(&purged);
+        self.end_beside();
+        if let Some(purged) = self.take_purged() {
+            return match purged.was_last {
+                // It has a note that belongs to the next one, too.
+                true => self.retire(purged),
+                false => self.begin_beside(move |goes_on| purged.retire(goes_on)),
+            };
         }
-        let purged = Arc::new(purged);
-        let removes = purged.clone();
-        let remover = std::thread::Builder::new().name("router-log-end".into());
-        match remover.spawn(move || removes.remove()) {
-            Ok(removing) => self.removing = Some(removing),
-            // There are too many threads.
-            Err(_) => self.remove(&purged),
+        let next = self.segments.read().next_spare().filter(|_| self.failed.is_none());
+        if let Some((path, bytes)) = next.filter(|(path, _)| self.tried.as_ref() != Some(path)) {
+            self.tried = Some(path.clone());
+            self.begin_beside(move |goes_on| {
+                let made = Spare::make(&path, bytes, goes_on);
+                Ok(made.unwrap_or_else(|error| {
+                    tracing::debug!(path = %path.display(), %error, "no spare can be made");
+                    None
+                }))
+            });
         }
     }
 
-    /// Waits until a segment has been removed.
-    fn removed(&mut self) {
-        let removed = self.removing.take().map(JoinHandle::join);
-        match removed {
-            None | Some(Ok(Ok(()))) => {}
-            Some(Ok(Err(error))) => drop(self.fail(&error)),
-            Some(Err(_)) => drop(self.fail(&WalError::Closed("a segment's removal panicked".into()))),
+    fn begin_beside<W>(&mut self, work: W)
+    where
+        W: FnOnce(GoesOn<'_>) -> Result<Option<Spare>, WalError> + Send + 'static,
+    {
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_over = ends.clone();
+        let (given, taken) = mpsc::sync_channel::<W>(1);
+        let run = move || {
+            let work = taken.recv().map_err(|_| WalError::Closed("there is nothing to do".into()))?;
+            work(&|took| {
+                std::thread::park_timeout(IDLE * took);
+                !is_over.load(Ordering::SeqCst)
+            })
+        };
+        match std::thread::Builder::new().name("router-log-end".into()).spawn(run) {
+            Ok(thread) => {
+                // It is there.
+                let _ = given.send(work);
+                self.beside = Some(Beside { thread, ends });
+            }
+            // There are too many threads: here, then, but not what can be left out.
+            Err(_) => {
+                if let Err(error) = work(&|_| false) {
+                    self.fail(&error);
+                }
+            }
+        }
+    }
+
+    /// Waits until nothing is done beside this thread, not for what can be left out.
+    fn end_beside(&mut self) {
+        let Some(Beside { thread, ends }) = self.beside.take() else { return };
+        ends.store(true, Ordering::SeqCst);
+        thread.thread().unpark();
+        match thread.join() {
+            Ok(Ok(spare)) => spare.into_iter().for_each(|spare| self.segments.write().keep_spare(spare)),
+            Ok(Err(error)) => drop(self.fail(&error)),
+            Err(_) => drop(self.fail(&WalError::Closed("what is done beside it panicked".into()))),
         }
     }
 
@@ -409,13 +472,14 @@ impl Writer {
     #[cfg(test)]
     fn purge_some(&mut self) {
         if let Some(purged) = self.take_purged() {
-            self.remove(&purged);
+            self.retire(purged);
         }
     }
 
-    fn remove(&mut self, purged: &Purged) {
-        if let Err(error) = purged.remove() {
-            self.fail(&error);
+    fn retire(&mut self, purged: Purged) {
+        match purged.retire(&|_| true) {
+            Ok(spare) => spare.into_iter().for_each(|spare| self.segments.write().keep_spare(spare)),
+            Err(error) => drop(self.fail(&error)),
         }
     }
 
@@ -483,7 +547,7 @@ impl Writer {
             for (records, _) in group {
                 let mut rest = &records[..];
                 while let Err(error) = segments.append(rest) {
-                    self.ballast.let_go_for(error)?;
+                    let_go_for(error, &mut segments, &mut self.ballast)?;
                     let written = segments.range().map_or(0, |range| range.end);
                     rest = &records[records.partition_point(|(index, _)| *index < written)..];
                 }
@@ -512,7 +576,7 @@ impl Writer {
             Job::Truncate(from, done) => (self.segments.write().truncate(from), done),
             // What comes next need not follow what is there.
             Job::Purge(to, done) if self.segments.read().ends_before(to) => {
-                self.removed();
+                self.end_beside();
                 if let Some(reason) = &self.failed {
                     return Job::Purge(to, done).fail(reason);
                 }
@@ -526,10 +590,9 @@ impl Writer {
                 // It is written to another file first, which can be begun again.
                 let replaced = loop {
                     let replaced = replace_file(&self.metadata_path, &content).map_err(WalError::of_write);
-                    match replaced.map_err(|error| self.ballast.let_go_for(error)) {
-                        Ok(()) => break Ok(()),
-                        Err(Ok(())) => {}
-                        Err(Err(error)) => break Err(error),
+                    let Err(error) = replaced else { break Ok(()) };
+                    if let Err(error) = let_go_for(error, &mut self.segments.write(), &mut self.ballast) {
+                        break Err(error);
                     }
                 };
                 (replaced, done)
@@ -573,6 +636,54 @@ mod tests {
         drop(wal);
         let (_, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
         assert_eq!(recovered.range, Some(1..5));
+    }
+
+    /// Files with a name that ends so.
+    fn files(directory: &Path, extension: &str) -> usize {
+        let entries = fs::read_dir(directory).expect("reads").map(|entry| entry.expect("reads").path());
+        entries.filter(|path| path.extension().is_some_and(|found| found == extension)).count()
+    }
+
+    #[tokio::test]
+    async fn segments_are_used_again_and_made_before_they_are_needed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let limits = Limits { segment_bytes: 1000, ..Limits::default() };
+        let (wal, _) = Wal::open(directory.path(), limits.clone()).expect("opens");
+        let mut next = 1;
+        let mut append = async |until: &dyn Fn() -> bool| {
+            let begin = std::time::Instant::now();
+            while !until() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "it never comes to that");
+                let (answer, answered) = oneshot::channel();
+                let records = vec![(next, Bytes::from(vec![next as u8; 100]))];
+                wal.append(records, move |result| drop(answer.send(result)));
+                answered.await.expect("answered").expect("appended");
+                next += 1;
+            }
+            next
+        };
+        // Half of the first one is full.
+        append(&|| files(directory.path(), "spare") == 1).await;
+        assert!(files(directory.path(), "wal") >= 1);
+        let end = append(&|| files(directory.path(), "wal") >= 6).await;
+        wal.purge_later(Bytes::from_static(b"vote"), end - 2);
+        append(&|| files(directory.path(), "wal") <= 2 && files(directory.path(), "spare") > 0).await;
+        // Many times around.
+        for _ in 0..5 {
+            let end = append(&|| files(directory.path(), "wal") >= 6).await;
+            wal.purge_later(Bytes::from_static(b"vote"), end - 2);
+            append(&|| files(directory.path(), "wal") <= 2).await;
+        }
+        let end = append(&|| true).await;
+        drop(wal);
+        assert!(files(directory.path(), "spare") <= spare::MOST);
+        let (wal, recovered) = Wal::open(directory.path(), limits).expect("opens");
+        let range = recovered.range.expect("there are records");
+        assert_eq!(range.end, end);
+        let read = wal.read(range.clone(), u64::MAX).await.expect("reads");
+        let expected = range.map(|index| (index, Bytes::from(vec![index as u8; 100])));
+        assert_eq!(read, expected.collect::<Vec<_>>());
+        assert_eq!(files(directory.path(), "spare"), 0, "nobody knows whether they are wiped");
     }
 
     #[tokio::test]

@@ -16,7 +16,8 @@
 //! restored a part of the directory) are not taken for what never was.
 //!
 //! Behind the last frame are zeros, which frames are written over: as long as a file does not grow, a sync has nothing to
-//! tell the file system's journal, and takes half of the time.
+//! tell the file system's journal, and takes half of the time. A segment begins as a spare file of zeros (see `spare`) if
+//! there is one, and grows by some zeros at a time otherwise.
 
 use std::{
     collections::VecDeque,
@@ -33,6 +34,7 @@ use bytes::Bytes;
 use super::{
     WalError,
     atomic_file::{self, sync_directory},
+    spare::{self, GoesOn, Spare},
 };
 
 const HEADER: usize = 24;
@@ -83,25 +85,41 @@ impl Place {
 
 /// A segment that is not part of the log any more.
 pub(super) struct Purged {
-    path: Arc<Path>,
     directory: PathBuf,
+    path: Arc<Path>,
+    file: Arc<File>,
+    /// The length of the file.
+    bytes: u64,
+    /// It may become a spare.
+    is_wanted: bool,
     /// There is no other.
-    was_last: bool,
+    pub(super) was_last: bool,
 }
 
 impl Purged {
-    /// Whether there is no other.
-    pub(super) fn was_last(&self) -> bool {
-        self.was_last
-    }
-
-    pub(super) fn remove(&self) -> Result<(), WalError> {
+    /// Durably takes the file out of the log. It becomes a spare if one is wanted, nobody reads it any more, and there is room.
+    pub(super) fn retire(self, goes_on: GoesOn<'_>) -> Result<Option<Spare>, WalError> {
         if self.was_last {
             forget_newest(&self.directory)?;
         }
-        fs::remove_file(&self.path)?;
-        sync_directory(&self.directory)?;
-        Ok(())
+        match Arc::try_unwrap(self.file) {
+            Ok(file) if self.is_wanted && spare::has_room(&self.path, self.bytes) => {
+                let path = self.path.with_extension(spare::EXTENSION);
+                fs::rename(&self.path, &path)?;
+                sync_directory(&self.directory)?;
+                let wiped = Spare::wipe(path, file, self.bytes, goes_on);
+                Ok(wiped.unwrap_or_else(|error| {
+                    // It is nothing to the log that it has one spare less.
+                    tracing::warn!(path = %self.path.display(), %error, "a segment cannot be wiped");
+                    None
+                }))
+            }
+            _ => {
+                fs::remove_file(&self.path)?;
+                sync_directory(&self.directory)?;
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -134,6 +152,7 @@ pub(super) struct Segments {
     directory: PathBuf,
     limits: Limits,
     segments: VecDeque<Segment>,
+    spares: Vec<Spare>,
 }
 
 struct Parsed {
@@ -159,7 +178,10 @@ impl Segments {
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "wal") {
+            if path.extension().is_some_and(|extension| extension == spare::EXTENSION) {
+                // It may not have been wiped wholly.
+                fs::remove_file(&path)?;
+            } else if path.extension().is_some_and(|extension| extension == "wal") {
                 let name = path.file_stem().and_then(|stem| stem.to_str());
                 let first = name.and_then(|name| name.parse::<u64>().ok());
                 paths.push((first.ok_or_else(|| WalError::Damaged { path: path.clone(), offset: 0 })?, path));
@@ -190,7 +212,7 @@ impl Segments {
             // On a full disk the older one stays.
             let _ = note_newest(directory, newest);
         }
-        Ok(Segments { directory: directory.to_path_buf(), limits, segments })
+        Ok(Segments { directory: directory.to_path_buf(), limits, segments, spares: Vec::new() })
     }
 
     /// Index of the first record and index after the last one; `None` when there is no record.
@@ -293,8 +315,14 @@ impl Segments {
     fn begin_segment(&mut self, first: u64) -> Result<(), WalError> {
         self.sync()?;
         let path = segment_path(&self.directory, first);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-        let file = file.map_err(WalError::of_write)?;
+        let (file, reserved) = match self.spares.pop() {
+            Some(spare) => spare.become_segment(&path),
+            None => {
+                let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+                file.map(|file| (file, 0))
+            }
+        }
+        .map_err(WalError::of_write)?;
         sync_directory(&self.directory)?;
         self.segments.push_back(Segment {
             first,
@@ -303,7 +331,7 @@ impl Segments {
             offsets: Vec::new(),
             length: 0,
             synced: 0,
-            reserved: 0,
+            reserved,
         });
         // Whoever tries again behind an error goes on with the segment.
         note_newest(&self.directory, first).map_err(WalError::of_write)
@@ -344,7 +372,7 @@ impl Segments {
     /// again anywhere.
     pub(super) fn purge(&mut self, to: u64) -> Result<(), WalError> {
         while let Some(segment) = self.take_purged(to) {
-            segment.remove()?;
+            Purged { is_wanted: false, ..segment }.retire(&|_| false)?;
         }
         Ok(())
     }
@@ -354,7 +382,32 @@ impl Segments {
     pub(super) fn take_purged(&mut self, to: u64) -> Option<Purged> {
         let segment = self.segments.pop_front_if(|segment| segment.end() <= to + 1)?;
         let was_last = self.segments.is_empty();
-        Some(Purged { path: segment.path, directory: self.directory.clone(), was_last })
+        // One that is much longer, for the sake of one long record, is too much to keep.
+        let lengths = self.limits.segment_bytes..=self.limits.segment_bytes.saturating_mul(2);
+        let is_wanted = !was_last && self.spares.len() < spare::MOST && lengths.contains(&segment.reserved);
+        let Segment { path, file, reserved: bytes, .. } = segment;
+        Some(Purged { directory: self.directory.clone(), path, file, bytes, is_wanted, was_last })
+    }
+
+    /// The path for a spare that is made before it is needed, and its length: when half of the last segment is full, and there is
+    /// none.
+    pub(super) fn next_spare(&self) -> Option<(Arc<Path>, u64)> {
+        let last = self.segments.back().filter(|_| self.spares.is_empty())?;
+        let bytes = self.limits.segment_bytes;
+        (last.length > bytes / 2)
+            .then(|| (self.directory.join(format!("after-{:020}", last.first)).into(), bytes))
+    }
+
+    /// Keeps a spare until a segment begins.
+    pub(super) fn keep_spare(&mut self, spare: Spare) {
+        self.spares.push(spare);
+    }
+
+    /// Gives back the room of the spares. Returns whether there was any.
+    pub(super) fn let_spares_go(&mut self) -> Result<bool, WalError> {
+        let had_some = !self.spares.is_empty();
+        self.spares.drain(..).try_for_each(Spare::remove)?;
+        Ok(had_some)
     }
 
     /// Whether nothing is left when the records up to this index have gone.
@@ -547,7 +600,10 @@ mod tests {
                         let first = model.first().map_or(next, |(index, _)| *index);
                         let to = first + (synced + 1).saturating_sub(first) * u64::from(fraction) / 256;
                         let to = to.saturating_sub(1);
-                        log.purge(to).expect("purges");
+                        while let Some(segment) = log.take_purged(to) {
+                            let spare = segment.retire(&|_| true).expect("retires");
+                            spare.into_iter().for_each(|spare| log.keep_spare(spare));
+                        }
                         purged = purged.max(to);
                     }
                     Step::Crash(at) => {
@@ -688,6 +744,64 @@ mod tests {
         let log = Segments::open(directory.path(), Limits::default()).expect("opens");
         assert_eq!(log.range(), Some(1..901));
         assert_eq!(contents(&log).last(), Some(&(900, Bytes::from(vec![8; 1_000]))));
+    }
+
+    #[test]
+    fn a_segment_that_nobody_reads_is_used_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut log = Segments::open(directory.path(), limits()).expect("opens");
+        let append = |log: &mut Segments, indices: Range<u64>| {
+            indices.for_each(|index| {
+                log.append(&[(index, Bytes::from(vec![index as u8; 150]))]).expect("appends")
+            });
+            log.sync().expect("syncs");
+        };
+        let retire = |log: &mut Segments, to, goes_on: GoesOn<'_>| {
+            let purged = log.take_purged(to).expect("it may go");
+            let spare = purged.retire(goes_on).expect("retires");
+            let is_kept = spare.is_some();
+            spare.into_iter().for_each(|spare| log.keep_spare(spare));
+            is_kept
+        };
+        // Two records each.
+        append(&mut log, 1..12);
+        assert!(log.next_spare().is_some(), "half of the last one is full");
+        let read = log.places(3..4, u64::MAX);
+        assert!(retire(&mut log, 10, &|_| true));
+        assert!(!retire(&mut log, 10, &|_| true), "somebody reads it");
+        assert_eq!(read[0].read().expect("it can be read"), vec![3; 150]);
+        assert!(!retire(&mut log, 10, &|_| false), "there is no time");
+        assert!(retire(&mut log, 10, &|_| true));
+        assert!(!retire(&mut log, 10, &|_| true), "there are enough");
+        assert!(log.next_spare().is_none(), "there is one");
+        let lengths = || {
+            let paths =
+                fs::read_dir(directory.path()).expect("reads").map(|entry| entry.expect("reads").path());
+            let files = paths.filter(|path| path.extension().is_some());
+            let mut files: Vec<(String, u64)> = files
+                .map(|path| {
+                    let length = fs::metadata(&path).expect("it is there").len();
+                    (path.file_name().expect("a name").to_str().expect("text").to_owned(), length)
+                })
+                .collect();
+            files.sort();
+            files
+        };
+        let names: Vec<String> = lengths().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(
+            names,
+            ["00000000000000000001.spare", "00000000000000000007.spare", "00000000000000000011.wal"]
+        );
+        append(&mut log, 12..14);
+        let found = lengths();
+        assert_eq!(found[1], ("00000000000000000011.wal".into(), 400));
+        assert_eq!(found[2], ("00000000000000000013.wal".into(), 400), "zeros that were there");
+        let before = contents(&log);
+        assert_eq!(before.len(), 3);
+        assert!(log.let_spares_go().expect("they go") && !log.let_spares_go().expect("none is left"));
+        drop(log);
+        let log = Segments::open(directory.path(), limits()).expect("opens");
+        assert_eq!(contents(&log), before);
     }
 
     #[test]
