@@ -648,7 +648,7 @@ fn the_ring_of_a_running_server_is_changed_by_ctl() {
 fn the_ring_changes_under_load_and_no_statement_fails() {
     let directory = scratch();
     let output = carousel(&["bench", "elastic", "--rows", "20000", "--seconds", "1", "--reads", "50"])
-        .args(["--writes", "20", "--clients", "4", "--routers", "1", "--storage", "3"])
+        .args(["--writes", "20", "--clients", "4", "--routers", "1", "--storage", "3", "--rounds", "2"])
         .args(["--output", path(directory.path())])
         .output()
         .expect("the binary runs");

@@ -10,6 +10,7 @@ mod trace;
 
 use std::{
     cell::Cell,
+    collections::VecDeque,
     time::{Duration, Instant},
 };
 
@@ -88,6 +89,10 @@ pub struct ElasticArgs {
         default_value = "expand,rebalance,replace,contract"
     )]
     changes: Vec<Change>,
+
+    /// How often all of that is done: a single change is too short to tell what one statement in a hundred notices
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
 
     /// Selective SELECTs that arrive in a second
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -172,12 +177,6 @@ impl ElasticArgs {
         self.memory_reserve_mib.unwrap_or(self.rows.saturating_mul(ROW_BYTES) >> 20)
     }
 
-    /// A place in the middle of what was a process's range at first, which is another one for each change.
-    fn middle(&self, process: ProcessId, change: u32) -> u128 {
-        let range = (1 << 64) / u128::from(self.storage);
-        range * u128::from(process.number - 1) + range / 2 + u128::from(change)
-    }
-
     /// Does all changes, with time between them.
     async fn change_all(
         &self,
@@ -188,16 +187,32 @@ impl ElasticArgs {
     ) -> Result<Vec<Phase>, Failure> {
         let pause = Duration::from_secs(self.seconds);
         let mut phases = Vec::new();
-        // Those on the ring at first are changed in turn; a standby is another one for each change.
-        for (change, number) in self.changes.iter().zip(1..) {
-            let process = ProcessId::storage((number - 1) % self.storage + 1);
+        // Those on the ring are changed in turn; a standby is another one for each change.
+        let mut ring: VecDeque<ProcessId> = (1..=self.storage).map(ProcessId::storage).collect();
+        let changes = std::iter::repeat_n(&self.changes, self.rounds as usize).flatten();
+        for (&change, number) in changes.zip(1..) {
             let standby = ProcessId::storage(self.storage + number);
+            let process = ring[0];
             let statement = match change {
                 Change::Expand => format!("EXPAND WITH {standby}"),
-                Change::Rebalance => format!("REBALANCE {process} TO {}", self.middle(process, number)),
+                Change::Rebalance => {
+                    format!("REBALANCE {process} TO {}", middle(client, process).await?)
+                }
                 Change::Replace => format!("REPLACE {process} BY {standby}"),
                 Change::Contract => format!("CONTRACT BY {process}"),
             };
+            if change == Change::Contract && ring.len() <= self.replication_factor as usize {
+                return Err(Failure::setup("--changes leaves fewer storage processes than hold each row"));
+            }
+            match change {
+                Change::Expand => ring.push_back(standby),
+                Change::Rebalance => ring.rotate_left(1),
+                Change::Replace => {
+                    ring[0] = standby;
+                    ring.rotate_left(1);
+                }
+                Change::Contract => drop(ring.pop_front()),
+            }
             if matches!(change, Change::Expand | Change::Replace) {
                 cluster.start_standby(standby)?;
                 let named = format!("storage = '{standby}' AND state = 'standby'");
@@ -248,22 +263,23 @@ impl ElasticArgs {
         let reserved = thousands(self.memory_reserve_mib());
         report.fact("MiB of memory that each storage process had taken before", reserved);
         report.fact("rows", thousands(self.rows));
+        report.fact("times that each change was made", thousands(self.rounds.into()));
         report.fact("selective SELECTs that arrive in a second", thousands(self.reads.into()));
         report.fact("selective UPDATEs that arrive in a second", thousands(self.writes.into()));
         for statement in [Statement::Read, Statement::Write] {
             let mut steady = steady(phases, seen, statement);
             let basis = steady.percentile(99);
             report.row(row("steady", Default::default(), statement, &mut steady, basis));
-            for phase in phases {
-                let mut during = seen.latencies(statement, |at| phase.has(at));
-                let took = (phase.end - phase.begin).as_secs_f64();
+            for (name, phases) in by_change(phases) {
+                let mut during = seen.latencies(statement, |at| phases.iter().any(|phase| phase.has(at)));
+                let sum = |value: fn(&Phase) -> f64| phases.iter().map(value).sum::<f64>();
                 let moved = [
-                    format!("{took:.2}"),
-                    format!("{:.2}", phase.moving.as_secs_f64()),
-                    format!("{:.1}", phase.bytes / 1e6),
-                    format!("{:.0}", rate(phase)),
+                    format!("{:.2}", sum(|phase| (phase.end - phase.begin).as_secs_f64())),
+                    format!("{:.2}", sum(|phase| phase.moving.as_secs_f64())),
+                    format!("{:.1}", sum(|phase| phase.bytes) / 1e6),
+                    format!("{:.0}", rate(&phases)),
                 ];
-                report.row(row(phase.name, moved, statement, &mut during, basis));
+                report.row(row(name, moved, statement, &mut during, basis));
             }
         }
         let failures = seen.failures();
@@ -282,21 +298,38 @@ fn steady(phases: &[Phase], seen: &Seen, statement: Statement) -> Latencies {
     seen.latencies(statement, |at| !phases.iter().any(|phase| phase.has(at)))
 }
 
-/// Megabytes a second that were moved in a phase. What was too short to be seen took less than a look.
-fn rate(phase: &Phase) -> f64 {
-    phase.bytes / 1e6 / phase.moving.max(LOOK_AGAIN).as_secs_f64()
+/// The phases of each kind of change, in the order of their first ones.
+fn by_change(phases: &[Phase]) -> Vec<(&'static str, Vec<Phase>)> {
+    let mut grouped: Vec<(&'static str, Vec<Phase>)> = Vec::new();
+    for phase in phases {
+        match grouped.iter_mut().find(|(name, _)| *name == phase.name) {
+            Some((_, group)) => group.push(*phase),
+            None => grouped.push((phase.name, vec![*phase])),
+        }
+    }
+    grouped
+}
+
+/// Megabytes a second that were moved in phases. What was too short to be seen took less than a look.
+fn rate(phases: &[Phase]) -> f64 {
+    let bytes: f64 = phases.iter().map(|phase| phase.bytes).sum();
+    let moving: Duration = phases.iter().map(|phase| phase.moving.max(LOOK_AGAIN)).sum();
+    bytes / 1e6 / moving.as_secs_f64()
 }
 
 fn targets(phases: &[Phase], seen: &Seen) -> Targets {
     let mut targets = Targets::new("Elasticity: what is to be reached");
     let basis = steady(phases, seen, Statement::Read).percentile(99).as_secs_f64();
-    for phase in phases {
-        let p99 = |statement| seen.latencies(statement, |at| phase.has(at)).percentile(99).as_secs_f64();
-        targets.at_least(format!("{}: MB/s", phase.name), Some(rate(phase)), 200.0);
+    for (name, phases) in by_change(phases) {
+        let p99 = |statement| {
+            let mut during = seen.latencies(statement, |at| phases.iter().any(|phase| phase.has(at)));
+            during.percentile(99).as_secs_f64()
+        };
+        targets.at_least(format!("{name}: MB/s"), Some(rate(&phases)), 200.0);
         let to_steady = (basis > 0.0).then(|| p99(Statement::Read) / basis);
-        targets.at_most(format!("{}: p99 of SELECTs to steady", phase.name), to_steady, 2.0);
+        targets.at_most(format!("{name}: p99 of SELECTs to steady"), to_steady, 2.0);
         let writes = Some(p99(Statement::Write) * 1e3);
-        targets.at_most(format!("{}: ms of p99 of UPDATEs", phase.name), writes, 500.0);
+        targets.at_most(format!("{name}: ms of p99 of UPDATEs"), writes, 500.0);
     }
     targets.at_most("failed statements", Some(seen.failures().len() as f64), 0.0);
     targets
@@ -328,6 +361,15 @@ fn failed(error: tokio_postgres::Error) -> Failure {
 /// Bytes of rows that storage processes have received from others.
 async fn moved_bytes(cluster: &Processes) -> Result<f64, Failure> {
     cluster.metric(ProcessKind::Storage, "carousel_storage_moved_bytes_total", &[]).await
+}
+
+/// The place that gives half of a process's range to the one before it.
+async fn middle(client: &Client, process: ProcessId) -> Result<String, Failure> {
+    let all = 1u128 << 64;
+    let length = format!("mod(last_position::numeric - identifier + {all}, {all})");
+    let middle = format!("mod(identifier + trunc({length} / 2), {all})::text");
+    let query = format!("SELECT {middle} FROM carousel.ring WHERE storage = '{process}'");
+    client.query_one(&query, &[]).await.map(|row| row.get(0)).map_err(failed)
 }
 
 /// Waits until a change has been ordered and all rows have been moved; returns how long some were on their way.
