@@ -70,6 +70,9 @@ impl Runtime {
             .map_err(|e| sql_error(&e))?;
         // Statements run beside each other; each by itself is one thread's work.
         let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH_ROWS);
+        // Branches of a UNION are not sorted each by itself: of the order, DataFusion forgets what is constant in each of them, and
+        // the first rows of all are then told by the rest.
+        let config = config.with_repartition_sorts(false);
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(environment)
