@@ -46,45 +46,59 @@ impl Planner<'_> {
     pub(crate) fn from(&mut self, from: &[ast::TableWithJoins], outer: &Option<Arc<Scope>>) -> Result<Input> {
         let mut all: Option<Input> = None;
         for item in from {
-            let left = all.take();
-            let next = self.factor(&item.relation, outer, left.as_ref())?;
-            // What is lateral belongs to what stands before it at once; everything else joins among itself first.
-            all = Some(match left {
-                Some(left) if next.lateral => {
-                    let left = join(left, next, &item.relation, JoinKind::Inner, Vec::new())?;
-                    self.joins(left, &item.joins, outer)?
-                }
-                left => {
-                    let next = self.joins((next.node, next.scope), &item.joins, outer)?;
-                    match left {
-                        None => next,
-                        Some(left) => {
-                            let next = Factor::plain(next);
-                            join(left, next, &item.relation, JoinKind::Inner, Vec::new())?
-                        }
-                    }
-                }
+            let next = match &all {
+                Some((_, scope)) if has_lateral(item) => self.lateral_item(item, scope, outer)?,
+                _ => Factor::plain(self.item(item, outer, outer)?),
+            };
+            all = Some(match all {
+                None => (next.node, next.scope),
+                Some(left) => join(left, next, &item.relation, JoinKind::Inner, Vec::new())?,
             });
         }
         Ok(all.unwrap_or_else(|| (Node::one_row(), Scope::empty())))
     }
 
-    fn joins(&mut self, mut left: Input, joins: &[ast::Join], outer: &Option<Arc<Scope>>) -> Result<Input> {
-        for ast::Join { relation, global, join_operator } in joins {
+    /// What is between two commas joins among itself first. `beyond` is what is around what is lateral.
+    fn item(
+        &mut self,
+        item: &ast::TableWithJoins,
+        outer: &Option<Arc<Scope>>,
+        beyond: &Option<Arc<Scope>>,
+    ) -> Result<Input> {
+        let first = self.factor(&item.relation, outer, beyond, None)?;
+        let mut left = (first.node, first.scope);
+        for ast::Join { relation, global, join_operator } in &item.joins {
             if *global {
                 return unsupported("GLOBAL JOIN");
             }
-            let right = self.factor(relation, outer, Some(&left))?;
+            let before = Scope { outer: beyond.clone(), ..left.1.clone() };
+            let right = self.factor(relation, outer, beyond, Some(Arc::new(before)))?;
             left = self.join(left, right, relation, join_operator, outer)?;
         }
         Ok(left)
     }
 
+    /// An item in which something may refer to what stands before it: to that, all of it is a query inside another one.
+    fn lateral_item(
+        &mut self,
+        item: &ast::TableWithJoins,
+        before: &Scope,
+        outer: &Option<Arc<Scope>>,
+    ) -> Result<Factor> {
+        let inside = |scope: Scope| Some(Arc::new(Scope { outer: outer.clone(), ..scope }));
+        // What is not lateral sees none of the names before it, and what is around all of them from as far.
+        let (nothing, names) = (inside(Scope::empty()), inside(before.clone()));
+        let (node, scope) = self.one_deeper(|planner| planner.item(item, &nothing, &names))?;
+        Ok(Factor { node, scope, lateral: true })
+    }
+
+    /// An element. What is lateral sees what stands before it in the same item, if anything does, and beyond that.
     fn factor(
         &mut self,
         factor: &ast::TableFactor,
         outer: &Option<Arc<Scope>>,
-        before: Option<&Input>,
+        beyond: &Option<Arc<Scope>>,
+        before: Option<Arc<Scope>>,
     ) -> Result<Factor> {
         check_factor(factor)?;
         let position = position_of(factor.span());
@@ -115,20 +129,17 @@ impl Planner<'_> {
                     let open = self.source.operator_before(subquery.span(), "(");
                     return Err(at(error, open.or(position)));
                 };
+                let joins_before = *lateral && before.is_some();
                 let query = match before {
-                    Some((_, scope)) if *lateral => {
-                        let around = Scope { outer: outer.clone(), ..scope.clone() };
-                        self.nested_query(subquery, Arc::new(around))?
-                    }
+                    Some(before) if *lateral => self.nested_query(subquery, before)?,
+                    _ if *lateral => self.relational_query(subquery, beyond.clone())?,
                     _ => self.relational_query(subquery, outer.clone())?,
                 };
                 let relation = query.relation(String::new()).renamed(alias)?;
-                let lateral = *lateral && before.is_some();
-                Ok(Factor { node: query.node, scope: Scope::of(vec![relation]), lateral })
+                Ok(Factor { node: query.node, scope: Scope::of(vec![relation]), lateral: joins_before })
             }
             ast::TableFactor::NestedJoin { table_with_joins, alias } => {
-                let first = self.factor(&table_with_joins.relation, outer, None)?;
-                let (node, scope) = self.joins((first.node, first.scope), &table_with_joins.joins, outer)?;
+                let (node, scope) = self.item(table_with_joins, outer, beyond)?;
                 let Some(alias) = alias else { return Ok(Factor::plain((node, scope))) };
                 let relation = Relation {
                     name: String::new(),
@@ -145,12 +156,14 @@ impl Planner<'_> {
                 }
                 let (arguments, with_ordinality) = (args.as_slice(), *with_ordinality);
                 let call = FunctionCall { name, arguments, with_ordinality, alias: alias.as_ref() };
-                Ok(Factor::plain(self.function_in_from(&call, outer, before)?))
+                let around = before.or_else(|| beyond.clone());
+                Ok(Factor::plain(self.function_in_from(&call, around)?))
             }
             ast::TableFactor::Function { lateral: _, name, args, with_ordinality, alias } => {
                 let (arguments, with_ordinality) = (args.as_slice(), *with_ordinality);
                 let call = FunctionCall { name, arguments, with_ordinality, alias: alias.as_ref() };
-                Ok(Factor::plain(self.function_in_from(&call, outer, before)?))
+                let around = before.or_else(|| beyond.clone());
+                Ok(Factor::plain(self.function_in_from(&call, around)?))
             }
             other => {
                 let (table, scope) = self.table_factor(other)?;
@@ -307,6 +320,18 @@ impl Planner<'_> {
         scope.unqualified = Some(merged);
         Ok((node.extend(more), scope))
     }
+}
+
+/// Whether something in an item may refer to what stands before the item.
+fn has_lateral(item: &ast::TableWithJoins) -> bool {
+    let mut factors = std::iter::once(&item.relation).chain(item.joins.iter().map(|join| &join.relation));
+    factors.any(|factor| match factor {
+        ast::TableFactor::Derived { lateral, .. } => *lateral,
+        ast::TableFactor::Table { args, .. } => args.is_some(),
+        ast::TableFactor::Function { .. } => true,
+        ast::TableFactor::NestedJoin { table_with_joins, .. } => has_lateral(table_with_joins),
+        _ => false,
+    })
 }
 
 /// A system view and its columns.

@@ -51,10 +51,15 @@ impl Planner<'_> {
 
     /// A query that may refer to the columns of another one.
     pub(crate) fn nested_query(&mut self, query: &ast::Query, outer: Arc<Scope>) -> Result<Query> {
+        self.one_deeper(|planner| planner.relational_query(query, Some(outer)))
+    }
+
+    /// Plans what is inside another query.
+    pub(super) fn one_deeper<T>(&mut self, plan: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if let Some(relational) = &mut self.shared.relational {
             relational.depth += 1;
         }
-        let planned = self.relational_query(query, Some(outer));
+        let planned = plan(self);
         if let Some(relational) = &mut self.shared.relational {
             relational.depth -= 1;
         }

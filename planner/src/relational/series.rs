@@ -53,8 +53,7 @@ impl Planner<'_> {
     pub(crate) fn function_in_from(
         &mut self,
         call: &FunctionCall<'_>,
-        outer: &Option<Arc<Scope>>,
-        before: Option<&Input>,
+        around: Option<Arc<Scope>>,
     ) -> Result<Input> {
         let FunctionCall { name, arguments, with_ordinality, alias } = *call;
         let position = position_of(ast::Spanned::span(name));
@@ -67,8 +66,7 @@ impl Planner<'_> {
             return Err(at(SqlError::unsupported("a function in FROM other than generate_series"), position));
         }
         // What stands before it can be referred to without LATERAL.
-        let around = before.map(|(_, scope)| Arc::new(Scope { outer: outer.clone(), ..scope.clone() }));
-        let scope = Scope { outer: around.or_else(|| outer.clone()), ..Scope::empty() };
+        let scope = Scope { outer: around, ..Scope::empty() };
         let bounds = self.resolve(&scope, Clause::FromFunction, |r| r.series(arguments, position))?;
         // Also a subquery stands there as a column.
         if bounds.iter().any(|bound| !columns(bound).is_empty()) {

@@ -891,9 +891,6 @@ impl Dependence {
     }
 
     fn carry_join(&self, kind: JoinKind, left: Node, right: Node, condition: Vec<Expr>) -> Result<Node> {
-        if matches!(kind, JoinKind::Right | JoinKind::Full) {
-            return Err(SqlError::unsupported("RIGHT or FULL JOIN in a correlated subquery"));
-        }
         let added = self.outers.len();
         let (l, r) = (left.width(), right.width());
         // Columns of the right side move behind those that the left side carries.
@@ -912,10 +909,12 @@ impl Dependence {
             })
         };
         let mut condition = condition.iter().map(moved).collect::<Result<Vec<Expr>>>()?;
-        let right_depends = !right.outer_columns().is_empty();
+        // All rows of the right side are there for each combination.
+        let keeps_right = matches!(kind, JoinKind::Right | JoinKind::Full);
+        let carries_right = keeps_right || !right.outer_columns().is_empty();
         let left = self.carry(left)?;
-        let right = if right_depends { self.carry(right)? } else { self.closer(right)? };
-        if right_depends {
+        let right = if carries_right { self.carry(right)? } else { self.closer(right)? };
+        if carries_right {
             for c in 0..added {
                 condition.push(same(left.column(l + c), shifted(right.column(r + c), l + added)));
             }
@@ -926,6 +925,18 @@ impl Dependence {
             JoinKind::Mark => 1,
             _ => r,
         };
-        Ok(joined.select((0..l).chain(l + added..l + added + own).chain(l..l + added)))
+        let columns = (0..l).chain(l + added..l + added + own);
+        if !keeps_right {
+            return Ok(joined.select(columns.chain(l..l + added)));
+        }
+        // A row has them from a side that it has.
+        let width = joined.width();
+        let either = |c| {
+            let args = vec![joined.column(l + c), joined.column(l + added + r + c)];
+            let ty = args[0].ty();
+            (Expr::Coalesce { args, ty }, "outer")
+        };
+        let either = (0..added).map(either).collect();
+        Ok(joined.extend(either).select(columns.chain(width..width + added)))
     }
 }
