@@ -6,7 +6,7 @@ use carousel_cluster::message::Ddl;
 use carousel_engine::{
     SqlError, SqlState, TableId, TableSchema, Ts, Type, Value,
     error::Result,
-    expr::{EvalContext, eval_const},
+    expr::{EvalContext, Expr, eval_const},
     schema::{Column, Partitioning, ROW_ID},
     text::{format_value, parse_value},
     value::compare,
@@ -28,12 +28,23 @@ const MAX_COLUMNS: usize = 1600;
 /// Names of columns that every table of PostgreSQL has.
 const SYSTEM_COLUMNS: &[&str] = &["tableoid", "ctid", "xmin", "xmax", "cmin", "cmax"];
 
-/// Writes quoted dates and times out in full, with their time zone: a default of this type, and those within it that have a type
-/// of their own. As in PostgreSQL, they are what they are when the table is made.
-fn fix_literals(expr: &mut ast::Expr, ty: &Type, context: &EvalContext) -> Result<()> {
+/// Writes quoted dates and times out in full, with their time zone: a default of this type, those within it that have a type
+/// of their own, and those that were read, at these places, as what is beside them. As in PostgreSQL, they are what they are when
+/// the table is made.
+fn fix_literals(
+    expr: &mut ast::Expr,
+    ty: &Type,
+    read: &[(Option<u32>, Type)],
+    context: &EvalContext,
+) -> Result<()> {
     fix_literal(expr, Some(ty), context)?;
     let fixed = visit_expressions_mut(expr, |expr| {
         let fixed = match expr {
+            ast::Expr::Value(value) => {
+                let place = position_of(value.span);
+                let found = read.iter().find(|(at, _)| at.is_some() && *at == place);
+                fix_value(&mut value.value, found.map(|(_, ty)| ty), context)
+            }
             ast::Expr::TypedString(typed) => {
                 fix_value(&mut typed.value.value, types::resolve(&typed.data_type).ok().as_ref(), context)
             }
@@ -64,6 +75,23 @@ fn fix_value(value: &mut ast::Value, ty: Option<&Type>, context: &EvalContext) -
     let fixed = format_value(&parse_value(text, ty, context)?, ty, context);
     *value = ast::Value::SingleQuotedString(fixed);
     Ok(())
+}
+
+/// Writes literals with quotes in them in a form that is read again as it is.
+fn fix_quotes(expr: &mut ast::Expr) {
+    let _ = visit_expressions_mut(expr, |expr| {
+        let value = match expr {
+            ast::Expr::Value(value) => &mut value.value,
+            ast::Expr::TypedString(typed) => &mut typed.value.value,
+            _ => return ControlFlow::<()>::Continue(()),
+        };
+        if let Some(text) = quoted(value)
+            && text.contains(['\'', '\\'])
+        {
+            *value = ast::Value::EscapedStringLiteral(text.to_owned());
+        }
+        ControlFlow::Continue(())
+    });
 }
 
 fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
@@ -239,6 +267,7 @@ impl Planner<'_> {
     /// The text of a DEFAULT, checked to be one that can be stored.
     fn default_text(&mut self, column: &str, ty: &Type, expr: &ast::Expr) -> Result<String> {
         let (scope, mut aggregates) = (Scope::empty(), Vec::new());
+        let known = self.shared.session_values.len();
         let mut resolver = Resolver::new(
             self.source,
             &scope,
@@ -251,14 +280,24 @@ impl Planner<'_> {
         if let carousel_engine::expr::ArgType::Known(from) = term.arg_type() {
             check_default(column, ty, &from)?;
         }
-        resolver.assign(term, ty, column)?;
+        let meant = format!("{:?}", resolver.assign(term, ty, column)?);
+        let read = std::mem::take(&mut self.shared.read_in_session);
         // It is kept as text, and must mean the same when it is read again: elsewhere, and some other day.
         let mut expr = expr.clone();
-        fix_literals(&mut expr, ty, &self.settings.eval_context())?;
+        fix_quotes(&mut expr);
+        self.shared.session_values.truncate(known);
+        if format!("{:?}", self.read_default(&expr.to_string(), ty, column)?) != meant {
+            return unsupported(format!("the default {expr}"));
+        }
+        fix_literals(&mut expr, ty, &read, &self.settings.eval_context())?;
         let text = expr.to_string();
-        parse_expression(&text).map_err(|_| SqlError::unsupported(format!("the default {text}")))?;
-        self.default_expression(&text, ty, column).map_err(|e| e.without_position())?;
+        self.read_default(&text, ty, column)?;
         Ok(text)
+    }
+
+    fn read_default(&mut self, text: &str, ty: &Type, column: &str) -> Result<Expr> {
+        parse_expression(text).map_err(|_| SqlError::unsupported(format!("the default {text}")))?;
+        self.default_expression(text, ty, column).map_err(|error| error.without_position())
     }
 
     /// `PARTITION BY HASH (…)` or `RANGE (…)`.

@@ -105,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) parameters: Vec<Option<Type>>,
     /// Session values that expressions refer to.
     pub(crate) session_values: Vec<SessionValue>,
+    /// Where quoted literals are whose value depends on the session, and what they are read as.
+    pub(crate) read_in_session: Vec<(Option<u32>, Type)>,
     /// What a statement that is not about one table needs besides.
     pub(crate) relational: Option<Environment>,
 }
@@ -302,6 +304,9 @@ impl<'a> Resolver<'a> {
         let value = parse_value(text, &plain, &self.settings.eval_context()).map_err(|e| at(e, position))?;
         let is_word = text.trim_start().starts_with(|c: char| c.is_alphabetic());
         if is_of_session(ty) && (*ty == Type::TimestampTz || is_word) {
+            if self.clause == Clause::Default {
+                self.shared.read_in_session.push((position, plain.clone()));
+            }
             let text = Box::new(literal(Value::Text(text.clone()), Type::Text));
             return Ok(Expr::Cast { expr: text, to: plain, kind: CastKind::Explicit });
         }
