@@ -2,8 +2,9 @@
 //!
 //! Conditions are not pushed down: [`push_down`](super::push_down) has done so where it may, and DataFusion's own rule takes
 //! them below an aggregation that gives a row for no rows, and tells columns of a join apart by name only. Fences stop what
-//! else goes too far: to sort below an offset, which then leaves out other rows, or below a UNION of equal columns; and to
-//! take for constant, behind an outer join, what was constant in the side that it fills with NULL.
+//! else goes too far: to sort below an offset, which then leaves out other rows, or below a UNION of equal columns; to take for
+//! constant, behind an outer join, what was constant in the side that it fills with NULL; and to take for sorted, behind any
+//! join, what is constant in a side, as that is forgotten when the join leaves out what it equals.
 
 use std::{fmt, sync::Arc};
 
@@ -88,14 +89,17 @@ fn raise(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
         Some(JoinType::Left) => (false, true),
         Some(JoinType::Right) => (true, false),
         Some(JoinType::Full) => (true, true),
-        _ => return Ok(Transformed::no(plan)),
+        Some(_) => (false, false),
+        None => return Ok(Transformed::no(plan)),
     };
     let mut fenced = false;
     let mut children = Vec::new();
     for (child, is_filled) in plan.children().into_iter().zip([left, right]) {
-        let knows = child.equivalence_properties().eq_group().iter().next().is_some();
-        fenced |= is_filled && knows;
-        children.push(match is_filled && knows {
+        let known = child.equivalence_properties();
+        let knows_too_much =
+            is_filled && known.eq_group().iter().next().is_some() || !known.constants().is_empty();
+        fenced |= knows_too_much;
+        children.push(match knows_too_much {
             true => Arc::new(Fence::new(child.clone(), Keeps::Rows)),
             false => child.clone(),
         });
@@ -139,7 +143,7 @@ fn lower(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
 enum Keeps {
     /// All, but nothing is sorted below it that is not; and what is sorted so stays so.
     Order(Option<LexOrdering>),
-    /// In which order they are, but not which columns are constant or equal.
+    /// In which order they are, but not which columns are constant or equal; and nothing is sorted below it.
     Rows,
 }
 
@@ -193,7 +197,8 @@ impl ExecutionPlan for Fence {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![matches!(self.keeps, Keeps::Rows)]
+        // Below it, what is constant would be taken for sorted.
+        vec![false]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
