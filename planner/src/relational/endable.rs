@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, task::Poll};
 
+use arrow::compute::concat_batches;
 use datafusion::{
     common::{
         Result as DataFusionResult, internal_err,
@@ -9,13 +10,16 @@ use datafusion::{
     },
     execution::{SendableRecordBatchStream, TaskContext},
     physical_plan::{
-        DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties,
+        DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties, joins::CrossJoinExec,
         stream::RecordBatchStreamAdapter,
     },
 };
 use futures::{StreamExt, stream};
 
-use super::strings::in_small_batches;
+use super::{
+    execute::BATCH_ROWS,
+    strings::{BATCH_BYTES, in_small_batches},
+};
 
 /// Batches that are computed one after the other, at most.
 const TOGETHER: usize = 64;
@@ -26,12 +30,13 @@ const TOGETHER: usize = 64;
 pub(super) fn endable(plan: Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
     let wrap = |node: Arc<dyn ExecutionPlan>| {
         let is_join = node.children().len() > 1;
+        let gathers = node.downcast_ref::<CrossJoinExec>().is_some();
         let node = match in_small_batches(&node)? {
             Some(node) => node,
             None if is_join => node,
             None => return Ok(Transformed::no(node)),
         };
-        Ok(Transformed::yes(Arc::new(Pausing(node)) as Arc<dyn ExecutionPlan>))
+        Ok(Transformed::yes(Arc::new(Pausing { input: node, gathers }) as Arc<dyn ExecutionPlan>))
     };
     plan.transform_up(wrap).map(|plan| plan.data)
 }
@@ -39,7 +44,43 @@ pub(super) fn endable(plan: Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn 
 /// Gives what it is made of, and lets others run now and then. DataFusion's own way takes a part of what tokio lets a task do at
 /// once for each batch that passes: above one another, some hundred of those never let a batch pass.
 #[derive(Debug)]
-struct Pausing(Arc<dyn ExecutionPlan>);
+struct Pausing {
+    input: Arc<dyn ExecutionPlan>,
+    /// Its batches may be of a few rows each: nobody counts what a batch takes itself, and a sort holds all of them.
+    gathers: bool,
+}
+
+/// The same rows, of which as many become a batch as usual.
+fn gathered(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let of = schema.clone();
+    let next = move |rows: Option<SendableRecordBatchStream>| {
+        let schema = of.clone();
+        async move {
+            let Some(mut rows) = rows else { return Ok(None) };
+            let (mut few, mut count, mut bytes) = (Vec::new(), 0, 0);
+            let mut ended = false;
+            while count < BATCH_ROWS && bytes < BATCH_BYTES && !ended {
+                match rows.next().await.transpose()? {
+                    Some(batch) => {
+                        count += batch.num_rows();
+                        bytes += batch.get_array_memory_size();
+                        few.push(batch);
+                    }
+                    None => ended = true,
+                }
+            }
+            let gathered = match few.len() {
+                0 => return Ok(None),
+                1 => few.swap_remove(0),
+                _ => concat_batches(&schema, &few)?,
+            };
+            Ok(Some((gathered, (!ended).then_some(rows))))
+        }
+    };
+    let gathered = stream::try_unfold(Some(rows), next);
+    Box::pin(RecordBatchStreamAdapter::new(schema, gathered))
+}
 
 impl DisplayAs for Pausing {
     fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,11 +94,11 @@ impl ExecutionPlan for Pausing {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.0.properties()
+        self.input.properties()
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.0]
+        vec![&self.input]
     }
 
     fn with_new_children(
@@ -65,7 +106,7 @@ impl ExecutionPlan for Pausing {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
-            (Some(child), true) => Ok(Arc::new(Pausing(child))),
+            (Some(input), true) => Ok(Arc::new(Pausing { input, gathers: self.gathers })),
             _ => internal_err!("it has one child"),
         }
     }
@@ -82,7 +123,8 @@ impl ExecutionPlan for Pausing {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> DataFusionResult<SendableRecordBatchStream> {
-        let mut rows = self.0.execute(partition, context)?;
+        let rows = self.input.execute(partition, context)?;
+        let mut rows = if self.gathers { gathered(rows) } else { rows };
         let (schema, mut together) = (rows.schema(), 0);
         let rows = stream::poll_fn(move |context| {
             if together == TOGETHER {
@@ -95,5 +137,39 @@ impl ExecutionPlan for Pausing {
             next
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::{
+        array::{AsArray, Int32Array},
+        datatypes::{DataType, Field, Int32Type, Schema},
+        record_batch::RecordBatch,
+    };
+    use futures::TryStreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn few_rows_are_gathered_in_their_order() {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int32, false)]));
+        let batch = |rows: std::ops::Range<usize>| {
+            let column = Int32Array::from_iter_values(rows.map(|n| n as i32));
+            Ok(RecordBatch::try_new(schema.clone(), vec![Arc::new(column)]).expect("one column"))
+        };
+        let all = 2 * BATCH_ROWS + 5;
+        let few = (0..all).step_by(5).map(|n| batch(n..(n + 5).min(all)));
+        let rows = RecordBatchStreamAdapter::new(schema.clone(), stream::iter(few));
+        let batches: Vec<RecordBatch> = gathered(Box::pin(rows)).try_collect().await.expect("rows");
+        assert_eq!(batches.len(), 3);
+        let found: Vec<i32> = batches
+            .iter()
+            .flat_map(|batch| batch.column(0).as_primitive::<Int32Type>().values().to_vec())
+            .collect();
+        assert_eq!(found, (0..all as i32).collect::<Vec<_>>());
+        let none = RecordBatchStreamAdapter::new(schema.clone(), stream::empty());
+        let batches: Vec<RecordBatch> = gathered(Box::pin(none)).try_collect().await.expect("no rows");
+        assert!(batches.is_empty());
     }
 }

@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use super::{execute::BATCH_ROWS, function::EngineFunction};
 
 /// Bytes of strings in a batch of more than one row.
-const BATCH_BYTES: usize = 4 << 20;
+pub(super) const BATCH_BYTES: usize = 4 << 20;
 /// Rows that a join gathers, at least: batches cost something themselves.
 const LEAST_ROWS: usize = 16;
 /// Bytes of a string that lies in its view.
