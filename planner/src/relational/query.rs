@@ -6,7 +6,7 @@ use carousel_engine::{
     SqlError, SqlState, Type,
     aggregate::{AggregateCall, AggregateFunction},
     error::Result,
-    expr::{CastKind, CompareOp, Expr, walk},
+    expr::{CastKind, CompareOp, Expr, columns, walk},
     operation::SortKey,
 };
 use sqlparser::ast::{self, Spanned};
@@ -379,6 +379,12 @@ impl Planner<'_> {
         }
         let mut exprs =
             outputs.iter().map(|o| regroup(o, &sets.keys, scope)).collect::<Result<Vec<Expr>>>()?;
+        // Of a key that is the same in all rows, as in PostgreSQL, only the output that it names is NULL in groupings without it.
+        for (place, key) in sets.keys.iter().enumerate().filter(|(_, key)| columns(key).is_empty()) {
+            if let Some(named) = outputs.iter().position(|output| output.expr == *key) {
+                exprs[named] = Expr::column(place, key.ty());
+            }
+        }
         node = self.windows_and_subqueries(node, &mut exprs, &translate)?;
         Ok((node, exprs))
     }
