@@ -305,8 +305,7 @@ impl Splitter {
             self.content_end = Some(end);
             return Err(SqlError::new(SqlState::BAD_COPY, "unterminated CSV quoted field"));
         }
-        let marker = self.format == CopyFormat::Csv && &self.buffer[self.row_start..] == b"\\.";
-        if end == self.row_start || marker {
+        if end == self.row_start {
             return Ok(None);
         }
         self.end_field(end);
@@ -640,6 +639,12 @@ mod tests {
                 &[Some("x\ny"), Some("pq,rs"), Some("2"), Some("\\.")],
             ])
         );
+    }
+
+    #[test]
+    fn a_csv_marker_without_a_line_end_is_data() {
+        let rows = split(&options(CopyFormat::Csv), [&b"x\n\\."[..]]).unwrap();
+        assert_eq!(rows, strings(&[&[Some("x")], &[Some("\\.")]]));
     }
 
     #[test]
