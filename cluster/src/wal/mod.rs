@@ -3,7 +3,7 @@
 //! Records with consecutive indices in append-only segment files (see `segments` for their form) and one small file
 //! of metadata that is replaced as a whole. All writing happens on a thread of its own, in the order of the calls; one
 //! `fdatasync` serves all appends that wait for it. Beside it, segments that are not needed any more are removed, or wiped to be
-//! used again. After the first error nothing is written any more and every call fails with it: whether a failed write or sync
+//! used again, and others are made before they are needed. After the first error nothing is written any more and every call fails with it: whether a failed write or sync
 //! reached the disk is unknown, so the router has to stop.
 
 mod atomic_file;
@@ -40,10 +40,12 @@ use spare::{GoesOn, Spare};
 
 use crate::planted::{Bug, planted};
 
-/// How often somebody looks whether a segment has been removed.
+/// How often somebody looks whether a segment has been removed or wiped, while others may go.
 const REMOVING: Duration = Duration::from_millis(5);
 /// Whoever writes zeros beside the log is idle for so many times as long as that takes: syncs wait for the same disk.
 const IDLE: u32 = 4;
+/// But not longer: the disk may have hung.
+const MOST_IDLE: Duration = Duration::from_secs(1);
 
 /// Where a router keeps the m-seq (DESIGN, decision 13).
 #[derive(Clone, Debug)]
@@ -351,20 +353,8 @@ impl Job {
 /// What is done beside the log's thread.
 struct Beside {
     thread: JoinHandle<Result<Option<Spare>, WalError>>,
-    /// What can be left out is not waited for.
+    /// Set when what can be left out is to be left out from the next step on.
     ends: Arc<AtomicBool>,
-}
-
-/// Lets go of some of the room that is kept for the log if something found none: first of what is to become segments, then of the
-/// ballast.
-///
-/// # Errors
-/// As of [`Ballast::let_go_for`].
-fn let_go_for(error: WalError, segments: &mut Segments, ballast: &mut Ballast) -> Result<(), WalError> {
-    if matches!(error, WalError::Full(_)) && segments.let_spares_go()? {
-        return Ok(());
-    }
-    ballast.let_go_for(error)
 }
 
 struct Writer {
@@ -377,8 +367,8 @@ struct Writer {
     purging: Option<u64>,
     /// Removes a segment of them, or prepares a spare.
     beside: Option<Beside>,
-    /// The path of the last spare that was to be made, whether it could be or not.
-    tried: Option<Arc<Path>>,
+    /// The first index of the last segment for which a spare was to be made, whether it could be or not.
+    tried: Option<u64>,
     #[cfg(test)]
     hangs: Arc<AtomicBool>,
 }
@@ -414,9 +404,10 @@ impl Writer {
                 false => self.begin_beside(move |goes_on| purged.retire(goes_on)),
             };
         }
-        let next = self.segments.read().next_spare().filter(|_| self.failed.is_none());
-        if let Some((path, bytes)) = next.filter(|(path, _)| self.tried.as_ref() != Some(path)) {
-            self.tried = Some(path.clone());
+        let lacking = self.segments.read().lacks_spare().filter(|_| self.failed.is_none());
+        if let Some(last) = lacking.filter(|_| self.tried != lacking) {
+            self.tried = lacking;
+            let (path, bytes) = self.segments.read().next_spare(last);
             self.begin_beside(move |goes_on| {
                 let made = Spare::make(&path, bytes, goes_on);
                 Ok(made.unwrap_or_else(|error| {
@@ -437,7 +428,7 @@ impl Writer {
         let run = move || {
             let work = taken.recv().map_err(|_| WalError::Closed("there is nothing to do".into()))?;
             work(&|took| {
-                std::thread::park_timeout(IDLE * took);
+                std::thread::park_timeout(took.saturating_mul(IDLE).min(MOST_IDLE));
                 !is_over.load(Ordering::SeqCst)
             })
         };
@@ -542,18 +533,17 @@ impl Writer {
     }
 
     fn append(&mut self, group: &[Append]) -> Result<(), WalError> {
-        let unsynced = {
-            let mut segments = self.segments.write();
-            for (records, _) in group {
-                let mut rest = &records[..];
-                while let Err(error) = segments.append(rest) {
-                    let_go_for(error, &mut segments, &mut self.ballast)?;
-                    let written = segments.range().map_or(0, |range| range.end);
-                    rest = &records[records.partition_point(|(index, _)| *index < written)..];
-                }
+        for (records, _) in group {
+            let mut rest = &records[..];
+            loop {
+                let appended = self.segments.write().append(rest);
+                let Err(error) = appended else { break };
+                self.let_go_for(error)?;
+                let written = self.segments.read().range().map_or(0, |range| range.end);
+                rest = &records[records.partition_point(|(index, _)| *index < written)..];
             }
-            segments.unsynced()
-        };
+        }
+        let unsynced = self.segments.read().unsynced();
         self.ballast.hold();
         // Readers do not wait for the sync.
         if let Some((file, length)) = unsynced {
@@ -563,6 +553,27 @@ impl Writer {
         Ok(())
     }
 
+    /// Lets go of some of the room that is kept for the log if something found none: first of what is to become segments, then of
+    /// the ballast.
+    ///
+    /// # Errors
+    /// As of [`Ballast::let_go_for`], or when nothing is written any more.
+    fn let_go_for(&mut self, error: WalError) -> Result<(), WalError> {
+        if matches!(error, WalError::Full(_)) && self.let_spares_go() {
+            return Ok(());
+        }
+        match &self.failed {
+            Some(reason) => Err(WalError::Closed(reason.clone())),
+            None => self.ballast.let_go_for(error),
+        }
+    }
+
+    /// Gives back the room of what is to become segments, also of what is being prepared. Returns whether there was any.
+    fn let_spares_go(&mut self) -> bool {
+        self.end_beside();
+        self.segments.write().let_spares_go()
+    }
+
     fn execute(&mut self, job: Job) {
         if let Some(reason) = &self.failed {
             return job.fail(reason);
@@ -570,7 +581,10 @@ impl Writer {
         let (result, done) = match job {
             // It is nothing to the log itself that there is no more.
             Job::MakeRoom(bytes, done) => {
-                return done(self.ballast.make_room(bytes).map_err(WalError::of_write));
+                return done(match self.let_spares_go() {
+                    true => Ok(()),
+                    false => self.ballast.make_room(bytes).map_err(WalError::of_write),
+                });
             }
             Job::Append(records, done) => (self.append(&[(records, Box::new(|_| ()))]), done),
             Job::Truncate(from, done) => (self.segments.write().truncate(from), done),
@@ -591,7 +605,7 @@ impl Writer {
                 let replaced = loop {
                     let replaced = replace_file(&self.metadata_path, &content).map_err(WalError::of_write);
                     let Err(error) = replaced else { break Ok(()) };
-                    if let Err(error) = let_go_for(error, &mut self.segments.write(), &mut self.ballast) {
+                    if let Err(error) = self.let_go_for(error) {
                         break Err(error);
                     }
                 };
@@ -650,7 +664,7 @@ mod tests {
         let limits = Limits { segment_bytes: 1000, ..Limits::default() };
         let (wal, _) = Wal::open(directory.path(), limits.clone()).expect("opens");
         let mut next = 1;
-        let mut append = async |until: &dyn Fn() -> bool| {
+        let mut append = async |until: &dyn Fn() -> bool, purges: bool| {
             let begin = std::time::Instant::now();
             while !until() {
                 assert!(begin.elapsed() < Duration::from_secs(60), "it never comes to that");
@@ -658,23 +672,23 @@ mod tests {
                 let records = vec![(next, Bytes::from(vec![next as u8; 100]))];
                 wal.append(records, move |result| drop(answer.send(result)));
                 answered.await.expect("answered").expect("appended");
+                if purges {
+                    wal.purge_later(Bytes::from_static(b"vote"), next - 1);
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 next += 1;
             }
             next
         };
         // Half of the first one is full.
-        append(&|| files(directory.path(), "spare") == 1).await;
-        assert!(files(directory.path(), "wal") >= 1);
-        let end = append(&|| files(directory.path(), "wal") >= 6).await;
-        wal.purge_later(Bytes::from_static(b"vote"), end - 2);
-        append(&|| files(directory.path(), "wal") <= 2 && files(directory.path(), "spare") > 0).await;
+        append(&|| files(directory.path(), "spare") == 1, false).await;
         // Many times around.
         for _ in 0..5 {
-            let end = append(&|| files(directory.path(), "wal") >= 6).await;
-            wal.purge_later(Bytes::from_static(b"vote"), end - 2);
-            append(&|| files(directory.path(), "wal") <= 2).await;
+            append(&|| files(directory.path(), "wal") >= 6, false).await;
+            append(&|| files(directory.path(), "wal") <= 3 && files(directory.path(), "spare") > 0, true)
+                .await;
         }
-        let end = append(&|| true).await;
+        let end = append(&|| true, false).await;
         drop(wal);
         assert!(files(directory.path(), "spare") <= spare::MOST);
         let (wal, recovered) = Wal::open(directory.path(), limits).expect("opens");

@@ -97,7 +97,8 @@ pub(super) struct Purged {
 }
 
 impl Purged {
-    /// Durably takes the file out of the log. It becomes a spare if one is wanted, nobody reads it any more, and there is room.
+    /// Durably takes the file out of the log. It becomes a spare if one is wanted, nobody reads it any more, and there is plenty of
+    /// room on the disk.
     pub(super) fn retire(self, goes_on: GoesOn<'_>) -> Result<Option<Spare>, WalError> {
         if self.was_last {
             forget_newest(&self.directory)?;
@@ -315,14 +316,13 @@ impl Segments {
     fn begin_segment(&mut self, first: u64) -> Result<(), WalError> {
         self.sync()?;
         let path = segment_path(&self.directory, first);
-        let (file, reserved) = match self.spares.pop() {
-            Some(spare) => spare.become_segment(&path),
+        let (file, reserved) = match self.spares.pop().and_then(|spare| spare.become_segment(&path)) {
+            Some(wiped) => wiped,
             None => {
                 let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-                file.map(|file| (file, 0))
+                (file.map_err(WalError::of_write)?, 0)
             }
-        }
-        .map_err(WalError::of_write)?;
+        };
         sync_directory(&self.directory)?;
         self.segments.push_back(Segment {
             first,
@@ -382,20 +382,25 @@ impl Segments {
     pub(super) fn take_purged(&mut self, to: u64) -> Option<Purged> {
         let segment = self.segments.pop_front_if(|segment| segment.end() <= to + 1)?;
         let was_last = self.segments.is_empty();
-        // One that is much longer, for the sake of one long record, is too much to keep.
+        // One that is much longer, for the sake of one long record, is too much to keep. And those that may go behind it do not
+        // wait until it is wiped: they could be as many as come meanwhile.
         let lengths = self.limits.segment_bytes..=self.limits.segment_bytes.saturating_mul(2);
-        let is_wanted = !was_last && self.spares.len() < spare::MOST && lengths.contains(&segment.reserved);
+        let behind = self.segments.iter().take_while(|segment| segment.end() <= to + 1).count();
+        let is_wanted =
+            !was_last && self.spares.len() + behind < spare::MOST && lengths.contains(&segment.reserved);
         let Segment { path, file, reserved: bytes, .. } = segment;
         Some(Purged { directory: self.directory.clone(), path, file, bytes, is_wanted, was_last })
     }
 
-    /// The path for a spare that is made before it is needed, and its length: when half of the last segment is full, and there is
-    /// none.
-    pub(super) fn next_spare(&self) -> Option<(Arc<Path>, u64)> {
+    /// The first index of the last segment, if half of that is full and there is no spare: it is time to make one.
+    pub(super) fn lacks_spare(&self) -> Option<u64> {
         let last = self.segments.back().filter(|_| self.spares.is_empty())?;
-        let bytes = self.limits.segment_bytes;
-        (last.length > bytes / 2)
-            .then(|| (self.directory.join(format!("after-{:020}", last.first)).into(), bytes))
+        (last.length > self.limits.segment_bytes / 2).then_some(last.first)
+    }
+
+    /// The path and the length of a spare that is made while the segment is written that begins with an index.
+    pub(super) fn next_spare(&self, last: u64) -> (PathBuf, u64) {
+        (self.directory.join(format!("after-{last:020}")), self.limits.segment_bytes)
     }
 
     /// Keeps a spare until a segment begins.
@@ -404,10 +409,8 @@ impl Segments {
     }
 
     /// Gives back the room of the spares. Returns whether there was any.
-    pub(super) fn let_spares_go(&mut self) -> Result<bool, WalError> {
-        let had_some = !self.spares.is_empty();
-        self.spares.drain(..).try_for_each(Spare::remove)?;
-        Ok(had_some)
+    pub(super) fn let_spares_go(&mut self) -> bool {
+        self.spares.drain(..).fold(false, |had_some, spare| spare.remove() || had_some)
     }
 
     /// Whether nothing is left when the records up to this index have gone.
@@ -764,16 +767,21 @@ mod tests {
             is_kept
         };
         // Two records each.
-        append(&mut log, 1..12);
-        assert!(log.next_spare().is_some(), "half of the last one is full");
+        append(&mut log, 1..14);
+        assert_eq!(log.lacks_spare(), Some(13), "half of the last one is full");
         let read = log.places(3..4, u64::MAX);
-        assert!(retire(&mut log, 10, &|_| true));
-        assert!(!retire(&mut log, 10, &|_| true), "somebody reads it");
+        assert!(!retire(&mut log, 6, &|_| true), "two more are to go");
+        assert!(!retire(&mut log, 4, &|_| true), "somebody reads it");
         assert_eq!(read[0].read().expect("it can be read"), vec![3; 150]);
-        assert!(!retire(&mut log, 10, &|_| false), "there is no time");
+        assert!(!retire(&mut log, 6, &|_| false), "there is no time");
+        assert!(retire(&mut log, 8, &|_| true));
         assert!(retire(&mut log, 10, &|_| true));
-        assert!(!retire(&mut log, 10, &|_| true), "there are enough");
-        assert!(log.next_spare().is_none(), "there is one");
+        assert!(!retire(&mut log, 12, &|_| true), "there are enough");
+        assert_eq!(log.lacks_spare(), None, "there is one");
+        for name in ["00000000000000000007.spare", "00000000000000000009.spare"] {
+            let wiped = fs::read(directory.path().join(name)).expect("it is there");
+            assert!(wiped.len() == 400 && wiped.iter().all(|byte| *byte == 0));
+        }
         let lengths = || {
             let paths =
                 fs::read_dir(directory.path()).expect("reads").map(|entry| entry.expect("reads").path());
@@ -790,15 +798,18 @@ mod tests {
         let names: Vec<String> = lengths().into_iter().map(|(name, _)| name).collect();
         assert_eq!(
             names,
-            ["00000000000000000001.spare", "00000000000000000007.spare", "00000000000000000011.wal"]
+            ["00000000000000000007.spare", "00000000000000000009.spare", "00000000000000000013.wal"]
         );
-        append(&mut log, 12..14);
-        let found = lengths();
-        assert_eq!(found[1], ("00000000000000000011.wal".into(), 400));
-        assert_eq!(found[2], ("00000000000000000013.wal".into(), 400), "zeros that were there");
+        append(&mut log, 14..16);
+        assert_eq!(lengths()[2], ("00000000000000000015.wal".into(), 400), "zeros that were there");
+        // Somebody has tidied up.
+        fs::remove_file(directory.path().join("00000000000000000007.spare")).expect("it is there");
+        append(&mut log, 16..18);
+        assert_eq!(lengths()[2], ("00000000000000000017.wal".into(), 200));
+        assert!(retire(&mut log, 14, &|_| true));
         let before = contents(&log);
         assert_eq!(before.len(), 3);
-        assert!(log.let_spares_go().expect("they go") && !log.let_spares_go().expect("none is left"));
+        assert!(log.let_spares_go() && !log.let_spares_go());
         drop(log);
         let log = Segments::open(directory.path(), limits()).expect("opens");
         assert_eq!(contents(&log), before);

@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
 use super::free_bytes;
 
 /// As many wait to be used.
@@ -37,7 +39,7 @@ impl Spare {
     /// A new one of a name and a length; `None` when it was not to go on or there is too little room.
     ///
     /// # Errors
-    /// The file system's. Nothing is left then.
+    /// The file system's. Nothing is left then, if it can be removed.
     pub(super) fn make(path: &Path, bytes: u64, goes_on: GoesOn<'_>) -> io::Result<Option<Spare>> {
         if !has_room(path, bytes) {
             return Ok(None);
@@ -67,21 +69,22 @@ impl Spare {
         }
     }
 
-    /// Gives the file another name, which is durable when its directory is synced. Returns it and its length.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub(super) fn become_segment(self, path: &Path) -> io::Result<(File, u64)> {
-        fs::rename(&self.path, path)?;
-        Ok((self.file, self.bytes))
+    /// Gives the file another name, which is durable when its directory is synced. Returns it and its length; `None` if it cannot
+    /// be named so, and is gone: somebody may have removed it, or there may be no room for the name.
+    pub(super) fn become_segment(self, path: &Path) -> Option<(File, u64)> {
+        match renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE) {
+            Ok(()) => Some((self.file, self.bytes)),
+            Err(error) => {
+                tracing::debug!(path = %self.path.display(), %error, "a spare segment is not used");
+                self.remove();
+                None
+            }
+        }
     }
 
-    /// Gives its room back.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub(super) fn remove(self) -> io::Result<()> {
-        fs::remove_file(&self.path)
+    /// Gives its room back. Returns whether it had some.
+    pub(super) fn remove(self) -> bool {
+        fs::remove_file(&self.path).is_ok()
     }
 }
 

@@ -159,7 +159,7 @@ mod tests {
             Ok(RecordBatch::try_new(schema.clone(), vec![Arc::new(column)]).expect("one column"))
         };
         let all = 2 * BATCH_ROWS + 5;
-        let few = (0..all).step_by(5).map(|n| batch(n..(n + 5).min(all)));
+        let few: Vec<_> = (0..all).step_by(5).map(|n| batch(n..(n + 5).min(all))).collect();
         let rows = RecordBatchStreamAdapter::new(schema.clone(), stream::iter(few));
         let batches: Vec<RecordBatch> = gathered(Box::pin(rows)).try_collect().await.expect("rows");
         assert_eq!(batches.len(), 3);
