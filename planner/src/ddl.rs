@@ -268,6 +268,8 @@ impl Planner<'_> {
     fn default_text(&mut self, column: &str, ty: &Type, expr: &ast::Expr) -> Result<String> {
         let (scope, mut aggregates) = (Scope::empty(), Vec::new());
         let known = self.shared.session_values.len();
+        // Those of the text of another default are elsewhere.
+        self.shared.read_in_session.clear();
         let mut resolver = Resolver::new(
             self.source,
             &scope,
