@@ -316,7 +316,11 @@ impl Planner<'_> {
         let grouped = sets.is_some() || having.is_some() || !aggregates.is_empty();
         let mut exprs: Vec<Expr>;
         if grouped {
-            let mut sets = sets.unwrap_or_else(|| Groupings { keys: Vec::new(), sets: vec![Vec::new()] });
+            let mut sets = sets.unwrap_or_else(|| Groupings {
+                keys: Vec::new(),
+                named: Vec::new(),
+                sets: vec![Vec::new()],
+            });
             add_dependent_columns(&scope, &mut sets, having.iter().chain(&outputs));
             (node, exprs) = self.group(node, &scope, &sets, aggregates, having.as_ref(), &outputs)?;
         } else {
@@ -380,9 +384,9 @@ impl Planner<'_> {
         let mut exprs =
             outputs.iter().map(|o| regroup(o, &sets.keys, scope)).collect::<Result<Vec<Expr>>>()?;
         // Of a key that is the same in all rows, as in PostgreSQL, only the output that it names is NULL in groupings without it.
-        for (place, key) in sets.keys.iter().enumerate().filter(|(_, key)| columns(key).is_empty()) {
-            if let Some(named) = outputs.iter().position(|output| output.expr == *key) {
-                exprs[named] = Expr::column(place, key.ty());
+        for (place, (key, named)) in sets.keys.iter().zip(&sets.named).enumerate() {
+            if let Some(named) = named {
+                exprs[*named] = Expr::column(place, key.ty());
             }
         }
         node = self.windows_and_subqueries(node, &mut exprs, &translate)?;
@@ -491,7 +495,7 @@ impl Planner<'_> {
     ) -> Result<Option<Groupings>> {
         let plain = |keys: Vec<Expr>| {
             let all = (0..keys.len()).collect();
-            Groupings { keys, sets: vec![all] }
+            Groupings { keys, named: Vec::new(), sets: vec![all] }
         };
         let (elements, modifiers) = match group_by {
             ast::GroupByExpr::Expressions(elements, modifiers) => (elements, modifiers),
@@ -504,7 +508,7 @@ impl Planner<'_> {
             return unsupported("WITH ROLLUP and WITH CUBE");
         }
         // Several elements: every combination of their sets.
-        let mut all = Groupings { keys: Vec::new(), sets: vec![Vec::new()] };
+        let mut all = Groupings { keys: Vec::new(), named: Vec::new(), sets: vec![Vec::new()] };
         for element in elements {
             let mut sets: Vec<Vec<&ast::Expr>> = Vec::new();
             match element {
@@ -536,10 +540,15 @@ impl Planner<'_> {
                             continue;
                         }
                         let one = ast::GroupByExpr::Expressions(vec![(*expr).clone()], Vec::new());
+                        let meant = self.output_reference(scope, expr, items, "GROUP BY", true)?;
                         for key in self.group_by(scope, &one, items)?.into_iter().flatten() {
-                            let place = all.keys.iter().position(|known| *known == key);
+                            let equal = || items.iter().position(|item| item.expr == key);
+                            let named = meant.or_else(equal).filter(|_| columns(&key).is_empty());
+                            let mut known = all.keys.iter().zip(&all.named);
+                            let place = known.position(|(expr, output)| *expr == key && *output == named);
                             let place = place.unwrap_or_else(|| {
                                 all.keys.push(key);
+                                all.named.push(named);
                                 all.keys.len() - 1
                             });
                             if !places.contains(&place) {
@@ -563,6 +572,8 @@ impl Planner<'_> {
 /// GROUP BY: keys, and which of them each grouping uses.
 pub(crate) struct Groupings {
     keys: Vec<Expr>,
+    /// Of the first keys, which output each names if it is the same in all rows.
+    named: Vec<Option<usize>>,
     sets: Vec<Vec<usize>>,
 }
 
