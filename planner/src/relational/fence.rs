@@ -197,7 +197,8 @@ impl ExecutionPlan for Fence {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        // Below it, what is constant would be taken for sorted.
+        // Not for what is above to be sorted below: there, what is constant would be taken for sorted, or an offset leave out other
+        // rows. The order that there is below is one of the properties all the same.
         vec![false]
     }
 

@@ -31,7 +31,7 @@ pub(crate) type Input = (Node, Scope);
 struct Factor {
     node: Node,
     scope: Scope,
-    /// Whether it may refer to the columns of what stands before it.
+    /// Whether it may refer to the columns of what stands before it: it is a query inside that, one level deeper.
     lateral: bool,
 }
 
@@ -71,8 +71,9 @@ impl Planner<'_> {
             if *global {
                 return unsupported("GLOBAL JOIN");
             }
-            let before = Scope { outer: beyond.clone(), ..left.1.clone() };
-            let right = self.factor(relation, outer, beyond, Some(Arc::new(before)))?;
+            let before = || Arc::new(Scope { outer: beyond.clone(), ..left.1.clone() });
+            let before = sees_more(relation).then(before);
+            let right = self.factor(relation, outer, beyond, before)?;
             left = self.join(left, right, relation, join_operator, outer)?;
         }
         Ok(left)
@@ -325,13 +326,18 @@ impl Planner<'_> {
 /// Whether something in an item may refer to what stands before the item.
 fn has_lateral(item: &ast::TableWithJoins) -> bool {
     let mut factors = std::iter::once(&item.relation).chain(item.joins.iter().map(|join| &join.relation));
-    factors.any(|factor| match factor {
+    factors.any(sees_more)
+}
+
+/// Whether something in an element may refer to what stands before it.
+fn sees_more(factor: &ast::TableFactor) -> bool {
+    match factor {
         ast::TableFactor::Derived { lateral, .. } => *lateral,
         ast::TableFactor::Table { args, .. } => args.is_some(),
         ast::TableFactor::Function { .. } => true,
         ast::TableFactor::NestedJoin { table_with_joins, .. } => has_lateral(table_with_joins),
         _ => false,
-    })
+    }
 }
 
 /// A system view and its columns.
