@@ -381,7 +381,7 @@ fn join(
     if !right.lateral {
         return Ok((left.0.join(kind, right.node, condition), scope));
     }
-    if matches!(kind, JoinKind::Right | JoinKind::Full) {
+    if matches!(kind, JoinKind::Right | JoinKind::Full) && !right.node.outer_columns().is_empty() {
         return Err(at(
             SqlError::new(SqlState::INVALID_COLUMN_REFERENCE, "invalid reference to FROM-clause entry")
                 .with_detail("The combining JOIN type must be INNER or LEFT for a LATERAL reference."),
