@@ -410,7 +410,8 @@ impl Segments {
 
     /// Gives back the room of the spares. Returns whether there was any.
     pub(super) fn let_spares_go(&mut self) -> bool {
-        self.spares.drain(..).fold(false, |had_some, spare| spare.remove() || had_some)
+        let removed = self.spares.drain(..).map(Spare::remove).filter(|had_some| *had_some);
+        removed.count() > 0
     }
 
     /// Whether nothing is left when the records up to this index have gone.
