@@ -158,7 +158,7 @@ mod tests {
             let column = Int32Array::from_iter_values(rows.map(|n| n as i32));
             Ok(RecordBatch::try_new(schema.clone(), vec![Arc::new(column)]).expect("one column"))
         };
-        let all = 2 * BATCH_ROWS + 5;
+        let all = 2 * BATCH_ROWS + 50;
         let few: Vec<_> = (0..all).step_by(5).map(|n| batch(n..(n + 5).min(all))).collect();
         let rows = RecordBatchStreamAdapter::new(schema.clone(), stream::iter(few));
         let batches: Vec<RecordBatch> = gathered(Box::pin(rows)).try_collect().await.expect("rows");
