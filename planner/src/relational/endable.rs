@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, task::Poll};
 
-use arrow::compute::concat_batches;
+use arrow::{compute::concat_batches, record_batch::RecordBatch};
 use datafusion::{
     common::{
         Result as DataFusionResult, internal_err,
@@ -14,7 +14,10 @@ use datafusion::{
         stream::RecordBatchStreamAdapter,
     },
 };
-use futures::{StreamExt, stream};
+use futures::{
+    StreamExt,
+    stream::{self, Fuse},
+};
 
 use super::{
     execute::BATCH_ROWS,
@@ -54,31 +57,38 @@ struct Pausing {
 fn gathered(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
     let schema = rows.schema();
     let of = schema.clone();
-    let next = move |rows: Option<SendableRecordBatchStream>| {
+    // With the first batch of the next ones.
+    let next = move |(mut rows, first): (Fuse<SendableRecordBatchStream>, Option<RecordBatch>)| {
         let schema = of.clone();
         async move {
-            let Some(mut rows) = rows else { return Ok(None) };
             let (mut few, mut count, mut bytes) = (Vec::new(), 0, 0);
-            let mut ended = false;
-            while count < BATCH_ROWS && bytes < BATCH_BYTES && !ended {
-                match rows.next().await.transpose()? {
-                    Some(batch) => {
-                        count += batch.num_rows();
-                        bytes += batch.get_array_memory_size();
-                        few.push(batch);
-                    }
-                    None => ended = true,
+            let mut next = first;
+            while count < BATCH_ROWS {
+                let batch = match next.take() {
+                    Some(batch) => batch,
+                    None => match rows.next().await.transpose()? {
+                        Some(batch) => batch,
+                        None => break,
+                    },
+                };
+                let more = batch.get_array_memory_size();
+                if !few.is_empty() && bytes + more > BATCH_BYTES {
+                    next = Some(batch);
+                    break;
                 }
+                count += batch.num_rows();
+                bytes += more;
+                few.push(batch);
             }
             let gathered = match few.len() {
                 0 => return Ok(None),
                 1 => few.swap_remove(0),
                 _ => concat_batches(&schema, &few)?,
             };
-            Ok(Some((gathered, (!ended).then_some(rows))))
+            Ok(Some((gathered, (rows, next))))
         }
     };
-    let gathered = stream::try_unfold(Some(rows), next);
+    let gathered = stream::try_unfold((rows.fuse(), None), next);
     Box::pin(RecordBatchStreamAdapter::new(schema, gathered))
 }
 
@@ -145,7 +155,6 @@ mod tests {
     use arrow::{
         array::{AsArray, Int32Array},
         datatypes::{DataType, Field, Int32Type, Schema},
-        record_batch::RecordBatch,
     };
     use futures::TryStreamExt;
 
