@@ -16,8 +16,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::free_bytes;
 
-/// As many wait to be used.
-pub(super) const MOST: usize = 2;
+/// As many wait to be used: more than checkpoints let go of at a time, when they come often.
+pub(super) const MOST: usize = 4;
 /// What the names of their files end with.
 pub(super) const EXTENSION: &str = "spare";
 /// So many zeros are written at a time.
