@@ -12,10 +12,8 @@ use std::{
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::{WalError, free_bytes};
+use super::{WalError, free_bytes, is_plenty_free};
 
-/// It is made again when so many times its length is free.
-const FREE_FOR_IT: u64 = 8;
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_secs(10);
 /// What is let go of at a time: more than a few records need.
@@ -63,8 +61,7 @@ impl Ballast {
     }
 
     fn make(&mut self) -> io::Result<()> {
-        let free = free_bytes(self.path.parent().unwrap_or(Path::new(".")))?;
-        if free >= self.bytes.saturating_mul(FREE_FOR_IT) {
+        if is_plenty_free(&self.path, self.bytes)? {
             let file = File::options().create(true).append(true).open(&self.path)?;
             fallocate(file, FallocateFlags::empty(), 0, self.bytes)?;
             self.held = self.bytes;
@@ -120,7 +117,7 @@ impl Ballast {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::PLENTY, *};
 
     #[test]
     fn what_is_not_for_the_log_gets_room_if_that_is_enough() {
@@ -182,7 +179,7 @@ mod tests {
         assert_eq!(Ballast::open(directory.path(), 0).held, 0);
         assert_eq!(length(), None);
         // Nobody's disk is filled by it.
-        assert_eq!(Ballast::open(directory.path(), u64::MAX / FREE_FOR_IT).held, 0);
+        assert_eq!(Ballast::open(directory.path(), u64::MAX / PLENTY).held, 0);
         assert_eq!(length(), None);
     }
 }

@@ -3,8 +3,8 @@
 //! Records with consecutive indices in append-only segment files (see `segments` for their form) and one small file
 //! of metadata that is replaced as a whole. All writing happens on a thread of its own, in the order of the calls; one
 //! `fdatasync` serves all appends that wait for it. Beside it, segments that are not needed any more are removed, or wiped to be
-//! used again, and others are made before they are needed. After the first error nothing is written any more and every call fails with it: whether a failed write or sync
-//! reached the disk is unknown, so the router has to stop.
+//! used again, and others are made before they are needed. After the first error nothing is written any more and every call
+//! fails with it: whether a failed write or sync reached the disk is unknown, so the router has to stop.
 
 mod atomic_file;
 mod ballast;
@@ -40,6 +40,8 @@ use spare::{GoesOn, Spare};
 
 use crate::planted::{Bug, planted};
 
+/// Something is kept for later where so many times its length is free.
+const PLENTY: u64 = 8;
 /// How often somebody looks whether a segment has been removed or wiped, while others may go.
 const REMOVING: Duration = Duration::from_millis(5);
 /// Whoever writes zeros beside the log is idle for so many times as long as that takes: syncs wait for the same disk.
@@ -123,6 +125,12 @@ pub fn is_full(error: &io::Error) -> bool {
 /// The bytes that are free on the disk of a directory.
 pub(crate) fn free_bytes(directory: &Path) -> rustix::io::Result<u64> {
     rustix::fs::statvfs(directory).map(|told| told.f_bavail.saturating_mul(told.f_frsize))
+}
+
+/// Whether so much is free on the disk of a file that so many bytes may be kept beside it for later.
+fn is_plenty_free(path: &Path, bytes: u64) -> rustix::io::Result<bool> {
+    let free = free_bytes(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(free >= bytes.saturating_mul(PLENTY))
 }
 
 impl WalError {
@@ -439,11 +447,7 @@ impl Writer {
                 self.beside = Some(Beside { thread, ends });
             }
             // There are too many threads: here, then, but not what can be left out.
-            Err(_) => {
-                if let Err(error) = work(&|_| false) {
-                    self.fail(&error);
-                }
-            }
+            Err(_) => self.keep(work(&|_| false)),
         }
     }
 
@@ -452,11 +456,8 @@ impl Writer {
         let Some(Beside { thread, ends }) = self.beside.take() else { return };
         ends.store(true, Ordering::SeqCst);
         thread.thread().unpark();
-        match thread.join() {
-            Ok(Ok(spare)) => spare.into_iter().for_each(|spare| self.segments.write().keep_spare(spare)),
-            Ok(Err(error)) => drop(self.fail(&error)),
-            Err(_) => drop(self.fail(&WalError::Closed("what is done beside it panicked".into()))),
-        }
+        let panicked = |_| Err(WalError::Closed("what is done beside it panicked".into()));
+        self.keep(thread.join().unwrap_or_else(panicked));
     }
 
     /// Removes a segment that may go, if there is one.
@@ -468,8 +469,14 @@ impl Writer {
     }
 
     fn retire(&mut self, purged: Purged) {
-        match purged.retire(&|_| true) {
-            Ok(spare) => spare.into_iter().for_each(|spare| self.segments.write().keep_spare(spare)),
+        self.keep(purged.retire(&|_| true));
+    }
+
+    /// Keeps what was prepared, if anything was.
+    fn keep(&mut self, prepared: Result<Option<Spare>, WalError>) {
+        match prepared {
+            Ok(None) => {}
+            Ok(Some(spare)) => self.segments.write().keep_spare(spare),
             Err(error) => drop(self.fail(&error)),
         }
     }

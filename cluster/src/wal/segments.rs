@@ -34,6 +34,7 @@ use bytes::Bytes;
 use super::{
     WalError,
     atomic_file::{self, sync_directory},
+    is_plenty_free,
     spare::{self, GoesOn, Spare},
 };
 
@@ -104,7 +105,7 @@ impl Purged {
             forget_newest(&self.directory)?;
         }
         match Arc::try_unwrap(self.file) {
-            Ok(file) if self.is_wanted && spare::has_room(&self.path, self.bytes) => {
+            Ok(file) if self.is_wanted && is_plenty_free(&self.path, self.bytes).unwrap_or(false) => {
                 let path = self.path.with_extension(spare::EXTENSION);
                 fs::rename(&self.path, &path)?;
                 sync_directory(&self.directory)?;

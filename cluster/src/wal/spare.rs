@@ -14,7 +14,7 @@ use std::{
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::free_bytes;
+use super::is_plenty_free;
 
 /// As many wait to be used: more than checkpoints let go of at a time, when they come often.
 pub(super) const MOST: usize = 4;
@@ -22,8 +22,6 @@ pub(super) const MOST: usize = 4;
 pub(super) const EXTENSION: &str = "spare";
 /// So many zeros are written at a time.
 const STEP_BYTES: usize = 1 << 20;
-/// There is one only where so many times its length is free.
-const FREE_FOR_IT: u64 = 8;
 
 /// A file of zeros on the disk.
 pub(super) struct Spare {
@@ -41,7 +39,7 @@ impl Spare {
     /// # Errors
     /// The file system's. Nothing is left then, if it can be removed.
     pub(super) fn make(path: &Path, bytes: u64, goes_on: GoesOn<'_>) -> io::Result<Option<Spare>> {
-        if !has_room(path, bytes) {
+        if !is_plenty_free(path, bytes)? {
             return Ok(None);
         }
         let path = path.with_extension(EXTENSION);
@@ -86,12 +84,6 @@ impl Spare {
     pub(super) fn remove(self) -> bool {
         fs::remove_file(&self.path).is_ok()
     }
-}
-
-/// Whether there is so much room beside a file that some can be kept.
-pub(super) fn has_room(path: &Path, bytes: u64) -> bool {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    free_bytes(directory).is_ok_and(|free| free >= bytes.saturating_mul(FREE_FOR_IT))
 }
 
 fn write_zeros(file: &File, bytes: u64, goes_on: GoesOn<'_>) -> io::Result<bool> {
