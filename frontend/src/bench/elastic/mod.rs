@@ -271,7 +271,7 @@ impl ElasticArgs {
             let basis = steady.percentile(99);
             report.row(row("steady", Default::default(), statement, &mut steady, basis));
             for (name, phases) in by_change(phases) {
-                let mut during = seen.latencies(statement, |at| phases.iter().any(|phase| phase.has(at)));
+                let mut during = during(&phases, seen, statement);
                 let sum = |value: fn(&Phase) -> f64| phases.iter().map(value).sum::<f64>();
                 let moved = [
                     format!("{:.2}", sum(|phase| (phase.end - phase.begin).as_secs_f64())),
@@ -298,6 +298,11 @@ fn steady(phases: &[Phase], seen: &Seen, statement: Statement) -> Latencies {
     seen.latencies(statement, |at| !phases.iter().any(|phase| phase.has(at)))
 }
 
+/// How long statements took that were due while the ring changed.
+fn during(phases: &[Phase], seen: &Seen, statement: Statement) -> Latencies {
+    seen.latencies(statement, |at| phases.iter().any(|phase| phase.has(at)))
+}
+
 /// The phases of each kind of change, in the order of their first ones.
 fn by_change(phases: &[Phase]) -> Vec<(&'static str, Vec<Phase>)> {
     let mut grouped: Vec<(&'static str, Vec<Phase>)> = Vec::new();
@@ -321,10 +326,7 @@ fn targets(phases: &[Phase], seen: &Seen) -> Targets {
     let mut targets = Targets::new("Elasticity: what is to be reached");
     let basis = steady(phases, seen, Statement::Read).percentile(99).as_secs_f64();
     for (name, phases) in by_change(phases) {
-        let p99 = |statement| {
-            let mut during = seen.latencies(statement, |at| phases.iter().any(|phase| phase.has(at)));
-            during.percentile(99).as_secs_f64()
-        };
+        let p99 = |statement| during(&phases, seen, statement).percentile(99).as_secs_f64();
         targets.at_least(format!("{name}: MB/s"), Some(rate(&phases)), 200.0);
         let to_steady = (basis > 0.0).then(|| p99(Statement::Read) / basis);
         targets.at_most(format!("{name}: p99 of SELECTs to steady"), to_steady, 2.0);
