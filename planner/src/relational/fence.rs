@@ -143,7 +143,8 @@ fn lower(plan: Arc<dyn ExecutionPlan>) -> Rewritten {
 enum Keeps {
     /// All, but nothing is sorted below it that is not; and what is sorted so stays so.
     Order(Option<LexOrdering>),
-    /// In which order they are, but not which columns are constant or equal; and nothing is sorted below it.
+    /// In which order they are, but not which columns are constant or equal. What is above is not sorted below it instead, as no
+    /// fence says that it maintains an order: what is constant there would be taken for sorted.
     Rows,
 }
 
@@ -194,12 +195,6 @@ impl ExecutionPlan for Fence {
             Keeps::Order(order) => order.clone().map(OrderingRequirements::from),
             Keeps::Rows => None,
         }]
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        // Not for what is above to be sorted below: there, what is constant would be taken for sorted, or an offset leave out other
-        // rows. The order that there is below is one of the properties all the same.
-        vec![false]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
