@@ -9,7 +9,7 @@ use std::{
 use crate::{
     embedded::StartError,
     message::{Incarnation, ProcessId},
-    wal::{is_full, make_directory, replace_text, sync_directory},
+    wal::{is_full, make_directory, overwrite, replace_text, sync_directory},
 };
 
 /// Format of the data directory, and so of the routers' logs and snapshots in it. Checkpoints have one of their own, too.
@@ -185,10 +185,8 @@ pub(crate) fn write_number(path: &Path, number: u64) -> io::Result<()> {
 /// Notes a number in the place of the one that a file holds: that takes no room, and what fits into a sector is written at once or
 /// not at all.
 fn write_over(path: &Path, number: u64) -> io::Result<()> {
-    let mut file = File::options().write(true).open(path)?;
-    let width = usize::try_from(file.metadata()?.len()).unwrap_or(0).clamp(1, 64) - 1;
-    file.write_all(format!("{number:0width$}\n").as_bytes())?;
-    file.sync_all()
+    let width = usize::try_from(fs::metadata(path)?.len()).unwrap_or(0).clamp(1, 64) - 1;
+    overwrite(path, format!("{number:0width$}\n").as_bytes())
 }
 
 #[cfg(test)]

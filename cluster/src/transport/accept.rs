@@ -20,7 +20,7 @@ use super::{
     hello::{Greeting, Hello, Known, Reply, Welcome, decode, dials, encode, impostor, is_early},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
-    lives::{Start, forgetful},
+    lives::{Start, Unheard, forgetful},
     refusals::plain,
     socket::{TcpListener, TcpStream},
     tls::failure,
@@ -330,7 +330,13 @@ async fn join_session(
     }
     let begins = shared.sessions.lock().begins(hello);
     let heard = match begins {
-        Ok(true) => shared.lives.hear(hello.from, hello.start).await.map_err(Reply::Forgetful),
+        Ok(true) => shared.lives.hear(hello.from, hello.start).await.map_err(|unheard| match unheard {
+            Unheard::Forgetful(reason) => Reply::Forgetful(reason),
+            Unheard::NotWritten(reason) => {
+                tracing::warn!(process = %hello.to, peer = %hello.from, "{reason}");
+                Reply::NotReady(None)
+            }
+        }),
         Ok(false) => Ok(()),
         Err(reply) => Err(reply),
     };

@@ -14,6 +14,7 @@ use super::{
     hello::{Greeting, Hello, Reply, Welcome, decode, encode},
     identity,
     lane::{End, LaneState, Reading, Writing, given_up_at},
+    lives::Unheard,
     refusals::plain,
     socket::TcpStream,
     tls::{failure, server_name},
@@ -297,7 +298,10 @@ impl Dialler {
         match reply {
             Reply::Welcome(welcome) => {
                 let heard = shared.lives.hear(self.remote, welcome.start).await;
-                heard.map_err(DialError::Refused)?;
+                heard.map_err(|unheard| match unheard {
+                    Unheard::Forgetful(reason) => DialError::Refused(reason),
+                    Unheard::NotWritten(reason) => DialError::Failed(reason),
+                })?;
                 Ok(Connected { reading, writing, welcome })
             }
             Reply::Unknown => Err(DialError::Unknown),

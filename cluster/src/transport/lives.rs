@@ -23,7 +23,7 @@ use tokio::sync::{Mutex as Turn, watch};
 
 use crate::{
     message::{Incarnation, ProcessId, ProcessKind},
-    wal::{read_file, replace_file},
+    wal::{read_file, replace_without_room},
 };
 
 /// A start of an operating system process.
@@ -47,8 +47,17 @@ pub(super) struct Lives {
     written: Arc<AtomicU64>,
     /// Held while that is done.
     turn: Arc<Turn<()>>,
-    /// What `heard.forgetful` says once it is written down, for those who wait for that.
+    /// What `heard.forgetful` says once it is written down, or cannot be, for those who wait for that.
     refused: watch::Sender<Option<String>>,
+}
+
+/// Why a session must not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unheard {
+    /// The other process must not be taken for the one that has been heard of.
+    Forgetful(String),
+    /// This process would forget that it has heard of it.
+    NotWritten(String),
 }
 
 #[derive(Debug, Default)]
@@ -83,12 +92,9 @@ impl Heard {
         })
     }
 
-    fn write(&self, path: &Path) {
-        let content = postcard::to_stdvec(self).map_err(io::Error::other);
-        if let Err(error) = content.and_then(|content| replace_file(path, &content)) {
-            // It is remembered as long as this process lives.
-            tracing::warn!(%error, "cannot write down which starts of routers have been heard of");
-        }
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let content = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        replace_without_room(path, &content)
     }
 }
 
@@ -99,6 +105,12 @@ impl Lives {
         let heard = content.map(|content| Heard::decode(&content)).transpose();
         let heard = heard.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let heard = heard.unwrap_or_default();
+        // What comes may have to be written down where there is no room.
+        if let Some(path) = &path
+            && let Err(error) = heard.write(path)
+        {
+            tracing::warn!(%error, "cannot write down again which starts of routers have been heard of");
+        }
         let refused = watch::Sender::new(heard.forgetful.clone());
         let known = Arc::new(Mutex::new(Known { heard, ..Known::default() }));
         Ok(Lives { path, known, written: Arc::default(), turn: Arc::default(), refused })
@@ -112,8 +124,8 @@ impl Lives {
     /// A process is about to begin a session with this one. Durable when this returns.
     ///
     /// # Errors
-    /// Why it must not be taken for the one that has been heard of.
-    pub(super) async fn hear(&self, process: ProcessId, start: Start) -> Result<(), String> {
+    /// When the session must not begin.
+    pub(super) async fn hear(&self, process: ProcessId, start: Start) -> Result<(), Unheard> {
         if process.kind != ProcessKind::Router {
             return Ok(());
         }
@@ -121,7 +133,7 @@ impl Lives {
         let change = {
             let mut known = self.known.lock();
             if let Some(reason) = forgetful(process, start, known.of(process)) {
-                return Err(reason);
+                return Err(Unheard::Forgetful(reason));
             }
             if known.heard.newest.insert(process.number, start) != Some(start) {
                 known.changes += 1;
@@ -130,8 +142,12 @@ impl Lives {
             }
             known.since.get(&process.number).copied().unwrap_or_default()
         };
-        self.write_down(path, change).await;
-        Ok(())
+        let written = self.write_down(path, change).await;
+        written.map_err(|error| {
+            Unheard::NotWritten(format!(
+                "cannot write down which starts of routers have been heard of: {error}"
+            ))
+        })
     }
 
     /// The present life of a router lacks an entry of the log that it had confirmed. Returns what is to be said of it, unless
@@ -155,7 +171,7 @@ impl Lives {
         self.known.lock().heard.forgetful.clone()
     }
 
-    /// Another process says that this router must not go on, and why. Durable when this returns.
+    /// Another process says that this router must not go on, and why. Durable when this returns, if it can be written.
     pub(super) async fn refuse(&self, reason: &str) {
         let Some(path) = &self.path else { return };
         let change = {
@@ -166,18 +182,21 @@ impl Lives {
             }
             known.changes
         };
-        self.write_down(path, change).await;
+        if let Err(error) = self.write_down(path, change).await {
+            tracing::error!(%error, "cannot write down that this router must not go on: {reason}");
+        }
     }
 
-    /// Waits until so many changes have been written down, off the runtime: a disk may hang.
-    async fn write_down(&self, path: &Path, change: u64) {
+    /// Waits until so many changes have been written down, off the runtime: a disk may hang. What cannot be is tried again with
+    /// the next change, or when it is waited for again.
+    async fn write_down(&self, path: &Path, change: u64) -> io::Result<()> {
         let is_written = || self.written.load(Ordering::Acquire) >= change;
         if is_written() {
-            return;
+            return Ok(());
         }
         let turn = self.turn.clone().lock_owned().await;
         if is_written() {
-            return;
+            return Ok(());
         }
         let (path, known, refused) = (path.to_owned(), self.known.clone(), self.refused.clone());
         let written = self.written.clone();
@@ -187,15 +206,19 @@ impl Lives {
                 let known = known.lock();
                 (known.heard.clone(), known.changes)
             };
-            heard.write(&path);
-            written.store(changes, Ordering::Release);
+            let outcome = heard.write(&path);
+            if outcome.is_ok() {
+                written.store(changes, Ordering::Release);
+            }
             drop(turn);
+            // It must not go on in any case.
             if heard.forgetful.is_some() {
                 refused.send_replace(heard.forgetful);
             }
+            outcome
         });
         // It fails only with the runtime.
-        let _ = writing.await;
+        writing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
     /// As [`Lives::forgetful`], of what comes.
@@ -236,6 +259,7 @@ fn replace_it(router: ProcessId, which: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wal::replace_file;
 
     const R2: ProcessId = ProcessId::router(2);
 
@@ -285,6 +309,37 @@ mod tests {
         assert_eq!((lives.forgetful().as_deref(), lives.of(R2)), (Some("an old copy"), Some(start)));
         lives.hear(R2, Start { incarnation: 2, ..start }).await.unwrap();
         assert_eq!(Lives::load(path).unwrap().forgetful().as_deref(), Some("an old copy"));
+    }
+
+    /// A directory in the way of the new file.
+    fn put_in_the_way(path: &Path) -> PathBuf {
+        let new = path.with_extension("new");
+        std::fs::create_dir(&new).unwrap();
+        new
+    }
+
+    #[tokio::test]
+    async fn nobody_is_heard_of_who_cannot_be_written_down() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("heard");
+        let lives = Lives::load(Some(path.clone())).unwrap();
+        let way = put_in_the_way(&path);
+        let start = Start { incarnation: 1, directory: 7, life: 11 };
+        for _ in 0..2 {
+            let heard = lives.hear(R2, start).await;
+            assert!(matches!(heard, Err(Unheard::NotWritten(_))), "{heard:?}");
+        }
+        assert_eq!(Lives::load(Some(path.clone())).unwrap().of(R2), None);
+        std::fs::remove_dir(&way).unwrap();
+        assert_eq!(lives.hear(R2, start).await, Ok(()));
+        assert_eq!(Lives::load(Some(path.clone())).unwrap().of(R2), Some(start));
+        // Who must not go on does not, though it cannot remember that, and remembers it when it can.
+        let way = put_in_the_way(&path);
+        lives.refuse("an old copy").await;
+        assert_eq!(lives.refused().borrow().as_deref(), Some("an old copy"));
+        std::fs::remove_dir(&way).unwrap();
+        lives.refuse("an old copy").await;
+        assert_eq!(Lives::load(Some(path)).unwrap().forgetful().as_deref(), Some("an old copy"));
     }
 
     #[tokio::test]

@@ -6,9 +6,40 @@ use std::{
     path::Path,
 };
 
+use super::is_full;
+
 /// Replaces the file at `path` with `content` such that after a crash it holds either the old or the new content.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_text(path, &[&crc32fast::hash(content).to_le_bytes(), content].concat())
+}
+
+/// Bytes that a disk writes at once or not at all.
+const SECTOR: usize = 512;
+
+/// As [`replace`], and where there is no room, over what an earlier call has left there. Zeros behind the content make it a sector,
+/// which it may be decoded with.
+pub(crate) fn replace_without_room(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut padded = content.to_vec();
+    padded.resize(padded.len().max(SECTOR - 4), 0);
+    let bytes = [&crc32fast::hash(&padded).to_le_bytes(), &padded[..]].concat();
+    let is_sector = |path: &Path| fs::metadata(path).is_ok_and(|there| there.len() == SECTOR as u64);
+    replace_text(path, &bytes).or_else(|error| match is_full(&error) && is_sector(path) {
+        true => overwrite(path, &bytes).map_err(|_| error),
+        false => Err(error),
+    })
+}
+
+/// Durably writes something over all that a file holds, of which a sector is written at once or not at all.
+///
+/// # Errors
+/// As the file system says, and when it is longer than a sector or shorter than what the file holds.
+pub(crate) fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    if file.metadata()?.len() > content.len() as u64 || content.len() > SECTOR {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(content)?;
+    file.sync_all()
 }
 
 /// Durably replaces the file at `path` with `content`, without a checksum, for what people may want to read.
@@ -57,4 +88,28 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
 /// Makes the creation, renaming and removal of files in a directory durable.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_over_a_file_is_as_long() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        let content = |byte: u8, length: usize| vec![byte; length];
+        for length in [0, 1, SECTOR - 4] {
+            replace_without_room(&path, &content(1, length)).expect("there is room");
+            let read = read(&path).expect("it is whole").expect("it is there");
+            assert_eq!((read.len(), &read[..length]), (SECTOR - 4, &content(1, length)[..]));
+        }
+        overwrite(&path, &content(2, SECTOR)).expect("it is as long");
+        assert_eq!(fs::read(&path).expect("it is there"), content(2, SECTOR));
+        for length in [SECTOR - 1, SECTOR + 1] {
+            overwrite(&path, &content(3, length)).expect_err("it would be neither this nor that");
+        }
+        replace_without_room(&path, &content(4, SECTOR)).expect("there is room");
+        assert_eq!(read(&path).expect("it is whole"), Some(content(4, SECTOR)));
+    }
 }

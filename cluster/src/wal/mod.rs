@@ -32,7 +32,10 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 pub use atomic_file::replace_text;
-pub(crate) use atomic_file::{make_directory, read as read_file, replace as replace_file, sync_directory};
+pub(crate) use atomic_file::{
+    make_directory, overwrite, read as read_file, replace as replace_file, replace_without_room,
+    sync_directory,
+};
 use ballast::Ballast;
 pub use segments::Limits;
 use segments::{Purged, Segments};
