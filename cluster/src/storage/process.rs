@@ -5,7 +5,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, mpsc as std_mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use carousel_engine::{
@@ -43,6 +43,10 @@ use crate::{
 
 /// In the directory: its checkpoint is of no use, for the routers' log does not reach back to it.
 const OUTDATED: &str = "outdated";
+/// Another life is waited for that follows a shorter one than this, the longer the more of them there were.
+const LONG_LIFE: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// In the directory: why it must not go on, as the routers have lost what it had. A later life would begin with a checkpoint from
 /// before that, and go on as if nothing had been.
 const AHEAD: &str = "ahead";
@@ -169,15 +173,28 @@ impl Storage {
     /// When the directory cannot be used or the checkpoint is damaged.
     pub async fn start(options: StorageOptions, network: &Network) -> Result<StorageHandle, StorageError> {
         let id = options.id;
-        let (mut storage, mut inputs) = Storage::build(&options, network).await?;
+        let (mut storage, mut inputs) = Storage::build(&options, network, false).await?;
         let (stop, mut stopping) = oneshot::channel();
         let (progress_in, progress) = watch::channel(Progress::default());
         let registry = network.clone();
         let panicked = progress_in.clone();
         let running = tokio::spawn(async move {
-            while storage.run(inputs, &mut stopping, &progress_in).await {
+            let mut pause = Duration::ZERO;
+            loop {
+                let begun = Instant::now();
+                let Some(Anew { is_outdated }) = storage.run(inputs, &mut stopping, &progress_in).await
+                else {
+                    return;
+                };
+                // What ends one life soon may end the next: its disk takes no mark, say.
+                pause = if begun.elapsed() > LONG_LIFE { Duration::ZERO } else { pause };
                 tracing::warn!(process = %id, "storage process begins another life");
-                (storage, inputs) = match Storage::build(&options, &registry).await {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    _ = &mut stopping => return,
+                }
+                pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                (storage, inputs) = match Storage::build(&options, &registry, is_outdated).await {
                     Ok(parts) => parts,
                     Err(error) => {
                         tracing::error!(process = %id, %error, "storage process cannot begin anew");
@@ -195,11 +212,16 @@ impl Storage {
         Ok(StorageHandle { id, network: network.clone(), stop: Some(stop), task, progress })
     }
 
-    async fn build(options: &StorageOptions, network: &Network) -> Result<(Storage, Inputs), StorageError> {
+    /// Begins a life; without the data that there is, if the last one has found it to be outdated.
+    async fn build(
+        options: &StorageOptions,
+        network: &Network,
+        is_outdated: bool,
+    ) -> Result<(Storage, Inputs), StorageError> {
         let id = options.id;
         let recovering = options.clone();
         let there = network.clone();
-        let recovered = tokio::task::spawn_blocking(move || recover(&recovering, &there)).await;
+        let recovered = tokio::task::spawn_blocking(move || recover(&recovering, &there, is_outdated)).await;
         let Parts { starting, incarnation, directory, recovered, received, shards, store, joins } =
             match recovered {
                 Ok(recovered) => recovered?,
@@ -261,13 +283,13 @@ impl Storage {
         Ok((storage, Inputs { threads, endpoint, effects, payload_events, outcomes, unreachable }))
     }
 
-    /// Whether it has to begin anew.
+    /// Lives to its end; tells how the next life begins, if there is to be one.
     async fn run(
         mut self,
         mut inputs: Inputs,
         stopping: &mut oneshot::Receiver<()>,
         progress: &watch::Sender<Progress>,
-    ) -> bool {
+    ) -> Option<Anew> {
         let mut clock = Clock::begin();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -370,7 +392,7 @@ impl Storage {
         if let Some((reason, last)) = ahead {
             note_ahead(id, &dir, &reason, Some(last));
         }
-        begins_anew
+        begins_anew.then_some(Anew { is_outdated })
     }
 
     /// What is known of the tables, all shards together.
@@ -467,6 +489,12 @@ fn note_ahead(id: ProcessId, dir: &Path, reason: &str, last: Option<Ts>) {
     }
 }
 
+/// The end of a life that another one follows.
+struct Anew {
+    /// Whether that has to begin without data.
+    is_outdated: bool,
+}
+
 /// What a life begins with.
 struct Parts {
     /// Whoever watches hears that it is loading.
@@ -483,7 +511,7 @@ struct Parts {
 }
 
 /// Reads everything back that the directory holds.
-fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, StorageError> {
+fn recover(options: &StorageOptions, network: &Network, is_outdated: bool) -> Result<Parts, StorageError> {
     let dir = &options.dir;
     let io = |path: &Path| {
         let path = path.to_path_buf();
@@ -491,24 +519,28 @@ fn recover(options: &StorageOptions, network: &Network) -> Result<Parts, Storage
     };
     make_directory(dir).map_err(io(dir))?;
     let path = dir.join(AHEAD);
-    if let Some(reason) = read_file(&path).map_err(io(&path))? {
-        let reason = match reason.is_empty() {
-            true => format!("its log of then says; there was no room to write it to {}", path.display()),
-            false => String::from_utf8_lossy(&reason).into_owned(),
-        };
+    // No room was left for a word, nor for its checksum.
+    if fs::metadata(&path).is_ok_and(|there| there.len() == 0) {
+        let reason = format!("its log of then says; there was no room to write it to {}", path.display());
         return Err(StorageError::Ahead(reason));
+    }
+    if let Some(reason) = read_file(&path).map_err(io(&path))? {
+        return Err(StorageError::Ahead(String::from_utf8_lossy(&reason).into_owned()));
     }
     let directory = directory_number(dir).map_err(io(dir))?;
     let path = dir.join(INCARNATION);
     let incarnation = next_incarnation(&path).map_err(io(dir))?;
     let starting = network.starts(options.id, incarnation);
     let outdated = dir.join(OUTDATED);
-    let is_outdated = outdated.exists();
+    let is_marked = outdated.exists();
+    let is_outdated = is_outdated || is_marked;
     if is_outdated {
         // Without a checkpoint it is refused again, and marked again, if it ends before it has joined. Staged rows stay: it may
         // still be the one that has given a receipt for them, and they are named by what is ordered later.
         Checkpoint::remove_all(dir, || starting.goes_on()).map_err(io(dir))?;
-        fs::remove_file(&outdated).map_err(io(&outdated))?;
+        if is_marked {
+            fs::remove_file(&outdated).map_err(io(&outdated))?;
+        }
     }
     let checkpoint = Checkpoint::newest(dir)?;
     let joins = checkpoint.is_none() && (is_outdated || !options.config.contains(options.id));
@@ -613,12 +645,22 @@ mod tests {
         let (range, latest) = (KeyRange::FULL, Ts(100));
         let chunk = StageChunk { payload, range, chunk: 0, rows, checksum, latest };
         let network = Network::new();
-        let Parts { mut store, .. } = recover(&options, &network).expect("a directory");
+        let Parts { mut store, .. } = recover(&options, &network, false).expect("a directory");
         assert!(store.stage(&[chunk]).iter().all(Result::is_ok));
         drop(store);
         fs::File::create(options.dir.join(OUTDATED)).expect("it is marked");
-        let Parts { store, joins, .. } = recover(&options, &network).expect("a directory");
+        let Parts { store, joins, .. } = recover(&options, &network, false).expect("a directory");
         assert!(joins, "it begins anew");
         assert!(store.chunk((payload, range, 0)).expect("it can be read").is_some());
+        drop(store);
+        // The last life may not have been able to mark it.
+        for is_outdated in [false, true] {
+            let Parts { joins, .. } = recover(&options, &network, is_outdated).expect("a directory");
+            assert_eq!(joins, is_outdated);
+        }
+        // Nor may there have been room to say why it must not go on.
+        fs::File::create(options.dir.join(AHEAD)).expect("it takes no room");
+        let refused = recover(&options, &network, false).map(|_| ()).expect_err("it is ahead");
+        assert!(matches!(&refused, StorageError::Ahead(reason) if reason.contains("no room")), "{refused}");
     }
 }
