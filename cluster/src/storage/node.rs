@@ -43,6 +43,8 @@ use crate::{
 
 /// Deliveries that may wait for their turn before no more are taken.
 const PENDING: usize = 4096;
+/// Or when their messages have about so many bytes.
+const PENDING_BYTES: usize = 64 << 20;
 /// The same while rows are received that all of them wait for, or votes. What comes then is not taken, and asked for again later,
 /// for the rows come the same way.
 const PENDING_WHILE_RECEIVING: usize = 1 << 16;
@@ -314,7 +316,11 @@ impl Node {
 
     /// Whether so many deliveries wait for their turn that no more should be taken.
     pub(crate) fn is_full(&self) -> bool {
-        !self.holds_back() && self.core.pending() > PENDING
+        !self.holds_back() && self.is_behind()
+    }
+
+    fn is_behind(&self) -> bool {
+        self.core.pending() > PENDING || self.core.pending_bytes() > PENDING_BYTES
     }
 
     /// Whether what is delivered waits for others: then more of it is taken, as long as there is room.
@@ -998,7 +1004,7 @@ impl Node {
         self.link.tick(now_ms, !self.is_full());
         self.now_ms = now_ms;
         let processed = self.core.watermarks(0).delivered;
-        if processed != self.processed.0 || self.core.pending() <= PENDING {
+        if processed != self.processed.0 || !self.is_behind() {
             self.processed = (processed, now_ms);
         }
         self.disk.tick(now_ms);
