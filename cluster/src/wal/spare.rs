@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::{
+    fs::{CWD, RenameFlags, renameat, renameat_with},
+    io::Errno,
+};
 
 use super::is_plenty_free;
 
@@ -70,7 +73,14 @@ impl Spare {
     /// Gives the file another name, which is durable when its directory is synced. Returns it and its length; `None` if it cannot
     /// be named so, and is gone: somebody may have removed it, or there may be no room for the name.
     pub(super) fn become_segment(self, path: &Path) -> Option<(File, u64)> {
-        match renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE) {
+        let named = renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE).or_else(|error| {
+            match error {
+                // Not every file system knows the flag. The directory is locked: nobody else makes files here.
+                Errno::INVAL | Errno::NOSYS if !path.exists() => renameat(CWD, &self.path, CWD, path),
+                _ => Err(error),
+            }
+        });
+        match named {
             Ok(()) => Some((self.file, self.bytes)),
             Err(error) => {
                 tracing::debug!(path = %self.path.display(), %error, "a spare segment is not used");
