@@ -1,16 +1,21 @@
-//! The dialect that sqlparser's parser is given: PostgreSQL's, with a bound on the parser's work.
+//! The dialect that sqlparser's parser is given: PostgreSQL's, with the precedence that operators have there, and a bound on the
+//! parser's work.
 //!
 //! What the parser does not recognise it tries in another way, from the same place again. Where that is nested the tries
 //! multiply: thirty opening calls with a mistake inside of the last would take years. So the expressions that are begun are
 //! counted. (The arguments of a function are not tried twice at all: Carousel has no names of arguments that are expressions.)
+//!
+//! sqlparser reads `-2 ^ 2` as `-(2 ^ 2)`, PostgreSQL as `(-2) ^ 2`; `~ 1 + 1` as `(~ 1) + 1`, PostgreSQL as `~ (1 + 1)`; and
+//! `a ~ b || c` as `a ~ (b || c)`, PostgreSQL, to which both are operators like any other, as `(a ~ b) || c`.
 
 use std::{any::TypeId, cell::Cell};
 
 use sqlparser::{
-    ast::Expr,
+    ast::{Expr, UnaryOperator},
     dialect::{Dialect, PostgreSqlDialect, Precedence},
     keywords::Keyword,
     parser::{Parser, ParserError},
+    tokenizer::Token,
 };
 
 /// How many expressions may be begun for each token.
@@ -46,14 +51,41 @@ impl Dialect for Bounded {
         TypeId::of::<PostgreSqlDialect>()
     }
 
-    fn parse_prefix(&self, _: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
-        match self.left.get().checked_sub(1) {
-            Some(left) => {
-                self.left.set(left);
-                None
-            }
+    fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+        let Some(left) = self.left.get().checked_sub(1) else {
             // The one error that the parser does not take for a reason to try something else.
-            None => Some(Err(ParserError::RecursionLimitExceeded)),
+            return Some(Err(ParserError::RecursionLimitExceeded));
+        };
+        self.left.set(left);
+        let (op, precedence) = match parser.peek_token_ref().token {
+            // Of what binds more there are no binary operators of numbers.
+            Token::Minus => (UnaryOperator::Minus, Precedence::AtTz),
+            Token::Plus => (UnaryOperator::Plus, Precedence::AtTz),
+            Token::Tilde => (UnaryOperator::BitwiseNot, Precedence::PgOther),
+            Token::AtSign => (UnaryOperator::PGAbs, Precedence::PgOther),
+            Token::PGSquareRoot => (UnaryOperator::PGSquareRoot, Precedence::PgOther),
+            Token::PGCubeRoot => (UnaryOperator::PGCubeRoot, Precedence::PgOther),
+            _ => return None,
+        };
+        parser.next_token();
+        let operand = parser.parse_subexpr(self.prec_value(precedence));
+        Some(operand.map(|operand| Expr::UnaryOp { op, expr: Box::new(operand) }))
+    }
+
+    fn get_next_precedence(&self, parser: &Parser<'_>) -> Option<Result<u8, ParserError>> {
+        match &parser.peek_token_ref().token {
+            Token::Word(word) if word.keyword == Keyword::OPERATOR => {
+                Some(Ok(self.prec_value(Precedence::PgOther)))
+            }
+            Token::Tilde
+            | Token::TildeAsterisk
+            | Token::ExclamationMarkTilde
+            | Token::ExclamationMarkTildeAsterisk
+            | Token::DoubleTilde
+            | Token::DoubleTildeAsterisk
+            | Token::ExclamationMarkDoubleTilde
+            | Token::ExclamationMarkDoubleTildeAsterisk => Some(Ok(self.prec_value(Precedence::PgOther))),
+            _ => PostgreSqlDialect {}.get_next_precedence(parser),
         }
     }
 
@@ -68,7 +100,6 @@ impl Dialect for Bounded {
         is_identifier_part(ch: char) -> bool;
         is_reserved_for_identifier(keyword: Keyword) -> bool;
         is_custom_operator_part(ch: char) -> bool;
-        get_next_precedence(parser: &Parser<'_>) -> Option<Result<u8, ParserError>>;
         prec_value(precedence: Precedence) -> u8;
         allow_extract_custom() -> bool;
         allow_extract_single_quotes() -> bool;

@@ -1,6 +1,5 @@
-//! Gives `IS [NOT] DISTINCT FROM` and the unary minus the precedence they have in PostgreSQL.
+//! Gives `IS [NOT] DISTINCT FROM` the precedence it has in PostgreSQL.
 //!
-//! sqlparser reads `-2 ^ 2` as `-(2 ^ 2)`, PostgreSQL as `(-2) ^ 2`. And
 //! sqlparser lets the right side of `IS DISTINCT FROM` reach as far as it can: `a IS DISTINCT FROM b AND c` comes out as
 //! `a IS DISTINCT FROM (b AND c)`. What was written in parentheses is an [`Expr::Nested`], so a right side that is
 //! an AND or an OR without them was never meant to be one operand; such trees are regrouped.
@@ -38,9 +37,6 @@ fn is_misplaced(expr: &Expr) -> bool {
     match expr {
         Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => and_or(right),
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => and_or(expr),
-        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => {
-            matches!(expr.as_ref(), Expr::BinaryOp { op: BinaryOperator::PGExp, .. })
-        }
         Expr::BinaryOp { op: BinaryOperator::And, right, .. } => or(right),
         _ => false,
     }
@@ -76,12 +72,14 @@ fn rotate(expr: &mut Expr) {
 
 #[cfg(test)]
 mod tests {
-    use sqlparser::{dialect::PostgreSqlDialect, parser::Parser};
+    use sqlparser::parser::Parser;
 
     use super::*;
+    use crate::dialect::Bounded;
 
     fn regrouped(sql: &str) -> String {
-        let mut expr = Parser::new(&PostgreSqlDialect {})
+        let dialect = Bounded::of_tokens(100);
+        let mut expr = Parser::new(&dialect)
             .try_with_sql(sql)
             .and_then(|mut parser| parser.parse_expr())
             .expect("an expression");
@@ -115,6 +113,12 @@ mod tests {
             ("a IS DISTINCT FROM b AND c IS DISTINCT FROM d OR e", "(((a isd b) AND (c isd d)) OR e)"),
             ("-2 ^ 3 ^ 2", "(((- 2) ^ 3) ^ 2)"),
             ("1 - -2 ^ 2", "(1 - ((- 2) ^ 2))"),
+            ("2 ^ - 1 ^ + 3", "((2 ^ (- 1)) ^ (+ 3))"),
+            ("- - a::b * c", "((- (- a::b)) * c)"),
+            ("2 * ~ 1 + 1", "(2 * (~ (1 + 1)))"),
+            ("|/ a ^ 2 | @ b || c", "(((|/ (a ^ 2)) | (@ b)) || c)"),
+            ("a = b ~ c || d AND e", "((a = ((b ~ c) || d)) AND e)"),
+            ("NOT a !~* b IS NULL", "(NOT a !~* b IS NULL)"),
             ("-(2 ^ 2)", "(- [(2 ^ 2)])"),
             ("x AND (a IS DISTINCT FROM b OR c)", "(x AND [((a isd b) OR c)])"),
         ] {
