@@ -29,6 +29,14 @@ pub(super) fn more_than_one_row() -> SqlError {
     )
 }
 
+fn negative_count(function: Function) -> SqlError {
+    let (clause, code) = match function {
+        Function::OffsetCount => ("OFFSET", b"2201X"),
+        _ => ("LIMIT", b"2201W"),
+    };
+    SqlError::new(SqlState(*code), format!("{clause} must not be negative"))
+}
+
 pub(super) fn wrong_arguments(function: Function) -> SqlError {
     SqlError::internal(format!("{function:?} was called with arguments it has no signature for"))
 }
@@ -253,6 +261,13 @@ fn apply(
             return match rows.as_i64() {
                 Some(2..) => Err(more_than_one_row()),
                 _ => Ok(first.clone()),
+            };
+        }
+        Function::LimitCount | Function::OffsetCount => {
+            let [count] = args else { return Err(wrong_arguments(function)) };
+            return match count.as_i64() {
+                Some(..0) => Err(negative_count(function)),
+                _ => Ok(count.clone()),
             };
         }
         Function::Pi => return Ok(Value::Float8(std::f64::consts::PI)),

@@ -280,6 +280,10 @@ functions! {
     DateBin,
     /// A subquery's first value, of so many rows: an error if there are several. It has no name in SQL.
     OnlyRow,
+    /// The number of rows of LIMIT: an error if it is negative. It has no name in SQL.
+    LimitCount,
+    /// The number of rows of OFFSET: an error if it is negative. It has no name in SQL.
+    OffsetCount,
 }
 
 /// How much the result may change between calls with the same arguments.

@@ -139,7 +139,7 @@ impl Relational {
         with_stack(self.node.is_deep(), || {
             let plan = endable(self.physical(runtime, reader)?).map_err(|e| sql_error(&e))?;
             let rows = execute_stream(plan, runtime.state.task_ctx()).map_err(|e| sql_error(&e))?;
-            Ok(RowStream { rows })
+            Ok(RowStream { rows, has_columns: !self.node.fields.is_empty() })
         })
     }
 }
@@ -147,6 +147,8 @@ impl Relational {
 /// The rows of a relational statement. Dropping it cancels the reads.
 pub struct RowStream {
     rows: SendableRecordBatchStream,
+    /// A plan of rows without columns has some in spite of that.
+    has_columns: bool,
 }
 
 impl std::fmt::Debug for RowStream {
@@ -162,6 +164,10 @@ impl RowStream {
     /// How a scan, or what runs above it, failed.
     pub async fn next(&mut self) -> Option<Result<RecordBatch, Failure>> {
         let batch = self.rows.next().await?;
+        let batch = batch.and_then(|batch| match self.has_columns {
+            true => Ok(batch),
+            false => Ok(batch.project(&[])?),
+        });
         Some(batch.map_err(|error| match scan_failure(&error) {
             Some(failure) => failure,
             None => Failure::Sql(sql_error(&error)),

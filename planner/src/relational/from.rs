@@ -282,10 +282,14 @@ impl Planner<'_> {
             let (l, r) = (term(&mine), term(&theirs));
             let arguments = [ArgType::Known(mine.ty.clone()), ArgType::Known(theirs.ty.clone())];
             let ty = self.resolve(&Scope::empty(), Clause::JoinOn, |resolver| {
+                let ty = resolver.common_type("JOIN/USING", &arguments, [&l, &r].into_iter())?;
                 condition.push(resolver.compare(("=", CompareOp::Eq), l.clone(), r.clone(), None)?);
-                resolver.common_type("JOIN/USING", &arguments, [&l, &r].into_iter())
+                Ok(ty)
             })?;
-            let side = if kind == JoinKind::Right { &theirs } else { &mine };
+            // Of equal ones it is the left one, unless only the right one is of the common type as it is.
+            let is_theirs =
+                kind == JoinKind::Right || kind == JoinKind::Inner && mine.ty != ty && theirs.ty == ty;
+            let side = if is_theirs { &theirs } else { &mine };
             if kind != JoinKind::Full && side.ty == ty {
                 merged.push(ScopeColumn { name: name.clone(), ..side.clone() });
                 continue;
