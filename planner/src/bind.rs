@@ -297,25 +297,24 @@ impl<'a> Binder<'a> {
         Ok(bound)
     }
 
-    /// LIMIT or OFFSET.
-    pub(crate) fn count(&mut self, expr: Option<&Expr>, clause: &str, code: &[u8; 5]) -> Result<Option<u64>> {
+    /// LIMIT or OFFSET, which the function checks.
+    pub(crate) fn count(&mut self, expr: Option<&Expr>, function: Function) -> Result<Option<u64>> {
         let Some(expr) = expr else { return Ok(None) };
-        match self.constant(expr)? {
-            Value::Null => Ok(None),
-            value => match value.as_i64().map(u64::try_from) {
-                Some(Ok(count)) => Ok(Some(count)),
-                _ => Err(SqlError::new(SqlState(*code), format!("{clause} must not be negative"))),
-            },
-        }
+        Ok(self.constant(&checked_count(function, expr.clone()))?.as_i64().map(i64::unsigned_abs))
     }
 
     fn above(&mut self, pipeline: &Arc<Pipeline>) -> Result<Above> {
         let plan = pipeline.plan();
-        let limit = self.count(plan.limit.as_ref(), "LIMIT", b"2201W")?;
-        let offset = self.count(plan.offset.as_ref(), "OFFSET", b"2201X")?.unwrap_or(0);
+        let limit = self.count(plan.limit.as_ref(), Function::LimitCount)?;
+        let offset = self.count(plan.offset.as_ref(), Function::OffsetCount)?.unwrap_or(0);
         let pipeline = pipeline.bind(|exprs| self.exprs(exprs))?;
         Ok(Above::new(pipeline, limit, offset, self.context.clone(), &self.settings.memory))
     }
+}
+
+/// LIMIT or OFFSET: an error if it is negative.
+pub(crate) fn checked_count(function: Function, count: Expr) -> Expr {
+    Expr::Call { function, args: vec![count], ty: Type::Int8 }
 }
 
 /// The key ranges of a predicate: none when it is never true.

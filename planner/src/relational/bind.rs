@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use carousel_engine::{Type, Value, error::Result, expr::Expr};
+use carousel_engine::{
+    Type, Value,
+    error::Result,
+    expr::{Expr, Function},
+};
 
 use super::{
     RelationalPlan,
@@ -100,9 +104,9 @@ impl Binding<'_> {
                     let count = count.map(|c| i64::try_from(c).unwrap_or(i64::MAX));
                     count.map(|c| literal(Value::Int8(c), Type::Int8))
                 };
-                let bound: Option<Expr> = number(binder.count(limit.as_ref(), "LIMIT", b"2201W")?);
+                let bound: Option<Expr> = number(binder.count(limit.as_ref(), Function::LimitCount)?);
                 *limit = bound;
-                let bound: Option<Expr> = number(binder.count(offset.as_ref(), "OFFSET", b"2201X")?);
+                let bound: Option<Expr> = number(binder.count(offset.as_ref(), Function::OffsetCount)?);
                 *offset = bound;
             }
             _ => {

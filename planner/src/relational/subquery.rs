@@ -25,6 +25,7 @@ use super::{
     window::OrderKey,
 };
 use crate::{
+    bind::checked_count,
     expression::{Resolver, SUBQUERIES, Term, literal},
     names::{at, outer_column, outer_level},
     rewrite::rewrite,
@@ -836,10 +837,8 @@ impl Dependence {
                 let place = numbered.column(width + added);
                 let zero = || literal(Value::Int8(0), Type::Int8);
                 let or_zero = |expr: Expr| Expr::Coalesce { args: vec![expr, zero()], ty: Type::Int8 };
-                let checked =
-                    |function, count: Expr| Expr::Call { function, args: vec![count], ty: Type::Int8 };
-                let offset = offset.map(|count| checked(Function::OffsetCount, count));
-                let limit = limit.map(|count| checked(Function::LimitCount, count));
+                let offset = offset.map(|count| checked_count(Function::OffsetCount, count));
+                let limit = limit.map(|count| checked_count(Function::LimitCount, count));
                 let skipped = offset.map_or_else(zero, or_zero);
                 let mut predicate = vec![compare(CompareOp::Gt, place.clone(), skipped.clone())];
                 if let Some(limit) = limit {
