@@ -187,7 +187,9 @@ impl Storage {
                     return;
                 };
                 // What ends one life soon may end the next: its disk takes no mark, say.
-                pause = if begun.elapsed() > LONG_LIFE { Duration::ZERO } else { pause };
+                if begun.elapsed() > LONG_LIFE {
+                    pause = Duration::ZERO;
+                }
                 tracing::warn!(process = %id, "storage process begins another life");
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
