@@ -36,8 +36,8 @@ const CONSENSUS_TICK_US: u64 = 25_000;
 const BREAK_US: u64 = 2_000_000;
 /// Faults happen for so long; statements are submitted at most twice as long.
 const TURMOIL_US: u64 = 8_000_000;
-/// How long what is under way when the faults end may take.
-const DRAIN_US: u64 = 40_000_000;
+/// How long what is under way when the faults end may take: a disk that has failed again and again is tried once in 40 s.
+const DRAIN_US: u64 = 100_000_000;
 /// Lines of the trace that a failure shows.
 const LINES: usize = 400_000;
 
