@@ -23,6 +23,41 @@ const PER_TOKEN: usize = 16;
 /// How many may be begun besides: mistakes that are not nested deeply are told as what they are.
 const AT_LEAST: usize = 20_000;
 
+/// Words that are no name of an output column unless AS is before them: those that PostgreSQL's grammar calls AS_LABEL.
+#[rustfmt::skip]
+const ONLY_WITH_AS: &[Keyword] = &[
+    Keyword::ARRAY, Keyword::AS, Keyword::CHAR, Keyword::CHARACTER, Keyword::CREATE, Keyword::DAY,
+    Keyword::EXCEPT, Keyword::FETCH, Keyword::FILTER, Keyword::FOR, Keyword::FROM, Keyword::GRANT,
+    Keyword::GROUP, Keyword::HAVING, Keyword::HOUR, Keyword::INTERSECT, Keyword::INTO, Keyword::LIMIT,
+    Keyword::MINUTE, Keyword::MONTH, Keyword::NOTNULL, Keyword::OFFSET, Keyword::ON, Keyword::ORDER,
+    Keyword::OVER, Keyword::OVERLAPS, Keyword::PRECISION, Keyword::RETURNING, Keyword::SECOND, Keyword::TO,
+    Keyword::UNION, Keyword::VARYING, Keyword::WHERE, Keyword::WINDOW, Keyword::WITH, Keyword::WITHIN,
+    Keyword::WITHOUT, Keyword::YEAR,
+];
+
+/// Words that PostgreSQL reserves, and those that are reserved but for names of functions and types: none of them is a name of a
+/// table.
+#[rustfmt::skip]
+const RESERVED: &[Keyword] = &[
+    Keyword::ALL, Keyword::ANALYZE, Keyword::AND, Keyword::ANY, Keyword::ARRAY, Keyword::AS,
+    Keyword::ASC, Keyword::ASYMMETRIC, Keyword::AUTHORIZATION, Keyword::BINARY, Keyword::BOTH, Keyword::CASE,
+    Keyword::CAST, Keyword::CHECK, Keyword::COLLATE, Keyword::COLLATION, Keyword::COLUMN, Keyword::CONCURRENTLY,
+    Keyword::CONSTRAINT, Keyword::CREATE, Keyword::CROSS, Keyword::CURRENT_CATALOG, Keyword::CURRENT_DATE, Keyword::CURRENT_ROLE,
+    Keyword::CURRENT_SCHEMA, Keyword::CURRENT_TIME, Keyword::CURRENT_TIMESTAMP, Keyword::CURRENT_USER, Keyword::DEFAULT, Keyword::DEFERRABLE,
+    Keyword::DESC, Keyword::DISTINCT, Keyword::DO, Keyword::ELSE, Keyword::END, Keyword::EXCEPT,
+    Keyword::FALSE, Keyword::FETCH, Keyword::FOR, Keyword::FOREIGN, Keyword::FREEZE, Keyword::FROM,
+    Keyword::FULL, Keyword::GRANT, Keyword::GROUP, Keyword::HAVING, Keyword::ILIKE, Keyword::IN,
+    Keyword::INITIALLY, Keyword::INNER, Keyword::INTERSECT, Keyword::INTO, Keyword::IS, Keyword::JOIN,
+    Keyword::LATERAL, Keyword::LEADING, Keyword::LEFT, Keyword::LIKE, Keyword::LIMIT, Keyword::LOCALTIME,
+    Keyword::LOCALTIMESTAMP, Keyword::NATURAL, Keyword::NOT, Keyword::NOTNULL, Keyword::NULL, Keyword::OFFSET,
+    Keyword::ON, Keyword::ONLY, Keyword::OR, Keyword::ORDER, Keyword::OUTER, Keyword::OVERLAPS,
+    Keyword::PLACING, Keyword::PRIMARY, Keyword::REFERENCES, Keyword::RETURNING, Keyword::RIGHT, Keyword::SELECT,
+    Keyword::SESSION_USER, Keyword::SIMILAR, Keyword::SOME, Keyword::SYMMETRIC, Keyword::TABLE, Keyword::TABLESAMPLE,
+    Keyword::THEN, Keyword::TO, Keyword::TRAILING, Keyword::TRUE, Keyword::UNION, Keyword::UNIQUE,
+    Keyword::USER, Keyword::USING, Keyword::VARIADIC, Keyword::VERBOSE, Keyword::WHEN, Keyword::WHERE,
+    Keyword::WINDOW, Keyword::WITH,
+];
+
 /// PostgreSQL's dialect for one text.
 #[derive(Debug)]
 pub(crate) struct Bounded {
@@ -87,6 +122,15 @@ impl Dialect for Bounded {
             | Token::ExclamationMarkDoubleTildeAsterisk => Some(Ok(self.prec_value(Precedence::PgOther))),
             _ => PostgreSqlDialect {}.get_next_precedence(parser),
         }
+    }
+
+    fn is_column_alias(&self, keyword: &Keyword, _: &mut Parser<'_>) -> bool {
+        !ONLY_WITH_AS.contains(keyword)
+    }
+
+    fn is_table_factor_alias(&self, explicit: bool, keyword: &Keyword, _: &mut Parser<'_>) -> bool {
+        // In front of what UPDATE assigns it is none.
+        !RESERVED.contains(keyword) && (explicit || *keyword != Keyword::SET)
     }
 
     fn supports_named_fn_args_with_expr_name(&self) -> bool {
