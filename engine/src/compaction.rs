@@ -168,10 +168,14 @@ impl Table {
         if encoded.fold(false, |any, base| base.by_code.retire(searched) | any) {
             self.measure(slot);
         }
+        let is_full = self.is_full(slot);
         let segment = &mut self.segments[slot as usize];
         let rows = segment.rows;
         let plain = rows - segment.encoded_rows();
-        let grown = plain >= 1024.max(segment.encoded_rows() / 4) || segment.is_part;
+        let is_to_be_encoded = plain >= 1024.max(segment.encoded_rows() / 4)
+            || segment.is_worth_encoding()
+            || plain > 0 && is_full;
+        let grown = is_to_be_encoded || segment.is_part;
         let ended = segment.versions.ended();
         let may_be_much = segment.may_have_much_ended();
         // Where rows have moved before, all keys of the table have to follow first: that is for more of them.
@@ -302,6 +306,7 @@ impl Table {
                 }
             }
         }
+        self.is_full_no_more(slot);
         let segment = &mut self.segments[slot as usize];
         compaction.columns = segment.replace_rows(columns, &keep, compaction.horizon);
     }

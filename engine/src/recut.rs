@@ -450,6 +450,7 @@ impl Table {
         leading.for_each(|segment| segment.previous = HashMap::new());
         let old = std::mem::replace(&mut self.segments[slot], Segment::new(NO_PIECE, &self.schema.columns));
         self.forget_size(&old);
+        self.is_full_no_more(slot as u32);
         self.measure(slot as u32);
         true
     }

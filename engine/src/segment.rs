@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::{
     batch_size::in_all_parts,
     bits::{Picked, Ranks},
-    column::{GOOD_PART, SegmentColumn, Take},
+    column::{CELLS_OF_ENCODED, GOOD_PART, SegmentColumn, Take},
     compaction::Compaction,
     error::Result,
     key::{Blanks, write_stored},
@@ -40,6 +40,10 @@ pub(crate) struct Segment {
     pub(crate) columns: Vec<SegmentColumn>,
     pub(crate) rows: usize,
     encoded: usize,
+    /// How many rows that are plain in some column have been looked at, by all riders, since they were all encoded.
+    tested: usize,
+    /// How many rows there were at the last visit.
+    pub(crate) visited: usize,
     pub(crate) versions: Versions,
     /// From a row to the version before it: its predecessor, or an earlier row with the same key.
     pub(crate) previous: HashMap<u32, Address>,
@@ -75,6 +79,8 @@ impl Segment {
             columns: columns.iter().map(|column| SegmentColumn::new(&column.ty)).collect(),
             rows: 0,
             encoded: 0,
+            tested: 0,
+            visited: 0,
             versions: Versions::default(),
             previous: HashMap::new(),
             leads_elsewhere: false,
@@ -230,7 +236,7 @@ impl Segment {
         }
         self.rows += rows.len();
         self.versions.append(rows.len(), begin);
-        self.encoded = self.columns.iter().map(|column| column.base_rows).min().unwrap_or(self.rows);
+        self.note_encoded();
         first
     }
 
@@ -248,19 +254,45 @@ impl Segment {
     /// Encodes every row: where a few of a column are plain they are added to the others, otherwise all of them are encoded
     /// together. Rows keep their indices.
     pub(crate) fn encode(&mut self, columns: &[Column]) {
-        let mut all = Vec::new();
-        for (column, definition) in self.columns.iter_mut().zip(columns) {
-            let encoded = column.base_rows;
-            if (self.rows - encoded) * 4 <= encoded {
-                column.absorb(&definition.ty);
-            } else {
-                if all.is_empty() {
-                    all = (0..self.rows as u32).collect();
-                }
-                column.encode(&definition.ty, &all);
-            }
+        (0..columns.len()).for_each(|index| self.encode_column(columns, index));
+    }
+
+    /// As [`encode`](Segment::encode), as far as the domains of the columns stay as they are.
+    pub(crate) fn absorb_known(&mut self, columns: &[Column]) {
+        self.columns
+            .iter_mut()
+            .zip(columns)
+            .for_each(|(column, definition)| column.absorb_known(&definition.ty));
+        self.note_encoded();
+    }
+
+    fn note_encoded(&mut self) {
+        self.encoded = self.columns.iter().map(|column| column.base_rows).min().unwrap_or(self.rows);
+        if self.encoded == self.rows {
+            self.tested = 0;
         }
-        self.encoded = self.rows;
+    }
+
+    /// So many riders look at the rows that are plain in some column.
+    pub(crate) fn note_tests(&mut self, riders: usize) {
+        self.tested = self.tested.saturating_add(riders * (self.rows - self.encoded));
+    }
+
+    /// Whether to look at plain rows has taken as long by now as to encode all.
+    pub(crate) fn is_worth_encoding(&self) -> bool {
+        self.rows > self.encoded && self.tested >= self.rows * self.columns.len() * CELLS_OF_ENCODED
+    }
+
+    /// As [`encode`](Segment::encode), for one column.
+    pub(crate) fn encode_column(&mut self, columns: &[Column], index: usize) {
+        let (column, ty) = (&mut self.columns[index], &columns[index].ty);
+        if column.delta.len() * 4 <= column.base_rows {
+            column.absorb(ty);
+        } else {
+            let all: Vec<u32> = (0..self.rows as u32).collect();
+            column.encode(ty, &all);
+        }
+        self.note_encoded();
     }
 
     /// Puts columns of only these rows in the place of what is there, which is returned.
@@ -273,8 +305,10 @@ impl Segment {
         self.versions.compact(keep, horizon);
         self.rows = keep.len();
         self.is_part = false;
-        self.encoded = columns.iter().map(|column| column.base_rows).min().unwrap_or(self.rows);
-        std::mem::replace(&mut self.columns, columns)
+        self.tested = 0;
+        let replaced = std::mem::replace(&mut self.columns, columns);
+        self.note_encoded();
+        replaced
     }
 
     /// The row for whose decision an operation at `t` must wait before it looks at `row`: the oldest version of the

@@ -1,6 +1,6 @@
 //! One table's rows in one shard, and what is done to them.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use arrow::array::{Array, ArrayRef};
 use arrow::record_batch::RecordBatch;
@@ -42,6 +42,10 @@ pub(crate) struct Table {
     /// The segment that takes new rows, by key range.
     pub(crate) tails: Vec<Option<u32>>,
     pub(crate) keys: KeyIndex,
+    /// Segments that have become full since, the oldest first, with how many of their columns are still to be encoded.
+    full: VecDeque<(u32, usize)>,
+    /// Rows that have been added and for which none of these columns has been encoded.
+    unpaid: usize,
     /// Operations on their revolution, by `Ts`.
     pub(crate) riding: Vec<Ride>,
     /// Those that are off the scan: reads that have found more than they may send, until they may, and whoever waits at a
@@ -99,6 +103,8 @@ impl Table {
             schema,
             segments: Vec::new(),
             tails: vec![None; ranges],
+            full: VecDeque::new(),
+            unpaid: 0,
             keys: KeyIndex::default(),
             riding: Vec::new(),
             paused: Vec::new(),
@@ -332,6 +338,50 @@ impl Table {
         Table::hash(&key)
     }
 
+    /// A segment takes no more rows that are added, and is to be encoded. One of each range can wait, for they may become full
+    /// together.
+    fn has_become_full(&mut self, slot: u32) {
+        self.is_full_no_more(slot);
+        self.full.push_back((slot, self.schema.columns.len()));
+        if self.full.len() > self.tails.len()
+            && let Some((oldest, _)) = self.full.pop_front()
+        {
+            self.segments[oldest as usize].encode(&self.schema.columns);
+            self.measure(oldest);
+        }
+    }
+
+    /// Whether a segment has become full and is not encoded.
+    pub(crate) fn is_full(&self, slot: u32) -> bool {
+        self.full.iter().any(|(full, _)| *full == slot)
+    }
+
+    /// A segment has been encoded, or another is in its place.
+    pub(crate) fn is_full_no_more(&mut self, slot: u32) {
+        self.full.retain(|(full, _)| *full != slot);
+    }
+
+    /// Encodes columns of full segments, as rows have been added: all that takes far too long for one step, and is done when the
+    /// next segment of the range is half full.
+    fn encode_some(&mut self, added: usize) {
+        self.unpaid += added;
+        while let Some((slot, left)) = self.full.pop_front() {
+            let segment = &mut self.segments[slot as usize];
+            let rows_of_column =
+                segment.rows.min(self.options.segment_rows) / (2 * self.schema.columns.len());
+            if self.unpaid < rows_of_column {
+                return self.full.push_front((slot, left));
+            }
+            self.unpaid -= rows_of_column;
+            segment.encode_column(&self.schema.columns, left - 1);
+            if left > 1 {
+                self.full.push_front((slot, left - 1));
+            }
+            self.measure(slot);
+        }
+        self.unpaid = 0;
+    }
+
     /// A segment of the range with room, and how much.
     fn tail(&mut self, range: usize) -> (u32, usize) {
         if let Some(slot) = self.tails[range] {
@@ -339,8 +389,7 @@ impl Table {
             if segment.rows < self.options.segment_rows && segment.size() < SEGMENT_BYTES {
                 return (slot, self.options.segment_rows - segment.rows);
             }
-            self.segments[slot as usize].encode(&self.schema.columns);
-            self.measure(slot);
+            self.has_become_full(slot);
         }
         // A segment that deletions have emptied is filled again before another is made.
         let roomy = self.segments.iter().position(|segment| {
@@ -386,6 +435,7 @@ impl Table {
             let (now, later) = rest.split_at(room.min(most).min(rest.len()));
             let first = self.append_to(slot, arrays, now, begin);
             addresses.extend((0..now.len() as u32).map(|row| Address { slot, row: first + row }));
+            self.encode_some(now.len());
             rest = later;
         }
         addresses
@@ -778,4 +828,89 @@ pub(crate) fn key_hashes(schema: &TableSchema, segment: &Segment, rows: &[u32]) 
 /// Which shard of a process a row with this key hash belongs to.
 pub(crate) fn shard_of(hash: u64, shards: u32) -> u32 {
     ((hash >> 32) % u64::from(shards)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int64Array, StringArray};
+
+    use super::*;
+    use crate::{
+        schema::{Column, Partitioning, TableId},
+        types::Type,
+    };
+
+    const ROWS: usize = 24;
+
+    fn table(ranges: usize) -> Table {
+        let column = |name: &str, ty| Column { name: name.into(), ty, not_null: false, default: None };
+        let schema = TableSchema {
+            id: TableId(1),
+            version: Ts(1),
+            name: "t".into(),
+            columns: vec![column("k", Type::Int8), column("name", Type::Text), column("n", Type::Int8)],
+            primary_key: vec![0],
+            primary_key_name: "t_pkey".into(),
+            partitioning: Partitioning::Hash { columns: vec![0] },
+        };
+        Table::new(Arc::new(schema), ranges, Options { segment_rows: ROWS, ..Options::default() })
+    }
+
+    /// Adds rows to a range, of which the first has this key.
+    fn add(table: &mut Table, range: usize, first: i64, rows: usize) {
+        let keys: Vec<i64> = (first..first + rows as i64).collect();
+        let names = keys.iter().map(|key| (key % 3 > 0).then(|| format!("name {}", key % 7)));
+        let arrays: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(keys.clone())),
+            Arc::new(names.collect::<StringArray>()),
+            Arc::new(Int64Array::from_iter_values(keys.iter().map(|key| key * key))),
+        ];
+        table.append(range, &arrays, &(0..rows as u32).collect::<Vec<u32>>(), Ts(1));
+    }
+
+    /// How many columns of a segment have no plain rows.
+    fn encoded(table: &Table, slot: usize) -> usize {
+        table.segments[slot].columns.iter().filter(|column| column.delta.len() == 0).count()
+    }
+
+    #[test]
+    fn a_full_segment_is_encoded_a_column_at_a_time() {
+        let mut table = table(1);
+        (0..ROWS as i64).for_each(|key| add(&mut table, 0, key, 1));
+        let mut before = 0;
+        for key in ROWS..2 * ROWS {
+            add(&mut table, 0, key as i64, 1);
+            let now = encoded(&table, 0);
+            assert!(now <= before + 1, "row {key}: {now} columns after {before}");
+            before = now;
+        }
+        assert_eq!(before, 3);
+        assert!(!table.is_full(0));
+        let columns = &table.segments[0].columns;
+        for row in 0..ROWS {
+            assert_eq!((columns[0].int(row), columns[2].int(row)), (row as i64, (row * row) as i64));
+            assert_eq!(columns[1].is_null(row), row % 3 == 0);
+            if row % 3 > 0 {
+                assert_eq!(columns[1].bytes(row), format!("name {}", row % 7).as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_full_segments_wait_than_there_are_ranges() {
+        let mut table = table(2);
+        for round in 0..5 {
+            for range in [0, 1] {
+                add(&mut table, range, round * 1_000 + 100 * range as i64, ROWS);
+                assert!(table.full.len() <= 2);
+            }
+        }
+        add(&mut table, 0, 10_000, 10 * ROWS);
+        add(&mut table, 0, 20_000, ROWS / 2);
+        add(&mut table, 1, 30_000, ROWS / 2);
+        let plain = |slot: &usize| table.segments[*slot].encoded_rows() < table.segments[*slot].rows;
+        let plain: Vec<usize> = (0..table.segments.len()).filter(plain).collect();
+        let tails: Vec<usize> = table.tails.iter().flatten().map(|slot| *slot as usize).collect();
+        assert!(plain.iter().all(|slot| tails.contains(slot)), "{plain:?} beside {tails:?}");
+    }
 }

@@ -40,13 +40,23 @@ impl Table {
         may_pause: bool,
         effects: &mut Vec<Effect>,
     ) -> bool {
+        /// Rows by which a segment has grown between two visits, so that it will before the next one, too.
+        const GROWN: usize = 16;
+        let is_full = self.is_full(slot);
         let segment = &mut self.segments[slot as usize];
         let plain = segment.rows - segment.encoded_rows();
-        // What has been written since the last visit is added to the encoded rows, where the index finds it.
+        let grows = segment.rows - segment.visited.min(segment.rows) >= GROWN;
+        segment.visited = segment.rows;
+        // What has been written since the last visit is added to the encoded rows, where the index finds it. Where that never
+        // ends, no column is encoded anew for it, for which everybody here would have to wait again and again.
         if plain > 0 && (plain * 4 <= segment.encoded_rows() || segment.is_uneven()) {
-            segment.encode(&self.schema.columns);
+            match grows || is_full {
+                true => segment.absorb_known(&self.schema.columns),
+                false => segment.encode(&self.schema.columns),
+            }
             segment.is_assumed = true;
         }
+        segment.note_tests(visitors.len());
         if segment.is_assumed {
             self.measure(slot);
         }

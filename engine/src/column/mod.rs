@@ -78,7 +78,7 @@ pub(crate) fn int_to_float(value: i64) -> f64 {
 pub(crate) const GOOD_PART: usize = 8;
 
 /// Cells that are gathered in the time in which one is encoded.
-const CELLS_OF_ENCODED: usize = 32;
+pub(crate) const CELLS_OF_ENCODED: usize = 32;
 
 /// A column of a segment: the encoded part, then the plain part.
 #[derive(Debug)]
@@ -276,7 +276,9 @@ impl SegmentColumn {
             self.base_rows += 1;
             done += 1;
         }
-        self.delta = self.delta.some(done..self.delta.len, ty);
+        if done > 0 {
+            self.delta = self.delta.some(done..self.delta.len, ty);
+        }
     }
 
     /// Some of its rows, which ascend, as they are: what is encoded has its domain in common with this column until it is

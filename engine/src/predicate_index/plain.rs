@@ -38,19 +38,20 @@ fn bytes_hold(intervals: &[BytesInterval], value: &[u8]) -> bool {
     intervals.get(next).is_some_and(|(low, _)| low.as_slice() <= value)
 }
 
-/// Clears the rows of `mask` (over the plain rows of the column) that do not meet the test.
+/// Clears the rows of `mask` (over those from row `first` on, which are not encoded in all columns) that do not meet the test.
 pub(super) fn retain_plain(
     test: &Test,
     column: &SegmentColumn,
     ty: &Type,
     context: &EvalContext,
+    first: usize,
     mask: &mut Bits,
 ) -> Result<()> {
     let plain = &column.delta;
     match (test, plain.data()) {
         (Test::Expression(expr), _) => {
             let rows: Vec<u32> = mask.iter().collect();
-            let addresses: Vec<u32> = rows.iter().map(|row| row + column.base_rows as u32).collect();
+            let addresses: Vec<u32> = rows.iter().map(|row| row + first as u32).collect();
             mask.words_mut().fill(0);
             in_short_parts(0..rows.len(), &mut |part| {
                 let array = column.gather(ty, &addresses[part.clone()])?;
@@ -59,6 +60,12 @@ pub(super) fn retain_plain(
                 }
                 Ok(())
             })?;
+        }
+        // This column has been encoded further than others.
+        _ if column.base_rows != first => {
+            let failed: Vec<u32> =
+                mask.iter().filter(|row| !cell_holds(test, column, first + *row as usize)).collect();
+            failed.into_iter().for_each(|row| mask.clear(row as usize));
         }
         (Test::Ints(intervals), PlainData::Int(values)) => {
             match intervals.as_slice() {
@@ -89,15 +96,23 @@ pub(crate) fn row_holds(
 ) -> Result<bool> {
     let ty = &types[test.column].ty;
     let column = &columns[test.column];
-    Ok(match &test.test {
+    match &test.test {
         Test::Expression(expr) => {
-            !kernel::filter_array(expr, &column.gather(ty, &[row as u32])?, context)?.is_empty()
+            Ok(!kernel::filter_array(expr, &column.gather(ty, &[row as u32])?, context)?.is_empty())
         }
+        test => Ok(cell_holds(test, column, row)),
+    }
+}
+
+/// Whether a cell meets a test that is no expression.
+fn cell_holds(test: &Test, column: &SegmentColumn, row: usize) -> bool {
+    match test {
         Test::Null => column.is_null(row),
         _ if column.is_null(row) => false,
         Test::NotNull => true,
         Test::Ints(intervals) => hold(intervals, column.int(row)),
         Test::Wides(intervals) => hold(intervals, column.wide(row)),
         Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
-    })
+        Test::Expression(_) => false,
+    }
 }

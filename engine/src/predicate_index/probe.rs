@@ -481,10 +481,10 @@ impl Prober {
                 wanted.reach = reach;
             }
             match &column.codes {
-                Codes::U8(codes) => self.join(codes, column, &wanted),
-                Codes::U16(codes) => self.join(codes, column, &wanted),
-                Codes::U32(codes) => self.join(codes, column, &wanted),
-                Codes::U64(codes) => self.join(codes, column, &wanted),
+                Codes::U8(codes) => self.join(&codes[..scene.rows], column, &wanted),
+                Codes::U16(codes) => self.join(&codes[..scene.rows], column, &wanted),
+                Codes::U32(codes) => self.join(&codes[..scene.rows], column, &wanted),
+                Codes::U64(codes) => self.join(&codes[..scene.rows], column, &wanted),
                 Codes::Constant | Codes::Bit(_) => {}
             }
         }
@@ -676,14 +676,15 @@ impl Prober {
     }
 }
 
-/// The plain rows of a segment, counted from 0, that meet all tests.
+/// The rows of a segment behind those that every column has encoded, counted from 0, that meet all tests.
 pub(crate) fn plain_rows(scene: &Scene, tests: &[TestId], rows: usize) -> Result<Bits> {
     let mut mask = Bits::ones(rows);
     for id in tests {
         let _entered = scene.tests.enter(*id);
         let test = scene.tests.get(*id);
         let ty = &scene.types[test.column].ty;
-        retain_plain(&test.test, &scene.columns[test.column], ty, scene.tests.context(*id), &mut mask)?;
+        let (column, context) = (&scene.columns[test.column], scene.tests.context(*id));
+        retain_plain(&test.test, column, ty, context, scene.rows, &mut mask)?;
     }
     Ok(mask)
 }

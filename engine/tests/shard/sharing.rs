@@ -298,3 +298,40 @@ fn an_idle_shard_visits_nothing() {
     }
     assert_eq!(scan.shard.visits(), visits);
 }
+
+/// Strings that are new to a column are not all encoded at once, when other columns of their rows are.
+#[test]
+fn rows_that_only_some_columns_have_encoded_are_found_once() {
+    const KINDS: i32 = 50;
+    let row = |k: i32| vec![Value::Int4(k), Value::text(format!("string {k}")), Value::Int4(k % KINDS)];
+    let columns = [("k", Type::Int4), ("s", Type::Text), ("n", Type::Int4)];
+    let options = Options { selective_share: 1, ..Options::default() };
+    let mut scan = Scan::of(&columns, (0..40 * KINDS).map(row).collect(), options);
+    let later: Vec<Row> = (40 * KINDS..49 * KINDS).map(row).collect();
+    scan.shard
+        .restore(scan.schema.id, &batch_of(&scan.schema, &later), Ts::ZERO)
+        .expect("rows in the layout");
+    let read = |predicate: Vec<Expr>| {
+        let output = ReadOutput::Rows { projection: vec![column(0)], top: None };
+        OperationKind::Read(Read { predicate, output })
+    };
+    let is_not_first = Expr::Compare {
+        op: CompareOp::Gt,
+        left: Box::new(Expr::column(1, Type::Text)),
+        right: Box::new(Expr::literal(Value::text("string 0"), Type::Text)),
+    };
+    for _ in 0..2 {
+        let ask = |kind: i32| {
+            let both = vec![compare_equal(2, kind), is_not_first.clone()];
+            [
+                (scan.submit(read(vec![compare_equal(2, kind)])), 49),
+                (scan.submit(read(both)), 49 - u64::from(kind == 0)),
+            ]
+        };
+        let asked: Vec<(Ts, u64)> = (0..KINDS).flat_map(ask).collect();
+        scan.run();
+        for (ts, rows) in asked {
+            assert_eq!(scan.outcome_of(ts), Ok(rows));
+        }
+    }
+}
