@@ -51,6 +51,13 @@ impl Bits {
         self.trim();
     }
 
+    /// The first `len` of them.
+    pub(crate) fn first(&self, len: usize) -> Bits {
+        let mut first = Bits { words: self.words[..len.div_ceil(64)].to_vec(), len };
+        first.trim();
+        first
+    }
+
     #[inline]
     pub(crate) fn get(&self, row: usize) -> bool {
         self.words[row / 64] >> (row % 64) & 1 == 1

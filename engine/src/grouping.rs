@@ -380,24 +380,26 @@ impl Table {
         };
         let groups = Arc::make_mut(groups);
         let before = groups.bytes();
-        let is_encoded = rows.len() >= self.options.group_by_code
-            && rows.iter().all(|row| (*row as usize) < segment.encoded_rows());
-        let mut by_code = is_encoded.then(CodeGroups::default);
+        let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
+        let encoded = if encoded >= self.options.group_by_code { encoded } else { 0 };
         let columns: Vec<(&SegmentColumn, &Type)> = input
             .columns()
             .iter()
             .map(|column| (&segment.columns[*column], &self.schema.columns[*column].ty))
             .collect();
-        for part in rows.chunks(self.options.rows_together()) {
-            in_parts(0..part.len(), &mut |range| {
-                let part = SegmentRows { columns: &columns, rows: &part[range] };
-                groups.add(&part, rows.len(), &mut by_code, &|bytes| {
-                    // What they took before has been counted.
-                    self.make_room(bytes.saturating_sub(before))
-                })
-            })?;
+        for (rows, is_encoded) in [(&rows[..encoded], true), (&rows[encoded..], false)] {
+            let mut by_code = is_encoded.then(CodeGroups::default);
+            for part in rows.chunks(self.options.rows_together()) {
+                in_parts(0..part.len(), &mut |range| {
+                    let part = SegmentRows { columns: &columns, rows: &part[range] };
+                    groups.add(&part, rows.len(), &mut by_code, &|bytes| {
+                        // What they took before has been counted.
+                        self.make_room(bytes.saturating_sub(before))
+                    })
+                })?;
+            }
+            groups.finish(&SegmentRows { columns: &columns, rows }, by_code)?;
         }
-        groups.finish(&SegmentRows { columns: &columns, rows }, by_code)?;
         Ok(rows.len() as u64)
     }
 }

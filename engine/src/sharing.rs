@@ -259,11 +259,9 @@ impl Memo {
         self.chosen.insert((together.class.predicate, together.sees), Arc::default());
     }
 
-    /// Remembers rows that a read has chosen. From no rows nobody can tell what has been counted already.
-    pub(crate) fn remember(&mut self, together: Together, rider: &Rider, rows: &[u32]) {
-        if !rows.is_empty() || !matches!(rider.work, Work::Groups { .. }) {
-            self.chosen.insert((together.class.predicate, together.sees), rows.into());
-        }
+    /// Remembers the rows that a read has chosen.
+    pub(crate) fn remember(&mut self, together: Together, rows: &[u32]) {
+        self.chosen.insert((together.class.predicate, together.sees), rows.into());
     }
 }
 

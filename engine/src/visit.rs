@@ -18,6 +18,13 @@ use crate::{
     types::Type,
 };
 
+/// Rows on which a rider acts.
+struct Chosen {
+    rows: Vec<u32>,
+    /// Whether none has been added up already.
+    are_all: bool,
+}
+
 /// Riders ahead of the one whose constant is looked for for which memory is fetched.
 const FILTERS_AHEAD: usize = 16;
 
@@ -133,9 +140,9 @@ impl Table {
             let rows = self.segments[slot as usize].rows;
             let before = together.and_then(|together| self.begin_partial(slot, together, rider));
             match found.and_then(|found| self.choose(slot, rider, found)) {
-                Ok(chosen) => {
-                    if let Some(together) = together {
-                        self.memo.remember(together, rider, &chosen);
+                Ok(Chosen { rows: chosen, are_all }) => {
+                    if let Some(together) = together.filter(|_| are_all) {
+                        self.memo.remember(together, &chosen);
                     }
                     if !chosen.is_empty() {
                         self.apply(rider, slot, &chosen, effects);
@@ -381,41 +388,47 @@ impl Table {
     }
 
     /// Those of the rows that meet a rider's tests, and are not in doubt, on which it acts.
-    fn choose(&mut self, slot: u32, rider: &mut Rider, found: Found) -> Result<Vec<u32>> {
+    fn choose(&mut self, slot: u32, rider: &mut Rider, found: Found) -> Result<Chosen> {
         let _entered = rider.interest.enter();
         let segment = &self.segments[slot as usize];
-        let rows = match found {
+        let is_filtered = rider.prepared.filter.is_some();
+        let chosen = match found {
             Found::Rows(mut rows) => {
                 segment.versions.retain_visible_rows(&mut rows, rider.sees, rider.is_write);
-                if rider.prepared.filter.is_none() && self.count_only(slot, rider, rows.len()) {
-                    rows.clear();
+                match !is_filtered && self.count_only(slot, rider, rows.len()) {
+                    true => Chosen { rows: Vec::new(), are_all: false },
+                    false => Chosen { rows, are_all: true },
                 }
-                rows
             }
             Found::Mask(mut mask) => {
                 segment.versions.retain_visible(&mut mask, rider.sees, rider.is_write);
-                let told = rider.prepared.filter.is_none()
-                    && (self.count_only(slot, rider, mask.count()) || self.sum_only(slot, rider, &mask)?);
-                let rows = if told { Vec::new() } else { mask.iter().collect() };
+                let all = segment.rows;
+                let added = match is_filtered {
+                    true => 0,
+                    false if self.count_only(slot, rider, mask.count()) => all,
+                    false => self.sum_only(slot, rider, &mask)?,
+                };
+                let others = (added < all).then(|| mask.iter().skip_while(|row| (*row as usize) < added));
+                let rows = others.into_iter().flatten().collect();
                 self.prober.recycle(Found::Mask(mask));
-                rows
+                Chosen { rows, are_all: added == 0 }
             }
         };
         let segment = &self.segments[slot as usize];
         match &rider.prepared.filter {
-            Some(filter) if !rows.is_empty() => {
+            Some(filter) if !chosen.rows.is_empty() => {
                 let types = &self.schema.columns;
-                let mut chosen = Vec::new();
-                in_short_parts(0..rows.len(), &mut |part| {
-                    let rows = &rows[part];
+                let mut passing = Vec::new();
+                in_short_parts(0..chosen.rows.len(), &mut |part| {
+                    let rows = &chosen.rows[part];
                     let fetch = |column: usize| segment.columns[column].gather(&types[column].ty, rows);
                     let selected = filter.select(rows.len(), &fetch, rider.context())?;
-                    chosen.extend(selected.into_iter().map(|index| rows[index as usize]));
+                    passing.extend(selected.into_iter().map(|index| rows[index as usize]));
                     Ok(())
                 })?;
-                Ok(chosen)
+                Ok(Chosen { rows: passing, are_all: true })
             }
-            _ => Ok(rows),
+            _ => Ok(chosen),
         }
     }
 
@@ -434,14 +447,16 @@ impl Table {
         }
     }
 
-    /// Adds up columns for a rider that asks for no more of its rows, from their codes.
-    fn sum_only(&self, slot: u32, rider: &mut Rider, mask: &Bits) -> Result<bool> {
+    /// Adds up columns for a rider that asks for no more of its rows, from their codes. Returns up to which row that has been
+    /// done.
+    fn sum_only(&self, slot: u32, rider: &mut Rider, mask: &Bits) -> Result<usize> {
         let segment = &self.segments[slot as usize];
-        let Some(place) = rider.place_of_range[segment.range] else { return Ok(false) };
-        let Work::Groups { groups, input } = &mut rider.work else { return Ok(false) };
-        let Some(columns) = groups.sums().filter(|_| segment.encoded_rows() == segment.rows) else {
-            return Ok(false);
-        };
+        let Some(place) = rider.place_of_range[segment.range] else { return Ok(0) };
+        let Work::Groups { groups, input } = &mut rider.work else { return Ok(0) };
+        let Some(columns) = groups.sums() else { return Ok(0) };
+        let encoded = segment.encoded_rows();
+        let front = (encoded < segment.rows).then(|| mask.first(encoded));
+        let mask = front.as_ref().unwrap_or(mask);
         let mut sums = Vec::with_capacity(columns.len());
         for column in columns {
             let sum = match column.map(|column| input.source_of(column)) {
@@ -452,10 +467,10 @@ impl Table {
                         _ => 0,
                     };
                     let base = segment.columns[column].base.as_ref()?;
-                    base.sum(segment.rows, mask).map(|(values, total)| (values, total, scale))
+                    base.sum(encoded, mask).map(|(values, total)| (values, total, scale))
                 }),
             };
-            let Some(sum) = sum else { return Ok(false) };
+            let Some(sum) = sum else { return Ok(0) };
             sums.push(sum);
         }
         let groups = Arc::make_mut(groups);
@@ -465,7 +480,7 @@ impl Table {
         if let Ok(count) = &mut rider.ranges[place].outcome {
             *count += mask.count() as u64;
         }
-        Ok(true)
+        Ok(encoded)
     }
 
     /// Makes an operation wait for the decision about a row: to look at it, or to insert one of its own.

@@ -6,7 +6,7 @@ use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ByCode, Codes, Frequency, Offsets, Physical, PlainColumn,
+    ByCode, Cell, Codes, Frequency, Offsets, Physical, PlainColumn,
     arrays::{Entries, build},
     code_table::CodeTable,
     encode::CODES_BEHIND,
@@ -224,6 +224,15 @@ impl EncodedColumn {
         }
     }
 
+    pub(crate) fn cell(&self, row: usize) -> Cell<'_> {
+        match &self.extra.data {
+            _ if self.is_null(row) => Cell::Null,
+            PlainData::Int(_) => Cell::Int(self.int_of(self.codes.get(row))),
+            PlainData::Wide(_) => Cell::Wide(self.wide_of(self.codes.get(row))),
+            PlainData::Bytes { .. } => Cell::Bytes(self.bytes_of(self.codes.get(row))),
+        }
+    }
+
     /// Whether a value with this hash may be in some row.
     #[inline]
     pub(crate) fn may_have(&self, hash: u64) -> bool {
@@ -346,7 +355,7 @@ impl EncodedColumn {
         let code = known
             .or_else(|| self.extra.position(plain, row).map(|place| self.sorted + place as u64))
             .unwrap_or_else(|| {
-                self.extra.push_cell(plain, row);
+                self.extra.push(plain.cell(row));
                 self.sorted + self.extra.len as u64 - 1
             });
         if let Some(filter) = &mut self.filter {

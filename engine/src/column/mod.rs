@@ -34,7 +34,7 @@ use encode::{encode_bytes, encode_ints, encode_wides};
 pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
 use offsets::Offsets;
-pub(crate) use plain::{PlainColumn, PlainData, Take};
+pub(crate) use plain::{Cell, PlainColumn, PlainData, Take};
 
 use crate::{
     ahead::fetch,
@@ -185,6 +185,13 @@ impl SegmentColumn {
         }
     }
 
+    pub(crate) fn cell(&self, row: usize) -> Cell<'_> {
+        match &self.base {
+            Some(base) if row < self.base_rows => base.cell(row),
+            _ => self.delta.cell(row - self.base_rows),
+        }
+    }
+
     /// Begins to fetch the code of a cell into the cache.
     #[inline]
     pub(crate) fn fetch_code(&self, row: usize) {
@@ -232,26 +239,25 @@ impl SegmentColumn {
     }
 
     fn repeat_plainly(&mut self, row: usize) {
-        if self.is_null(row) {
-            return self.delta.push_null();
-        }
-        match (&self.base, row.checked_sub(self.base_rows)) {
-            (Some(base), None) => match self.delta.data() {
-                PlainData::Int(_) => self.delta.push_int(base.int_of(base.codes.get(row))),
-                PlainData::Wide(_) => self.delta.push_wide(base.wide_of(base.codes.get(row))),
-                PlainData::Bytes { .. } => self.delta.push_bytes(base.bytes_of(base.codes.get(row))),
-            },
-            (_, place) => self.delta.repeat(place.unwrap_or(row)),
+        match row.checked_sub(self.base_rows) {
+            Some(place) if !self.delta.is_null(place) => self.delta.repeat(place),
+            _ => self.delta.push(match &self.base {
+                Some(base) if row < self.base_rows => base.cell(row),
+                _ => Cell::Null,
+            }),
         }
     }
 
-    /// Gives the plain rows codes, behind the others; the domain stays as it is, if that is reasonable.
-    pub(crate) fn absorb(&mut self, ty: &Type) {
+    /// Gives the plain rows codes, behind the others; the domain stays as it is, if that is reasonable. Returns whether it was
+    /// not, and all rows have been encoded anew.
+    pub(crate) fn absorb(&mut self, ty: &Type) -> bool {
         self.absorb_known(ty);
-        if self.delta.len > 0 {
+        let are_left = self.delta.len > 0;
+        if are_left {
             let all: Vec<u32> = (0..self.rows() as u32).collect();
             self.encode(ty, &all);
         }
+        are_left
     }
 
     /// As [`absorb`](SegmentColumn::absorb), as far as the domain stays as it is.
@@ -309,33 +315,31 @@ impl SegmentColumn {
         is_part: bool,
     ) -> (SegmentColumn, usize) {
         let rows = keep.rows;
-        let gathered = |base| (SegmentColumn::of(base, rows.len(), ty), rows.len());
+        let mut took = 0;
+        let mut absorb = |column: &mut SegmentColumn| {
+            let encoded = if column.absorb(ty) { column.rows() } else { 0 };
+            took = rows.len() + encoded * CELLS_OF_ENCODED;
+        };
+        let gathered = |base| SegmentColumn::of(base, rows.len(), ty);
         let grown_little = self.delta.len * 4 <= self.base_rows;
         if grown_little && is_part {
-            self.absorb(ty);
+            absorb(self);
             if let Some(base) = &self.base {
-                return gathered(base.extract(ty, keep));
+                return (gathered(base.extract(ty, keep)), took);
             }
         } else if grown_little && self.unused_bytes(rows) * part <= self.size() {
-            self.absorb(ty);
+            absorb(self);
             // Most of the domain is still in use.
             if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && rows.len() * 2 >= it.made_of) {
-                return gathered(base.keep(keep));
+                return (gathered(base.keep(keep)), took);
             }
         }
-        (self.encoded_anew(ty, rows), rows.len() * CELLS_OF_ENCODED)
+        (self.encoded_anew(ty, rows), took + rows.len() * CELLS_OF_ENCODED)
     }
 
     /// Appends some rows of another column of its type.
     pub(crate) fn append_rows_of(&mut self, other: &SegmentColumn, rows: &[u32]) {
-        for row in rows.iter().map(|row| *row as usize) {
-            match self.delta.data() {
-                _ if other.is_null(row) => self.delta.push_null(),
-                PlainData::Int(_) => self.delta.push_int(other.int(row)),
-                PlainData::Wide(_) => self.delta.push_wide(other.wide(row)),
-                PlainData::Bytes { .. } => self.delta.push_bytes(other.bytes(row)),
-            }
-        }
+        rows.iter().for_each(|row| self.delta.push(other.cell(*row as usize)));
     }
 
     /// Number of rows.

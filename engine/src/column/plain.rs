@@ -31,6 +31,15 @@ pub(crate) enum PlainData {
     },
 }
 
+/// A cell in its physical domain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cell<'a> {
+    Null,
+    Int(i64),
+    Wide(i128),
+    Bytes(&'a [u8]),
+}
+
 /// Which rows of a batch to take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Take<'a> {
@@ -120,20 +129,11 @@ impl PlainColumn {
     /// Some of its rows.
     pub(super) fn some(&self, rows: impl Iterator<Item = usize>, ty: &Type) -> PlainColumn {
         let mut some = PlainColumn::new(ty);
-        for row in rows {
-            let at = some.len;
-            some.push_cell(self, row);
-            if let Some(nulls) = &mut some.nulls {
-                nulls.resize(at + 1);
-            }
-            if self.is_null(row) {
-                some.nulls.get_or_insert_with(|| Bits::zeros(at + 1)).set(at);
-            }
-        }
+        rows.for_each(|row| some.push(self.cell(row)));
         some
     }
 
-    /// Counts another cell in, which is not NULL.
+    /// Counts another cell in, as one that is not NULL.
     fn grow(&mut self) {
         self.len += 1;
         if let Some(nulls) = &mut self.nulls {
@@ -141,39 +141,34 @@ impl PlainColumn {
         }
     }
 
-    /// Appends a NULL.
-    pub(super) fn push_null(&mut self) {
-        self.grow();
-        match &mut self.data {
-            PlainData::Int(values) => values.push(0),
-            PlainData::Wide(values) => values.push(0),
-            PlainData::Bytes { offsets, bytes } => offsets.push(bytes.len()),
-        }
-        self.nulls.get_or_insert_with(|| Bits::zeros(self.len)).set(self.len - 1);
-    }
-
-    /// Appends a value to a column of such values.
-    pub(super) fn push_int(&mut self, value: i64) {
-        self.grow();
-        if let PlainData::Int(values) = &mut self.data {
-            values.push(value);
+    pub(crate) fn cell(&self, row: usize) -> Cell<'_> {
+        match &self.data {
+            _ if self.is_null(row) => Cell::Null,
+            PlainData::Int(values) => Cell::Int(values[row]),
+            PlainData::Wide(values) => Cell::Wide(values[row]),
+            PlainData::Bytes { offsets, bytes } => Cell::Bytes(offsets.of(row, bytes)),
         }
     }
 
-    /// As [`push_int`](PlainColumn::push_int).
-    pub(super) fn push_wide(&mut self, value: i128) {
+    /// Appends a cell of a column of such values.
+    pub(super) fn push(&mut self, cell: Cell) {
         self.grow();
-        if let PlainData::Wide(values) = &mut self.data {
-            values.push(value);
-        }
-    }
-
-    /// As [`push_int`](PlainColumn::push_int).
-    pub(super) fn push_bytes(&mut self, value: &[u8]) {
-        self.grow();
-        if let PlainData::Bytes { offsets, bytes } = &mut self.data {
-            bytes.extend_from_slice(value);
-            offsets.push(bytes.len());
+        match (&mut self.data, cell) {
+            (PlainData::Int(values), Cell::Int(value)) => values.push(value),
+            (PlainData::Wide(values), Cell::Wide(value)) => values.push(value),
+            (PlainData::Bytes { offsets, bytes }, Cell::Bytes(value)) => {
+                bytes.extend_from_slice(value);
+                offsets.push(bytes.len());
+            }
+            (data, Cell::Null) => {
+                match data {
+                    PlainData::Int(values) => values.push(0),
+                    PlainData::Wide(values) => values.push(0),
+                    PlainData::Bytes { offsets, bytes } => offsets.push(bytes.len()),
+                }
+                self.nulls.get_or_insert_with(|| Bits::zeros(self.len)).set(self.len - 1);
+            }
+            _ => unreachable!("a column has cells of its own domain"),
         }
     }
 
@@ -198,20 +193,6 @@ impl PlainColumn {
                 values.iter().position(|v| *v == others[row])
             }
             _ => (0..self.len).find(|place| self.bytes(*place) == other.bytes(row)),
-        }
-    }
-
-    /// Appends another column's cell, without its being NULL.
-    pub(super) fn push_cell(&mut self, other: &PlainColumn, row: usize) {
-        self.len += 1;
-        match (&mut self.data, &other.data) {
-            (PlainData::Int(values), PlainData::Int(others)) => values.push(others[row]),
-            (PlainData::Wide(values), PlainData::Wide(others)) => values.push(others[row]),
-            (PlainData::Bytes { offsets, bytes }, _) => {
-                bytes.extend_from_slice(other.bytes(row));
-                offsets.push(bytes.len());
-            }
-            _ => {}
         }
     }
 

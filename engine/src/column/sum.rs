@@ -4,7 +4,7 @@ use super::{Codes, Domain, EncodedColumn};
 use crate::{bits::Bits, simd};
 
 impl EncodedColumn {
-    /// How many of these of the first `rows` rows are not NULL, and their sum: of whole numbers, or of decimals without
+    /// How many of these rows, which are among the first `rows`, are not NULL, and their sum: of whole numbers, or of decimals without
     /// their point. `None` when there may be a NaN among them.
     pub(crate) fn sum(&self, rows: usize, mask: &Bits) -> Option<(u64, i128)> {
         let mut words = mask.words().to_vec();
@@ -25,9 +25,9 @@ impl EncodedColumn {
                     Codes::Constant => 0,
                     Codes::Bit(bits) => simd::intersect(&mut words, bits.words()) as u128,
                     // The code of a NULL is 0.
-                    Codes::U8(codes) if mask.count() == rows => u128::from(simd::sum_u8(codes)),
-                    Codes::U16(codes) if mask.count() == rows => u128::from(simd::sum_u16(codes)),
-                    Codes::U32(codes) if mask.count() == rows => u128::from(simd::sum_u32(codes)),
+                    Codes::U8(codes) if mask.count() == rows => u128::from(simd::sum_u8(&codes[..rows])),
+                    Codes::U16(codes) if mask.count() == rows => u128::from(simd::sum_u16(&codes[..rows])),
+                    Codes::U32(codes) if mask.count() == rows => u128::from(simd::sum_u32(&codes[..rows])),
                     codes => {
                         let mut sum = 0;
                         codes.for_rows(&words, |code| sum += u128::from(code));

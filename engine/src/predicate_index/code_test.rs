@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BytesInterval, Test, plain::plain_holds};
+use super::{BytesInterval, Test, plain::cell_holds};
 use crate::{
     batch_size::in_short_parts,
     bits::{Bits, and_where, for_bits},
@@ -102,7 +102,7 @@ impl CodeTest {
             },
         };
         if !matches!(test, Test::Null | Test::NotNull | Test::Expression(_)) {
-            for place in (0..column.extra.len()).filter(|place| plain_holds(test, &column.extra, *place)) {
+            for place in (0..column.extra.len()).filter(|place| cell_holds(test, column.extra.cell(*place))) {
                 codes.push(column.sorted + place as u64, column.sorted + place as u64);
             }
         }

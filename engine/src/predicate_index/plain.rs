@@ -4,7 +4,7 @@ use super::{BytesInterval, ColumnTest, Test};
 use crate::{
     batch_size::in_short_parts,
     bits::{Bits, and_where},
-    column::{PlainColumn, PlainData, SegmentColumn},
+    column::{Cell, PlainData, SegmentColumn},
     error::Result,
     expr::EvalContext,
     kernel,
@@ -13,16 +13,16 @@ use crate::{
     types::Type,
 };
 
-pub(super) fn plain_holds(test: &Test, column: &PlainColumn, row: usize) -> bool {
-    if column.is_null(row) {
-        return matches!(test, Test::Null);
-    }
-    match test {
-        Test::Ints(intervals) => hold(intervals, column.int(row)),
-        Test::Wides(intervals) => hold(intervals, column.wide(row)),
-        Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
-        Test::NotNull => true,
-        Test::Null | Test::Expression(_) => false,
+/// Whether a cell meets a test that is no expression.
+pub(super) fn cell_holds(test: &Test, cell: Cell) -> bool {
+    match (test, cell) {
+        (Test::Null, cell) => matches!(cell, Cell::Null),
+        (_, Cell::Null) => false,
+        (Test::NotNull, _) => true,
+        (Test::Ints(intervals), Cell::Int(value)) => hold(intervals, value),
+        (Test::Wides(intervals), Cell::Wide(value)) => hold(intervals, value),
+        (Test::Bytes(intervals), Cell::Bytes(value)) => bytes_hold(intervals, value),
+        _ => false,
     }
 }
 
@@ -47,8 +47,7 @@ pub(super) fn retain_plain(
     first: usize,
     mask: &mut Bits,
 ) -> Result<()> {
-    let plain = &column.delta;
-    match (test, plain.data()) {
+    match (test, column.delta.data()) {
         (Test::Expression(expr), _) => {
             let rows: Vec<u32> = mask.iter().collect();
             let addresses: Vec<u32> = rows.iter().map(|row| row + first as u32).collect();
@@ -61,25 +60,20 @@ pub(super) fn retain_plain(
                 Ok(())
             })?;
         }
-        // This column has been encoded further than others.
-        _ if column.base_rows != first => {
-            let failed: Vec<u32> =
-                mask.iter().filter(|row| !cell_holds(test, column, first + *row as usize)).collect();
-            failed.into_iter().for_each(|row| mask.clear(row as usize));
-        }
-        (Test::Ints(intervals), PlainData::Int(values)) => {
+        // Otherwise this column has been encoded further than others.
+        (Test::Ints(intervals), PlainData::Int(values)) if column.base_rows == first => {
             match intervals.as_slice() {
                 [] => mask.words_mut().fill(0),
                 [(low, high)] => and_where(mask.words_mut(), values, |value| *low <= value && value <= *high),
                 _ => and_where(mask.words_mut(), values, |value| hold(intervals, value)),
             }
-            if let Some(nulls) = plain.nulls() {
+            if let Some(nulls) = column.delta.nulls() {
                 simd::subtract(mask.words_mut(), nulls.words());
             }
         }
         _ => {
             let failed: Vec<u32> =
-                mask.iter().filter(|row| !plain_holds(test, plain, *row as usize)).collect();
+                mask.iter().filter(|row| !cell_holds(test, column.cell(first + *row as usize))).collect();
             failed.into_iter().for_each(|row| mask.clear(row as usize));
         }
     }
@@ -100,19 +94,6 @@ pub(crate) fn row_holds(
         Test::Expression(expr) => {
             Ok(!kernel::filter_array(expr, &column.gather(ty, &[row as u32])?, context)?.is_empty())
         }
-        test => Ok(cell_holds(test, column, row)),
-    }
-}
-
-/// Whether a cell meets a test that is no expression.
-fn cell_holds(test: &Test, column: &SegmentColumn, row: usize) -> bool {
-    match test {
-        Test::Null => column.is_null(row),
-        _ if column.is_null(row) => false,
-        Test::NotNull => true,
-        Test::Ints(intervals) => hold(intervals, column.int(row)),
-        Test::Wides(intervals) => hold(intervals, column.wide(row)),
-        Test::Bytes(intervals) => bytes_hold(intervals, column.bytes(row)),
-        Test::Expression(_) => false,
+        test => Ok(cell_holds(test, column.cell(row))),
     }
 }
