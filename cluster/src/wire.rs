@@ -349,6 +349,8 @@ pub enum Wire {
         lags: bool,
         /// Whether its disk takes checkpoints.
         disk: DiskState,
+        /// Storage processes that it has no session with, and that are not suspected.
+        unreached: Vec<ProcessId>,
     },
     /// Of a storage process to a super or client process, instead of a heartbeat, as long as it loads what it had.
     Loading(Loading),

@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     path::Path,
     process::{Child, ChildStdout, Command, Output, Stdio},
+    time::Duration,
 };
 
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
@@ -36,6 +37,12 @@ fn refusal(command: &mut Command) -> String {
     let lines: Vec<&str> = stderr.lines().collect();
     assert!(lines.len() == 1 && lines[0].starts_with("carousel: "), "{command:?}: {stderr}");
     lines[0].to_owned()
+}
+
+fn signal(process: &Child, signal: i32) {
+    let id = i32::try_from(process.id()).unwrap();
+    // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(id, signal) }, 0);
 }
 
 fn scratch() -> tempfile::TempDir {
@@ -256,9 +263,7 @@ impl Server {
     }
 
     fn signal(&self, signal: i32) {
-        let id = i32::try_from(self.process.id()).unwrap();
-        // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
-        assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+        self::signal(&self.process, signal);
     }
 
     fn kill(mut self) {
@@ -642,6 +647,42 @@ fn the_ring_of_a_running_server_is_changed_by_ctl() {
     assert!(!on_the_ring(&server).contains(&"s1".to_owned()));
     assert_eq!(server.rows("SELECT id, n FROM t"), rows);
     assert_eq!(server.stop(libc::SIGTERM), Some(0));
+}
+
+#[test]
+fn ctl_waits_no_longer_than_it_may() {
+    // It takes connections and says nothing.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let output = run(&["ctl", "--port", &port, "--timeout", "1", "ring"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "carousel: no answer within 1 s\n");
+}
+
+#[test]
+fn a_benchmark_that_is_stopped_leaves_nothing_behind() {
+    let directory = scratch();
+    let path = directory.path().to_str().unwrap();
+    let started = |what: &str| {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let commands = all.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+        let commands = commands.map(|command| String::from_utf8_lossy(&command).into_owned());
+        commands.filter(|command| command.contains(path) && command.contains(what)).count()
+    };
+    let mut bench = carousel(&["bench", "order", "--no-etcd", "--seconds", "600"])
+        .env("TMPDIR", path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while started("storage") == 0 {
+        assert_eq!(bench.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(&bench, libc::SIGTERM);
+    assert_eq!(bench.wait().unwrap().code(), Some(1));
+    assert_eq!(started(""), 0);
+    assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
 }
 
 #[test]

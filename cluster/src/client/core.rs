@@ -764,6 +764,7 @@ impl Core {
                 receiving,
                 lags,
                 disk,
+                unreached,
             } => {
                 if self.watches() {
                     let heard = self.heartbeats.entry(from).or_default();
@@ -787,7 +788,8 @@ impl Core {
                         self.unannounced.insert(from);
                     }
                 }
-                let heard = Heard { incarnation, used, limit, reached, durable, receiving, lags };
+                let heard =
+                    Heard { incarnation, used, limit, reached, durable, receiving, lags, unreached };
                 Arc::make_mut(&mut self.heard).insert(from, heard);
                 self.effects.push(Effect::ViewChanged);
             }

@@ -145,6 +145,8 @@ pub struct Heard {
     pub receiving: Vec<(PartId, Arrived)>,
     /// It has not executed what was delivered a while ago: reads avoid it.
     pub lags: bool,
+    /// Other storage processes that it cannot talk to: writes that need votes of both wait, unless somebody else has them.
+    pub unreached: Vec<ProcessId>,
 }
 
 /// What the client process tells its handles.

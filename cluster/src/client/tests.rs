@@ -622,6 +622,7 @@ fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
         reached: Ts::ZERO,
         durable: Ts::ZERO,
         disk: Default::default(),
+        unreached: Vec::new(),
         incarnation,
         used: 0,
         limit: None,
@@ -659,6 +660,7 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
             receiving,
             lags,
             disk: Default::default(),
+            unreached: Vec::new(),
         };
         scene.receive(process, memory);
     };
@@ -715,6 +717,7 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
             receiving,
             lags: false,
             disk: Default::default(),
+            unreached: Vec::new(),
         },
     );
     assert_eq!(scene.reads(), [], "it may be the life that was to answer");
@@ -1429,6 +1432,7 @@ fn memory(incarnation: Incarnation, used: u64) -> Wire {
         checkpointing,
         lags,
         disk: Default::default(),
+        unreached: Vec::new(),
     }
 }
 

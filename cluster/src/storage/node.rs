@@ -148,6 +148,8 @@ pub(crate) struct Node {
     skipped: bool,
     /// What a router had sent has been lost once.
     missed: bool,
+    /// Storage processes that it has no session with, and that are not suspected.
+    unreached: Vec<ProcessId>,
     /// The routers' log no longer has what follows what has been recovered.
     outdated: bool,
     /// Others wait for what an earlier life had: users have to say that it is given up.
@@ -170,6 +172,7 @@ struct Told {
     durable: Ts,
     /// With whether all of it has come.
     receiving: Vec<(PartId, bool)>,
+    unreached: Vec<ProcessId>,
 }
 
 #[derive(Debug)]
@@ -218,6 +221,7 @@ impl Node {
             processed: (Ts::ZERO, 0),
             skipped: false,
             missed: false,
+            unreached: Vec::new(),
             outdated: false,
             may_not_join: false,
             ahead_of: None,
@@ -262,6 +266,14 @@ impl Node {
     /// What the clock says. Ticks tell it too, but after a pause of this process other inputs may come before them.
     pub(crate) fn clock(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
+    }
+
+    /// Which other storage processes cannot be reached now.
+    pub(crate) fn note_reach(&mut self, reaches: impl Fn(ProcessId) -> bool) {
+        let (config, own) = (self.core.config(), self.id);
+        let talks_to = |process: &ProcessId| *process != own && !config.is_suspected(*process);
+        let all: BTreeSet<ProcessId> = config.storage_processes().chain(config.standbys()).collect();
+        self.unreached = all.into_iter().filter(talks_to).filter(|process| !reaches(*process)).collect();
     }
 
     /// What is known of the tables now.
@@ -1060,7 +1072,8 @@ impl Node {
     fn to_tell(&self) -> Told {
         let Watermarks { durable, .. } = self.core.watermarks(0);
         let receiving = self.core.receiving().map(|(part, arrived)| (part, arrived.whole)).collect();
-        Told { used: self.memory, lags: self.lags(), reached: self.core.reached(), durable, receiving }
+        let (used, lags, reached) = (self.memory, self.lags(), self.core.reached());
+        Told { used, lags, reached, durable, receiving, unreached: self.unreached.clone() }
     }
 
     fn tell_memory(&mut self, client: ProcessId) {
@@ -1076,6 +1089,7 @@ impl Node {
             receiving: self.core.receiving().collect(),
             lags: told.lags,
             disk: self.disk.state(),
+            unreached: told.unreached.clone(),
         };
         self.clients.insert(client, Some(told));
         self.send(client, memory);

@@ -334,6 +334,8 @@ impl Storage {
             let is_tick = matches!(input, Input::Tick(_));
             if is_tick {
                 self.node.count(self.statistics());
+                let (network, own) = (&self.network, self.outbox.id());
+                self.node.note_reach(|process| network.reaches(own, process));
             }
             let outputs = self.node.handle(input, memory);
             self.execute(outputs);

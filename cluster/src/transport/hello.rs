@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 33;
+pub const PROTOCOL: u16 = 34;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.

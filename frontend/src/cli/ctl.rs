@@ -1,16 +1,29 @@
 //! `carousel ctl`: the cluster's own statements and tables, for those who have no SQL client at hand.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
+use tokio::time::timeout;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::failure::{Failure, print};
 use crate::load::{ConnectArgs, connect, quote_identifier as quoted, quote_literal, reason};
+
+/// As long as a `statement_timeout` may be.
+const MOST_SECONDS: i64 = i32::MAX as i64 / 1_000;
+/// How long a server that gives a statement up may take to say so.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Options of `carousel ctl`.
 #[derive(Args, Clone, Debug)]
 pub struct CtlArgs {
     #[command(flatten)]
     connect: ConnectArgs,
+
+    /// Seconds after which nothing is waited for any more; a change that has been ordered goes on [default: no limit]
+    #[arg(long, value_name = "S", global = true, value_parser = clap::value_parser!(u32).range(1..=MOST_SECONDS))]
+    timeout: Option<u32>,
+
     #[command(subcommand)]
     command: CtlCommand,
 }
@@ -129,9 +142,21 @@ impl CtlArgs {
     /// # Errors
     /// A setup failure when there is no server, a job's with the server's error.
     pub async fn run(&self) -> Result<(), Failure> {
+        let Some(seconds) = self.timeout else { return self.ask().await };
+        // The server itself may not answer.
+        match timeout(Duration::from_secs(seconds.into()) + GRACE, self.ask()).await {
+            Ok(answered) => answered,
+            Err(_) => Err(Failure::job(format!("no answer within {seconds} s"))),
+        }
+    }
+
+    async fn ask(&self) -> Result<(), Failure> {
+        let failed = |error| Failure::job(reason(&error));
         let client = connect(&self.connect.config()?).await?;
-        let answer = client.simple_query(&self.command.statement()).await;
-        let messages = answer.map_err(|error| Failure::job(reason(&error)))?;
+        if let Some(seconds) = self.timeout {
+            client.batch_execute(&format!("SET statement_timeout = '{seconds}s'")).await.map_err(failed)?;
+        }
+        let messages = client.simple_query(&self.command.statement()).await.map_err(failed)?;
         print(&table(&messages))
     }
 }

@@ -26,6 +26,7 @@ pub use size::{MemorySize, machine_memory};
 
 use member::Role;
 use observe::{LogFormat, log_to_stderr};
+use start::StopSignals;
 
 use crate::{
     bench::BenchCommand,
@@ -155,7 +156,14 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Generate(generate) => generate.run(),
         Command::Bench(bench) => {
             log_to_stderr(None, LogFormat::Text)?;
-            runtime(cores())?.block_on(bench.run())
+            runtime(cores())?.block_on(async {
+                let mut signals = StopSignals::new()?;
+                tokio::select! {
+                    ended = bench.run() => ended,
+                    // The processes that it has started end with it.
+                    () = signals.next() => Err(Failure::job("stopped by a signal")),
+                }
+            })
         }
         Command::Sim(sim) => sim.run(),
     }

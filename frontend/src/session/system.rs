@@ -61,6 +61,11 @@ fn text(text: impl ToString) -> Value {
     Value::Text(text.to_string().into())
 }
 
+fn names(processes: &[ProcessId]) -> Value {
+    let names: Vec<String> = processes.iter().map(ProcessId::to_string).collect();
+    text(names.join(", "))
+}
+
 fn count(number: u64) -> Value {
     Value::Int8(i64::try_from(number).unwrap_or(i64::MAX))
 }
@@ -100,6 +105,7 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
             Value::Bool(client.reaches(process)),
             Value::Bool(config.is_busy(process)),
             heard.map_or(Value::Null, |heard| Value::Bool(heard.lags)),
+            heard.map_or(Value::Null, |heard| names(&heard.unreached)),
             known(heard.map(|heard| heard.incarnation)),
             known(heard.map(|heard| heard.used)),
             known(heard.and_then(|heard| share.filter(|_| config.is_active(process)).or(heard.limit))),
@@ -115,8 +121,8 @@ fn ring(config: &Config) -> Vec<Vec<Value>> {
         let next = config.ring().map(|(next, _)| next).find(|next| *next > identifier);
         let next = next.or_else(|| config.ring().map(|(next, _)| next).next()).unwrap_or(identifier);
         let holders = ranges.flat_map(|range| config.live_holders(range));
-        let holders: Vec<String> = holders.map(|holder| holder.to_string()).collect();
-        vec![position(identifier), text(process), position(next.wrapping_sub(1)), text(holders.join(", "))]
+        let holders: Vec<ProcessId> = holders.collect();
+        vec![position(identifier), text(process), position(next.wrapping_sub(1)), names(&holders)]
     };
     config.ring().map(row).collect()
 }

@@ -383,3 +383,26 @@ fn rows_are_not_given_up_where_only_a_front_end_is_cut_off_from_them() {
         assert_eq!(counted.get::<_, i64>(0), 100);
     });
 }
+
+#[test]
+fn it_is_seen_which_storage_processes_do_not_reach_each_other() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (cluster, links) = Cluster::start_with_links(0, 1).await;
+        let client = connect(&cluster.url("c1")).await;
+        let all_reached = "SELECT max(does_not_reach) = '' FROM carousel.storage";
+        until(&client, all_reached).await;
+        links.cut(&["s1"], &["s3"]);
+        links.cut(&["s3"], &["s1"]);
+        let expected = "(('s1', 's3'), ('s2', ''), ('s3', 's1'), ('s4', ''))";
+        until(
+            &client,
+            &format!(
+                "SELECT count(*) = 4 FROM carousel.storage WHERE (storage, does_not_reach) IN {expected} AND reachable"
+            ),
+        )
+        .await;
+        links.mend();
+        until(&client, all_reached).await;
+    });
+}

@@ -74,6 +74,7 @@ impl SystemView {
                 ("reachable", Type::Bool),
                 ("busy", Type::Bool),
                 ("lags", Type::Bool),
+                ("does_not_reach", Type::Text),
                 ("incarnation", Type::Int8),
                 ("memory_bytes", Type::Int8),
                 ("memory_limit_bytes", Type::Int8),
