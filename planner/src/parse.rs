@@ -364,6 +364,7 @@ fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast>
     expand_table(&mut tokens);
     for tokens in std::iter::once(&mut tokens).chain(&mut split_at) {
         join_literals(source, tokens)?;
+        forget_keywords(tokens);
         lexical::check(source, tokens)?;
         adapt(source, tokens)?;
     }
@@ -434,6 +435,33 @@ fn join_literals(source: &Source, tokens: &mut Vec<TokenWithSpan>) -> Result<()>
     }
     *tokens = joined;
     Ok(())
+}
+
+/// Takes words for names that sqlparser has operators or clauses for, and PostgreSQL has not; UNNEST, where no arguments follow.
+fn forget_keywords(tokens: &mut [TokenWithSpan]) {
+    const NAMES: &[Keyword] = &[
+        Keyword::DIV,
+        Keyword::IGNORE,
+        Keyword::MEMBER,
+        Keyword::REGEXP,
+        Keyword::RESPECT,
+        Keyword::RLIKE,
+        Keyword::TOP,
+        Keyword::XOR,
+    ];
+    let mut is_call = false;
+    for token in tokens.iter_mut().rev() {
+        match &mut token.token {
+            Token::Whitespace(_) => continue,
+            Token::Word(word)
+                if NAMES.contains(&word.keyword) || word.keyword == Keyword::UNNEST && !is_call =>
+            {
+                word.keyword = Keyword::NoKeyword;
+            }
+            _ => {}
+        }
+        is_call = token.token == Token::LParen;
+    }
 }
 
 /// `TABLE name` is `SELECT * FROM name`.

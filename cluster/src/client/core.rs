@@ -788,8 +788,7 @@ impl Core {
                         self.unannounced.insert(from);
                     }
                 }
-                let heard =
-                    Heard { incarnation, used, limit, reached, durable, receiving, lags, unreached };
+                let heard = Heard { incarnation, used, limit, reached, durable, receiving, lags, unreached };
                 Arc::make_mut(&mut self.heard).insert(from, heard);
                 self.effects.push(Effect::ViewChanged);
             }
