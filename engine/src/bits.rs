@@ -162,8 +162,14 @@ impl Bits {
 
     /// The rows whose bit is set, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().enumerate().flat_map(|(index, word)| {
-            let mut rest = *word;
+        self.iter_from(0)
+    }
+
+    /// As [`iter`](Bits::iter), of the rows from `first` on.
+    pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = u32> + '_ {
+        let (first_word, before) = (first / 64, first % 64);
+        self.words.iter().enumerate().skip(first_word).flat_map(move |(index, word)| {
+            let mut rest = if index == first_word { word >> before << before } else { *word };
             std::iter::from_fn(move || {
                 (rest != 0).then(|| {
                     let bit = rest.trailing_zeros();

@@ -380,6 +380,7 @@ impl Table {
         };
         let groups = Arc::make_mut(groups);
         let before = groups.bytes();
+        // They come first; the others may be in any order.
         let encoded = rows.partition_point(|row| (*row as usize) < segment.encoded_rows());
         let encoded = if encoded >= self.options.group_by_code { encoded } else { 0 };
         let columns: Vec<(&SegmentColumn, &Type)> = input

@@ -70,7 +70,7 @@ pub struct Options {
     /// Passes over a column of a segment that take as long as it takes to put its rows in the order of their codes: when
     /// the column has been asked for rows so often, that is done.
     pub passes_to_order: usize,
-    /// Rows of a segment from which they are put to their groups by codes rather than by values.
+    /// Encoded rows of a segment from which they are put to their groups by codes rather than by values.
     pub group_by_code: usize,
     /// Cells of columns that are compacted at a time, between two visits; a column is not divided.
     pub compact_cells: usize,

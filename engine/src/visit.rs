@@ -402,14 +402,12 @@ impl Table {
             }
             Found::Mask(mut mask) => {
                 segment.versions.retain_visible(&mut mask, rider.sees, rider.is_write);
-                let all = segment.rows;
                 let added = match is_filtered {
                     true => 0,
-                    false if self.count_only(slot, rider, mask.count()) => all,
+                    false if self.count_only(slot, rider, mask.count()) => segment.rows,
                     false => self.sum_only(slot, rider, &mask)?,
                 };
-                let others = (added < all).then(|| mask.iter().skip_while(|row| (*row as usize) < added));
-                let rows = others.into_iter().flatten().collect();
+                let rows = mask.iter_from(added).collect();
                 self.prober.recycle(Found::Mask(mask));
                 Chosen { rows, are_all: added == 0 }
             }
@@ -457,6 +455,9 @@ impl Table {
         let encoded = segment.encoded_rows();
         let front = (encoded < segment.rows).then(|| mask.first(encoded));
         let mask = front.as_ref().unwrap_or(mask);
+        if mask.count() == 0 {
+            return Ok(0);
+        }
         let mut sums = Vec::with_capacity(columns.len());
         for column in columns {
             let sum = match column.map(|column| input.source_of(column)) {

@@ -4,8 +4,8 @@ use super::{Codes, Domain, EncodedColumn};
 use crate::{bits::Bits, simd};
 
 impl EncodedColumn {
-    /// How many of these rows, which are among the first `rows`, are not NULL, and their sum: of whole numbers, or of decimals without
-    /// their point. `None` when there may be a NaN among them.
+    /// How many of these rows, which are among the first `rows`, are not NULL, and their sum: of whole numbers, or of decimals
+    /// without their point. `None` when there may be a NaN among them.
     pub(crate) fn sum(&self, rows: usize, mask: &Bits) -> Option<(u64, i128)> {
         let mut words = mask.words().to_vec();
         if self.all_null {

@@ -60,7 +60,7 @@ pub(super) fn retain_plain(
                 Ok(())
             })?;
         }
-        // Otherwise this column has been encoded further than others.
+        // Where this column has been encoded no further than the others, its values are compared at once.
         (Test::Ints(intervals), PlainData::Int(values)) if column.base_rows == first => {
             match intervals.as_slice() {
                 [] => mask.words_mut().fill(0),
