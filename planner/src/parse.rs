@@ -437,7 +437,7 @@ fn join_literals(source: &Source, tokens: &mut Vec<TokenWithSpan>) -> Result<()>
     Ok(())
 }
 
-/// Takes words for names that sqlparser has operators or clauses for, and PostgreSQL has not; UNNEST, where no arguments follow.
+/// Takes words for names that sqlparser has operators or clauses for, and PostgreSQL has not. (UNNEST is a function.)
 fn forget_keywords(tokens: &mut [TokenWithSpan]) {
     const NAMES: &[Keyword] = &[
         Keyword::DIV,
@@ -447,20 +447,15 @@ fn forget_keywords(tokens: &mut [TokenWithSpan]) {
         Keyword::RESPECT,
         Keyword::RLIKE,
         Keyword::TOP,
+        Keyword::UNNEST,
         Keyword::XOR,
     ];
-    let mut is_call = false;
-    for token in tokens.iter_mut().rev() {
-        match &mut token.token {
-            Token::Whitespace(_) => continue,
-            Token::Word(word)
-                if NAMES.contains(&word.keyword) || word.keyword == Keyword::UNNEST && !is_call =>
-            {
-                word.keyword = Keyword::NoKeyword;
-            }
-            _ => {}
+    for token in tokens {
+        if let Token::Word(word) = &mut token.token
+            && NAMES.contains(&word.keyword)
+        {
+            word.keyword = Keyword::NoKeyword;
         }
-        is_call = token.token == Token::LParen;
     }
 }
 
