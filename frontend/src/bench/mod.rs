@@ -22,7 +22,7 @@ mod targets;
 
 use clap::Subcommand;
 
-use crate::cli::Failure;
+use crate::cli::{Failure, StopSignals};
 
 /// What to measure.
 #[derive(Subcommand, Debug)]
@@ -52,12 +52,21 @@ impl BenchCommand {
     pub async fn run(self) -> Result<(), Failure> {
         match self {
             BenchCommand::Copy(args) => args.run().await,
-            BenchCommand::Elastic(args) => args.run().await,
-            BenchCommand::Failover(args) => args.run().await,
+            BenchCommand::Elastic(args) => unless_stopped(args.run()).await,
+            BenchCommand::Failover(args) => unless_stopped(args.run()).await,
             BenchCommand::Memory(args) => args.run().await,
-            BenchCommand::Order(args) => args.run().await,
+            BenchCommand::Order(args) => unless_stopped(args.run()).await,
             BenchCommand::Scan(args) => args.run().await,
             BenchCommand::Sql(args) => args.run().await,
         }
+    }
+}
+
+/// A benchmark that starts processes, which end with it where a signal stops it.
+async fn unless_stopped(measuring: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let mut signals = StopSignals::new()?;
+    tokio::select! {
+        ended = measuring => ended,
+        () = signals.next() => Err(Failure::job("stopped by a signal")),
     }
 }

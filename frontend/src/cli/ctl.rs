@@ -142,22 +142,30 @@ impl CtlArgs {
     /// # Errors
     /// A setup failure when there is no server, a job's with the server's error.
     pub async fn run(&self) -> Result<(), Failure> {
-        let Some(seconds) = self.timeout else { return self.ask().await };
-        // The server itself may not answer.
-        match timeout(Duration::from_secs(seconds.into()) + GRACE, self.ask()).await {
-            Ok(answered) => answered,
-            Err(_) => Err(Failure::job(format!("no answer within {seconds} s"))),
-        }
-    }
-
-    async fn ask(&self) -> Result<(), Failure> {
-        let failed = |error| Failure::job(reason(&error));
-        let client = connect(&self.connect.config()?).await?;
-        if let Some(seconds) = self.timeout {
-            client.batch_execute(&format!("SET statement_timeout = '{seconds}s'")).await.map_err(failed)?;
-        }
-        let messages = client.simple_query(&self.command.statement()).await.map_err(failed)?;
+        let config = self.connect.config()?;
+        let limit = self.timeout.map(|seconds| Duration::from_secs(seconds.into()));
+        let no_answer = || format!("no answer within {} s", limit.unwrap_or_default().as_secs());
+        let client = within(limit, connect(&config)).await.ok_or_else(|| Failure::setup(no_answer()))??;
+        let answer = async {
+            if let Some(limit) = limit {
+                let limit = limit.as_secs();
+                client.batch_execute(&format!("SET statement_timeout = '{limit}s'")).await?;
+            }
+            client.simple_query(&self.command.statement()).await
+        };
+        // The server itself may not say that it has given up.
+        let answer = within(limit.map(|limit| limit + GRACE), answer).await;
+        let messages =
+            answer.ok_or_else(|| Failure::job(no_answer()))?.map_err(|error| Failure::job(reason(&error)))?;
         print(&table(&messages))
+    }
+}
+
+/// What comes in time; `None` if nothing does.
+async fn within<T>(limit: Option<Duration>, coming: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        Some(limit) => timeout(limit, coming).await.ok(),
+        None => Some(coming.await),
     }
 }
 

@@ -23,10 +23,10 @@ use clap::{
 
 pub use failure::{Failure, one_line, print};
 pub use size::{MemorySize, machine_memory};
+pub(crate) use start::StopSignals;
 
 use member::Role;
 use observe::{LogFormat, log_to_stderr};
-use start::StopSignals;
 
 use crate::{
     bench::BenchCommand,
@@ -147,7 +147,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Frontend(args) => run_role(Role::Frontend(args)),
         Command::Ctl(ctl) => {
             log_to_stderr(None, LogFormat::Text)?;
-            runtime(cores())?.block_on(ctl.run())
+            end_of(ctl.run())
         }
         Command::Load(load) => {
             log_to_stderr(None, LogFormat::Text)?;
@@ -156,17 +156,18 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Generate(generate) => generate.run(),
         Command::Bench(bench) => {
             log_to_stderr(None, LogFormat::Text)?;
-            runtime(cores())?.block_on(async {
-                let mut signals = StopSignals::new()?;
-                tokio::select! {
-                    ended = bench.run() => ended,
-                    // The processes that it has started end with it.
-                    () = signals.next() => Err(Failure::job("stopped by a signal")),
-                }
-            })
+            end_of(bench.run())
         }
         Command::Sim(sim) => sim.run(),
     }
+}
+
+/// Runs a job that may give up what it has begun: what blocks a thread meanwhile is not waited for.
+fn end_of(job: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = runtime(cores())?;
+    let ended = runtime.block_on(job);
+    runtime.shutdown_background();
+    ended
 }
 
 fn run_role(role: Role) -> Result<(), Failure> {

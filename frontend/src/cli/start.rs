@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// The signals that stop a server.
-pub(super) struct StopSignals {
+pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl StopSignals {
     /// Begins to listen for them.
-    pub(super) fn new() -> Result<StopSignals, Failure> {
+    pub(crate) fn new() -> Result<StopSignals, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::setup(format!("cannot listen for signals: {error}")))
         };
@@ -36,7 +36,7 @@ impl StopSignals {
     }
 
     /// Waits for one of them.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

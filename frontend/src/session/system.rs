@@ -105,7 +105,7 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
             Value::Bool(client.reaches(process)),
             Value::Bool(config.is_busy(process)),
             heard.map_or(Value::Null, |heard| Value::Bool(heard.lags)),
-            heard.map_or(Value::Null, |heard| names(&heard.unreached)),
+            heard.filter(|_| client.reaches(process)).map_or(Value::Null, |heard| names(&heard.unreached)),
             known(heard.map(|heard| heard.incarnation)),
             known(heard.map(|heard| heard.used)),
             known(heard.and_then(|heard| share.filter(|_| config.is_active(process)).or(heard.limit))),
