@@ -60,7 +60,10 @@ impl Kernels {
     /// Puts the column's rows in the order of their codes.
     pub fn order_rows(&mut self) {
         let rows = self.rows;
-        self.columns[0].base.iter_mut().for_each(|base| base.order_rows(rows, 0));
+        self.columns[0].base.iter_mut().for_each(|base| {
+            base.begin_order(rows, 0);
+            while base.order_some() {}
+        });
     }
 
     /// The sum of all values.

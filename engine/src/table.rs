@@ -73,6 +73,8 @@ pub(crate) struct Table {
     pub(crate) by_code_size: usize,
     /// Visits since rows were put in the order of codes.
     pub(crate) since_ordered: usize,
+    /// The segment and the column whose rows are being.
+    pub(crate) ordering: Option<(u32, usize)>,
     /// What the groups of reads under way take, and what they may.
     pub(crate) groups_size: usize,
     pub(crate) room_for_groups: usize,
@@ -124,6 +126,7 @@ impl Table {
             segments_size: 0,
             by_code_size: 0,
             since_ordered: usize::MAX,
+            ordering: None,
             unmeasured: Vec::new(),
             collector: 0,
             compacting: None,

@@ -251,7 +251,7 @@ impl Table {
         }
         // One column in a revolution: segments that are new together are worth it at the same time, and nobody waits for all.
         self.since_ordered = self.since_ordered.saturating_add(usize::from(any_asked));
-        let may_order = self.since_ordered >= MOST_VISITED.min(segments);
+        let may_order = self.since_ordered >= MOST_VISITED.min(segments) && self.ordering.is_none();
         let mut to_order = None;
         for (column, tests, passes) in self.prober.passes() {
             let Some(base) = &mut segment.columns[*column].base else { continue };
@@ -269,13 +269,32 @@ impl Table {
             }
             to_order = Some(*column);
         }
-        if let Some(base) = to_order.and_then(|column| segment.columns[column].base.as_mut()) {
-            base.order_rows(rows, visit);
+        if let Some(column) = to_order
+            && let Some(base) = &mut segment.columns[column].base
+        {
+            base.begin_order(rows, visit);
+            self.ordering = Some((slot, column));
             self.since_ordered = 0;
             grown = true;
         }
         if grown {
             self.measure(slot);
+        }
+        self.order_some();
+    }
+
+    /// Goes on to put rows in the order of their codes.
+    fn order_some(&mut self) {
+        let Some((slot, column)) = self.ordering else { return };
+        // Others may be in their place by now, or have been added that are no part of it.
+        let segment = self.segments.get_mut(slot as usize);
+        let base = segment.and_then(|segment| segment.columns.get_mut(column)?.base.as_mut());
+        let is_there = base.is_some();
+        if !base.is_some_and(EncodedColumn::order_some) {
+            self.ordering = None;
+            if is_there {
+                self.measure(slot);
+            }
         }
     }
 

@@ -47,64 +47,12 @@ impl RowsByCode {
 
     /// Of the rows from `first` on of a column that has so many.
     fn new(column: &EncodedColumn, first: usize, rows: usize) -> RowsByCode {
-        let covered = rows.min(first + RowsByCode::MOST_ROWS) & !63;
-        match &column.codes {
-            Codes::U8(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
-            Codes::U16(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
-            Codes::U32(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
-            Codes::U64(codes) => RowsByCode::of_codes(column, first, &codes[first..covered]),
-            codes => {
-                let codes: Vec<u8> = (first..covered).map(|row| codes.get(row) as u8).collect();
-                RowsByCode::of_codes(column, first, &codes)
+        let mut ordering = Ordering::begin(column, first, rows);
+        loop {
+            if let Some(by_code) = ordering.pass(column) {
+                return by_code;
             }
         }
-    }
-
-    fn of_codes<T: Copy + Into<u64>>(column: &EncodedColumn, first: usize, codes: &[T]) -> RowsByCode {
-        let bits = u64::BITS - column.max_code.leading_zeros();
-        let buckets = codes.len().min(RowsByCode::BUCKETS).max(codes.len() / RowsByCode::ROWS_A_BUCKET);
-        let buckets = buckets.next_power_of_two().max(2);
-        let shift = bits.saturating_sub(buckets.ilog2());
-        let nulls = column.nulls.as_ref().map_or(&[][..], |nulls| &nulls.words()[first / 64..]);
-        let is_null =
-            |row: &u32| nulls.get(*row as usize / 64).is_some_and(|word| word >> (row % 64) & 1 == 1);
-        let present = || (0..codes.len() as u32).filter(|row| !is_null(row));
-        let code = |row: u32| -> u64 { codes[row as usize].into() };
-        let bucket = |row: u32| (code(row) >> shift) as usize;
-        let starts = starts_of(present(), (column.max_code >> shift) as usize + 1, bucket);
-        let mut rows = vec![0; starts.last().map_or(0, |end| *end as usize)];
-        if shift == 0 {
-            distribute(present(), &mut rows, starts.clone(), bucket);
-        } else {
-            // From the lowest bits of the codes up; each time, what has been put in order stays in order.
-            let mut sorted = vec![0; rows.len()];
-            let mut low = 0;
-            while low < shift {
-                let bits = (shift - low).min(RowsByCode::DIGIT_BITS);
-                let digit = |row: u32| (code(row) >> low) as usize & ((1 << bits) - 1);
-                let next = starts_of(present(), 1 << bits, digit);
-                match low {
-                    0 => distribute(present(), &mut sorted, next, digit),
-                    _ => distribute(rows.iter().copied(), &mut sorted, next, digit),
-                }
-                std::mem::swap(&mut rows, &mut sorted);
-                low += bits;
-            }
-            distribute(rows.iter().copied(), &mut sorted, starts.clone(), bucket);
-            rows = sorted;
-        }
-        // A power of two, so that no row's lie in two words.
-        let high_bits = match (codes.len().saturating_sub(1) >> 16).checked_ilog2() {
-            None => 0,
-            Some(last) => (last + 1).next_power_of_two(),
-        };
-        let mut high = vec![0u64; (rows.len() * high_bits as usize).div_ceil(64)];
-        for (place, row) in rows.iter().enumerate().filter(|(_, row)| **row >> 16 > 0) {
-            let at = place * high_bits as usize;
-            high[at / 64] |= u64::from(row >> 16) << (at % 64);
-        }
-        let rows = rows.into_iter().map(|row| row as u16).collect();
-        RowsByCode { first, rows, high, high_bits, starts, shift, covered: first + codes.len() }
     }
 
     /// The row at a place in the order of codes.
@@ -267,39 +215,114 @@ impl RowsByCode {
     }
 }
 
-/// Where the rows of each digit start when they are in its order, and where the last one's end.
-fn starts_of(rows: impl Iterator<Item = u32>, digits: usize, digit: impl Fn(u32) -> usize) -> Vec<u32> {
+/// Rows that are being put in the order of their codes, a pass over them at a time: to do all at once takes longer than whoever
+/// scans should have to wait. The column may get more rows meanwhile.
+#[derive(Debug)]
+struct Ordering {
+    first: usize,
+    covered: usize,
+    buckets: usize,
+    shift: u32,
+    /// In the order of so many of the lowest bits of their codes, if it is one; what has been put in order stays in order.
+    ordered: u32,
+    rows: Option<Vec<u32>>,
+}
+
+impl Ordering {
+    fn begin(column: &EncodedColumn, first: usize, rows: usize) -> Ordering {
+        let covered = rows.min(first + RowsByCode::MOST_ROWS) & !63;
+        let rows = covered - first;
+        let bits = u64::BITS - column.max_code.leading_zeros();
+        let buckets = rows.min(RowsByCode::BUCKETS).max(rows / RowsByCode::ROWS_A_BUCKET);
+        let shift = bits.saturating_sub(buckets.next_power_of_two().max(2).ilog2());
+        let buckets = (column.max_code >> shift) as usize + 1;
+        Ordering { first, covered, buckets, shift, ordered: 0, rows: None }
+    }
+
+    /// Does a pass; returns the rows by their codes after the last one.
+    fn pass(&mut self, column: &EncodedColumn) -> Option<RowsByCode> {
+        let rows = self.first..self.covered;
+        match &column.codes {
+            Codes::U8(codes) => self.pass_over(column, &codes[rows]),
+            Codes::U16(codes) => self.pass_over(column, &codes[rows]),
+            Codes::U32(codes) => self.pass_over(column, &codes[rows]),
+            Codes::U64(codes) => self.pass_over(column, &codes[rows]),
+            codes => self.pass_over(column, &rows.map(|row| codes.get(row) as u8).collect::<Vec<u8>>()),
+        }
+    }
+
+    fn pass_over<T: Copy + Into<u64>>(&mut self, column: &EncodedColumn, codes: &[T]) -> Option<RowsByCode> {
+        let nulls = column.nulls.as_ref().map_or(&[][..], |nulls| &nulls.words()[self.first / 64..]);
+        let is_null =
+            |row: &u32| nulls.get(*row as usize / 64).is_some_and(|word| word >> (row % 64) & 1 == 1);
+        let present = || (0..codes.len() as u32).filter(|row| !is_null(row));
+        let bits = (self.shift - self.ordered).min(RowsByCode::DIGIT_BITS);
+        let (is_last, low) = (bits == 0, self.ordered);
+        let (digits, mask) = if is_last { (self.buckets, u64::MAX) } else { (1 << bits, (1 << bits) - 1) };
+        let digit = |row: u32| (codes[row as usize].into() >> low & mask) as usize;
+        let (starts, sorted) = match self.rows.take() {
+            None => sort_by(present, digits, digit),
+            Some(rows) => sort_by(|| rows.iter().copied(), digits, digit),
+        };
+        if !is_last {
+            self.ordered += bits;
+            self.rows = Some(sorted);
+            return None;
+        }
+        // A power of two, so that no row's lie in two words.
+        let high_bits = match (codes.len().saturating_sub(1) >> 16).checked_ilog2() {
+            None => 0,
+            Some(last) => (last + 1).next_power_of_two(),
+        };
+        let mut high = vec![0u64; (sorted.len() * high_bits as usize).div_ceil(64)];
+        for (place, row) in sorted.iter().enumerate().filter(|(_, row)| **row >> 16 > 0) {
+            let at = place * high_bits as usize;
+            high[at / 64] |= u64::from(row >> 16) << (at % 64);
+        }
+        let rows = sorted.into_iter().map(|row| row as u16).collect();
+        let (first, shift, covered) = (self.first, self.shift, self.covered);
+        Some(RowsByCode { first, rows, high, high_bits, starts, shift, covered })
+    }
+}
+
+/// Rows in the order of their digits, those with the same one in the order that they have; and where those of each digit start,
+/// and the last one's end.
+fn sort_by<R: Iterator<Item = u32>>(
+    rows: impl Fn() -> R,
+    digits: usize,
+    digit: impl Fn(u32) -> usize,
+) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0u32; digits + 1];
-    rows.for_each(|row| starts[digit(row) + 1] += 1);
+    rows().for_each(|row| starts[digit(row) + 1] += 1);
     for index in 1..starts.len() {
         starts[index] += starts[index - 1];
     }
-    starts
-}
-
-/// Puts rows in the order of their digits, those with the same one in the order that they have. `next` says where the
-/// rows of each digit start.
-fn distribute(
-    rows: impl Iterator<Item = u32>,
-    sorted: &mut [u32],
-    mut next: Vec<u32>,
-    digit: impl Fn(u32) -> usize,
-) {
-    rows.for_each(|row| {
+    let (mut next, mut sorted) = (starts.clone(), vec![0; starts[digits] as usize]);
+    rows().for_each(|row| {
         let place = &mut next[digit(row)];
         sorted[*place as usize] = row;
         *place += 1;
     });
+    (starts, sorted)
 }
 
 impl EncodedColumn {
-    /// Holds the column's rows by code, if most of them can be.
-    pub(crate) fn order_rows(&mut self, rows: usize, visit: u64) {
+    /// Begins to put the column's rows in the order of their codes, if most of them can be held so.
+    pub(crate) fn begin_order(&mut self, rows: usize, visit: u64) {
         if RowsByCode::covers_most(rows) {
-            self.by_code.held = Some(RowsByCode::new(self, 0, rows));
-            self.by_code.later = None;
+            self.by_code.ordering = Some(Box::new(Ordering::begin(self, 0, rows)));
             self.by_code.used = visit;
         }
+    }
+
+    /// Does some of that. Returns whether there is more of it.
+    pub(crate) fn order_some(&mut self) -> bool {
+        let Some(mut ordering) = self.by_code.ordering.take() else { return false };
+        match ordering.pass(self) {
+            None => self.by_code.ordering = Some(ordering),
+            held => (self.by_code.held, self.by_code.later) = (held, None),
+        }
+        self.by_code.ordering.is_some()
     }
 
     /// Holds the rows by code that have been added to a column whose rows are, when they are many. Returns whether they
@@ -326,6 +349,8 @@ pub(crate) struct ByCode {
     /// Passes over the column's rows that it would have saved.
     missed: f32,
     held: Option<RowsByCode>,
+    /// What it is being made from. What that takes for a while is not counted: it is of one column of a table at a time.
+    ordering: Option<Box<Ordering>>,
     /// Of the rows behind those.
     later: Option<RowsByCode>,
     /// How many have asked for rows of the column of late, each as often as the bytes of a code that a pass would have
@@ -354,7 +379,7 @@ impl ByCode {
     /// them.
     pub(crate) fn miss(&mut self, passes: f32, worth: usize) -> bool {
         self.missed += passes;
-        self.missed >= worth as f32 && self.held.is_none()
+        self.missed >= worth as f32 && self.held.is_none() && self.ordering.is_none()
     }
 
     /// How many have asked for rows of late, where there is no room for it. What it would have saved is counted anew:
@@ -428,6 +453,11 @@ mod tests {
         column.base.expect("it has been encoded")
     }
 
+    fn order_rows(column: &mut EncodedColumn, rows: usize, visit: u64) {
+        column.begin_order(rows, visit);
+        while column.order_some() {}
+    }
+
     #[test]
     fn rows_of_codes_are_those_that_have_them() {
         let scattered = |row: i64| row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
@@ -496,7 +526,7 @@ mod tests {
             rows
         };
         assert!(!column.order_later_rows(2000));
-        column.order_rows(1000, 0);
+        order_rows(&mut column, 1000, 0);
         assert!(!column.order_later_rows(1200) && column.order_later_rows(1300));
         assert!(!column.order_later_rows(1500) && column.order_later_rows(2000));
         for (low, high) in [(0, 0), (7, 7), (20, 60), (0, u64::MAX)] {
@@ -507,11 +537,33 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_are_added_while_others_are_put_in_order_do_no_harm() {
+        let scattered = |row: i64| row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> 20;
+        let mut column = encoded(1000, |row| (row % 7 != 3).then_some(scattered(row)));
+        let ordered = RowsByCode::new(&column, 0, 1000);
+        column.begin_order(1000, 0);
+        let mut rows = 1000;
+        let mut passes = 1;
+        while column.order_some() {
+            passes += 1;
+            assert!(column.by_code.get().is_none() && !column.by_code.miss(100.0, 16));
+            for code in [None, Some(7), Some(column.max_code + 1)] {
+                column.push(code, rows);
+                rows += 1;
+            }
+        }
+        assert!(passes > 2, "{passes} passes");
+        let held = column.by_code.get().expect("they are in order");
+        assert_eq!(format!("{held:?}"), format!("{ordered:?}"));
+        assert!(!column.order_some());
+    }
+
+    #[test]
     fn what_nobody_uses_is_given_up() {
         let mut column = encoded(1000, Some);
         assert!(!column.by_code.miss(15.5, 16));
         assert!(column.by_code.miss(0.5, 16));
-        column.order_rows(1000, 5);
+        order_rows(&mut column, 1000, 5);
         assert!(!column.by_code.miss(1.0, 16) && column.by_code.size() > 0);
         column.by_code.used_at(9, 1);
         assert!(!column.by_code.retire(8 + ByCode::UNUSED) && column.by_code.retire(9 + ByCode::UNUSED));
@@ -521,7 +573,7 @@ mod tests {
     #[test]
     fn what_few_ask_for_gives_way() {
         let (mut held, mut other) = (encoded(1000, Some), encoded(1000, Some));
-        held.order_rows(1000, 0);
+        order_rows(&mut held, 1000, 0);
         (1..=100).for_each(|visit| held.by_code.used_at(visit, 10));
         let ask = |other: &mut EncodedColumn, visits: Range<u64>, riders: usize| {
             let end = visits.end;
