@@ -71,7 +71,7 @@ pub(crate) struct Table {
     pub(crate) segments_size: usize,
     /// Of this, what rows held by code take.
     pub(crate) by_code_size: usize,
-    /// Visits since rows were put in the order of codes.
+    /// Visits since it was begun to put rows in the order of codes.
     pub(crate) since_ordered: usize,
     /// The segment and the column whose rows are being.
     pub(crate) ordering: Option<(u32, usize)>,

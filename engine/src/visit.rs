@@ -232,7 +232,7 @@ impl Table {
         plans
     }
 
-    /// Puts the rows of columns in the order of their codes where looking for them has taken longer than that takes; in
+    /// Begins to put the rows of columns in the order of their codes where looking for them has taken longer than that takes; in
     /// memory that is a fraction of what the table has. Where it is taken, columns that few ask for give way.
     fn hold_by_code(&mut self, slot: u32) {
         /// What part of the table's memory may be taken for it.

@@ -6,7 +6,7 @@ use super::{Codes, EncodedColumn};
 use crate::ahead::fetch_at;
 
 /// Which rows have the codes of a column, of some rows that lie together. It says nothing about rows that were added
-/// after it was made: codes are never changed, only added.
+/// after it was begun: codes are never changed, only added.
 #[derive(Debug)]
 pub(crate) struct RowsByCode {
     /// The row that is counted as 0. A multiple of 64.
