@@ -61,8 +61,8 @@ fn text(text: impl ToString) -> Value {
     Value::Text(text.to_string().into())
 }
 
-fn names(processes: &[ProcessId]) -> Value {
-    let names: Vec<String> = processes.iter().map(ProcessId::to_string).collect();
+fn names(processes: impl IntoIterator<Item = ProcessId>) -> Value {
+    let names: Vec<String> = processes.into_iter().map(|process| process.to_string()).collect();
     text(names.join(", "))
 }
 
@@ -105,7 +105,9 @@ fn storage(client: &Client) -> Vec<Vec<Value>> {
             Value::Bool(client.reaches(process)),
             Value::Bool(config.is_busy(process)),
             heard.map_or(Value::Null, |heard| Value::Bool(heard.lags)),
-            heard.filter(|_| client.reaches(process)).map_or(Value::Null, |heard| names(&heard.unreached)),
+            heard
+                .filter(|_| client.reaches(process))
+                .map_or(Value::Null, |heard| names(heard.unreached.iter().copied())),
             known(heard.map(|heard| heard.incarnation)),
             known(heard.map(|heard| heard.used)),
             known(heard.and_then(|heard| share.filter(|_| config.is_active(process)).or(heard.limit))),
@@ -121,8 +123,7 @@ fn ring(config: &Config) -> Vec<Vec<Value>> {
         let next = config.ring().map(|(next, _)| next).find(|next| *next > identifier);
         let next = next.or_else(|| config.ring().map(|(next, _)| next).next()).unwrap_or(identifier);
         let holders = ranges.flat_map(|range| config.live_holders(range));
-        let holders: Vec<ProcessId> = holders.collect();
-        vec![position(identifier), text(process), position(next.wrapping_sub(1)), names(&holders)]
+        vec![position(identifier), text(process), position(next.wrapping_sub(1)), names(holders)]
     };
     config.ring().map(row).collect()
 }
