@@ -243,11 +243,11 @@ impl Table {
         let any_asked = self.prober.looked_up().next().is_some() || !self.prober.passes().is_empty();
         segment.searched += u64::from(any_asked);
         let (rows, visit) = (segment.encoded_rows(), segment.searched);
-        let (size, mut grown) = (self.by_code_size, false);
+        let (size, mut changed) = (self.by_code_size, false);
         for (column, riders) in self.prober.looked_up() {
             let Some(base) = &mut segment.columns[column].base else { continue };
             base.by_code.used_at(visit, riders * base.codes.row_bytes());
-            grown |= base.order_later_rows(rows);
+            changed |= base.order_later_rows(rows);
         }
         // One column in a revolution: segments that are new together are worth it at the same time, and nobody waits for all.
         self.since_ordered = self.since_ordered.saturating_add(usize::from(any_asked));
@@ -266,6 +266,7 @@ impl Table {
                 let yielding = held.filter_map(|held| Some((held.by_code.yields_to(asked, visit)?, held)));
                 let Some((_, least)) = yielding.min_by(|(a, _), (b, _)| a.total_cmp(b)) else { continue };
                 least.by_code.give_up();
+                changed = true;
             }
             to_order = Some(*column);
         }
@@ -275,9 +276,8 @@ impl Table {
             base.begin_order(rows, visit);
             self.ordering = Some((slot, column));
             self.since_ordered = 0;
-            grown = true;
         }
-        if grown {
+        if changed {
             self.measure(slot);
         }
         self.order_some();
