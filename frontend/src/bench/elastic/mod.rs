@@ -41,8 +41,8 @@ use crate::{
 
 /// How long one waits before one asks again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long one waits before one asks again whether rows are being moved.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long one waits before one asks again whether rows are being moved: not so often that it is a load of its own.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How long a change may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
