@@ -23,76 +23,71 @@ use crate::{
 /// versions from being collected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FoundRows {
-    /// Runs of rows of one segment: its slot, and where its rows end.
-    runs: Vec<(u32, u32)>,
-    rows: Vec<u32>,
+    /// Runs of rows of one segment: its slot, and the rows. Each has memory of its own: a read may find all rows of a table, and
+    /// whoever scans would have to wait for a list of all of them to be moved as it grows.
+    runs: Vec<(u32, Vec<u32>)>,
+    /// Rows of all runs, each of which has some.
+    len: usize,
 }
 
 impl FoundRows {
     pub(crate) fn push(&mut self, slot: u32, rows: &[u32]) {
-        self.rows.extend_from_slice(rows);
-        let end = self.rows.len() as u32;
+        if rows.is_empty() {
+            return;
+        }
+        self.len += rows.len();
         match self.runs.last_mut() {
-            Some(last) if last.0 == slot => last.1 = end,
-            _ => self.runs.push((slot, end)),
+            Some((last, before)) if *last == slot => before.extend_from_slice(rows),
+            _ => self.runs.push((slot, rows.to_vec())),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.rows.len()
+        self.len
     }
 
     /// The rows of each segment; some segments may come more than once.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, &[u32])> {
-        let mut start = 0;
-        self.runs.iter().map(move |(slot, end)| {
-            let rows = &self.rows[start..*end as usize];
-            start = *end as usize;
-            (*slot, rows)
-        })
+        self.runs.iter().map(|(slot, rows)| (*slot, &rows[..]))
+    }
+
+    /// The last of these.
+    pub(crate) fn last_run(&self) -> Option<(u32, &[u32])> {
+        self.runs.last().map(|(slot, rows)| (*slot, &rows[..]))
     }
 
     /// Forgets the rows of segments.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
-        let all = std::mem::take(self);
-        all.runs().filter(|(slot, _)| !is_gone(*slot)).for_each(|(slot, rows)| self.push(slot, rows));
+        self.runs.retain(|(slot, _)| !is_gone(*slot));
+        self.len = self.runs.iter().map(|(_, rows)| rows.len()).sum();
     }
 
     /// Forgets so many of the last ones, which are in one run.
     pub(crate) fn drop_last(&mut self, rows: usize) {
-        let left = self.rows.len() - rows;
-        self.rows.truncate(left);
-        let start = self.runs.iter().rev().nth(1).map_or(0, |(_, end)| *end as usize);
-        match self.runs.last_mut() {
-            Some(last) if left > start => last.1 = left as u32,
-            _ => {
-                self.runs.pop();
-            }
+        let Some((_, last)) = self.runs.last_mut() else { return };
+        last.truncate(last.len() - rows);
+        if last.is_empty() {
+            self.runs.pop();
         }
+        self.len -= rows;
     }
 
     /// Gives the rows of a segment new numbers.
     pub(crate) fn renumber(&mut self, slot: u32, renumbered: &[u32]) {
-        let mut start = 0;
-        for (other, end) in &self.runs {
-            if *other == slot {
-                self.rows[start..*end as usize].iter_mut().for_each(|row| *row = renumbered[*row as usize]);
-            }
-            start = *end as usize;
-        }
+        let of_slot = self.runs.iter_mut().filter(|(other, _)| *other == slot);
+        of_slot.flat_map(|(_, rows)| rows).for_each(|row| *row = renumbered[*row as usize]);
     }
 
     /// Keeps only the rows at these places, which ascend.
     fn keep(&mut self, places: &[u32]) {
         let mut kept = FoundRows::default();
-        let (mut start, mut places) = (0, places.iter().peekable());
-        for (slot, end) in &self.runs {
-            while let Some(place) = places.next_if(|place| **place < *end) {
-                kept.push(*slot, &[self.rows[*place as usize]]);
+        let (mut start, mut places) = (0, places.iter().map(|place| *place as usize).peekable());
+        for (slot, rows) in self.runs() {
+            while let Some(place) = places.next_if(|place| *place < start + rows.len()) {
+                kept.push(slot, &[rows[place - start]]);
             }
-            start = *end;
+            start += rows.len();
         }
-        debug_assert_eq!(start as usize, self.rows.len());
         *self = kept;
     }
 
@@ -423,7 +418,7 @@ impl Table {
         let Hashes { found, hashing } = hashes;
         let mut left = self.options.cells_hashed_together();
         while left > 0
-            && let Some((slot, rows)) = found.runs().last()
+            && let Some((slot, rows)) = found.last_run()
         {
             let segment = &self.segments[slot as usize];
             let mut sums = hashing.take().unwrap_or_else(|| Sums::new(rows));

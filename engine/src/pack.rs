@@ -327,7 +327,7 @@ impl Table {
     }
 
     fn begin_block(&self, found: &FoundRows) -> Gathering {
-        let rows = found.runs().last().map_or(0, |(slot, run)| self.rows_of_block(slot, run));
+        let rows = found.last_run().map_or(0, |(slot, run)| self.rows_of_block(slot, run));
         Gathering { rows, ranks: Ranks::default(), columns: VecDeque::new() }
     }
 
@@ -340,7 +340,7 @@ impl Table {
         mut gathering: Gathering,
         packer: &mut Packer,
     ) -> Option<Making> {
-        let (slot, run) = blocks.found.runs().last()?;
+        let (slot, run) = blocks.found.last_run()?;
         let segment = &self.segments[slot as usize];
         let rows = &run[run.len() - gathering.rows..];
         let picked = Picked::new(rows, &gathering.ranks);
