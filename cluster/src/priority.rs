@@ -1,10 +1,13 @@
-//! What comes first when there is more to do than processors: routers, network and sessions, then scans, then checkpoints and
-//! what is copied in bulk. They are what others wait for, in this order.
+//! What comes first when there is more to do than processors: routers, network and sessions, then scans, then what makes room for
+//! them, checkpoints and what is copied in bulk. They are what others wait for, in this order.
 
 /// The nice value of scan threads: a third of what a thread has that orders messages. Those are ordered as soon as others
 /// before them are, which takes all the time that there is, however few they are; with a smaller share scans would wait long
 /// for some of it, and whoever has asked for their answers with them.
 pub(crate) const SCAN: i32 = 5;
+
+/// The nice value of threads that encode columns for scan threads: a third of what those have.
+pub(crate) const ENCODE: i32 = 10;
 
 /// The nice value of threads that write checkpoints: a third of what a scan thread has.
 pub(crate) const CHECKPOINT: i32 = 10;

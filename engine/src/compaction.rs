@@ -12,11 +12,13 @@
 //! all that has to be followed are rows that have been added, which stay. Keys follow their rows when those of enough segments
 //! have their new numbers ([`KeyIndex::must_follow`](crate::primary_key::KeyIndex::must_follow)). A segment that is cut, cleared
 //! or dropped takes the columns beside it along. Where rows are added faster than they can be followed it is begun anew, and all
-//! is done at once when what has ended is as much as the rest.
+//! is done at once when what has ended is as much as the rest. Somebody else may encode columns ([`crate::encoding`]); then the
+//! compaction waits for each.
 
 use crate::{
     bits::{Picked, Ranks},
     column::{GOOD_PART, SegmentColumn},
+    encoding::{Encoding, Number, Spec},
     operation::Ts,
     primary_key::{Address, GONE},
     riders::Riders,
@@ -54,6 +56,8 @@ pub(crate) struct Compaction {
     stage: Stage,
     /// Those that stay, as far as they have been gathered; after the swap the old ones.
     columns: Vec<SegmentColumn>,
+    /// Somebody else has the next one.
+    elsewhere: Option<Number>,
     /// Logical size of the columns in bytes.
     size: usize,
 }
@@ -97,7 +101,7 @@ impl Table {
     }
 
     /// Collects versions that ended before `horizon` and encodes what has grown: a bounded amount of work on one segment.
-    /// Returns whether there was anything to do.
+    /// Returns whether there may be more to do now; not when somebody else has a column.
     pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
         if !self.is_compacting() {
             if self.keys.must_follow() {
@@ -127,12 +131,13 @@ impl Table {
                 room = usize::MAX;
             }
         }
+        let at_once = room == usize::MAX;
         // Those who ride have waited longer than they should have: others wait for that.
         let owed = self.owed.min(room);
         self.owed -= owed;
         room -= owed;
-        while room > 0 && self.is_compacting() {
-            let took = self.compact_some(slot, riders);
+        while room > 0 && self.is_compacting() && !self.waits_for_a_column() {
+            let took = self.compact_some(slot, riders, at_once);
             self.owed += took.saturating_sub(room);
             room = room.saturating_sub(took);
         }
@@ -140,7 +145,28 @@ impl Table {
             compaction.measure();
         }
         self.measure(slot);
-        true
+        !self.waits_for_a_column()
+    }
+
+    /// Whether somebody else has the next column of the segment that is being compacted.
+    pub(crate) fn waits_for_a_column(&self) -> bool {
+        self.compaction().is_some_and(|compaction| compaction.elsewhere.is_some())
+    }
+
+    /// Takes a column back that somebody else has encoded, if it is for the segment that is being compacted.
+    pub(crate) fn take_compacted(&mut self, encoding: Encoding) -> Option<Encoding> {
+        if let Some(slot) = self.compacting
+            && let Some(compaction) = &mut self.segments.get_mut(slot as usize)?.compaction
+            && compaction.elsewhere == Some(encoding.number())
+        {
+            compaction.elsewhere = None;
+            compaction.columns.push(encoding.into_column());
+            // What both have in common is counted in halves.
+            compaction.measure();
+            self.measure(slot);
+            return None;
+        }
+        Some(encoding)
     }
 
     /// Looks for a segment that has garbage or has grown.
@@ -208,17 +234,25 @@ impl Table {
         let part = if for_bytes { GOOD_PART } else { 2 };
         let columns = Vec::with_capacity(segment.columns.len());
         let stage = Stage::Gather;
-        segment.compaction =
-            Some(Box::new(Compaction { horizon, rows, keep, part, stage, columns, size: 0 }));
+        segment.compaction = Some(Box::new(Compaction {
+            horizon,
+            rows,
+            keep,
+            part,
+            stage,
+            columns,
+            elsewhere: None,
+            size: 0,
+        }));
         self.compacting = Some(slot);
     }
 
     /// Does some of what there is to do; returns what it took, in cells that are gathered in that time.
-    fn compact_some(&mut self, slot: u32, riders: &mut Riders) -> usize {
+    fn compact_some(&mut self, slot: u32, riders: &mut Riders, at_once: bool) -> usize {
         let Some(mut compaction) = self.segments[slot as usize].compaction.take() else { return 0 };
         let took = match compaction.stage {
             Stage::Gather if compaction.columns.len() < self.schema.columns.len() => {
-                self.gather_column(slot, &mut compaction)
+                self.gather_column(slot, &mut compaction, at_once)
             }
             // A row moves once before its key has followed; who has begun to follow ends first.
             Stage::Gather
@@ -250,17 +284,27 @@ impl Table {
         (buckets * CELLS_OF_KEY, self.keys.follow(buckets))
     }
 
-    fn gather_column(&mut self, slot: u32, compaction: &mut Compaction) -> usize {
+    /// Gathers the next column, or leaves that to somebody else unless it is to be done at once.
+    fn gather_column(&mut self, slot: u32, compaction: &mut Compaction, at_once: bool) -> usize {
         let segment = &mut self.segments[slot as usize];
         let index = compaction.columns.len();
+        let (schema, part, is_part) = (self.schema.clone(), compaction.part, segment.is_part);
+        let spec = Spec { schema, slot, index, part, is_part };
         let stays = compaction.keep.len();
         compaction.keep.extend(compaction.rows as u32..segment.rows as u32);
-        let (column, is_part) = (&mut segment.columns[index], segment.is_part);
-        let ty = &self.schema.columns[index].ty;
-        let (gathered, took) =
-            column.compacted(ty, &Picked::new(&compaction.keep, &Ranks::default()), compaction.part, is_part);
+        let ranks = Ranks::default();
+        let keep = Picked::new(&compaction.keep, &ranks);
+        let column = &mut segment.columns[index];
+        let cells = if at_once { usize::MAX } else { self.options.compact_cells };
+        compaction.elsewhere = self.encoder.leave(&spec, column, &keep, cells);
+        let took = if compaction.elsewhere.is_some() {
+            keep.rows.len()
+        } else {
+            let (gathered, took) = spec.encode(column, &keep);
+            compaction.columns.push(gathered);
+            took
+        };
         compaction.keep.truncate(stays);
-        compaction.columns.push(gathered);
         took
     }
 

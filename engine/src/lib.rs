@@ -17,6 +17,7 @@ mod column;
 mod compaction;
 mod content_hash;
 pub mod datetime;
+pub mod encoding;
 pub mod error;
 pub mod expr;
 mod few;

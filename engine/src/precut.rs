@@ -14,11 +14,12 @@
 //! later. Rows that are inserted meanwhile, and those of tables that somebody reads more slowly than they are scanned, are
 //! left to the change.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     bits::{Picked, Ranks},
     column::{GOOD_PART, SegmentColumn},
+    encoding::{Encoder, Encoding, Number, Spec},
     operation::Effect,
     position::{KeyRange, Position, cut},
     schema::{TableId, TableSchema},
@@ -53,6 +54,8 @@ pub(crate) struct Cutting {
     columns: Vec<Vec<SegmentColumn>>,
     /// How many these are: one of each part, then the next one of each.
     gathered: usize,
+    /// Somebody else has the next one.
+    elsewhere: Option<Number>,
     /// Logical size of the columns in bytes.
     size: usize,
 }
@@ -66,6 +69,7 @@ impl Cutting {
             is_found: false,
             columns: parts.iter().map(|_| Vec::new()).collect(),
             gathered: 0,
+            elsewhere: None,
             size: 0,
         }
     }
@@ -96,24 +100,47 @@ impl Cutting {
         (0..self.parts.len()).filter(|part| !self.rows[*part].is_empty()).collect()
     }
 
-    /// Gathers the next columns of parts, as they will be for good: until so many cells have been gathered. Returns whether one
-    /// was left.
-    fn gather(&mut self, segment: &mut Segment, schema: &TableSchema, cells: usize) -> bool {
+    /// Gathers the next columns of parts, as they will be for good: until so many cells have been gathered, or one is left to
+    /// somebody else. Returns whether one was left.
+    fn gather(
+        &mut self,
+        (slot, segment): (u32, &mut Segment),
+        schema: &Arc<TableSchema>,
+        cells: usize,
+        encoder: &mut Encoder,
+    ) -> bool {
         let mut room = cells;
-        while room > 0 {
-            let (index, part) = (self.gathered / self.parts.len(), self.gathered % self.parts.len());
+        while room > 0 && self.elsewhere.is_none() {
+            let (index, part) = self.next();
             let Some(column) = segment.columns.get_mut(index) else { return room < cells };
-            let (ty, rows) = (&schema.columns[index].ty, &self.rows[part]);
-            let (column, took) = match rows.is_empty() {
-                true => (SegmentColumn::new(ty), 0),
-                false => column.compacted(ty, &Picked::new(rows, &self.ranks[part]), GOOD_PART, true),
-            };
-            self.size += column.size();
-            self.columns[part].push(column);
-            self.gathered += 1;
-            room = room.saturating_sub(took + 1);
+            let rows = &self.rows[part];
+            if rows.is_empty() {
+                self.add(SegmentColumn::new(&schema.columns[index].ty));
+                room -= 1;
+                continue;
+            }
+            let spec = Spec { schema: schema.clone(), slot, index, part: GOOD_PART, is_part: true };
+            let keep = Picked::new(rows, &self.ranks[part]);
+            self.elsewhere = encoder.leave(&spec, column, &keep, cells);
+            if self.elsewhere.is_none() {
+                let (column, took) = spec.encode(column, &keep);
+                self.add(column);
+                room = room.saturating_sub(took + 1);
+            }
         }
         true
+    }
+
+    /// Which column is to be gathered next, and of which part.
+    fn next(&self) -> (usize, usize) {
+        (self.gathered / self.parts.len(), self.gathered % self.parts.len())
+    }
+
+    fn add(&mut self, column: SegmentColumn) {
+        let (_, part) = self.next();
+        self.size += column.size();
+        self.columns[part].push(column);
+        self.gathered += 1;
     }
 
     /// The columns of each part, with all rows that it knows: what has not been gathered is what takes least time, and has
@@ -153,6 +180,7 @@ impl Shard {
 
     /// Does some of it, if there is something to do and time for it.
     pub(crate) fn precut_some(&mut self, effects: &mut Vec<Effect>) {
+        let waits = self.precut_waits();
         let Some(mut precut) = self.precut.take() else { return };
         if precut.is_due {
             let nobody_rides = self.rotation.is_empty() && self.filling.is_none();
@@ -161,7 +189,7 @@ impl Shard {
                 self.install_all();
                 self.cut_in_place(id, slot, &precut.at, precut.cutting.take());
             }
-        } else if self.take_time() && !self.install_more() {
+        } else if !waits && self.take_time() && !self.install_more() {
             while let Some((id, slot)) = precut.segments.front().copied()
                 && !self.spans_parts(id, slot, &precut.at)
             {
@@ -200,9 +228,32 @@ impl Shard {
             // Nothing has to be gathered where all rows stay together.
             return cutting.is_found && cutting.filled().len() < 2;
         }
-        let is_left = cutting.gather(segment, &table.schema, table.options.compact_cells.max(1));
+        let cells = table.options.compact_cells.max(1);
+        let is_left = cutting.gather((slot, segment), &table.schema, cells, &mut table.encoder);
         table.measure(slot);
         !is_left
+    }
+
+    /// Takes a column back that somebody else has encoded, if it is for a segment that is being cut.
+    pub(crate) fn take_cut(&mut self, encoding: Encoding) -> Option<Encoding> {
+        if let Some(Precut { segments, cutting: Some(cutting), .. }) = &mut self.precut
+            && segments.front().is_some_and(|(table, _)| *table == encoding.table())
+            && cutting.elsewhere == Some(encoding.number())
+        {
+            cutting.elsewhere = None;
+            cutting.add(encoding.into_column());
+            return None;
+        }
+        Some(encoding)
+    }
+
+    /// Whether somebody else has a column without which nothing more is cut.
+    pub(crate) fn precut_waits(&self) -> bool {
+        self.precut.as_ref().is_some_and(|precut| {
+            let cutting = precut.cutting.as_ref().is_some_and(|cutting| cutting.elsewhere.is_some());
+            let table = precut.segments.front().and_then(|(table, _)| self.tables.get(table));
+            !precut.is_due && (cutting || table.is_some_and(|table| table.waits_for_a_column()))
+        })
     }
 
     /// Segments are not as they were when parts of one were put together.

@@ -342,6 +342,7 @@ impl Table {
         let (mut columns, all_gathered) = cutting.finish(whole, &self.schema);
         let rows = &cutting.rows;
         let mut addresses = vec![GONE; whole.rows];
+        self.has_changed(slot);
         let mut made = Vec::new();
         for (number, part) in filled.into_iter().enumerate() {
             let to = if number == 0 { slot } else { (self.segments.len() + number - 1) as u32 };

@@ -286,12 +286,19 @@ impl Segment {
     /// As [`encode`](Segment::encode), for one column.
     pub(crate) fn encode_column(&mut self, columns: &[Column], index: usize) {
         let (column, ty) = (&mut self.columns[index], &columns[index].ty);
-        if column.delta.len() * 4 <= column.base_rows {
+        if column.has_grown_little() {
             column.absorb(ty);
         } else {
             let all: Vec<u32> = (0..self.rows as u32).collect();
             column.encode(ty, &all);
         }
+        self.note_encoded();
+    }
+
+    /// Puts a column of the same rows in the place of what is there.
+    pub(crate) fn replace_column(&mut self, index: usize, column: SegmentColumn) {
+        assert_eq!(column.rows(), self.rows, "a column has all rows");
+        self.columns[index] = column;
         self.note_encoded();
     }
 

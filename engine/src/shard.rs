@@ -38,6 +38,7 @@ use arrow::{array::ArrayRef, record_batch::RecordBatch};
 
 use crate::{
     aggregate::Group,
+    encoding::{Encoder, Encoding},
     error::{Result, SqlError, SqlState},
     given_up::GivenUp,
     install::Installing,
@@ -135,7 +136,7 @@ pub(crate) const RIDERS_AHEAD: usize = 4;
 pub enum Progress {
     /// Call again.
     Busy,
-    /// Nothing to do until something is submitted or decided.
+    /// Nothing to do until something is submitted or decided, or comes back from whoever does some of the work.
     Idle,
 }
 
@@ -180,6 +181,8 @@ pub struct Shard {
     worked_off: VecDeque<Ts>,
     /// Who packs these blocks.
     packer: Packer,
+    /// Who encodes columns, if it is not the shard.
+    encoder: Option<mpsc::Sender<Box<Encoding>>>,
     given_up: GivenUp,
     /// Visits since some was done for them.
     visited: usize,
@@ -220,6 +223,7 @@ impl Shard {
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
             packer: Packer::default(),
+            encoder: None,
             given_up: GivenUp::default(),
             visited: 0,
             decided: VecDeque::new(),
@@ -322,7 +326,7 @@ impl Shard {
         let can_recut = self.recut_is_next() && self.is_quiet();
         // It waits for staged rows that have not come.
         let precut_waits = self.filling.is_some() && self.precut.as_ref().is_some_and(|precut| precut.is_due);
-        let is_precut = self.precut.is_none() || precut_waits;
+        let is_precut = self.precut.is_none() || precut_waits || self.precut_waits();
         let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut;
         let is_idle = is_done && !can_fill && !can_recut;
         if is_idle { Progress::Idle } else { Progress::Busy }
@@ -337,6 +341,27 @@ impl Shard {
     /// back by [`Shard::packed`]. Without that the shard packs them itself, and so it does when nobody takes them.
     pub fn pack_elsewhere(&mut self, packer: mpsc::Sender<Box<Packing>>) {
         self.packer.leave_it_to(packer);
+    }
+
+    /// Lets somebody else encode the columns of segments that are compacted, cut or full: a copy of one goes there and comes back by
+    /// [`Shard::encoded`]. Without that the shard encodes them itself, and so it does when nobody takes them.
+    pub fn encode_elsewhere(&mut self, encoder: mpsc::Sender<Box<Encoding>>) {
+        self.tables.values_mut().for_each(|table| table.encoder = Encoder::new(Some(encoder.clone())));
+        self.encoder = Some(encoder);
+    }
+
+    /// Takes a column back; one that is of no use any more is dropped.
+    pub fn encoded(&mut self, encoding: Encoding) {
+        let (id, slot) = (encoding.table(), encoding.slot());
+        let encoding = self.take_cut(encoding);
+        let Some(table) = self.tables.get_mut(&id) else { return };
+        table.encoder.take_back();
+        let encoding = encoding.and_then(|encoding| table.take_compacted(encoding));
+        drop(encoding.and_then(|encoding| table.take_full(encoding)));
+        // The segment has nothing in common with a copy any more.
+        if (slot as usize) < table.segments.len() {
+            table.measure(slot);
+        }
     }
 
     /// Where others say, while the shard is busy, that it will be told to [cancel](Shard::cancel) a read.
@@ -481,7 +506,7 @@ impl Shard {
 
     /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more. Looks at a bounded
     /// amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
-    /// more.
+    /// more, `Idle` also that a column has to come back first.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
         if self.install_more() {
             return Progress::Busy;
@@ -505,11 +530,13 @@ impl Shard {
             self.tables.iter().map(|(id, table)| (!table.is_compacting(), *id)).collect();
         ids.sort_unstable();
         for (_, id) in ids {
-            if let Some(table) = self.tables.get_mut(&id)
-                && (self.precut.is_none() || table.is_compacting())
-                && table.collect_garbage(horizon, &mut self.riders)
-            {
+            let Some(table) = self.tables.get_mut(&id) else { continue };
+            let may_begin = self.precut.is_none() || table.is_compacting();
+            if may_begin && table.collect_garbage(horizon, &mut self.riders) {
                 return Progress::Busy;
+            }
+            if table.waits_for_a_column() {
+                return Progress::Idle;
             }
         }
         Progress::Idle
@@ -579,8 +606,10 @@ impl Shard {
 
     /// Makes room for a table when a checkpoint is loaded, as its `CreateTable` did.
     pub fn restore_table(&mut self, schema: Arc<TableSchema>) {
-        let (ranges, options) = (self.pieces.len(), self.options);
-        self.tables.entry(schema.id).or_insert_with(|| Box::new(Table::new(schema, ranges, options)));
+        let (ranges, options, encoder) = (self.pieces.len(), self.options, self.encoder.clone());
+        self.tables
+            .entry(schema.id)
+            .or_insert_with(|| Box::new(Table::new(schema, ranges, options, Encoder::new(encoder))));
     }
 
     /// Loads rows in the table's Arrow schema: those that belong to this shard are taken, the others left to the other

@@ -8,7 +8,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     batch_size::in_parts,
+    bits::{Picked, Ranks},
     column::Take,
+    encoding::{Encoder, Encoding, Number, Spec},
     error::{Result, SqlError, SqlState},
     found::Hashes,
     key::{Blanks, KEY_BYTES, write_cell},
@@ -44,6 +46,8 @@ pub(crate) struct Table {
     pub(crate) keys: KeyIndex,
     /// Segments that have become full since, the oldest first, with how many of their columns are still to be encoded.
     full: VecDeque<(u32, usize)>,
+    /// Somebody else encodes the next column of the first of them.
+    full_elsewhere: Option<Number>,
     /// Rows that have been added and for which none of these columns has been encoded.
     unpaid: usize,
     /// Operations on their revolution, by `Ts`.
@@ -85,6 +89,8 @@ pub(crate) struct Table {
     pub(crate) compacting: Option<u32>,
     /// Cells that could have been gathered in the time that compaction took longer than it should have.
     pub(crate) owed: usize,
+    /// Who encodes columns.
+    pub(crate) encoder: Encoder,
 }
 
 /// Keys that are gone through in the time that a key is read, hashed and found.
@@ -100,12 +106,13 @@ pub(crate) enum Visit {
 }
 
 impl Table {
-    pub(crate) fn new(schema: Arc<TableSchema>, ranges: usize, options: Options) -> Table {
+    pub(crate) fn new(schema: Arc<TableSchema>, ranges: usize, options: Options, encoder: Encoder) -> Table {
         Table {
             schema,
             segments: Vec::new(),
             tails: vec![None; ranges],
             full: VecDeque::new(),
+            full_elsewhere: None,
             unpaid: 0,
             keys: KeyIndex::default(),
             riding: Vec::new(),
@@ -131,6 +138,7 @@ impl Table {
             collector: 0,
             compacting: None,
             owed: 0,
+            encoder,
         }
     }
 
@@ -349,6 +357,7 @@ impl Table {
         if self.full.len() > self.tails.len()
             && let Some((oldest, _)) = self.full.pop_front()
         {
+            self.full_elsewhere = None;
             self.segments[oldest as usize].encode(&self.schema.columns);
             self.measure(oldest);
         }
@@ -361,28 +370,92 @@ impl Table {
 
     /// A segment has been encoded, or another is in its place.
     pub(crate) fn is_full_no_more(&mut self, slot: u32) {
+        self.has_changed(slot);
         self.full.retain(|(full, _)| *full != slot);
     }
 
-    /// Encodes columns of full segments, as rows have been added: all that takes far too long for one step, and is done when the
-    /// next segment of the range is half full.
+    /// The rows of a segment have other numbers: a column of it that somebody else has is of no use.
+    pub(crate) fn has_changed(&mut self, slot: u32) {
+        if self.full.front().is_some_and(|(full, _)| *full == slot) {
+            self.full_elsewhere = None;
+        }
+    }
+
+    /// Encodes columns of full segments, as rows have been added, or leaves that to somebody else: all that takes far too long for
+    /// one step, and is done when the next segment of the range is half full.
     fn encode_some(&mut self, added: usize) {
+        /// Somebody else may be behind by the rows of so many columns.
+        const PATIENCE: usize = 4;
         self.unpaid += added;
-        while let Some((slot, left)) = self.full.pop_front() {
-            let segment = &mut self.segments[slot as usize];
-            let rows_of_column =
-                segment.rows.min(self.options.segment_rows) / (2 * self.schema.columns.len());
+        while let Some((slot, left)) = self.full.front().copied() {
+            let rows_of_column = self.rows_of_column(slot);
             if self.unpaid < rows_of_column {
-                return self.full.push_front((slot, left));
+                return;
             }
-            self.unpaid -= rows_of_column;
-            segment.encode_column(&self.schema.columns, left - 1);
-            if left > 1 {
-                self.full.push_front((slot, left - 1));
+            if self.unpaid < rows_of_column * PATIENCE {
+                self.full_elsewhere = self.full_elsewhere.or_else(|| self.leave_full(slot, left - 1));
+                if self.full_elsewhere.is_some() {
+                    return;
+                }
             }
-            self.measure(slot);
+            // Nobody else does it, or not as fast as rows are added.
+            self.full_elsewhere = None;
+            self.segments[slot as usize].encode_column(&self.schema.columns, left - 1);
+            self.has_encoded(slot, left);
         }
         self.unpaid = 0;
+    }
+
+    /// Leaves it to somebody else to encode a column of a full segment, if there is anybody and it takes more than to give a few
+    /// rows codes that are known.
+    fn leave_full(&mut self, slot: u32, index: usize) -> Option<Number> {
+        let segment = &self.segments[slot as usize];
+        if segment.columns[index].has_grown_little() {
+            return None;
+        }
+        let all: Vec<u32> = (0..segment.rows as u32).collect();
+        let ranks = Ranks::default();
+        let spec = Spec { schema: self.schema.clone(), slot, index, part: 2, is_part: segment.is_part };
+        let cells = self.options.compact_cells;
+        self.encoder.leave(&spec, &segment.columns[index], &Picked::new(&all, &ranks), cells)
+    }
+
+    /// Takes a column back that somebody else has encoded, if it is for a full segment.
+    pub(crate) fn take_full(&mut self, encoding: Encoding) -> Option<Encoding> {
+        if self.full_elsewhere != Some(encoding.number()) {
+            return Some(encoding);
+        }
+        self.full_elsewhere = None;
+        if let Some((slot, left)) = self.full.front().copied() {
+            let (segment, index) = (&mut self.segments[slot as usize], left - 1);
+            let mut encoded = encoding.into_column();
+            // A visit may have given the plain rows codes meanwhile.
+            if segment.columns[index].base_rows < encoded.base_rows {
+                let added: Vec<u32> = (encoded.rows() as u32..segment.rows as u32).collect();
+                encoded.append_rows_of(&segment.columns[index], &added);
+                encoded.absorb_known(&self.schema.columns[index].ty);
+                segment.replace_column(index, encoded);
+            }
+            self.has_encoded(slot, left);
+            self.encode_some(0);
+        }
+        None
+    }
+
+    /// So many rows that are added pay for a column of a full segment.
+    fn rows_of_column(&self, slot: u32) -> usize {
+        let rows = self.segments[slot as usize].rows.min(self.options.segment_rows);
+        rows / (2 * self.schema.columns.len())
+    }
+
+    /// A column of the first of the full segments has been encoded.
+    fn has_encoded(&mut self, slot: u32, left: usize) {
+        self.unpaid = self.unpaid.saturating_sub(self.rows_of_column(slot));
+        self.full.pop_front();
+        if left > 1 {
+            self.full.push_front((slot, left - 1));
+        }
+        self.measure(slot);
     }
 
     /// A segment of the range with room, and how much.
@@ -856,7 +929,8 @@ mod tests {
             primary_key_name: "t_pkey".into(),
             partitioning: Partitioning::Hash { columns: vec![0] },
         };
-        Table::new(Arc::new(schema), ranges, Options { segment_rows: ROWS, ..Options::default() })
+        let options = Options { segment_rows: ROWS, ..Options::default() };
+        Table::new(Arc::new(schema), ranges, options, Encoder::default())
     }
 
     /// Adds rows to a range, of which the first has this key.

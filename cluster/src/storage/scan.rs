@@ -15,6 +15,7 @@ use std::{
 use bytes::Bytes;
 use carousel_engine::{
     Few, TableId, Ts,
+    encoding::Encoding,
     given_up::GivenUp,
     operation::{Decision, Effect, OrderedOperation, RowBatch},
     pack::Packing,
@@ -70,6 +71,8 @@ pub(crate) enum Told {
     Unpacked,
     /// A block has been packed; nothing when whoever was to do it has failed.
     Packed(Option<Box<Packing>>),
+    /// A column has been encoded; nothing when whoever was to do it has failed.
+    Encoded(Option<Box<Encoding>>),
 }
 
 /// A scan thread.
@@ -83,7 +86,7 @@ pub(crate) struct ScanThread {
 
 impl ScanThread {
     /// Starts the thread of a shard, of a lower priority than routers and network, bound to a core if there is one, and beside
-    /// it those that pack and unpack blocks.
+    /// it those that pack and unpack blocks, and one that encodes columns.
     pub(crate) fn start(
         name: String,
         index: usize,
@@ -95,6 +98,7 @@ impl ScanThread {
         let commands = Arc::new(commands);
         let unpacker = Unpacker::start(&name, Arc::downgrade(&commands))?;
         shard.pack_elsewhere(start_packer(&name, Arc::downgrade(&commands))?);
+        shard.encode_elsewhere(start_encoder(&name, Arc::downgrade(&commands))?);
         let given_up = shard.given_up();
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
@@ -168,10 +172,11 @@ type Packed = Mutex<Option<Unpacking>>;
 impl Unpacker {
     /// It tells the scan thread when it is done with a block, and ends with that.
     fn start(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<Unpacker> {
-        let (blocks, thread) = in_bulk(format!("{name} unpack"), scan, |block: Arc<Packed>| {
-            while block.lock().as_mut().is_some_and(|it| it.unpack_some() == Progress::Busy) {}
-            Told::Unpacked
-        })?;
+        let (blocks, thread) =
+            beside(format!("{name} unpack"), priority::BULK, scan, |block: Arc<Packed>| {
+                while block.lock().as_mut().is_some_and(|it| it.unpack_some() == Progress::Busy) {}
+                Told::Unpacked
+            })?;
         Ok(Unpacker { blocks, thread })
     }
 }
@@ -182,21 +187,35 @@ fn start_packer(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<m
         while packing.pack_some() == Progress::Busy {}
         packing
     };
-    let (blocks, _) = in_bulk(format!("{name} pack"), scan, move |packing| {
+    let (blocks, _) = beside(format!("{name} pack"), priority::BULK, scan, move |packing| {
         Told::Packed(catch_unwind(AssertUnwindSafe(|| pack(packing))).ok())
     })?;
     Ok(blocks)
 }
 
-/// Starts a thread of low priority that does something to what it is sent, one after the other, and tells the scan thread so.
-fn in_bulk<T: Send + 'static>(
+/// Starts a thread that encodes columns and gives them back to the scan thread, with which it ends. It comes before what is
+/// copied in bulk: garbage goes no faster than it does.
+fn start_encoder(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<mpsc::Sender<Box<Encoding>>> {
+    let encode = |mut encoding: Box<Encoding>| {
+        encoding.encode();
+        encoding
+    };
+    let (columns, _) = beside(format!("{name} encode"), priority::ENCODE, scan, move |encoding| {
+        Told::Encoded(catch_unwind(AssertUnwindSafe(|| encode(encoding))).ok())
+    })?;
+    Ok(columns)
+}
+
+/// Starts a thread that does something to what it is sent, one after the other, and tells the scan thread so.
+fn beside<T: Send + 'static>(
     name: String,
+    nice: i32,
     scan: Weak<mpsc::Sender<Told>>,
     work: impl Fn(T) -> Told + Send + 'static,
 ) -> std::io::Result<(mpsc::Sender<T>, JoinHandle<()>)> {
     let (sender, received) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
-        priority::lower(priority::BULK);
+        priority::lower(nice);
         for next in received {
             let told = work(next);
             if let Some(scan) = scan.upgrade() {
@@ -411,6 +430,11 @@ impl Work for Scan {
             Told::Packed(packing) => {
                 self.shard.packed(*packing.expect("whoever packs blocks has not failed"), effects);
             }
+            Told::Encoded(encoding) => {
+                self.shard.encoded(*encoding.expect("whoever encodes columns has not failed"));
+                // It has been waited for.
+                self.garbage = true;
+            }
         }
     }
 
@@ -467,6 +491,10 @@ mod tests {
     const TABLE: TableId = TableId(1);
 
     fn shard(held: Vec<KeyRange>) -> Shard {
+        shard_with(held, Options { segment_rows: 100, ..Options::default() })
+    }
+
+    fn shard_with(held: Vec<KeyRange>, options: Options) -> Shard {
         let schema = TableSchema {
             id: TABLE,
             version: Ts(1),
@@ -476,7 +504,7 @@ mod tests {
             primary_key_name: "t_pkey".into(),
             partitioning: Partitioning::Range { column: 0, splits: Vec::new() },
         };
-        let mut shard = Shard::new(0, 1, held, Options { segment_rows: 100, ..Options::default() });
+        let mut shard = Shard::new(0, 1, held, options);
         shard.restore_table(schema.into());
         shard
     }
@@ -496,8 +524,11 @@ mod tests {
 
     /// A shard with a thousand rows.
     fn sender() -> Shard {
-        let mut sender = shard(vec![LOW, HIGH]);
-        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+        filled(shard(vec![LOW, HIGH]), 1_000)
+    }
+
+    fn filled(mut sender: Shard, rows: i64) -> Shard {
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
         let rows = RecordBatch::try_from_iter([("k", keys)]).expect("the column fits");
         sender.restore(TABLE, &rows, Ts::ZERO).expect("rows of the table");
         sender
@@ -610,6 +641,28 @@ mod tests {
         }
         assert!(blocks(&effects).len() > 5);
         assert_eq!(blocks(&effects), blocks(&expected));
+    }
+
+    /// The scan thread sleeps while one has a column, and goes on when that comes back.
+    #[test]
+    fn another_thread_encodes_columns() {
+        let (scan, heard) = mpsc::channel();
+        let scan = Arc::new(scan);
+        let options = Options { segment_rows: 10_000, compact_cells: 1, ..Options::default() };
+        let mut shard = filled(shard_with(vec![LOW, HIGH], options), 3_000);
+        shard.encode_elsewhere(start_encoder("test", Arc::downgrade(&scan)).expect("a thread"));
+        let mut shard = Scan::new(shard);
+        let before = shard.memory();
+        let mut effects = Vec::new();
+        shard.tell(ShardCommand::Horizon(Ts(1)), &mut effects);
+        while shard.step(&mut effects) == Progress::Busy {}
+        let told = heard.recv_timeout(Duration::from_secs(60)).expect("it encodes a column");
+        Work::tell(&mut shard, told, &mut effects);
+        while shard.step(&mut effects) == Progress::Busy {}
+        assert!(shard.memory() < before, "{} of {before} bytes", shard.memory());
+        shard.tell(read(2, HIGH, false), &mut effects);
+        while shard.step(&mut effects) == Progress::Busy {}
+        assert_eq!(found(&effects, 2), Some(3_000));
     }
 
     /// Nobody waits for ever for a block that is lost.

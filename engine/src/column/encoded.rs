@@ -634,14 +634,26 @@ impl EncodedColumn {
 
     /// Logical size in bytes; of what it has in common with others, its share.
     pub(crate) fn size(&self) -> usize {
-        self.codes.size()
+        self.own_size()
             + self.domain.size() / Arc::strong_count(&self.domain)
+            + self.filter.as_ref().map_or(0, |filter| filter.size() / Arc::strong_count(filter))
+            + self.table.as_ref().map_or(0, |table| table.size() / Arc::strong_count(table))
+    }
+
+    /// Logical size in bytes, whatever it has in common with others.
+    pub(super) fn whole_size(&self) -> usize {
+        self.own_size()
+            + self.domain.size()
+            + self.filter.as_ref().map_or(0, |filter| filter.size())
+            + self.table.as_ref().map_or(0, |table| table.size())
+    }
+
+    fn own_size(&self) -> usize {
+        self.codes.size()
             + self.extra.size()
             + self.nulls.as_ref().map_or(0, Bits::size)
             + self.by_code.size()
             + self.frequency.size()
-            + self.filter.as_ref().map_or(0, |filter| filter.size() / Arc::strong_count(filter))
-            + self.table.as_ref().map_or(0, |table| table.size() / Arc::strong_count(table))
     }
 
     /// What some codes of a dictionary stand for, as an Arrow array of the column's type;

@@ -97,6 +97,10 @@ impl SegmentColumn {
         self.base.as_ref().map_or(0, EncodedColumn::size) + self.delta.size()
     }
 
+    fn whole_size(&self) -> usize {
+        self.base.as_ref().map_or(0, EncodedColumn::whole_size) + self.delta.size()
+    }
+
     #[inline]
     pub(crate) fn is_null(&self, row: usize) -> bool {
         match &self.base {
@@ -321,13 +325,13 @@ impl SegmentColumn {
             took = rows.len() + encoded * CELLS_OF_ENCODED;
         };
         let gathered = |base| SegmentColumn::of(base, rows.len(), ty);
-        let grown_little = self.delta.len * 4 <= self.base_rows;
+        let grown_little = self.has_grown_little();
         if grown_little && is_part {
             absorb(self);
             if let Some(base) = &self.base {
                 return (gathered(base.extract(ty, keep)), took);
             }
-        } else if grown_little && self.unused_bytes(rows) * part <= self.size() {
+        } else if grown_little && self.unused_bytes(rows) * part <= self.whole_size() {
             absorb(self);
             // Most of the domain is still in use.
             if let Some(base) = self.base.as_ref().filter(|it| !it.all_null && rows.len() * 2 >= it.made_of) {
@@ -335,6 +339,11 @@ impl SegmentColumn {
             }
         }
         (self.encoded_anew(ty, rows), took + rows.len() * CELLS_OF_ENCODED)
+    }
+
+    /// Whether few of its rows have no codes.
+    pub(crate) fn has_grown_little(&self) -> bool {
+        self.delta.len * 4 <= self.base_rows
     }
 
     /// Appends some rows of another column of its type.

@@ -1,10 +1,14 @@
 //! Segments that are compacted a piece at a time, while everything else goes on.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, mpsc},
+};
 
 use arrow::{array::AsArray, datatypes::Int32Type};
 use carousel_engine::{
     Shard, Ts, Type, Value,
+    encoding::Encoding,
     expr::Expr,
     install::Rows,
     operation::{
@@ -17,6 +21,7 @@ use carousel_engine::{
 };
 
 use crate::{
+    encode, encoder,
     oracle::batch_of,
     sharing::{Scan, column, compare_equal, number},
 };
@@ -30,6 +35,8 @@ const PIECE: usize = 1000;
 struct Beside {
     scan: Scan,
     rows: BTreeMap<i32, (i32, i32)>,
+    /// Somebody who encodes columns, if it is not the shard.
+    encoder: Option<mpsc::Receiver<Box<Encoding>>>,
 }
 
 impl Beside {
@@ -41,11 +48,22 @@ impl Beside {
     fn with(options: Options) -> Beside {
         let options = Options { block_cells: PIECE, batch_rows: 20, ..options };
         let rows = (0..ROWS).map(|k| (k, (k % 10, k % 7))).collect();
-        let mut beside = Beside { scan: Scan::with(ROWS, options), rows };
+        let mut beside = Beside { scan: Scan::with(ROWS, options), rows, encoder: None };
         beside.update(3, 1000);
         beside.delete(vec![compare_equal(1, 5)], |_, (a, _)| a == 5);
         beside.scan.run();
         beside
+    }
+
+    /// Somebody else encodes columns, or not.
+    fn encoded_elsewhere(mut self, elsewhere: bool) -> Beside {
+        self.encoder = elsewhere.then(|| encoder(&mut self.scan.shard));
+        self
+    }
+
+    /// Encodes a column that the shard has left to somebody else. Returns whether there was one.
+    fn encode(&mut self) -> bool {
+        self.encoder.as_ref().is_some_and(|encoder| encode(&mut self.scan.shard, encoder))
     }
 
     /// `SET b = b WHERE a = …`
@@ -70,10 +88,10 @@ impl Beside {
         self.scan.submit(insert);
     }
 
-    /// Compacts a piece. Returns whether there was one.
+    /// Compacts a piece, or encodes a column that is waited for. Returns whether there was one.
     fn compact_some(&mut self) -> bool {
         let horizon = Ts(self.scan.next_ts().0 + 1);
-        self.scan.shard.collect_garbage(horizon) == Progress::Busy
+        self.scan.shard.collect_garbage(horizon) == Progress::Busy || self.encode()
     }
 
     /// All rows are found by the scan, and each of them by its key; keys that nobody has are free.
@@ -152,8 +170,10 @@ fn hash_of_rows(rows: &BTreeMap<i32, (i32, i32)>) -> u128 {
 
 #[test]
 fn rows_change_while_their_segment_is_compacted() {
-    for compact_cells in [PIECE, 2_000, 7_000] {
-        let mut beside = Beside::new(compact_cells);
+    for (compact_cells, elsewhere) in
+        [(PIECE, false), (2_000, false), (7_000, false), (PIECE, true), (7_000, true)]
+    {
+        let mut beside = Beside::new(compact_cells).encoded_elsewhere(elsewhere);
         let before = beside.scan.shard.memory();
         let (mut pieces, mut largest) = (0, 0);
         while beside.compact_some() {
@@ -171,12 +191,12 @@ fn rows_change_while_their_segment_is_compacted() {
             beside.scan.run();
             pieces += 1;
             assert!(pieces < 300, "it ends");
-            // What is beside the segment counts, and is about as large at most.
+            // What is beside the segment counts, and is about as large at most: rows without codes take more.
             let parts = beside.scan.shard.memory_by_part(beside.scan.schema.id);
             assert_eq!(beside.scan.shard.memory(), parts.iter().map(|(_, size)| size).sum::<usize>());
             let columns: usize = parts[..3].iter().map(|(_, size)| size).sum();
             let copy = parts.iter().find(|(name, _)| name == "compaction").map_or(0, |(_, size)| *size);
-            assert!(copy <= columns * 5 / 4, "{copy} bytes beside {columns}");
+            assert!(copy <= columns * 4 / 3, "{copy} bytes beside {columns}");
             largest = largest.max(copy);
         }
         assert!(pieces > if compact_cells == PIECE { 12 } else { 0 }, "{pieces} pieces");
@@ -194,8 +214,15 @@ fn rows_change_while_their_segment_is_compacted() {
 /// Updates that never cease, some a piece; more than a piece can follow; and of all rows at every piece.
 #[test]
 fn compaction_ends_under_constant_updates() {
-    for (updates, all) in [(5, false), (70, false), (400, false), (0, true)] {
-        let mut beside = Beside::new(PIECE);
+    for (updates, all, elsewhere) in [
+        (5, false, false),
+        (70, false, false),
+        (400, false, false),
+        (0, true, false),
+        (70, false, true),
+        (0, true, true),
+    ] {
+        let mut beside = Beside::new(PIECE).encoded_elsewhere(elsewhere);
         let (mut n, mut most) = (0, 0);
         for _ in 0..400 {
             beside.compact_some();
@@ -246,6 +273,31 @@ fn keys_are_found_while_those_of_many_segments_follow() {
     }
 }
 
+/// Columns of segments that have become full come back at once, when more rows are there and some have been updated, far too late,
+/// or never.
+#[test]
+fn full_segments_are_encoded_elsewhere() {
+    for given_back_every in [1, 6, 40, 900, i32::MAX] {
+        let options = Options { segment_rows: 100, compact_cells: PIECE, ..Options::default() };
+        let mut beside = Beside::with(options).encoded_elsewhere(true);
+        let mut encoded = 0;
+        for n in 0..3000 {
+            beside.insert(ROWS + n, n % 3, n);
+            beside.update_one(ROWS + n * 7 % (n + 1), -n);
+            beside.scan.run();
+            if n % given_back_every == given_back_every - 1 && beside.encode() {
+                encoded += 1;
+            }
+        }
+        // One after the other where they come back in time; otherwise the shard encodes the next ones itself.
+        let expected = if given_back_every <= 6 { 60 } else { 0 };
+        assert!(encoded >= expected, "{encoded} columns");
+        beside.check();
+        while beside.compact_some() {}
+        beside.check();
+    }
+}
+
 /// Each is decided when those before it are, and the others stay in line together: what a decision costs does not grow with how
 /// many wait.
 #[test]
@@ -275,7 +327,7 @@ fn many_undecided_writes_of_the_same_rows_take_effect_one_after_the_other() {
 /// Another process may need what it reads before it can vote on the writes that it would wait for.
 #[test]
 fn a_read_of_an_older_prefix_waits_for_no_write_behind_it() {
-    let Beside { mut scan, rows: before } = Beside::new(PIECE);
+    let Beside { mut scan, rows: before, .. } = Beside::new(PIECE);
     let read_ts = scan.next_ts();
     // The second finds many rows that wait for the first, and stays where they are.
     let writes = [100, 200]
@@ -455,9 +507,9 @@ fn reads_go_on_when_rows_have_new_numbers() {
 #[test]
 fn a_segment_goes_while_it_is_compacted() {
     let halves = [KeyRange::new(0, u64::MAX / 2), KeyRange::new(u64::MAX / 2 + 1, u64::MAX)];
-    for pieces_before in 0..24 {
+    for (pieces_before, elsewhere) in (0..24).flat_map(|pieces| [(pieces, false), (pieces, true)]) {
         let began = || {
-            let mut beside = Beside::new(PIECE);
+            let mut beside = Beside::new(PIECE).encoded_elsewhere(elsewhere);
             let pieces = (0..pieces_before).filter(|_| beside.compact_some()).count();
             (beside, pieces)
         };
@@ -511,6 +563,7 @@ fn a_segment_goes_while_it_is_compacted() {
         let (mut dropped, pieces) = began();
         dropped.scan.submit(OperationKind::DropTable);
         dropped.scan.run();
+        while dropped.encode() {}
         assert!(pieces == 0 || !dropped.compact_some());
         assert_eq!(dropped.scan.shard.memory(), 0);
     }

@@ -26,6 +26,7 @@ use carousel_engine::{
     Few, Shard, SqlError, Ts, Type, Value,
     aggregate::{Group, GroupTable},
     array::arrow_cell_to_value,
+    encoding::Encoding,
     operation::{
         Decision, Effect, InsertRows, Operation, OperationKind, OrderedOperation, PayloadId, Read,
         ReadOutput, RowBatch, Top,
@@ -160,6 +161,23 @@ fn packer(shard: &mut Shard) -> mpsc::Receiver<Box<Packing>> {
     let (blocks, received) = mpsc::channel();
     shard.pack_elsewhere(blocks);
     received
+}
+
+/// Somebody who encodes the columns of a shard, at some time.
+fn encoder(shard: &mut Shard) -> mpsc::Receiver<Box<Encoding>> {
+    let (columns, received) = mpsc::channel();
+    shard.encode_elsewhere(columns);
+    received
+}
+
+/// Encodes the column that was left to somebody first. Returns whether there was one.
+fn encode(shard: &mut Shard, encoder: &mpsc::Receiver<Box<Encoding>>) -> bool {
+    let next = encoder.try_recv();
+    next.map(|mut encoding| {
+        encoding.encode();
+        shard.encoded(*encoding);
+    })
+    .is_ok()
 }
 
 /// Effects of a read of everything: of the content hashes, with or without the rows as blocks.
@@ -335,6 +353,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         shard.restore(world.schema.id, &initial, Ts(random.next() % 5)).expect("rows in the layout");
     }
     let packers: Vec<_> = shards.iter_mut().map(|shard| random.one_in(2).then(|| packer(shard))).collect();
+    let encoders: Vec<_> = shards.iter_mut().map(|shard| random.one_in(2).then(|| encoder(shard))).collect();
     let mut moving: Vec<Option<Moving>> = shards.iter().map(|_| None).collect();
     let mut submitted = vec![0; shards.len()];
     let mut stores: Vec<Store> = shards.iter().map(|_| Store::default()).collect();
@@ -393,6 +412,11 @@ fn run(seed: u64, scale: &Scale) -> usize {
                         packing.pack_some();
                     }
                     shard.packed(*packing, &mut effects);
+                }
+                if let Some(encoder) = &encoders[index]
+                    && random.one_in(2)
+                {
+                    encode(shard, encoder);
                 }
             }
             6 => {
@@ -461,6 +485,9 @@ fn run(seed: u64, scale: &Scale) -> usize {
     }
 
     drop(packers);
+    for (shard, encoder) in shards.iter_mut().zip(encoders) {
+        while encoder.as_ref().is_some_and(|encoder| encode(shard, encoder)) {}
+    }
 
     // What is left.
     let expected = full_hash(&world, &state);
