@@ -306,7 +306,7 @@ impl Table {
     fn adopt_some(&mut self, adopting: &mut Adopting, begin: Ts) {
         let Some((piece, mut segment)) = adopting.parts.pop_front() else { return };
         let rows = segment.rows;
-        if rows * 8 < self.options.segment_rows {
+        if rows * self.options.small_part < self.options.segment_rows {
             let until = rows.min(adopting.added + self.options.plain_rows.max(1));
             self.add_some(piece, &segment, adopting.added..until, begin, &mut adopting.rows);
             adopting.added = until % rows.max(1);

@@ -17,7 +17,7 @@ use crate::{
     bits::{Picked, Ranks},
     block::{BLOCK_BYTES, Writing},
     buffers::Buffers,
-    column::{EncodedColumn, SegmentColumn},
+    column::{CELLS_OF_ENCODED, EncodedColumn, SegmentColumn},
     content_hash::Sums,
     error::Result,
     found::FoundRows,
@@ -344,7 +344,10 @@ impl Table {
         let segment = &self.segments[slot as usize];
         let rows = &run[run.len() - gathering.rows..];
         let picked = Picked::new(rows, &gathering.ranks);
-        let most = (self.options.block_cells / rows.len().max(1)).max(1);
+        // To encode cells takes longer than to gather them.
+        let is_encoded = picked.end() <= segment.encoded_rows();
+        let each = rows.len().max(1) * if is_encoded { 1 } else { CELLS_OF_ENCODED / 2 };
+        let most = (self.options.block_cells / each).max(1);
         let definitions = self.schema.columns.iter().zip(&segment.columns);
         let next = definitions.skip(gathering.columns.len()).take(most);
         gathering.columns.extend(next.map(|(definition, column)| column.part(&definition.ty, &picked)));

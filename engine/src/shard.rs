@@ -75,14 +75,18 @@ pub struct Options {
     pub group_by_code: usize,
     /// Cells of columns that are compacted at a time, between two visits; a column is not divided.
     pub compact_cells: usize,
-    /// Cells of the columns of a block that are gathered at a time, between two visits, and twice as many as are hashed; a
-    /// column is not divided.
+    /// Cells of the columns of a block that are gathered at a time, between two visits, and twice as many as are hashed; one that
+    /// has to be encoded counts as sixteen, and a column is not divided.
     pub block_cells: usize,
     /// Keys that are hashed at a time, of received rows or where key ranges are to be cut, or entered into the index.
     pub keys_together: usize,
     /// An operation waits one by one for so many rows of a segment that are in doubt; where there are more, it waits at the
     /// segment, and so does, behind a write, whoever comes there later.
     pub rows_in_doubt: usize,
+    /// Rows that are received in a block become a segment of their own, unless they are fewer than one in so many of
+    /// `segment_rows`: to add them to others takes long, and each segment takes some time at every revolution. Segments are cut in
+    /// halves again and again: it should be no power of two, lest chance decides about each of many parts that are as large.
+    pub small_part: usize,
     /// Rows that are not encoded which make a block, or are added to a segment out of one, at a time, between two visits.
     pub plain_rows: usize,
     /// The most rows in a batch of an answer. As many are sent before the end of a revolution.
@@ -118,7 +122,8 @@ impl Default for Options {
             block_cells: 1 << 20,
             keys_together: 1 << 15,
             rows_in_doubt: 64,
-            plain_rows: 1 << 13,
+            small_part: 20,
+            plain_rows: 1 << 12,
             batch_rows: 512,
             memory_bytes: None,
         }

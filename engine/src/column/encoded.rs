@@ -456,8 +456,8 @@ impl EncodedColumn {
     /// Some of its rows as a column of their own that travels: it has only values that they need, or the dictionary of this column.
     /// What only speeds it up is left out.
     pub(super) fn part(&self, ty: &Type, picked: &Picked) -> EncodedColumn {
-        /// Bytes of a filter for each row up to which it travels along. It may say yes to what only other rows have; and rows
-        /// that are so few of a segment are added to others where they arrive.
+        /// Bytes of a filter for each row up to which it travels along. It may say yes to what only other rows have; a large one is
+        /// made anew where they arrive.
         const FILTER_BYTES: usize = 8;
         let rows = picked.rows.len();
         let nulls = self.nulls_of(picked);
@@ -613,6 +613,10 @@ impl EncodedColumn {
         }
         self.made_of = rows;
         self.derive(rows);
+        // One that is large beside the rows is left out where they come from.
+        if self.filter.is_none() {
+            self.filter = self.make_filter(rows).map(Arc::new);
+        }
         Some(self)
     }
 
@@ -833,12 +837,16 @@ mod tests {
         let values: Vec<Value> = (0..20_000).map(Value::Int4).collect();
         let column = column_of(&ty, &values, &[]);
         let base = column.base.as_ref().expect("it has been encoded");
-        for (rows, has_filter) in [(0..20_000, true), (10_000..10_005, false)] {
+        for (rows, travels) in [(0..20_000, true), (10_000..10_005, false)] {
             let rows: Vec<u32> = rows.collect();
             let ranks = Ranks::default();
             let picked = Picked::new(&rows, &ranks);
-            let arrived = sent(&ty, &base.part(&ty, &picked), rows.len());
-            assert_eq!(arrived.filter.is_some(), has_filter);
+            let part = base.part(&ty, &picked);
+            assert_eq!(part.filter.is_some(), travels);
+            let arrived = sent(&ty, &part, rows.len());
+            // One that fits is made anew.
+            let filter = arrived.filter.as_ref().expect("the values are many");
+            assert!(travels || filter.size() < 1_000, "{} bytes", filter.size());
             assert_eq!(cells(&ty, arrived, rows.len()), values[rows[0] as usize..][..rows.len()]);
         }
         let bytes = |rows: &[u32]| {

@@ -341,6 +341,7 @@ fn run(seed: u64, scale: &Scale) -> usize {
         compact_cells: 1 << random.below(16),
         block_cells: 1 << random.below(16),
         keys_together: 1 << random.below(10),
+        small_part: 1 + random.below(24),
         plain_rows: 1 << random.below(8),
         rows_in_doubt: random.below(4) * random.below(8),
         memory_bytes: None,
