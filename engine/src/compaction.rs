@@ -161,9 +161,7 @@ impl Table {
         {
             compaction.elsewhere = None;
             compaction.columns.push(encoding.into_column());
-            // What both have in common is counted in halves.
             compaction.measure();
-            self.measure(slot);
             return None;
         }
         Some(encoding)

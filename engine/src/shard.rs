@@ -330,8 +330,9 @@ impl Shard {
         let can_fill = self.filling.is_some_and(can_fill);
         let can_recut = self.recut_is_next() && self.is_quiet();
         // It waits for staged rows that have not come.
-        let precut_waits = self.filling.is_some() && self.precut.as_ref().is_some_and(|precut| precut.is_due);
-        let is_precut = self.precut.is_none() || precut_waits || self.precut_waits();
+        let waits_for_rows =
+            self.filling.is_some() && self.precut.as_ref().is_some_and(|precut| precut.is_due);
+        let is_precut = self.precut.is_none() || waits_for_rows || self.precut_waits();
         let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut;
         let is_idle = is_done && !can_fill && !can_recut;
         if is_idle { Progress::Idle } else { Progress::Busy }
@@ -363,7 +364,7 @@ impl Shard {
         table.encoder.take_back();
         let encoding = encoding.and_then(|encoding| table.take_compacted(encoding));
         drop(encoding.and_then(|encoding| table.take_full(encoding)));
-        // The segment has nothing in common with a copy any more.
+        // What it had in common with the copy was counted in halves.
         if (slot as usize) < table.segments.len() {
             table.measure(slot);
         }

@@ -432,7 +432,7 @@ impl Work for Scan {
             }
             Told::Encoded(encoding) => {
                 self.shard.encoded(*encoding.expect("whoever encodes columns has not failed"));
-                // It has been waited for.
+                // It may have been waited for.
                 self.garbage = true;
             }
         }
