@@ -8,7 +8,8 @@
 //! `checkpoint-<ts>`: so one that bears its final name is complete. The manifest is `CRSLCKPT`, the format version, the
 //! CRC-32 of the rest, and the rest in postcard; it has the CRC-32 of every other file.
 //!
-//! Where one of that `Ts` is there already, it is put aside as `checkpoint-<ts>.old` until the other is in its place.
+//! Where one of that `Ts` is there already, it is put aside as `checkpoint-<ts>.old` until the other is in its place. One that is
+//! to be removed is called `checkpoint-<ts>.gone` before anything of it goes.
 //!
 //! What a keyspace message moves to the process is written in the same way, but called `received-<ts>` at last, and is there
 //! until there is a checkpoint of that `Ts` or behind it.
@@ -30,6 +31,7 @@ use crate::{
     config::Config,
     direct::{Direct, End},
     message::{MessageId, ProcessId},
+    removal::{remove_directory, remove_file},
     storage::{
         ballot::Ballot,
         core::{ContentHash, Recovered},
@@ -47,6 +49,11 @@ const RECEIVED: &str = "received-";
 const UNFINISHED: &str = ".part";
 /// What takes its place is not there yet, or it is to be removed.
 const REPLACED: &str = ".old";
+/// It is being removed, and is not whole any more.
+const GONE: &str = ".gone";
+
+/// Says that what takes long goes on.
+pub type GoesOn = Arc<dyn Fn() + Send + Sync>;
 
 /// What is wrong with a checkpoint on disk.
 #[derive(Debug, thiserror::Error)]
@@ -124,22 +131,23 @@ pub struct Writer {
     files: BTreeMap<Rows, Written>,
     /// The file that was written to last.
     open: Option<(Rows, Direct)>,
+    goes_on: GoesOn,
 }
 
 impl Writer {
     /// Begins the checkpoint of `ts` in `root`. It leaves so many bytes of the disk to others, who go on only while there is some
-    /// room.
+    /// room. What takes long, to sync many files or to remove large ones, says again and again that it `goes_on`.
     ///
     /// # Errors
     /// When its directory cannot be created, or there is no more room than that.
-    pub fn begin(root: &Path, ts: Ts, reserve_bytes: u64) -> io::Result<Writer> {
+    pub fn begin(root: &Path, ts: Ts, reserve_bytes: u64, goes_on: GoesOn) -> io::Result<Writer> {
         let dir = root.join(format!("{PREFIX}{}{UNFINISHED}", ts.0));
         if dir.exists() {
-            fs::remove_dir_all(&dir)?;
+            remove_directory(&dir, &*goes_on)?;
         }
         fs::create_dir_all(&dir)?;
-        let writer =
-            Writer { root: root.to_path_buf(), reserve_bytes, dir, files: BTreeMap::new(), open: None };
+        let (root, files) = (root.to_path_buf(), BTreeMap::new());
+        let writer = Writer { root, reserve_bytes, dir, files, open: None, goes_on };
         writer.leave_room()?;
         Ok(writer)
     }
@@ -204,21 +212,20 @@ impl Writer {
         let forgotten: Vec<Rows> = self.files.keys().copied().filter(is_forgotten).collect();
         for rows in forgotten {
             self.files.remove(&rows);
-            fs::remove_file(self.dir.join(file_name(rows)))?;
+            remove_file(&self.dir.join(file_name(rows)), &*self.goes_on)?;
         }
         Ok(())
     }
 
-    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes what is older. There may be
-    /// many files to sync: says with each that it goes on.
+    /// Completes the checkpoint with what it says apart from the rows, makes it durable, and removes what is older.
     ///
     /// # Errors
     /// When that is not possible; the older ones are still there.
-    pub fn finish(self, checkpoint: Recovered, goes_on: impl Fn()) -> io::Result<()> {
-        let (root, ts) = (self.root.clone(), checkpoint.ts);
-        self.complete(PREFIX, checkpoint, &goes_on)?;
+    pub fn finish(self, checkpoint: Recovered) -> io::Result<()> {
+        let (root, ts, goes_on) = (self.root.clone(), checkpoint.ts, self.goes_on.clone());
+        self.complete(PREFIX, checkpoint)?;
         // It is durable, whatever becomes of them: what is still there goes with the next one.
-        if let Err(error) = remove_older(&root, ts, &goes_on) {
+        if let Err(error) = remove_older(&root, ts, &*goes_on) {
             tracing::warn!(path = %root.display(), %error, "an older checkpoint cannot be removed");
         }
         Ok(())
@@ -228,11 +235,11 @@ impl Writer {
     ///
     /// # Errors
     /// When that is not possible.
-    pub fn finish_received(self, parts: Recovered, goes_on: impl Fn()) -> io::Result<()> {
-        self.complete(RECEIVED, parts, &goes_on)
+    pub fn finish_received(self, parts: Recovered) -> io::Result<()> {
+        self.complete(RECEIVED, parts)
     }
 
-    fn complete(mut self, prefix: &str, checkpoint: Recovered, goes_on: &dyn Fn()) -> io::Result<()> {
+    fn complete(mut self, prefix: &str, checkpoint: Recovered) -> io::Result<()> {
         let Recovered {
             ts,
             catalog,
@@ -252,7 +259,7 @@ impl Writer {
         for (rows, Written { bytes, checksum, end, .. }) in std::mem::take(&mut self.files) {
             let (name, (table, until, range)) = (file_name(rows), rows);
             Direct::open(&self.dir.join(&name), end)?.finish()?;
-            goes_on();
+            (self.goes_on)();
             files.push(FileEntry { name, table, range, until, bytes, checksum: checksum.finalize() });
         }
         let manifest = Manifest {
@@ -283,7 +290,7 @@ impl Writer {
         let replaces = complete.exists();
         if replaces {
             if replaced.exists() {
-                fs::remove_dir_all(&replaced)?;
+                remove_directory(&replaced, &*self.goes_on)?;
             }
             fs::rename(&complete, &replaced)?;
         }
@@ -294,7 +301,7 @@ impl Writer {
             return Err(error);
         }
         sync_directory(&self.root)?;
-        if replaces && let Err(error) = fs::remove_dir_all(&replaced) {
+        if replaces && let Err(error) = remove_directory(&replaced, &*self.goes_on) {
             tracing::warn!(path = %replaced.display(), %error, "a replaced checkpoint cannot be removed");
         }
         Ok(())
@@ -304,7 +311,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // Not there any more when it is finished. What cannot be removed is removed at the next start.
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = remove_directory(&self.dir, &*self.goes_on);
     }
 }
 
@@ -318,21 +325,25 @@ fn file_name((table, until, range): Rows) -> String {
 fn remove_older(root: &Path, ts: Ts, goes_on: &dyn Fn()) -> io::Result<()> {
     let older = complete(root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
     let received = complete(root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
-    older.chain(received).try_for_each(|(_, path)| remove(&path, goes_on))
+    older.chain(received).try_for_each(|(_, path)| remove(path, goes_on))
 }
 
-/// Removes a checkpoint, which may have many files.
-fn remove(path: &Path, goes_on: &dyn Fn()) -> io::Result<()> {
-    for file in fs::read_dir(path)? {
-        fs::remove_file(file?.path())?;
-        goes_on();
+/// Removes what is complete: nobody takes what is left of it for that, whenever the process is killed.
+fn remove(path: PathBuf, goes_on: &dyn Fn()) -> io::Result<()> {
+    let mut name = path.clone().into_os_string();
+    name.push(GONE);
+    let gone = PathBuf::from(name);
+    if gone.exists() {
+        remove_directory(&gone, goes_on)?;
     }
-    fs::remove_dir(path)
+    fs::rename(&path, &gone)?;
+    path.parent().map_or(Ok(()), sync_directory)?;
+    remove_directory(&gone, goes_on)
 }
 
-/// Ends what a process that was killed had begun: what was not finished goes, and what was to be replaced and has not been is
-/// in its place again.
-fn settle(root: &Path) -> io::Result<()> {
+/// Ends what a process that was killed had begun: what was not finished goes, or was being removed, and what was to be replaced
+/// and has not been is in its place again.
+fn settle(root: &Path, goes_on: &dyn Fn()) -> io::Result<()> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         let (name, path) = (entry.file_name(), entry.path());
@@ -345,8 +356,8 @@ fn settle(root: &Path) -> io::Result<()> {
                 fs::rename(path, complete)?;
                 sync_directory(root)?;
             }
-            Some(_) => fs::remove_dir_all(path)?,
-            None if name.ends_with(UNFINISHED) => fs::remove_dir_all(path)?,
+            Some(_) => remove_directory(&path, goes_on)?,
+            None if name.ends_with(UNFINISHED) || name.ends_with(GONE) => remove_directory(&path, goes_on)?,
             None => {}
         }
     }
@@ -380,25 +391,27 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError + use<> 
 }
 
 impl Checkpoint {
-    /// The newest complete checkpoint in `root`, if there is one. Unfinished ones are removed.
+    /// The newest complete checkpoint in `root`, if there is one. Unfinished ones are removed: says again and again that it
+    /// `goes_on`.
     ///
     /// # Errors
     /// When it cannot be read or its manifest is damaged.
-    pub fn newest(root: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
-        settle(root).map_err(unreadable(root))?;
+    pub fn newest(root: &Path, goes_on: impl Fn()) -> Result<Option<Checkpoint>, CheckpointError> {
+        settle(root, &goes_on).map_err(unreadable(root))?;
         let newest = complete(root, PREFIX).map_err(unreadable(root))?.pop();
         newest.map(|(ts, dir)| Checkpoint::open(ts, dir)).transpose()
     }
 
-    /// What keyspace messages behind `ts` have moved to the process in `root`. What is older is removed.
+    /// What keyspace messages behind `ts` have moved to the process in `root`. What is older is removed: says again and again that
+    /// it `goes_on`.
     ///
     /// # Errors
     /// When it cannot be read or a manifest is damaged.
-    pub fn received(root: &Path, ts: Ts) -> Result<Vec<Checkpoint>, CheckpointError> {
+    pub fn received(root: &Path, ts: Ts, goes_on: impl Fn()) -> Result<Vec<Checkpoint>, CheckpointError> {
         let mut found = Vec::new();
         for (keyspace, dir) in complete(root, RECEIVED).map_err(unreadable(root))? {
             if keyspace <= ts {
-                fs::remove_dir_all(&dir).map_err(unreadable(&dir))?;
+                remove(dir.clone(), &goes_on).map_err(unreadable(&dir))?;
             } else {
                 found.push(Checkpoint::open(keyspace, dir)?);
             }
@@ -473,10 +486,10 @@ impl Checkpoint {
     /// # Errors
     /// When they cannot be removed.
     pub fn remove_all(root: &Path, goes_on: impl Fn()) -> io::Result<()> {
-        settle(root)?;
+        settle(root, &goes_on)?;
         let received = complete(root, RECEIVED)?;
         let mut all = complete(root, PREFIX)?.into_iter().chain(received);
-        all.try_for_each(|(_, path)| remove(&path, &goes_on))
+        all.try_for_each(|(_, path)| remove(path, &goes_on))
     }
 
     /// Reads one file, block by block; says again and again that it `goes_on`, also where no block comes yet.
@@ -588,6 +601,8 @@ impl Iterator for Blocks {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     fn recovered(ts: u64) -> Recovered {
@@ -608,12 +623,16 @@ mod tests {
         files.collect()
     }
 
+    fn begin(root: &Path, ts: Ts, reserve_bytes: u64) -> io::Result<Writer> {
+        Writer::begin(root, ts, reserve_bytes, Arc::new(|| ()))
+    }
+
     #[test]
     fn others_keep_the_room_that_is_left_to_them() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let refused = Writer::begin(dir.path(), Ts(7), u64::MAX).err().map(|error| error.kind());
+        let refused = begin(dir.path(), Ts(7), u64::MAX).err().map(|error| error.kind());
         assert_eq!(refused, Some(io::ErrorKind::StorageFull));
-        let mut writer = Writer::begin(dir.path(), Ts(7), 1).expect("there is room");
+        let mut writer = begin(dir.path(), Ts(7), 1).expect("there is room");
         writer.reserve_bytes = u64::MAX;
         let block = vec![0; SYNC_BYTES as usize];
         let written = writer.rows(TableId(1), None, KeyRange::FULL, &block);
@@ -627,7 +646,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (one, two) = (TableId(1), TableId(2));
         let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
-        let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
+        let told = Arc::new(AtomicUsize::new(0));
+        let goes_on = told.clone();
+        let goes_on: GoesOn = Arc::new(move || {
+            goes_on.fetch_add(1, Ordering::Relaxed);
+        });
+        let mut writer = Writer::begin(dir.path(), Ts(7), 0, goes_on).expect("it can be written");
         let mut write =
             |table, until, range, block: &[u8]| writer.rows(table, until, range, block).expect("room");
         write(one, None, low, b"a");
@@ -637,10 +661,11 @@ mod tests {
         write(two, None, high, b"e");
         writer.forget(low).expect("they are there");
         writer.rows(one, None, low, b"f").expect("room");
-        let told = std::cell::Cell::new(0);
-        writer.finish(recovered(7), || told.set(told.get() + 1)).expect("it can be written");
-        assert_eq!(told.get(), 3, "with each file");
-        let checkpoint = Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
+        assert_eq!(told.swap(0, Ordering::Relaxed), 1, "when one has been removed");
+        writer.finish(recovered(7)).expect("it can be written");
+        assert_eq!(told.load(Ordering::Relaxed), 3, "with each file");
+        let checkpoint =
+            Checkpoint::newest(dir.path(), || ()).expect("it can be read").expect("there is one");
         assert_eq!(checkpoint.recovered.ts, Ts(7));
         let of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
         let wanted = [
@@ -660,10 +685,10 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         for ts in [7, 9] {
-            let mut writer = Writer::begin(dir.path(), Ts(ts), 0).expect("it can be written");
+            let mut writer = begin(dir.path(), Ts(ts), 0).expect("it can be written");
             writer.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
-            writer.finish(recovered(ts), || ()).expect("it can be written");
-            let mut unfinished = Writer::begin(dir.path(), Ts(ts + 1), 0).expect("it can be written");
+            writer.finish(recovered(ts)).expect("it can be written");
+            let mut unfinished = begin(dir.path(), Ts(ts + 1), 0).expect("it can be written");
             unfinished.rows(TableId(1), None, KeyRange::FULL, b"a").expect("room");
             drop(unfinished);
             assert_eq!(names(), [format!("checkpoint-{ts}")]);
@@ -674,13 +699,14 @@ mod tests {
     fn what_is_replaced_is_there_until_the_other_is() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |block: &[u8]| {
-            let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
+            let mut writer = begin(dir.path(), Ts(7), 0).expect("it can be written");
             writer.rows(TableId(1), None, KeyRange::FULL, block).expect("room");
-            writer.finish(recovered(7), || ()).expect("it can be written");
+            writer.finish(recovered(7)).expect("it can be written");
         };
         // The rows; the votes come behind them.
         let read = || -> Option<u8> {
-            let newest = Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
+            let newest =
+                Checkpoint::newest(dir.path(), || ()).expect("it can be read").expect("there is one");
             let chunks: Result<Vec<Chunk>, _> = newest.chunks(KeyRange::FULL, || ()).collect();
             let chunks = chunks.expect("what was written");
             chunks.first().and_then(|chunk| chunk.rows.first().copied())
@@ -698,6 +724,12 @@ mod tests {
         fs::create_dir(&replaced).expect("it can be made");
         assert_eq!(read(), Some(b'b'));
         assert!(!replaced.exists());
+        // One that was being removed is none any more.
+        let gone = dir.path().join("checkpoint-9.gone");
+        fs::create_dir(&gone).expect("it can be made");
+        assert_eq!(read(), Some(b'b'));
+        assert!(!gone.exists());
+        fs::create_dir(dir.path().join("checkpoint-7.gone")).expect("it can be made");
         fs::rename(&complete, &replaced).expect("it is there");
         Checkpoint::remove_all(dir.path(), || ()).expect("it can be removed");
         assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
@@ -709,20 +741,19 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (one, two) = (TableId(1), TableId(2));
         let [low, high] = [KeyRange { first: 0, last: 9 }, KeyRange { first: 10, last: 19 }];
-        let finish =
-            |ts| Writer::begin(dir.path(), Ts(ts), 0).and_then(|writer| writer.finish(recovered(ts), || ()));
+        let finish = |ts| begin(dir.path(), Ts(ts), 0).and_then(|writer| writer.finish(recovered(ts)));
         finish(5).expect("it can be written");
-        let mut writer = Writer::begin(dir.path(), Ts(7), 0).expect("it can be written");
+        let mut writer = begin(dir.path(), Ts(7), 0).expect("it can be written");
         for (table, range, block) in [(two, low, "b"), (one, low, "a"), (one, high, "x"), (one, low, "c")] {
             writer.rows(table, None, range, block.as_bytes()).expect("room");
         }
         let (hashes, ballots) =
             (vec![(one, low, 1), (two, low, 2), (one, high, 3)], vec![(Ts(6), Ballot::default())]);
         let parts = Recovered { hashes, ballots: ballots.clone(), held: vec![low, high], ..recovered(7) };
-        writer.finish_received(parts, || ()).expect("it can be written");
-        let newest = || Checkpoint::newest(dir.path()).expect("it can be read").expect("there is one");
+        writer.finish_received(parts).expect("it can be written");
+        let newest = || Checkpoint::newest(dir.path(), || ()).expect("it can be read").expect("there is one");
         assert_eq!(newest().recovered.ts, Ts(5));
-        let received = Checkpoint::received(dir.path(), Ts(5)).expect("it can be read");
+        let received = Checkpoint::received(dir.path(), Ts(5), || ()).expect("it can be read");
         assert_eq!(received.len(), 1);
         let chunks = |range| -> Vec<Chunk> {
             received[0].chunks(range, || ()).collect::<Result<_, _>>().expect("what was written")

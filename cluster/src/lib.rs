@@ -26,6 +26,7 @@ pub mod payload;
 mod planted;
 mod priority;
 mod raft;
+mod removal;
 pub mod router;
 pub mod routers;
 pub mod sim;

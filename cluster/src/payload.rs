@@ -21,6 +21,7 @@ use carousel_engine::{
 
 use crate::{
     message::{StagedPart, StagedPayload},
+    removal::remove_directory,
     wal::{is_full, make_directory, sync_directory},
     wire::StageChunk,
 };
@@ -341,7 +342,7 @@ impl Files for Directory {
     }
 
     fn remove(&mut self, payload: PayloadId) -> io::Result<()> {
-        match fs::remove_dir_all(self.dir_of(payload)) {
+        match remove_directory(&self.dir_of(payload), &|| ()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }

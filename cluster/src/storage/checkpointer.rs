@@ -6,7 +6,7 @@ use std::{
     io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread::JoinHandle,
 };
 
@@ -19,7 +19,7 @@ use super::{
     migration::{Chunk, PartId},
 };
 use crate::{
-    checkpoint::{Checkpoint, CheckpointError, Writer},
+    checkpoint::{Checkpoint, CheckpointError, GoesOn, Writer},
     priority,
 };
 
@@ -140,7 +140,9 @@ fn execute(
     loader: &mut Loader,
     command: CheckpointCommand,
 ) -> Vec<CheckpointOutcome> {
-    let begin = |ts| Writer::begin(root, ts, reserve_bytes);
+    let outcomes = loader.outcomes.clone();
+    let tell: GoesOn = Arc::new(move || goes_on(&outcomes));
+    let begin = |ts| Writer::begin(root, ts, reserve_bytes, tell.clone());
     let mut taken = |ts| writers.remove(&ts).unwrap_or_else(|| begin(ts));
     let told = |ended: io::Result<()>| ended.map_err(|error| format!("{}: {error}", root.display()));
     match command {
@@ -161,13 +163,12 @@ fn execute(
         }
         CheckpointCommand::End(checkpoint) => {
             let ts = checkpoint.ts;
-            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint, || goes_on(&loader.outcomes)));
+            let ended = taken(ts).and_then(|writer| writer.finish(*checkpoint));
             vec![CheckpointOutcome::Ended(ts, told(ended))]
         }
         CheckpointCommand::EndParts(parts) => {
             let ts = parts.ts;
-            let ended =
-                taken(ts).and_then(|writer| writer.finish_received(*parts, || goes_on(&loader.outcomes)));
+            let ended = taken(ts).and_then(|writer| writer.finish_received(*parts));
             vec![CheckpointOutcome::PartsEnded(ts, told(ended))]
         }
         CheckpointCommand::Load { part, attempt, chunks } => {

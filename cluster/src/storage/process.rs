@@ -546,7 +546,7 @@ fn recover(options: &StorageOptions, network: &Network, is_outdated: bool) -> Re
             fs::remove_file(&outdated).map_err(io(&outdated))?;
         }
     }
-    let checkpoint = Checkpoint::newest(dir)?;
+    let checkpoint = Checkpoint::newest(dir, || starting.goes_on())?;
     let joins = checkpoint.is_none() && (is_outdated || !options.config.contains(options.id));
     let held = match &checkpoint {
         Some(checkpoint) => checkpoint.recovered.parts(),
@@ -570,7 +570,8 @@ fn recover(options: &StorageOptions, network: &Network, is_outdated: bool) -> Re
         }
     };
     // Whoever joins does not come to what an earlier life has received.
-    let received = Checkpoint::received(dir, if joins { Ts::INFINITY } else { recovered.ts })?;
+    let until = if joins { Ts::INFINITY } else { recovered.ts };
+    let received = Checkpoint::received(dir, until, || starting.goes_on())?;
     recovered.kept = received.iter().map(|Checkpoint { recovered, .. }| recovered.as_kept()).collect();
     let payloads = dir.join("payloads");
     let store = PayloadStore::open(&payloads, || starting.goes_on()).map_err(io(&payloads))?;
