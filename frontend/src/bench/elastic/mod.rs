@@ -42,7 +42,7 @@ use crate::{
 /// How long one waits before one asks again.
 const AGAIN: Duration = Duration::from_millis(20);
 /// How long one waits before one asks again whether rows are being moved: not so often that it is a load of its own.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a change may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
