@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 use arrow::array::ArrayRef;
 
 use crate::{
+    bits::Bits,
     column::{Physical, SegmentColumn, gather_runs, physical},
     content_hash::Sums,
     error::{Result, SqlError},
@@ -12,7 +13,9 @@ use crate::{
     given_up::check_entered,
     operation::{Effect, SortKey, Top},
     order,
+    pack::Blocks,
     preparation::Work,
+    primary_key::Address,
     projection::Projection,
     rider::Rider,
     table::Table,
@@ -26,8 +29,16 @@ pub(crate) struct FoundRows {
     /// Runs of rows of one segment: its slot, and the rows. Each has memory of its own: a read may find all rows of a table, and
     /// whoever scans would have to wait for a list of all of them to be moved as it grows.
     runs: Vec<(u32, Vec<u32>)>,
-    /// Rows of all runs, each of which has some.
+    /// Rows of segments that have not been listed: a bit for each row that is there. Only reads that look at them later have such.
+    masks: Vec<(u32, Bits)>,
+    /// Rows of all of these, each of which has some.
     len: usize,
+}
+
+fn listed(mask: &Bits) -> Vec<u32> {
+    let mut rows = Vec::with_capacity(mask.count());
+    rows.extend(mask.iter());
+    rows
 }
 
 impl FoundRows {
@@ -42,11 +53,30 @@ impl FoundRows {
         }
     }
 
+    /// As [`push`](FoundRows::push), of rows that are not to be listed yet: that would take far longer than to find all rows of a
+    /// segment, and whoever rides along would wait for it.
+    fn push_mask(&mut self, slot: u32, mask: Bits) {
+        let rows = mask.count();
+        if rows > 0 {
+            self.len += rows;
+            self.masks.push((slot, mask));
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The rows of each segment; some segments may come more than once.
+    /// Lists the rows of a segment, if none are listed.
+    pub(crate) fn list_some(&mut self) {
+        if self.runs.is_empty()
+            && let Some((slot, mask)) = self.masks.pop()
+        {
+            self.runs.push((slot, listed(&mask)));
+        }
+    }
+
+    /// The rows of each segment that are listed; some segments may come more than once.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, &[u32])> {
         self.runs.iter().map(|(slot, rows)| (*slot, &rows[..]))
     }
@@ -56,10 +86,18 @@ impl FoundRows {
         self.runs.last().map(|(slot, rows)| (*slot, &rows[..]))
     }
 
+    /// All rows.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Address> {
+        let listed = self.runs().flat_map(|(slot, rows)| rows.iter().map(move |row| (slot, *row)));
+        let others = self.masks.iter().flat_map(|(slot, mask)| mask.iter().map(|row| (*slot, row)));
+        listed.chain(others).map(|(slot, row)| Address { slot, row })
+    }
+
     /// Forgets the rows of segments.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
-        self.runs.retain(|(slot, _)| !is_gone(*slot));
-        self.len = self.runs.iter().map(|(_, rows)| rows.len()).sum();
+        let listed = self.runs.extract_if(.., |(slot, _)| is_gone(*slot)).map(|(_, rows)| rows.len());
+        let others = self.masks.extract_if(.., |(slot, _)| is_gone(*slot)).map(|(_, mask)| mask.count());
+        self.len -= listed.chain(others).sum::<usize>();
     }
 
     /// Forgets so many of the last ones, which are in one run.
@@ -74,6 +112,8 @@ impl FoundRows {
 
     /// Gives the rows of a segment new numbers.
     pub(crate) fn renumber(&mut self, slot: u32, renumbered: &[u32]) {
+        let masks = self.masks.extract_if(.., |(other, _)| *other == slot);
+        self.runs.extend(masks.map(|(slot, mask)| (slot, listed(&mask))));
         let of_slot = self.runs.iter_mut().filter(|(other, _)| *other == slot);
         of_slot.flat_map(|(_, rows)| rows).for_each(|row| *row = renumbered[*row as usize]);
     }
@@ -99,6 +139,7 @@ impl FoundRows {
 
     /// In parts of at most so many rows.
     fn parts(self, most: usize) -> Vec<FoundRows> {
+        debug_assert!(self.masks.is_empty(), "whoever sends rows has listed them");
         if self.len() <= most {
             return vec![self];
         }
@@ -242,6 +283,24 @@ fn is_hopeful(key: &SortKey, bound: i64, cell: Option<i64>) -> bool {
 }
 
 impl Table {
+    /// Keeps rows of a segment, those that it sees, for a read that does nothing with them yet. Returns false for any other.
+    pub(crate) fn keep_mask(&self, rider: &mut Rider, slot: u32, mask: &mut Bits) -> bool {
+        let segment = &self.segments[slot as usize];
+        let Some(place) = rider.place_of_range[segment.range] else { return false };
+        let (Work::Hash(Hashes { found, .. }) | Work::Blocks(Blocks { found, .. })) = &mut rider.work else {
+            return false;
+        };
+        let Ok(count) = &mut rider.ranges[place].outcome else { return false };
+        if rider.prepared.filter.is_some() {
+            return false;
+        }
+        let mut mask = std::mem::replace(mask, Bits::zeros(0));
+        segment.versions.retain_visible(&mut mask, rider.sees, false);
+        *count += mask.count() as u64;
+        found.push_mask(slot, mask);
+        true
+    }
+
     /// Puts rows to those that a read has found; a reader of many gets them as they are found.
     pub(crate) fn find_rows(
         &self,
@@ -417,9 +476,9 @@ impl Table {
     pub(crate) fn hash_some(&self, hashes: &mut Hashes, mut add: impl FnMut(usize, u128)) -> bool {
         let Hashes { found, hashing } = hashes;
         let mut left = self.options.cells_hashed_together();
-        while left > 0
-            && let Some((slot, rows)) = found.last_run()
-        {
+        while left > 0 {
+            found.list_some();
+            let Some((slot, rows)) = found.last_run() else { break };
             let segment = &self.segments[slot as usize];
             let mut sums = hashing.take().unwrap_or_else(|| Sums::new(rows));
             let added = sums.add(&segment.columns, &self.schema.columns, rows, left);
@@ -488,6 +547,39 @@ mod tests {
     use arrow::array::Int64Array;
 
     use super::*;
+
+    /// Rows that are not listed are the same rows, whatever happens to them before they are.
+    #[test]
+    fn rows_are_listed_late() {
+        let mask = |rows: &[u32]| {
+            let mut mask = Bits::zeros(9);
+            rows.iter().for_each(|row| mask.set(*row as usize));
+            mask
+        };
+        let mut found = FoundRows::default();
+        found.push_mask(0, mask(&[0, 3, 8]));
+        found.push_mask(1, mask(&[1, 2]));
+        found.push_mask(2, mask(&[]));
+        found.push_mask(3, mask(&[5, 7]));
+        assert_eq!((found.len(), found.runs().count()), (7, 0));
+        found.forget(|slot| slot == 1);
+        let renumbered: Vec<u32> = (0..9).map(|row| row / 2 + 10).collect();
+        found.renumber(0, &renumbered);
+        found.renumber(2, &renumbered);
+        let mut addresses: Vec<(u32, u32)> = found.addresses().map(|at| (at.slot, at.row)).collect();
+        addresses.sort_unstable();
+        assert_eq!(addresses, [(0, 10), (0, 11), (0, 14), (3, 5), (3, 7)]);
+        let mut taken = Vec::new();
+        while found.len() > 0 {
+            found.list_some();
+            let (slot, rows) = found.last_run().expect("some are listed");
+            taken.push((slot, *rows.last().expect("a run has rows")));
+            found.drop_last(1);
+        }
+        assert_eq!(taken, [(0, 14), (0, 11), (0, 10), (3, 7), (3, 5)]);
+        found.list_some();
+        assert_eq!(found.last_run(), None);
+    }
 
     /// Of all cells of some few values in all orders: the bound is the last one, and what is not behind it has hope.
     #[test]

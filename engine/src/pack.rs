@@ -301,7 +301,10 @@ impl Table {
         let making = match blocks.making.take() {
             None if blocks.found.len() == 0 => return Made::All,
             None if blocks.credit.is_some_and(|credit| credit <= 0) => return Made::AllThatMayBe,
-            None => Making::Gathering(self.begin_block(&blocks.found)),
+            None => {
+                blocks.found.list_some();
+                Making::Gathering(self.begin_block(&blocks.found))
+            }
             Some(making) => making,
         };
         let making = match making {

@@ -461,11 +461,8 @@ impl FoundRows {
     /// The same rows where they are now.
     fn readdressed(&self, to: impl Fn(Address) -> Address) -> FoundRows {
         let mut by_slot: std::collections::BTreeMap<u32, Vec<u32>> = std::collections::BTreeMap::new();
-        for (slot, rows) in self.runs() {
-            for row in rows {
-                let Address { slot, row } = to(Address { slot, row: *row });
-                by_slot.entry(slot).or_default().push(row);
-            }
+        for Address { slot, row } in self.addresses().map(to) {
+            by_slot.entry(slot).or_default().push(row);
         }
         let mut found = FoundRows::default();
         by_slot.iter().for_each(|(slot, rows)| found.push(*slot, rows));

@@ -559,7 +559,7 @@ impl Shard {
     }
 
     /// How often the rows of an operation have been looked for in a segment. Of reads with the same predicate that see the
-    /// same versions there, one looks.
+    /// same versions there, one looks; those for blocks or content hashes all do.
     pub fn searches(&self) -> u64 {
         self.tables.values().map(|table| table.searches).sum()
     }

@@ -137,6 +137,13 @@ impl Table {
                 }
                 found => found,
             };
+            let mut found = found;
+            if let Ok(Found::Mask(mask)) = &mut found
+                && self.keep_mask(rider, slot, mask)
+            {
+                pauses |= self.after(ride, rider);
+                continue;
+            }
             let rows = self.segments[slot as usize].rows;
             let before = together.and_then(|together| self.begin_partial(slot, together, rider));
             match found.and_then(|found| self.choose(slot, rider, found)) {
