@@ -24,7 +24,7 @@ use crate::{
     error::{Result, SqlError},
     operation::Ts,
     pieces::{Piece, held_at},
-    position::KeyRange,
+    position::{KeyRange, Position},
     primary_key::{Address, KeyIndex, PARTS},
     recut::NO_PIECE,
     schema::{Column, TableId},
@@ -75,8 +75,10 @@ struct Placing {
     rows: Box<Unpacked>,
     /// So many of the shard's own have been looked at,
     placed: usize,
-    /// and are of these pieces: which of its own they are.
+    /// and are of these pieces: which of its own they are,
     of_piece: BTreeMap<usize, Vec<usize>>,
+    /// or all of them are of this one.
+    whole: Option<usize>,
 }
 
 /// Rows whose pieces are known.
@@ -212,7 +214,7 @@ impl Shard {
                 Progress::Busy => None,
                 Progress::Idle => {
                     let rows = unpacking.take(&table.schema)?;
-                    Some(Stage::Place(Placing { rows, placed: 0, of_piece: BTreeMap::new() }))
+                    Some(Stage::Place(Placing { rows, placed: 0, of_piece: BTreeMap::new(), whole: None }))
                 }
             },
             Stage::Place(placing) if placing.placed < placing.rows.own.len() => {
@@ -248,23 +250,30 @@ impl Shard {
         range: KeyRange,
         until: Option<Ts>,
     ) -> Result<()> {
-        let Placing { rows, placed, of_piece } = placing;
+        let Placing { rows, placed, of_piece, whole } = placing;
         let some = *placed..rows.own.len().min(*placed + table.options.keys_together.max(1));
         let mut last = 0;
         let dropped = |piece: &Piece| piece.range == range && piece.until == until;
         let dropped = until.and_then(|_| self.pieces.iter().position(dropped));
-        for own in some.clone() {
-            let position = rows.positions[own];
+        let mut piece_at = |position: Position| {
             let piece = match until {
                 None => held_at(&self.pieces, position, last),
                 Some(_) => dropped,
             };
             let piece = piece.filter(|_| range.contains(position));
-            let Some(piece) = piece else {
-                return Err(SqlError::internal(format!("rows that do not lie in range {range}")));
-            };
-            last = piece;
-            of_piece.entry(piece).or_default().push(own);
+            last = piece.unwrap_or(last);
+            piece.ok_or_else(|| SqlError::internal(format!("rows that do not lie in range {range}")))
+        };
+        // Most blocks have rows of one piece only.
+        if let Some(within) = rows.within.filter(|_| *placed == 0) {
+            let [first, last] = [piece_at(within.first)?, piece_at(within.last)?];
+            if first == last {
+                (*placed, *whole) = (rows.own.len(), Some(first));
+                return Ok(());
+            }
+        }
+        for own in some.clone() {
+            of_piece.entry(piece_at(rows.positions[own])?).or_default().push(own);
         }
         *placed = some.end;
         Ok(())
@@ -273,7 +282,10 @@ impl Shard {
 
 impl Entering {
     fn new(adopting: &Adopting) -> Entering {
-        let mut keys = vec![Vec::new(); PARTS];
+        // Parts are not quite as full as each other.
+        let each = adopting.hashes.len() / PARTS;
+        let room = each + each / 8 + 1;
+        let mut keys: Vec<Vec<(u64, Address)>> = (0..PARTS).map(|_| Vec::with_capacity(room)).collect();
         for (hash, row) in adopting.hashes.iter().zip(&adopting.rows) {
             keys[KeyIndex::part(*hash)].push((*hash, *row));
         }
@@ -286,6 +298,15 @@ impl Table {
     fn adopting(&self, placing: &mut Placing) -> Adopting {
         let Unpacked { segment, own, keys, follow, .. } = &mut *placing.rows;
         let rows = segment.rows;
+        if let Some(piece) = placing.whole {
+            let segment = std::mem::replace(segment, Segment::new(NO_PIECE, &[]));
+            let segment = match own.len() == rows {
+                true => segment,
+                false => segment.extract(&self.schema.columns, own, piece),
+            };
+            let (parts, hashes) = ([(piece, segment)].into(), std::mem::take(keys));
+            return Adopting { parts, hashes, follow: *follow, ..Adopting::default() };
+        }
         let of_piece = std::mem::take(&mut placing.of_piece);
         let in_order = of_piece.values().flatten();
         let hashes = if keys.is_empty() { Vec::new() } else { in_order.map(|own| keys[*own]).collect() };

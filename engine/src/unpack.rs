@@ -10,7 +10,7 @@ use crate::{
     content_hash::Sums,
     error::{Result, SqlError},
     operation::Ts,
-    position::Position,
+    position::{KeyRange, Position},
     recut::NO_PIECE,
     schema::TableSchema,
     segment::Segment,
@@ -66,8 +66,10 @@ pub(crate) struct Unpacked {
     pub(crate) segment: Segment,
     /// Those that belong to the shard.
     pub(crate) own: Vec<u32>,
-    /// Where these lie.
+    /// Where these lie,
     pub(crate) positions: Vec<Position>,
+    /// and in which range all of them do, if there are some.
+    pub(crate) within: Option<KeyRange>,
     /// The hashes of their keys, if they are asked for.
     pub(crate) keys: Vec<u64>,
     /// Their content hash, if it is asked for.
@@ -172,12 +174,18 @@ impl Unpacking {
     /// Adds something that follows from the rows. Returns whether something was left.
     fn derive_some(&self, Deriving { rows, sums }: &mut Deriving) -> bool {
         let schema = &self.schema;
-        let Unpacked { segment, own, positions, keys, .. } = rows;
+        let Unpacked { segment, own, positions, within, keys, .. } = rows;
         let some = |done: usize| -> Range<usize> {
             done..own.len().min(done.saturating_add(self.options.keys_together.max(1)))
         };
         if positions.len() < own.len() {
-            positions.extend(segment.positions(schema, &own[some(positions.len())]));
+            let next = segment.positions(schema, &own[some(positions.len())]);
+            let ends = next.iter().min().zip(next.iter().max());
+            if let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) {
+                let before = within.unwrap_or(KeyRange { first, last });
+                *within = Some(KeyRange { first: before.first.min(first), last: before.last.max(last) });
+            }
+            positions.extend(next);
             return true;
         }
         if self.wants.keys && keys.len() < own.len() {
@@ -194,6 +202,14 @@ impl Unpacking {
 
 impl Unpacked {
     fn new(segment: Segment, own: Vec<u32>) -> Unpacked {
-        Unpacked { segment, own, positions: Vec::new(), keys: Vec::new(), content: 0, follow: 0 }
+        Unpacked {
+            segment,
+            own,
+            positions: Vec::new(),
+            within: None,
+            keys: Vec::new(),
+            content: 0,
+            follow: 0,
+        }
     }
 }
