@@ -136,7 +136,7 @@ fn read_fast(text: &str) -> Option<Fields> {
         [sign @ (b'+' | b'-'), offset @ ..] => {
             let seconds = match offset {
                 [_, _] => two(offset)? * 3600,
-                [_, _, b':', _, _] => two(offset)? * 3600 + two(&offset[3..])? * 60,
+                [_, _, b':', _, _] if offset[3] < b'6' => two(offset)? * 3600 + two(&offset[3..])? * 60,
                 _ => return None,
             };
             if seconds >= 15 * 3600 {
@@ -183,7 +183,13 @@ struct Reader<'a> {
     numbers: Vec<&'a str>,
     month: Option<u32>,
     before_christ: bool,
+    /// The year of the date has no century.
+    is_short_year: bool,
+    /// The date is a number of days, whose year is known.
+    is_julian: bool,
     afternoon: Option<bool>,
+    /// The hour of the time of day, if one has been read.
+    hour: Option<i64>,
     /// Whether a time of day is wanted, so that six digits are one.
     time_only: bool,
 }
@@ -200,7 +206,10 @@ impl<'a> Reader<'a> {
             numbers: Vec::new(),
             month: None,
             before_christ: false,
+            is_short_year: false,
+            is_julian: false,
             afternoon: None,
+            hour: None,
             time_only,
         };
         loop {
@@ -221,18 +230,16 @@ impl<'a> Reader<'a> {
             return Err(Failure::Format);
         }
         let day: u32 = day.parse().map_err(|_| Failure::Range)?;
-        let mut value: i64 = year.parse().map_err(|_| Failure::Range)?;
+        let value: i64 = year.parse().map_err(|_| Failure::Range)?;
         if value > 10_000_000 {
             return Err(Failure::Range);
         }
-        if year.len() <= 2 {
-            value += if value < 70 { 2000 } else { 1900 };
-        }
+        self.is_short_year = year.len() <= 2;
         self.fields.date = Some((value, month, day));
         Ok(())
     }
 
-    /// A time of day in `hh:mm[:ss[.ffffff]]`.
+    /// A time of day in `hh:mm[:ss[.ffffff]]` or `mm:ss.ffffff`.
     fn set_clock(&mut self, text: &str) -> Result<(), Failure> {
         if self.fields.time.is_some() {
             return Err(Failure::Format);
@@ -246,7 +253,10 @@ impl<'a> Reader<'a> {
         };
         let hour = field()?.ok_or(Failure::Format)?;
         let minute = field()?.ok_or(Failure::Format)?;
-        let second = field()?.unwrap_or("0");
+        let (hour, minute, second) = match field()? {
+            None if minute.contains('.') => ("0", hour, minute),
+            second => (hour, minute, second.unwrap_or("0")),
+        };
         if field()?.is_some() {
             return Err(Failure::Format);
         }
@@ -265,7 +275,7 @@ impl<'a> Reader<'a> {
         if total > MICROS_PER_DAY {
             return Err(Failure::Range);
         }
-        self.fields.time = Some(total);
+        (self.hour, self.fields.time) = (Some(hour), Some(total));
         Ok(())
     }
 
@@ -313,6 +323,9 @@ impl<'a> Reader<'a> {
                     if delimiter == b'.' && a.len() == 4 && b.len() == 3 {
                         let day: i64 = b.parse().map_err(|_| Failure::Format)?;
                         let year: i64 = a.parse().map_err(|_| Failure::Format)?;
+                        if !(1..=366).contains(&day) {
+                            return Err(Failure::Format);
+                        }
                         let (year, month, day) = civil_from_days(days_from_civil(year, 1, 1) + day - 1);
                         self.fields.date = Some((year, month, day));
                         self.rest = rest;
@@ -379,8 +392,22 @@ impl<'a> Reader<'a> {
             if self.month.replace(month).is_some() {
                 return Err(Failure::Format);
             }
-            // `jan-08-1999`
-            self.rest = after.trim_start_matches(['-', '.', '/']);
+            self.rest = after;
+            let delimiter = after.bytes().next().filter(|b| matches!(b, b'-' | b'.' | b'/'));
+            if let Some(delimiter) = delimiter {
+                // `jan-08-1999`
+                let (day, after) = take_while(&after[1..], |b| b.is_ascii_digit());
+                self.numbers.push(day);
+                self.rest = after;
+                if let Some(after) = after.strip_prefix(delimiter as char) {
+                    let (year, after) = take_while(after, |b| b.is_ascii_digit());
+                    self.numbers.push(year);
+                    self.rest = after;
+                }
+                if self.numbers.iter().any(|number| number.is_empty()) {
+                    return Err(Failure::Format);
+                }
+            }
             return Ok(());
         }
         let special = match word {
@@ -423,6 +450,7 @@ impl<'a> Reader<'a> {
                     return Err(Failure::Range);
                 }
                 self.fields.date = Some(civil_from_days(julian - 2_440_588));
+                self.is_julian = true;
                 self.rest = tail;
                 return Ok(());
             }
@@ -472,14 +500,16 @@ impl<'a> Reader<'a> {
         let first = parts.next().unwrap_or("");
         let (hours, minutes, seconds) = match (first.len(), parts.next(), parts.next(), parts.next()) {
             (1 | 2, minutes, seconds, None) => (first, minutes.unwrap_or("0"), seconds.unwrap_or("0")),
-            (3 | 4, None, None, None) => {
+            (3.., None, None, None) => {
                 let (hours, minutes) = first.split_at(first.len() - 2);
                 (hours, minutes, "0")
             }
-            (6, None, None, None) => (&first[..2], &first[2..4], &first[4..]),
             _ => return Err(Failure::Format),
         };
-        let number = |text: &str| text.parse::<i32>().map_err(|_| Failure::Format);
+        let number = |text: &str| match text.is_empty() {
+            true => Err(Failure::Format),
+            false => text.parse::<i32>().map_err(|_| Failure::Displacement),
+        };
         let (hours, minutes, seconds) = (number(hours)?, number(minutes)?, number(seconds)?);
         if hours > 15 || minutes > 59 || seconds > 59 {
             return Err(Failure::Displacement);
@@ -496,14 +526,18 @@ impl<'a> Reader<'a> {
                 // The year is the longer number; the day comes first otherwise.
                 if a.len() > 2 { self.set_date(a, month, b)? } else { self.set_date(b, month, a)? }
             }
+            (None, &[a, b, c]) => self.delimited_date(a, b, c)?,
             _ => return Err(Failure::Format),
         }
         if let Some((year, month, day)) = self.fields.date {
-            // Years written are never 0; the year before 1 is 1 BC.
-            if year == 0 {
-                return Err(Failure::Range);
-            }
-            let year = if self.before_christ { 1 - year } else { year };
+            let year = match (self.before_christ, self.is_short_year) {
+                _ if self.is_julian => year,
+                // Years written are never 0; the year before 1 is 1 BC.
+                (true, _) | (false, false) if year == 0 => return Err(Failure::Range),
+                (true, _) => 1 - year,
+                (false, true) => year + if year < 70 { 2000 } else { 1900 },
+                (false, false) => year,
+            };
             if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
                 return Err(Failure::MonthOrDay);
             }
@@ -515,12 +549,13 @@ impl<'a> Reader<'a> {
             return Err(Failure::Format);
         }
         if let Some(afternoon) = self.afternoon {
-            let time = self.fields.time.ok_or(Failure::Format)?;
-            if time / MICROS_PER_HOUR > 12 {
+            // What follows the hour may be a whole one, by rounding.
+            let (hour, time) = self.hour.zip(self.fields.time).ok_or(Failure::Format)?;
+            if hour > 12 {
                 return Err(Failure::Range);
             }
-            let noon = 12 * MICROS_PER_HOUR;
-            self.fields.time = Some(time % noon + if afternoon { noon } else { 0 });
+            let moved = hour % 12 + if afternoon { 12 } else { 0 };
+            self.fields.time = Some(time + (moved - hour) * MICROS_PER_HOUR);
         }
         if self.fields.date.is_none() && self.fields.time.is_none() && self.fields.special.is_none() {
             return Err(Failure::Format);
