@@ -192,7 +192,7 @@ impl Interval {
             || SqlError::new(SqlState(*b"22015"), format!("interval field value out of range: \"{text}\""));
         let parts = match text.strip_prefix('P') {
             Some(iso) => parse_iso(iso),
-            None => parse_traditional(&text.trim().to_ascii_lowercase()),
+            None => parse_traditional(&text.to_ascii_lowercase()),
         };
         parts.ok_or_else(invalid)?.finish().ok_or_else(overflow)
     }
@@ -237,6 +237,14 @@ fn unit_of(name: &str) -> Option<u32> {
 /// No interval has as much of any unit, and parts have room for many times as much.
 const MAX_FIELD: i128 = 1 << 80;
 
+/// A fraction of so many microseconds; half of one is none.
+fn part_of(micros: i64, fraction: f64) -> i128 {
+    let part = fraction * micros as f64;
+    let whole = part.trunc();
+    let rest = part - whole;
+    whole as i128 + i128::from(rest > 0.5) - i128::from(rest < -0.5)
+}
+
 impl Parts {
     fn finish(self) -> Option<Interval> {
         if self.overflows {
@@ -253,7 +261,7 @@ impl Parts {
         self.days += number.whole * factor;
         let fraction = number.fraction() * factor as f64;
         self.days += fraction as i128;
-        self.microseconds += (fraction.fract() * MICROS_PER_DAY as f64).round_ties_even() as i128;
+        self.microseconds += part_of(MICROS_PER_DAY, fraction.fract());
     }
 
     fn add_months(&mut self, number: &Number, factor: i128) {
@@ -261,7 +269,7 @@ impl Parts {
         if factor == 1 {
             let days = number.fraction() * 30.0;
             self.days += days as i128;
-            self.microseconds += (days.fract() * MICROS_PER_DAY as f64).round_ties_even() as i128;
+            self.microseconds += part_of(MICROS_PER_DAY, days.fract());
         } else {
             self.months += (number.fraction() * factor as f64).round_ties_even() as i128;
         }
@@ -269,7 +277,7 @@ impl Parts {
 
     fn add_micros(&mut self, number: &Number, factor: i64) {
         self.microseconds += number.whole * i128::from(factor);
-        self.microseconds += (number.fraction() * factor as f64).round_ties_even() as i128;
+        self.microseconds += part_of(factor, number.fraction());
     }
 
     /// Notes that units are given; `None` when one of them has been before.
@@ -321,6 +329,21 @@ impl<'a> Number<'a> {
         }
         let value = format!("0.{}", self.fraction_digits).parse().unwrap_or(0.0);
         if self.negative { -value } else { value }
+    }
+
+    /// As [`take`](Number::take), of a number whose sign may be apart.
+    fn take_apart(text: &'a str) -> Option<(Number<'a>, &'a str)> {
+        let unsigned = text.strip_prefix(['+', '-']).filter(|rest| rest.starts_with(is_blank));
+        let Some(unsigned) = unsigned.map(|rest| rest.trim_start_matches(is_blank)) else {
+            return Number::take(text);
+        };
+        if unsigned.starts_with(['+', '-']) {
+            return None;
+        }
+        let negative = text.starts_with('-');
+        let (number, rest) = Number::take(unsigned)?;
+        let whole = if negative { -number.whole } else { number.whole };
+        Some((Number { negative, whole, ..number }, rest))
     }
 
     /// Takes a number off the front.
@@ -389,9 +412,18 @@ fn clock(first: &Number<'_>, rest: &str, overflows: &mut bool) -> Option<i128> {
     Some(if first.negative { -total } else { total })
 }
 
+fn is_blank(c: char) -> bool {
+    c.is_ascii_whitespace() || c == '\u{b}'
+}
+
+/// What follows blanks and marks that say nothing.
+fn skip(text: &str) -> &str {
+    text.trim_start_matches(|c| is_blank(c) || c.is_ascii_punctuation() && !matches!(c, '+' | '-' | '.'))
+}
+
 fn parse_traditional(text: &str) -> Option<Parts> {
     let mut parts = Parts::default();
-    let mut rest = text.strip_prefix('@').unwrap_or(text).trim_start();
+    let mut rest = skip(text);
     let mut any = false;
     while !rest.is_empty() {
         if rest == "ago" && any {
@@ -402,7 +434,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
                 ..parts
             });
         }
-        let (number, after) = Number::take(rest)?;
+        let (number, after) = Number::take_apart(rest)?;
         any = true;
         if let Some(clock_text) = after.strip_prefix(':') {
             let end = clock_text.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'));
@@ -410,7 +442,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             parts.give(CLOCK)?;
             parts.has_clock = true;
             parts.microseconds += clock(&number, fields, &mut parts.overflows)?;
-            rest = tail.trim_start();
+            rest = skip(tail);
             continue;
         }
         if let Some(months) = after.strip_prefix('-')
@@ -424,10 +456,10 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             if !after.is_empty() && !after.starts_with('+') && !after.starts_with(char::is_whitespace) {
                 return None;
             }
-            rest = after.trim_start();
+            rest = skip(after);
             continue;
         }
-        let after = after.trim_start();
+        let after = skip(after);
         let length = after.bytes().take_while(u8::is_ascii_alphabetic).count();
         let unit = &after[..length];
         if unit == "ago" {
@@ -436,7 +468,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
         }
         if unit.is_empty() {
             // A bare number before a clock counts days, else seconds.
-            let is_day = Number::take(after).is_some_and(|(_, tail)| tail.starts_with(':'));
+            let is_day = Number::take_apart(after).is_some_and(|(_, tail)| tail.starts_with(':'));
             parts.add(&number, if is_day { "day" } else { "second" })?;
             if !is_day && !after.is_empty() {
                 return None;
@@ -445,7 +477,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             continue;
         }
         parts.add(&number, unit)?;
-        rest = after[length..].trim_start();
+        rest = skip(&after[length..]);
     }
     any.then_some(parts)
 }
