@@ -254,7 +254,8 @@ impl Table {
         for (column, riders) in self.prober.looked_up() {
             let Some(base) = &mut segment.columns[column].base else { continue };
             base.by_code.used_at(visit, riders * base.codes.row_bytes());
-            changed |= base.order_later_rows(rows);
+            // One column at a visit: many rows may have been added to all of them.
+            changed = changed || base.order_later_rows(rows);
         }
         // One column in a revolution: segments that are new together are worth it at the same time, and nobody waits for all.
         self.since_ordered = self.since_ordered.saturating_add(usize::from(any_asked));
