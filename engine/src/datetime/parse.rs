@@ -187,6 +187,8 @@ struct Reader<'a> {
     is_short_year: bool,
     /// The date is a number of days, whose year is known.
     is_julian: bool,
+    /// The day of the year of the date, if that is what tells month and day.
+    day_of_year: Option<i64>,
     afternoon: Option<bool>,
     /// The hour of the time of day, if one has been read.
     hour: Option<i64>,
@@ -208,6 +210,7 @@ impl<'a> Reader<'a> {
             before_christ: false,
             is_short_year: false,
             is_julian: false,
+            day_of_year: None,
             afternoon: None,
             hour: None,
             time_only,
@@ -326,8 +329,7 @@ impl<'a> Reader<'a> {
                         if !(1..=366).contains(&day) {
                             return Err(Failure::Format);
                         }
-                        let (year, month, day) = civil_from_days(days_from_civil(year, 1, 1) + day - 1);
-                        self.fields.date = Some((year, month, day));
+                        (self.fields.date, self.day_of_year) = (Some((year, 1, 1)), Some(day));
                         self.rest = rest;
                         return Ok(());
                     }
@@ -359,8 +361,8 @@ impl<'a> Reader<'a> {
                 }
                 if self.fields.date.is_some() && self.fields.time.is_none() {
                     // An hour before AM or PM.
-                    let next = after.trim_start();
-                    if next.starts_with("am") || next.starts_with("pm") {
+                    let (next, _) = take_while(after.trim_start(), |b| b.is_ascii_alphabetic());
+                    if matches!(next, "am" | "pm") {
                         let hour = digits.parse().map_err(|_| Failure::Format)?;
                         return self.set_time(hour, 0, 0, 0);
                     }
@@ -455,7 +457,10 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             "allballs" => {
-                self.fields.time = Some(0);
+                if self.fields.time.is_some() || self.fields.zone.is_some() {
+                    return Err(Failure::Format);
+                }
+                (self.hour, self.fields.time) = (Some(0), Some(0));
                 self.fields.zone = Some(Zone::UTC);
             }
             _ if is_weekday(word) => {}
@@ -544,7 +549,10 @@ impl<'a> Reader<'a> {
             if day > days_in_month(year, month) {
                 return Err(Failure::Range);
             }
-            self.fields.date = Some((year, month, day));
+            self.fields.date = Some(match self.day_of_year {
+                Some(day) => civil_from_days(days_from_civil(year, 1, 1) + day - 1),
+                None => (year, month, day),
+            });
         } else if self.before_christ {
             return Err(Failure::Format);
         }
@@ -555,7 +563,12 @@ impl<'a> Reader<'a> {
                 return Err(Failure::Range);
             }
             let moved = hour % 12 + if afternoon { 12 } else { 0 };
-            self.fields.time = Some(time + (moved - hour) * MICROS_PER_HOUR);
+            let time = time + (moved - hour) * MICROS_PER_HOUR;
+            // A timestamp is that of the next day.
+            if self.time_only && time > MICROS_PER_DAY {
+                return Err(Failure::Range);
+            }
+            self.fields.time = Some(time);
         }
         if self.fields.date.is_none() && self.fields.time.is_none() && self.fields.special.is_none() {
             return Err(Failure::Format);
