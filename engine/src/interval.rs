@@ -236,6 +236,8 @@ fn unit_of(name: &str) -> Option<u32> {
 
 /// No interval has as much of any unit, and parts have room for many times as much.
 const MAX_FIELD: i128 = 1 << 80;
+/// What is more than this has been more than an interval can be.
+const MAX_SUM: i128 = 1 << 120;
 
 /// A fraction of so many microseconds; half of one is none.
 fn part_of(micros: i64, fraction: f64) -> i128 {
@@ -311,6 +313,11 @@ impl Parts {
         if self.has_clock {
             self.microseconds = before;
         }
+        // However often a unit comes, the sums stay in their types.
+        self.overflows |= [self.months, self.days, self.microseconds].iter().any(|sum| sum.abs() > MAX_SUM);
+        [&mut self.months, &mut self.days, &mut self.microseconds]
+            .into_iter()
+            .for_each(|sum| *sum = (*sum).clamp(-MAX_SUM, MAX_SUM));
         Some(())
     }
 }
@@ -320,10 +327,15 @@ struct Number<'a> {
     negative: bool,
     whole: i128,
     fraction_digits: &'a str,
+    /// The fraction, where it is that of the double that the number is read as.
+    rounded: Option<f64>,
 }
 
 impl<'a> Number<'a> {
     fn fraction(&self) -> f64 {
+        if let Some(rounded) = self.rounded {
+            return rounded;
+        }
         if self.fraction_digits.is_empty() {
             return 0.0;
         }
@@ -369,7 +381,7 @@ impl<'a> Number<'a> {
         if digits == 0 && fraction_digits.is_empty() {
             return None;
         }
-        Some((Number { negative, whole, fraction_digits }, rest))
+        Some((Number { negative, whole, fraction_digits, rounded: None }, rest))
     }
 }
 
@@ -426,7 +438,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
     let mut rest = skip(text);
     let mut any = false;
     while !rest.is_empty() {
-        if rest == "ago" && any {
+        if any && rest.strip_prefix("ago").is_some_and(|tail| skip(tail).is_empty()) {
             return Some(Parts {
                 months: -parts.months,
                 days: -parts.days,
@@ -435,6 +447,9 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             });
         }
         let (number, after) = Number::take_apart(rest)?;
+        if after.starts_with('/') && !rest.starts_with(['+', '-']) {
+            return None;
+        }
         any = true;
         if let Some(clock_text) = after.strip_prefix(':') {
             let end = clock_text.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'));
@@ -477,7 +492,11 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             continue;
         }
         parts.add(&number, unit)?;
-        rest = skip(&after[length..]);
+        let after = &after[length..];
+        if after.starts_with('/') {
+            return None;
+        }
+        rest = skip(after);
     }
     any.then_some(parts)
 }
@@ -494,6 +513,8 @@ fn parse_iso(text: &str) -> Option<Parts> {
             continue;
         }
         let (number, after) = Number::take(rest)?;
+        let value: f64 = rest[..rest.len() - after.len()].parse().ok()?;
+        let number = Number { rounded: Some(value.fract()), ..number };
         let unit = after.chars().next()?;
         let unit_name = match (unit, in_time) {
             ('Y', false) => "year",
