@@ -1067,6 +1067,11 @@ fn anybody_may_owe_a_read_whose_place_is_not_known() {
     scene.pass(100);
     let [(again, _)] = scene.reads()[..] else { panic!("it is sent again") };
     assert_ne!(first, again);
+    // One that has no place on the ring, as it has just begun to stand by, makes nobody else lose anything.
+    scene.receive(ProcessId::storage(9), Wire::Lost);
+    let [(at_once, _)] = scene.reads()[..] else { panic!("it is sent again") };
+    assert_ne!(again, at_once);
+    let again = at_once;
     // By then the client knows the config of that time.
     rows(&mut scene, s1, again, 3, 10);
     scene.receive(s2, Wire::Lost);

@@ -128,11 +128,19 @@ impl Core {
     }
 
     /// Submits reads again that a storage process owes, or may owe, and will not answer any more, or not in full. Those that it
-    /// may owe are submitted after a tick: what makes it lose answers may make others lose theirs.
+    /// may owe are submitted after a tick: what makes it lose answers may make others lose theirs. Not where it has no place on
+    /// the ring, as far as is known here: most of these are met for the first time, as they have just begun to stand by.
     pub(super) fn ask_again(&mut self, process: ProcessId) {
         let unplaced = self.unplaced();
+        let has_place = !self.config.held(process).is_empty();
         self.ask_owed_again(|owes| owes == process);
-        unplaced.into_iter().for_each(|sequence| self.lose_read(sequence));
+        for sequence in unplaced {
+            let is_handed_out = self.open.get(&sequence).is_some_and(|open| open.handed_out);
+            match has_place || is_handed_out {
+                true => self.lose_read(sequence),
+                false => self.submit_again(sequence),
+            }
+        }
     }
 
     /// Submits reads again that some storage processes owe, by what is known here, and will not answer any more.
