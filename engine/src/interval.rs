@@ -261,7 +261,7 @@ impl Parts {
 
     fn add_days(&mut self, number: &Number, factor: i128) {
         self.days += number.whole * factor;
-        let fraction = number.fraction() * factor as f64;
+        let fraction = number.fraction * factor as f64;
         self.days += fraction as i128;
         self.microseconds += part_of(MICROS_PER_DAY, fraction.fract());
     }
@@ -269,17 +269,17 @@ impl Parts {
     fn add_months(&mut self, number: &Number, factor: i128) {
         self.months += number.whole * factor;
         if factor == 1 {
-            let days = number.fraction() * 30.0;
+            let days = number.fraction * 30.0;
             self.days += days as i128;
             self.microseconds += part_of(MICROS_PER_DAY, days.fract());
         } else {
-            self.months += (number.fraction() * factor as f64).round_ties_even() as i128;
+            self.months += (number.fraction * factor as f64).round_ties_even() as i128;
         }
     }
 
     fn add_micros(&mut self, number: &Number, factor: i64) {
         self.microseconds += number.whole * i128::from(factor);
-        self.microseconds += part_of(factor, number.fraction());
+        self.microseconds += part_of(factor, number.fraction);
     }
 
     /// Notes that units are given; `None` when one of them has been before.
@@ -293,7 +293,7 @@ impl Parts {
     fn add(&mut self, number: &Number, unit: &str) -> Option<()> {
         let unit = unit_of(unit)?;
         // The fraction of a second is of the smaller units.
-        let with_fraction = unit == 2 && number.fraction() != 0.0;
+        let with_fraction = unit == 2 && number.fraction != 0.0;
         self.give(if with_fraction { 0b111 } else { 1 << unit })?;
         let before = self.microseconds;
         match unit {
@@ -323,28 +323,17 @@ impl Parts {
 }
 
 /// A decimal number: a whole part and a fraction, both with the number's sign.
-struct Number<'a> {
+struct Number {
     negative: bool,
     whole: i128,
-    fraction_digits: &'a str,
-    /// The fraction, where it is that of the double that the number is read as.
-    rounded: Option<f64>,
+    fraction: f64,
+    /// It has no digits behind a point.
+    is_whole: bool,
 }
 
-impl<'a> Number<'a> {
-    fn fraction(&self) -> f64 {
-        if let Some(rounded) = self.rounded {
-            return rounded;
-        }
-        if self.fraction_digits.is_empty() {
-            return 0.0;
-        }
-        let value = format!("0.{}", self.fraction_digits).parse().unwrap_or(0.0);
-        if self.negative { -value } else { value }
-    }
-
+impl Number {
     /// As [`take`](Number::take), of a number whose sign may be apart.
-    fn take_apart(text: &'a str) -> Option<(Number<'a>, &'a str)> {
+    fn take_apart(text: &str) -> Option<(Number, &str)> {
         let unsigned = text.strip_prefix(['+', '-']).filter(|rest| rest.starts_with(is_blank));
         let Some(unsigned) = unsigned.map(|rest| rest.trim_start_matches(is_blank)) else {
             return Number::take(text);
@@ -354,12 +343,13 @@ impl<'a> Number<'a> {
         }
         let negative = text.starts_with('-');
         let (number, rest) = Number::take(unsigned)?;
-        let whole = if negative { -number.whole } else { number.whole };
-        Some((Number { negative, whole, ..number }, rest))
+        let Number { whole, fraction, is_whole, .. } = number;
+        let (whole, fraction) = if negative { (-whole, -fraction) } else { (whole, fraction) };
+        Some((Number { negative, whole, fraction, is_whole }, rest))
     }
 
     /// Takes a number off the front.
-    fn take(text: &'a str) -> Option<(Number<'a>, &'a str)> {
+    fn take(text: &str) -> Option<(Number, &str)> {
         let (negative, rest) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
             b'+' => (false, &text[1..]),
@@ -370,7 +360,6 @@ impl<'a> Number<'a> {
             0 => 0,
             _ => rest[..digits].parse::<i128>().unwrap_or(MAX_FIELD).min(MAX_FIELD),
         };
-        let whole = if negative { -whole } else { whole };
         let mut rest = &rest[digits..];
         let mut fraction_digits = "";
         if let Some(after) = rest.strip_prefix('.') {
@@ -381,16 +370,19 @@ impl<'a> Number<'a> {
         if digits == 0 && fraction_digits.is_empty() {
             return None;
         }
-        Some((Number { negative, whole, fraction_digits, rounded: None }, rest))
+        let is_whole = fraction_digits.is_empty();
+        let fraction = if is_whole { 0.0 } else { format!("0.{fraction_digits}").parse().unwrap_or(0.0) };
+        let (whole, fraction) = if negative { (-whole, -fraction) } else { (whole, fraction) };
+        Some((Number { negative, whole, fraction, is_whole }, rest))
     }
 }
 
 /// `[+-]hh:mm[:ss[.ffffff]]` behind its first number.
-fn clock(first: &Number<'_>, rest: &str, overflows: &mut bool) -> Option<i128> {
+fn clock(first: &Number, rest: &str, overflows: &mut bool) -> Option<i128> {
     let mut fields = rest.split(':');
     let minutes_text = fields.next()?;
     let seconds_text = fields.next();
-    if fields.next().is_some() || !first.fraction_digits.is_empty() {
+    if fields.next().is_some() || !first.is_whole {
         return None;
     }
     let digits = |text: &str| -> Option<i128> {
@@ -461,7 +453,7 @@ fn parse_traditional(text: &str) -> Option<Parts> {
             continue;
         }
         if let Some(months) = after.strip_prefix('-')
-            && number.fraction_digits.is_empty()
+            && number.is_whole
         {
             let length = months.bytes().take_while(u8::is_ascii_digit).count();
             let count: i128 = months[..length].parse().ok().filter(|m| *m < 12)?;
@@ -513,8 +505,9 @@ fn parse_iso(text: &str) -> Option<Parts> {
             continue;
         }
         let (number, after) = Number::take(rest)?;
+        // Here it is the fraction of the double that the number is read as.
         let value: f64 = rest[..rest.len() - after.len()].parse().ok()?;
-        let number = Number { rounded: Some(value.fract()), ..number };
+        let number = Number { fraction: value.fract(), ..number };
         let unit = after.chars().next()?;
         let unit_name = match (unit, in_time) {
             ('Y', false) => "year",
