@@ -120,7 +120,7 @@ impl Table {
                 found => found,
             };
             let Some(rider) = riders.at(ride.place).filter(|rider| rider.acts_on(range)) else { continue };
-            let found = match found {
+            let mut found = match found {
                 Ok(mut found) if !self.segments[slot as usize].undecided.is_empty() => {
                     let most = if may_pause { self.options.rows_in_doubt } else { usize::MAX };
                     let Some(in_doubt) = self.take_in_doubt(slot, rider, &mut found, most) else {
@@ -137,7 +137,6 @@ impl Table {
                 }
                 found => found,
             };
-            let mut found = found;
             if let Ok(Found::Mask(mask)) = &mut found
                 && self.keep_mask(rider, slot, mask)
             {
