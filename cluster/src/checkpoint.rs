@@ -325,18 +325,18 @@ fn file_name((table, until, range): Rows) -> String {
 fn remove_older(root: &Path, ts: Ts, goes_on: &dyn Fn()) -> io::Result<()> {
     let older = complete(root, PREFIX)?.into_iter().filter(|(older, _)| *older < ts);
     let received = complete(root, RECEIVED)?.into_iter().filter(|(keyspace, _)| *keyspace <= ts);
-    older.chain(received).try_for_each(|(_, path)| remove(path, goes_on))
+    older.chain(received).try_for_each(|(_, path)| remove(&path, goes_on))
 }
 
 /// Removes what is complete: nobody takes what is left of it for that, whenever the process is killed.
-fn remove(path: PathBuf, goes_on: &dyn Fn()) -> io::Result<()> {
-    let mut name = path.clone().into_os_string();
-    name.push(GONE);
-    let gone = PathBuf::from(name);
+fn remove(path: &Path, goes_on: &dyn Fn()) -> io::Result<()> {
+    let mut gone = path.as_os_str().to_owned();
+    gone.push(GONE);
+    let gone = PathBuf::from(gone);
     if gone.exists() {
         remove_directory(&gone, goes_on)?;
     }
-    fs::rename(&path, &gone)?;
+    fs::rename(path, &gone)?;
     path.parent().map_or(Ok(()), sync_directory)?;
     remove_directory(&gone, goes_on)
 }
@@ -411,7 +411,7 @@ impl Checkpoint {
         let mut found = Vec::new();
         for (keyspace, dir) in complete(root, RECEIVED).map_err(unreadable(root))? {
             if keyspace <= ts {
-                remove(dir.clone(), &goes_on).map_err(unreadable(&dir))?;
+                remove(&dir, &goes_on).map_err(unreadable(&dir))?;
             } else {
                 found.push(Checkpoint::open(keyspace, dir)?);
             }
@@ -489,7 +489,7 @@ impl Checkpoint {
         settle(root, &goes_on)?;
         let received = complete(root, RECEIVED)?;
         let mut all = complete(root, PREFIX)?.into_iter().chain(received);
-        all.try_for_each(|(_, path)| remove(path, &goes_on))
+        all.try_for_each(|(_, path)| remove(&path, &goes_on))
     }
 
     /// Reads one file, block by block; says again and again that it `goes_on`, also where no block comes yet.

@@ -9,6 +9,7 @@ use std::{
 use crate::{
     embedded::StartError,
     message::{Incarnation, ProcessId},
+    removal::remove_directory,
     wal::{is_full, make_directory, overwrite, replace_text, sync_directory},
 };
 
@@ -59,7 +60,7 @@ pub(crate) fn lay_out(dir: &Path, shape: &str, forget: bool) -> Result<File, Sta
                         directory = %dir.display(),
                         "durability is memory: what the cluster had before is gone, and it starts empty"
                     );
-                    fs::remove_dir_all(&storage).map_err(unusable(&storage))?;
+                    remove_directory(&storage, &|| ()).map_err(unusable(&storage))?;
                 }
             }
         }

@@ -47,7 +47,7 @@ fn shorten(path: &Path, bytes: u64, goes_on: &dyn Fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory of files, which may be many, in the same way; of a link to one only the link.
+/// Removes a directory with what is in it, which may be many files, in the same way; of a link to one only the link.
 ///
 /// # Errors
 /// When something in it cannot be removed; others may be gone then.
@@ -60,7 +60,7 @@ pub(crate) fn remove_directory(path: &Path, goes_on: &dyn Fn()) -> io::Result<()
         let entry = entry?;
         removed += entry.metadata().map_or(0, |metadata| metadata.len().min(PIECE));
         match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path())?,
+            true => remove_directory(&entry.path(), goes_on)?,
             false => remove_file(&entry.path(), goes_on)?,
         }
         if removed >= PIECE {
