@@ -27,7 +27,7 @@ const COUNTERS: [(&str, &str); 12] = [
 ];
 
 /// What goes up and down.
-const GAUGES: [(&str, &str); 11] = [
+const GAUGES: [(&str, &str); 12] = [
     ("carousel_mseq_ts", "Ts of the last message that the router has learned to be ordered"),
     ("carousel_router_leading", "Whether the router leads"),
     ("carousel_router_streams", "Processes to which the router delivers"),
@@ -38,6 +38,7 @@ const GAUGES: [(&str, &str); 11] = [
     ("carousel_storage_logged_bytes", "Bytes of messages since the last checkpoint"),
     ("carousel_storage_pending_operations", "Deliveries that wait for their turn"),
     ("carousel_scan_riders", "Operations that ride the shared scan"),
+    ("carousel_scan_segments", "Segments that have rows: many small ones make revolutions long"),
     ("carousel_transport_untaken_bytes", "Bytes sent to the peer on the lane that it has not taken yet"),
 ];
 
@@ -179,6 +180,7 @@ impl StorageMeter {
 pub(crate) struct ScanMeter {
     revolutions: Total,
     riders: Gauge,
+    segments: Gauge,
 }
 
 impl ScanMeter {
@@ -188,10 +190,12 @@ impl ScanMeter {
         ScanMeter {
             revolutions: Total::of(counter!("carousel_scan_revolutions_total", "thread" => thread())),
             riders: gauge!("carousel_scan_riders", "thread" => thread()),
+            segments: gauge!("carousel_scan_segments", "thread" => thread()),
         }
     }
 
-    pub(crate) fn report(&mut self, revolutions: u64, riders: usize) {
+    pub(crate) fn report(&mut self, revolutions: u64, riders: usize, segments: usize) {
+        self.segments.set(segments as f64);
         self.revolutions.reach(revolutions);
         self.riders.set(riders as f64);
     }

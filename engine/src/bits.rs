@@ -182,7 +182,7 @@ impl Bits {
 }
 
 /// Some rows of a segment, whose cells are taken from several columns.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Picked<'a> {
     pub(crate) rows: &'a [u32],
     ranks: &'a Ranks,

@@ -98,6 +98,7 @@ impl Table {
     /// Logical size in bytes of the columns beside the segments.
     pub(crate) fn copy_size(&self) -> usize {
         self.compaction().map_or(0, |compaction| compaction.size)
+            + self.joining.as_ref().map_or(0, |joining| joining.size)
     }
 
     /// Collects versions that ended before `horizon` and encodes what has grown: a bounded amount of work on one segment.
@@ -172,6 +173,9 @@ impl Table {
         for _ in 0..self.segments.len() {
             let slot = self.collector % self.segments.len();
             self.collector = (slot + 1) % self.segments.len();
+            if self.joining.as_ref().is_some_and(|joining| joining.has(slot as u32)) {
+                continue;
+            }
             if let Some(keep) = self.what_stays(slot as u32, horizon) {
                 self.compact(slot as u32, keep, horizon);
                 return true;
@@ -294,7 +298,7 @@ impl Table {
         let keep = Picked::new(&compaction.keep, &ranks);
         let column = &mut segment.columns[index];
         let cells = if at_once { usize::MAX } else { self.options.compact_cells };
-        compaction.elsewhere = self.encoder.leave(&spec, column, &keep, cells);
+        compaction.elsewhere = self.encoder.leave(&spec, &[(&*column, keep)], cells);
         let took = if compaction.elsewhere.is_some() {
             keep.rows.len()
         } else {

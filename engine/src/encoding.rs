@@ -1,5 +1,5 @@
-//! Encoding columns of a segment that is compacted, cut before a change of the key ranges, or full: what takes longest of each,
-//! and for which nobody needs the shard (`compaction`, `precut`, `Table::append`).
+//! Encoding columns of a segment that is compacted, cut before a change of the key ranges, or full, and of several that become one:
+//! what takes longest of each, and for which nobody needs the shard (`compaction`, `precut`, `Table::append`, `joining`).
 //!
 //! ```text
 //!   rows that stay ── copied, with the domain in common ──> Encoding ── encoded ──> a column beside the segment
@@ -8,7 +8,7 @@
 //!
 //! The segment goes on to be read and written meanwhile: what it gets is brought in later, as it is where the shard encodes. A
 //! column that comes back when what it was for has been given up is dropped. The copies are not counted among the shard's memory:
-//! a table has one or two at a time, each a column of a segment.
+//! a table has one or two at a time, each a column of a segment or of what becomes one.
 
 use std::sync::{Arc, mpsc};
 
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) schema: Arc<TableSchema>,
-    /// Of this segment,
+    /// Of this segment, or the first of those that become one,
     pub(crate) slot: u32,
     /// this column.
     pub(crate) index: usize,
@@ -37,6 +37,11 @@ impl Spec {
     pub(crate) fn encode(&self, column: &mut SegmentColumn, keep: &Picked) -> (SegmentColumn, usize) {
         column.compacted(&self.schema.columns[self.index].ty, keep, self.part, self.is_part)
     }
+
+    /// Makes one of the column in several segments.
+    pub(crate) fn join(&self, parts: &mut [SegmentColumn]) -> SegmentColumn {
+        SegmentColumn::joined(&self.schema.columns[self.index].ty, parts)
+    }
 }
 
 /// Rows of a column that are being encoded.
@@ -44,7 +49,8 @@ impl Spec {
 pub struct Encoding {
     number: Number,
     spec: Spec,
-    column: SegmentColumn,
+    /// Those of each segment that they are from: of one, or of several that become one. Then what has become of them.
+    columns: Vec<SegmentColumn>,
 }
 
 /// Tells columns of a table apart that have been left to somebody else.
@@ -54,9 +60,14 @@ pub(crate) struct Number(u64);
 impl Encoding {
     /// Does the work.
     pub fn encode(&mut self) {
-        let all: Vec<u32> = (0..self.column.rows() as u32).collect();
-        let ranks = Ranks::default();
-        self.column = self.spec.encode(&mut self.column, &Picked::new(&all, &ranks)).0;
+        let encoded = match &mut self.columns[..] {
+            [column] => {
+                let all: Vec<u32> = (0..column.rows() as u32).collect();
+                self.spec.encode(column, &Picked::new(&all, &Ranks::default())).0
+            }
+            parts => self.spec.join(parts),
+        };
+        self.columns = vec![encoded];
     }
 
     /// The table of the column.
@@ -74,8 +85,9 @@ impl Encoding {
         self.number
     }
 
-    pub(crate) fn into_column(self) -> SegmentColumn {
-        self.column
+    /// The column, when it has been encoded.
+    pub(crate) fn into_column(mut self) -> SegmentColumn {
+        self.columns.pop().expect("there is a column")
     }
 }
 
@@ -99,23 +111,23 @@ impl Encoder {
         self.elsewhere = self.elsewhere.saturating_sub(1);
     }
 
-    /// Leaves it to somebody else to encode these rows of a column, if there is anybody, who is not far behind, and it may take
-    /// longer than the shard should work at a time: so many cells that are gathered.
+    /// Leaves it to somebody else to encode these rows of a column in one segment or several, if there is anybody, who is not far
+    /// behind, and it may take longer than the shard should work at a time: so many cells that are gathered.
     pub(crate) fn leave(
         &mut self,
         spec: &Spec,
-        column: &SegmentColumn,
-        keep: &Picked,
+        parts: &[(&SegmentColumn, Picked)],
         cells: usize,
     ) -> Option<Number> {
         /// Columns at a time: some may be of no use any more.
         const MOST: usize = 2;
-        let is_much = keep.rows.len() * CELLS_OF_ENCODED > cells && self.elsewhere < MOST;
+        let rows: usize = parts.iter().map(|(_, rows)| rows.rows.len()).sum();
+        let is_much = rows * CELLS_OF_ENCODED > cells && self.elsewhere < MOST;
         let other = self.other.as_ref().filter(|_| is_much)?;
         let number = Number(self.left);
         let ty = &spec.schema.columns[spec.index].ty;
-        let encoding = Encoding { number, spec: spec.clone(), column: column.divided(ty, keep) };
-        other.send(Box::new(encoding)).ok()?;
+        let columns = parts.iter().map(|(column, rows)| column.divided(ty, rows)).collect();
+        other.send(Box::new(Encoding { number, spec: spec.clone(), columns })).ok()?;
         self.left += 1;
         self.elsewhere += 1;
         Some(number)

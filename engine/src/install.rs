@@ -296,14 +296,15 @@ impl Entering {
 impl Table {
     /// The rows of a block by piece.
     fn adopting(&self, placing: &mut Placing) -> Adopting {
-        let Unpacked { segment, own, keys, follow, .. } = &mut *placing.rows;
+        let Unpacked { segment, own, within, keys, follow, .. } = &mut *placing.rows;
         let rows = segment.rows;
         if let Some(piece) = placing.whole {
             let segment = std::mem::replace(segment, Segment::new(NO_PIECE, &[]));
-            let segment = match own.len() == rows {
+            let mut segment = match own.len() == rows {
                 true => segment,
                 false => segment.extract(&self.schema.columns, own, piece),
             };
+            segment.within = *within;
             let (parts, hashes) = ([(piece, segment)].into(), std::mem::take(keys));
             return Adopting { parts, hashes, follow: *follow, ..Adopting::default() };
         }

@@ -27,6 +27,7 @@ mod grouping;
 pub mod install;
 pub mod interval;
 pub mod ipc;
+mod joining;
 mod kernel;
 #[doc(hidden)]
 pub mod kernels;

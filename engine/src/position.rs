@@ -87,6 +87,11 @@ impl KeyRange {
         self.first <= position && position <= self.last
     }
 
+    /// The least range that has all positions of both.
+    pub(crate) fn hull(self, other: KeyRange) -> KeyRange {
+        KeyRange { first: self.first.min(other.first), last: self.last.max(other.last) }
+    }
+
     /// Whether the two ranges share a position.
     pub fn overlaps(&self, other: &KeyRange) -> bool {
         self.first <= other.last && other.first <= self.last

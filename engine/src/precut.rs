@@ -121,7 +121,7 @@ impl Cutting {
             }
             let spec = Spec { schema: schema.clone(), slot, index, part: GOOD_PART, is_part: true };
             let keep = Picked::new(rows, &self.ranks[part]);
-            self.elsewhere = encoder.leave(&spec, column, &keep, cells);
+            self.elsewhere = encoder.leave(&spec, &[(&*column, keep)], cells);
             if self.elsewhere.is_none() {
                 let (column, took) = spec.encode(column, &keep);
                 self.add(column);
@@ -167,6 +167,7 @@ impl Cutting {
 impl Shard {
     /// Begins to cut segments where key ranges are about to be cut. The shard says [`Effect::Precut`] when it has.
     pub fn precut(&mut self, mut at: Vec<Position>) {
+        self.forget_joining();
         at.extend(self.precut.take().map_or(Vec::new(), |before| before.at));
         at.sort_unstable();
         at.dedup();

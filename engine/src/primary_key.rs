@@ -258,13 +258,29 @@ impl KeyIndex {
     /// Gives the rows of a segment new places, [`GONE`] to those that are not there any more. The entries
     /// [`follow`](KeyIndex::follow) later.
     pub(crate) fn begin_move(&mut self, slot: u32, to: Vec<Address>) {
-        assert!(self.can_move(slot), "rows do not move twice before their keys have followed");
+        self.begin_moves([(slot, to)]);
+    }
+
+    /// Entries that lead to the rows of a segment lead to these places.
+    fn leads(&mut self, slot: u32, to: Vec<Address>) {
         for to in to.iter().filter(|to| **to != GONE) {
             self.numbers.slot(to.slot).is_reached = true;
         }
         let from = self.numbers.slot(slot);
         *from = Slot { is_odd: !from.is_odd, is_reached: true, is_left: from.is_left, moved: to };
         self.numbers.sweep = Some(Sweep::default());
+    }
+
+    /// As [`begin_move`](KeyIndex::begin_move), of the rows of several segments, which may move into each other.
+    pub(crate) fn begin_moves(&mut self, moves: impl IntoIterator<Item = (u32, Vec<Address>)>) {
+        let moves: Vec<(u32, Vec<Address>)> = moves.into_iter().collect();
+        assert!(
+            moves.iter().all(|(slot, _)| self.can_move(*slot)),
+            "rows do not move twice before their keys have followed"
+        );
+        for (slot, to) in moves {
+            self.leads(slot, to);
+        }
     }
 
     /// Forgets the keys of the rows of these segments. The entries go before other rows come there.

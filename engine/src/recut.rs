@@ -130,6 +130,7 @@ impl Shard {
     pub fn clear(&mut self, range: KeyRange) {
         self.install_all();
         self.forget_cutting();
+        self.forget_joining();
         self.received.retain(|(_, received), _| *received != range);
         for piece in 0..self.pieces.len() {
             if self.pieces[piece].is_held() && self.pieces[piece].lies_in(&range) {
@@ -178,6 +179,7 @@ impl Shard {
     pub(crate) fn recut_now(&mut self, recut: &Recut) {
         self.install_all();
         self.forget_cutting();
+        self.forget_joining();
         let boundaries = recut.boundaries();
         for piece in 0..self.pieces.len() {
             let Piece { range, .. } = self.pieces[piece];
@@ -291,7 +293,7 @@ impl Shard {
 }
 
 /// Where the rows of a segment have gone.
-type Moves = HashMap<u32, Vec<Address>>;
+pub(crate) type Moves = HashMap<u32, Vec<Address>>;
 
 impl Table {
     /// Divides the rows of a piece among its parts, whose indices are given, and tells where they have gone.
@@ -384,10 +386,14 @@ impl Table {
         for (new, old) in previous {
             self.segments[new.slot as usize].set_previous(new.slot, new.row, old);
         }
-        for (slot, addresses) in &moves {
+        let take = |slot: &u32| {
             let segment = &mut self.segments[*slot as usize];
-            let next = std::mem::take(&mut segment.next);
-            let queues = std::mem::take(&mut segment.queues);
+            (*slot, std::mem::take(&mut segment.next), std::mem::take(&mut segment.queues))
+        };
+        // Some may move to where others of them were.
+        let taken: Vec<_> = moves.keys().map(take).collect();
+        for (slot, next, queues) in taken {
+            let addresses = &moves[&slot];
             for (row, after) in next {
                 let (at, after) = (addresses[row as usize], addresses[after as usize]);
                 self.segments[at.slot as usize].next.insert(at.row, after.row);
@@ -410,7 +416,7 @@ impl Table {
             }
         }
         match moves.keys().all(|slot| self.keys.can_move(*slot)) {
-            true => moves.drain().for_each(|(slot, to)| self.keys.begin_move(slot, to)),
+            true => self.keys.begin_moves(moves.drain()),
             false => self.keys.readdress(|address| Some(to(address))),
         }
     }
@@ -465,7 +471,11 @@ impl FoundRows {
             by_slot.entry(slot).or_default().push(row);
         }
         let mut found = FoundRows::default();
-        by_slot.iter().for_each(|(slot, rows)| found.push(*slot, rows));
+        for (slot, mut rows) in by_slot {
+            // Those of several segments that have become one do not come in order.
+            rows.sort_unstable();
+            found.push(slot, &rows);
+        }
         found
     }
 }

@@ -133,6 +133,22 @@ impl Segment {
         segment
     }
 
+    /// The rows of several segments of a piece, whose columns and versions are given.
+    pub(crate) fn joined<'a>(
+        range: usize,
+        columns: Vec<SegmentColumn>,
+        versions: Versions,
+        of: impl Iterator<Item = &'a Segment>,
+    ) -> Segment {
+        let rows = columns.first().map_or(0, SegmentColumn::rows);
+        assert!(columns.iter().all(|column| column.rows() == rows), "every column has all rows");
+        let ended_bytes = of.map(|segment| segment.ended_bytes).sum();
+        let mut segment = Segment { columns, rows, versions, ended_bytes, ..Segment::new(range, &[]) };
+        segment.visited = rows;
+        segment.note_encoded();
+        segment
+    }
+
     /// Writes the canonical form of what identifies a row: these columns.
     pub(crate) fn write_identity(&self, columns: &[Column], identity: &[usize], row: u32, key: &mut Vec<u8>) {
         self.write_cells(columns, identity, row, Blanks::ByType, key);

@@ -178,6 +178,8 @@ pub struct Shard {
     pub(crate) received: BTreeMap<(TableId, KeyRange), u128>,
     /// What is cut before the next change of the key ranges.
     pub(crate) precut: Option<Precut>,
+    /// It is the turn of this table's segments that become one when nobody is on a revolution.
+    pub(crate) join_due: Option<TableId>,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
@@ -224,6 +226,7 @@ impl Shard {
             installing: None,
             received: BTreeMap::new(),
             precut: None,
+            join_due: None,
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
@@ -294,7 +297,8 @@ impl Shard {
             self.drain(effects);
         }
         self.precut_some(effects);
-        let is_held_up = self.precut.as_ref().is_some_and(|precut| precut.is_due);
+        self.join_if_due();
+        let is_held_up = self.is_held_up();
         while !is_held_up
             && self.filling.is_none()
             && let Some(operation) = self.next_operation(effects)
@@ -330,12 +334,17 @@ impl Shard {
         let can_fill = self.filling.is_some_and(can_fill);
         let can_recut = self.recut_is_next() && self.is_quiet();
         // It waits for staged rows that have not come.
-        let waits_for_rows =
-            self.filling.is_some() && self.precut.as_ref().is_some_and(|precut| precut.is_due);
+        let waits_for_rows = self.filling.is_some() && self.is_held_up();
         let is_precut = self.precut.is_none() || waits_for_rows || self.precut_waits();
-        let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut;
+        let is_joined = self.join_due.is_none() || waits_for_rows;
+        let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut && is_joined;
         let is_idle = is_done && !can_fill && !can_recut;
         if is_idle { Progress::Idle } else { Progress::Busy }
+    }
+
+    /// Whether rows are about to change their segment, and nobody begins a revolution before they have.
+    fn is_held_up(&self) -> bool {
+        self.join_due.is_some() || self.precut.as_ref().is_some_and(|precut| precut.is_due)
     }
 
     /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
@@ -363,6 +372,7 @@ impl Shard {
         let Some(table) = self.tables.get_mut(&id) else { return };
         table.encoder.take_back();
         let encoding = encoding.and_then(|encoding| table.take_compacted(encoding));
+        let encoding = encoding.and_then(|encoding| table.take_joined(encoding));
         drop(encoding.and_then(|encoding| table.take_full(encoding)));
         // What it had in common with the copy was counted in halves.
         if (slot as usize) < table.segments.len() {
@@ -388,8 +398,9 @@ impl Shard {
     /// Whether it is time to do some of what nobody waits for: nobody rides, or those who ride have come around since the last
     /// time. It takes longer than to visit a segment: if some were done at each, a revolution would take many times as long.
     pub fn take_time(&mut self) -> bool {
-        let segments = self.rotation.iter().filter_map(|id| Some(self.tables.get(id)?.segments.len()));
-        let is_time = self.visited >= MOST_VISITED.min(segments.sum());
+        let tables = self.rotation.iter().filter_map(|id| self.tables.get(id));
+        let visited = tables.flat_map(|table| &table.segments).filter(|segment| segment.rows > 0);
+        let is_time = self.visited >= visited.take(MOST_VISITED).count();
         if is_time {
             self.visited = 0;
         }
@@ -510,8 +521,8 @@ impl Shard {
         }
     }
 
-    /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more. Looks at a bounded
-    /// amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
+    /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more; then makes one of several small
+    /// segments. Looks at a bounded amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
     /// more, `Idle` also that a column has to come back first.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
         if self.install_more() {
@@ -545,7 +556,7 @@ impl Shard {
                 return Progress::Idle;
             }
         }
-        Progress::Idle
+        self.join_some()
     }
 
     /// How often the scan has gone round a table.
@@ -556,6 +567,12 @@ impl Shard {
     /// How many segments the scan has visited with operations that act on them.
     pub fn visits(&self) -> u64 {
         self.visits
+    }
+
+    /// How many segments have rows.
+    pub fn segments(&self) -> usize {
+        let segments = self.tables.values().flat_map(|table| &table.segments);
+        segments.filter(|segment| segment.rows > 0).count()
     }
 
     /// How often the rows of an operation have been looked for in a segment. Of reads with the same predicate that see the

@@ -13,6 +13,7 @@ use crate::{
     encoding::{Encoder, Encoding, Number, Spec},
     error::{Result, SqlError, SqlState},
     found::Hashes,
+    joining::Joining,
     key::{Blanks, KEY_BYTES, write_cell},
     operation::{Effect, Ts},
     pack::Blocks,
@@ -31,7 +32,7 @@ use crate::{
 };
 
 /// Bytes after which a segment takes no more inserted rows: far below what the offsets of a column can count.
-const SEGMENT_BYTES: usize = 128 << 20;
+pub(crate) const SEGMENT_BYTES: usize = 128 << 20;
 
 /// Seed of the key hash: other bits than the ring position.
 const KEY_SEED: u64 = 0x6b65_7973;
@@ -89,6 +90,8 @@ pub(crate) struct Table {
     pub(crate) compacting: Option<u32>,
     /// Cells that could have been gathered in the time that compaction took longer than it should have.
     pub(crate) owed: usize,
+    /// Segments that become one.
+    pub(crate) joining: Option<Box<Joining>>,
     /// Who encodes columns.
     pub(crate) encoder: Encoder,
 }
@@ -138,6 +141,7 @@ impl Table {
             collector: 0,
             compacting: None,
             owed: 0,
+            joining: None,
             encoder,
         }
     }
@@ -374,8 +378,10 @@ impl Table {
         self.full.retain(|(full, _)| *full != slot);
     }
 
-    /// The rows of a segment have other numbers: a column of it that somebody else has is of no use.
+    /// The rows of a segment have other numbers: a column of it that somebody else has is of no use, nor is what it was to
+    /// become together with others.
     pub(crate) fn has_changed(&mut self, slot: u32) {
+        self.joining.take_if(|joining| joining.has(slot));
         if self.full.front().is_some_and(|(full, _)| *full == slot) {
             self.full_elsewhere = None;
         }
@@ -417,7 +423,7 @@ impl Table {
         let ranks = Ranks::default();
         let spec = Spec { schema: self.schema.clone(), slot, index, part: 2, is_part: segment.is_part };
         let cells = self.options.compact_cells;
-        self.encoder.leave(&spec, &segment.columns[index], &Picked::new(&all, &ranks), cells)
+        self.encoder.leave(&spec, &[(&segment.columns[index], Picked::new(&all, &ranks))], cells)
     }
 
     /// Takes a column back that somebody else has encoded, if it is for a full segment.

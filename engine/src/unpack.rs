@@ -182,8 +182,8 @@ impl Unpacking {
             let next = segment.positions(schema, &own[some(positions.len())]);
             let ends = next.iter().min().zip(next.iter().max());
             if let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) {
-                let before = within.unwrap_or(KeyRange { first, last });
-                *within = Some(KeyRange { first: before.first.min(first), last: before.last.max(last) });
+                let next = KeyRange { first, last };
+                *within = Some(within.map_or(next, |before| before.hull(next)));
             }
             positions.extend(next);
             return true;

@@ -5,6 +5,8 @@
 //! that meets a row twice acts once. Where they would say nothing there are no numbers: rows are appended, so that those
 //! that began lately come last.
 
+use std::ops::Range;
+
 use crate::{
     bits::{Bits, and_where},
     operation::Ts,
@@ -205,26 +207,42 @@ impl Versions {
 
     /// Keeps only these rows, and forgets begins that nobody at or after `horizon` can tell from the beginning.
     pub(crate) fn compact(&mut self, keep: &[u32], horizon: Ts) {
-        let mut begins: Vec<u64> = keep
-            .iter()
-            .map(|row| self.begin(*row as usize))
-            .map(|begin| if begin < horizon.0 { 0 } else { begin })
-            .collect();
-        let mut ends = Ends::default();
-        (self.ended, self.max_end) = (0, 0);
-        for (new, old) in keep.iter().enumerate() {
-            let end = self.end(*old as usize);
+        let rows = keep.iter().map(|row| (self.begin(*row as usize), self.end(*row as usize)));
+        let of_rows =
+            Versions::of_rows(rows.map(|(begin, end)| (if begin < horizon.0 { 0 } else { begin }, end)));
+        let changes = std::mem::take(&mut self.changes);
+        *self = Versions { changes, forgotten: self.forgotten, ..of_rows };
+    }
+
+    /// Of rows that begin and end then. When rows have begun or ended is not remembered.
+    fn of_rows(rows: impl Iterator<Item = (u64, u64)>) -> Versions {
+        let mut all = Versions::default();
+        for (row, (begin, end)) in rows.enumerate() {
+            all.max_begin = all.max_begin.max(begin);
+            match begin == 0 && all.begins.is_empty() {
+                true => all.settled += 1,
+                false => all.begins.push(begin),
+            }
             if end != u64::MAX {
-                *ends.of(new) = end;
-                (self.ended, self.max_end) = (self.ended + 1, self.max_end.max(end));
+                *all.ends.of(row) = end;
+                (all.ended, all.max_end) = (all.ended + 1, all.max_end.max(end));
             }
         }
-        self.ends = ends;
-        self.max_begin = begins.iter().copied().max().unwrap_or(0);
-        self.settled = begins.iter().position(|begin| *begin > 0).unwrap_or(begins.len());
-        begins.drain(..self.settled);
-        begins.shrink_to_fit();
-        self.begins = begins;
+        all.begins.shrink_to_fit();
+        all
+    }
+
+    /// Those of rows of several segments, one run behind the other.
+    pub(crate) fn joined<'a>(runs: impl Iterator<Item = (&'a Versions, Range<usize>)> + Clone) -> Versions {
+        let of_run = |(versions, rows): (&'a Versions, Range<usize>)| {
+            rows.map(|row| (versions.begin(row), versions.end(row)))
+        };
+        let mut all = Versions::of_rows(runs.clone().flat_map(of_run));
+        all.forgotten = runs.clone().map(|(versions, _)| versions.forgotten).max().unwrap_or(0);
+        let mut changes: Vec<u64> = runs.flat_map(|(versions, _)| versions.changes.iter().copied()).collect();
+        changes.sort_unstable();
+        changes.into_iter().for_each(|at| all.note(at));
+        all
     }
 
     /// Those of some rows.

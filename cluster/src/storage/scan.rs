@@ -116,7 +116,7 @@ impl ScanThread {
             drive(&mut scan, &channels, |scan| {
                 reported.store(scan.memory(), Ordering::Relaxed);
                 counted.count(scan);
-                meter.report(scan.shard.revolutions(), scan.shard.riding());
+                meter.report(scan.shard.revolutions(), scan.shard.riding(), scan.shard.segments());
             });
         })?;
         Ok(ScanThread { commands: Some(commands), memory, statistics, given_up, thread: Some(thread) })

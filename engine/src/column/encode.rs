@@ -3,9 +3,9 @@
 use hashbrown::{HashMap, HashTable};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Codes, Domain, Offsets};
+use super::{Domain, Offsets};
 
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+pub(super) fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }
@@ -17,11 +17,11 @@ pub(super) fn encode_ints(
     rows: usize,
     is_null: &dyn Fn(usize) -> bool,
     value: &dyn Fn(usize) -> i64,
-) -> (Codes, Domain, u64) {
+) -> (Vec<u64>, Domain, u64) {
     let values: Vec<Option<i64>> = (0..rows).map(|row| (!is_null(row)).then(|| value(row))).collect();
     let present = || values.iter().flatten().copied();
     let (Some(low), Some(high)) = (present().min(), present().max()) else {
-        return (Codes::Constant, Domain::Linear { base: 0, scale: 1 }, 0);
+        return (vec![0; rows], Domain::Linear { base: 0, scale: 1 }, 0);
     };
     let distance = |v: i64| v.wrapping_sub(low) as u64;
     let mut scale = 1;
@@ -44,20 +44,31 @@ pub(super) fn encode_ints(
             .map(|v| v.map_or(0, |v| dictionary.binary_search(&v).map_or(0, |code| code as u64)))
             .collect();
         let max = dictionary.len() as u64 - 1;
-        return (Codes::narrow(&codes, max), Domain::Ints(dictionary), max);
+        return (codes, Domain::Ints(dictionary), max);
     }
     let codes: Vec<u64> = values.iter().map(|v| v.map_or(0, |v| distance(v) / scale)).collect();
-    (Codes::narrow(&codes, max), Domain::Linear { base: low, scale }, max)
+    (codes, Domain::Linear { base: low, scale }, max)
 }
 
 /// Codes that are free behind those of a line: for values beside it, and for the first that stands for nothing.
 pub(super) const CODES_BEHIND: u64 = 1 << 32;
 
+/// Distinct values up to which a dictionary's codes are narrower than others.
+const MOST_ENTRIES: usize = 1 << 16;
+
+/// How many values a dictionary of so many rows may have so that it saves memory, however far from each other they lie.
+pub(super) fn most_entries(rows: usize) -> usize {
+    (rows * 2 / 8).min(MOST_ENTRIES)
+}
+
 /// The sorted distinct values, if codes into them save memory over plain codes up to `max`, or if there are too few codes behind
 /// that one for what may come later.
 fn small_dictionary(values: impl Iterator<Item = i64>, rows: usize, max: u64) -> Option<Vec<i64>> {
-    let saved_per_row = if max > 0xffff_ffff { 6 } else { 2 };
-    let limit = if max > u64::MAX - CODES_BEHIND { rows } else { (rows * saved_per_row / 8).min(0x1_0000) };
+    let limit = match max {
+        _ if max > u64::MAX - CODES_BEHIND => rows,
+        0x1_0000_0000.. => (rows * 6 / 8).min(MOST_ENTRIES),
+        _ => most_entries(rows),
+    };
     let mut distinct: HashMap<i64, ()> = HashMap::new();
     for value in values {
         if distinct.insert(value, ()).is_none() && distinct.len() > limit {
@@ -73,7 +84,7 @@ pub(super) fn encode_wides(
     rows: usize,
     is_null: &dyn Fn(usize) -> bool,
     value: &dyn Fn(usize) -> i128,
-) -> (Codes, Domain, u64) {
+) -> (Vec<u64>, Domain, u64) {
     let mut dictionary: Vec<i128> = (0..rows).filter(|row| !is_null(*row)).map(value).collect();
     dictionary.sort_unstable();
     dictionary.dedup();
@@ -85,14 +96,14 @@ pub(super) fn encode_wides(
         )
         .collect();
     let max = (dictionary.len() as u64).saturating_sub(1);
-    (Codes::narrow(&codes, max), Domain::Wides(dictionary), max)
+    (codes, Domain::Wides(dictionary), max)
 }
 
 pub(super) fn encode_bytes<'a>(
     rows: usize,
     is_null: &dyn Fn(usize) -> bool,
     value: &dyn Fn(usize) -> &'a [u8],
-) -> (Codes, Domain, u64) {
+) -> (Vec<u64>, Domain, u64) {
     let mut distinct: Vec<&[u8]> = Vec::new();
     let mut table: HashTable<u32> = HashTable::new();
     let mut codes: Vec<u64> = Vec::with_capacity(rows);
@@ -135,5 +146,5 @@ pub(super) fn encode_bytes<'a>(
         }
     }
     let max = (distinct.len() as u64).saturating_sub(1);
-    (Codes::narrow(&codes, max), Domain::Bytes { offsets, bytes }, max)
+    (codes, Domain::Bytes { offsets, bytes }, max)
 }

@@ -6,10 +6,10 @@ use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ByCode, Cell, Codes, Frequency, Offsets, Physical, PlainColumn,
+    ByCode, Cell, Codes, Frequency, Offsets, Physical, PlainColumn, SegmentColumn,
     arrays::{Entries, build},
     code_table::CodeTable,
-    encode::CODES_BEHIND,
+    encode::{CODES_BEHIND, encode_bytes, encode_ints, encode_wides},
     physical,
     plain::{PlainData, are_values},
 };
@@ -91,6 +91,70 @@ pub(crate) struct EncodedColumn {
 }
 
 impl EncodedColumn {
+    /// Encodes the values of so many rows, each of which is a row of some column.
+    pub(super) fn encode<'a>(
+        ty: &Type,
+        rows: usize,
+        cell: impl Fn(usize) -> (&'a SegmentColumn, usize),
+    ) -> EncodedColumn {
+        let is_null = |row: usize| {
+            let (column, row) = cell(row);
+            column.is_null(row)
+        };
+        let (codes, domain, max_code) = match physical(ty) {
+            Physical::Int => encode_ints(rows, &is_null, &|row| {
+                let (column, row) = cell(row);
+                column.int(row)
+            }),
+            Physical::Wide => encode_wides(rows, &is_null, &|row| {
+                let (column, row) = cell(row);
+                column.wide(row)
+            }),
+            Physical::Bytes => encode_bytes(rows, &is_null, &|row| {
+                let (column, row) = cell(row);
+                column.bytes(row)
+            }),
+        };
+        let mut nulls = Bits::zeros(rows);
+        (0..rows).filter(|row| is_null(*row)).for_each(|row| nulls.set(row));
+        EncodedColumn::made(ty, &codes, domain, max_code, nulls)
+    }
+
+    /// Codes up to the largest that there may be, the first one for NULLs, and what they stand for.
+    pub(super) fn made(
+        ty: &Type,
+        codes: &[u64],
+        domain: Domain,
+        max_code: u64,
+        nulls: Bits,
+    ) -> EncodedColumn {
+        let (rows, null_count) = (codes.len(), nulls.count());
+        let all_null = rows > 0 && null_count == rows;
+        let sorted = match &domain {
+            Domain::Linear { .. } => max_code + 1,
+            Domain::Ints(values) => values.len() as u64,
+            Domain::Wides(values) => values.len() as u64,
+            Domain::Bytes { offsets, .. } => offsets.strings() as u64,
+        };
+        let mut column = EncodedColumn {
+            codes: Codes::narrow(codes, max_code),
+            domain: Arc::new(domain),
+            sorted,
+            extra: PlainColumn::new(ty),
+            max_code,
+            made_of: rows,
+            frequency: Frequency::default(),
+            filter: None,
+            table: None,
+            by_code: ByCode::default(),
+            nulls: (null_count > 0 && !all_null).then_some(nulls),
+            all_null,
+        };
+        column.derive(rows);
+        column.filter = column.make_filter(rows).map(Arc::new);
+        column
+    }
+
     /// About how many values there are: as many as codes, but no more than rows.
     pub(crate) fn distinct(&self) -> u64 {
         (self.max_code + 1).min(self.made_of as u64).max(1)

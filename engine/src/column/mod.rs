@@ -18,11 +18,10 @@ mod codes;
 mod encode;
 mod encoded;
 mod frequency;
+mod joined;
 mod offsets;
 mod plain;
 mod sum;
-
-use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
@@ -30,7 +29,6 @@ pub(crate) use arrays::{decimal, gather_runs};
 use by_code::ByCode;
 pub(crate) use by_code::RowsByCode;
 pub(crate) use codes::{Codes, with_room};
-use encode::{encode_bytes, encode_ints, encode_wides};
 pub(crate) use encoded::{Domain, EncodedColumn};
 use frequency::Frequency;
 use offsets::Offsets;
@@ -389,43 +387,6 @@ impl SegmentColumn {
 
     /// These rows, encoded from scratch.
     fn encoded(&self, ty: &Type, keep: &[u32]) -> EncodedColumn {
-        let is_null = |i: usize| self.is_null(keep[i] as usize);
-        let rows = keep.len();
-        let (codes, domain, max_code) = match physical(ty) {
-            Physical::Int => encode_ints(rows, &is_null, &|i| self.int(keep[i] as usize)),
-            Physical::Wide => encode_wides(rows, &is_null, &|i| self.wide(keep[i] as usize)),
-            Physical::Bytes => encode_bytes(rows, &is_null, &|i| self.bytes(keep[i] as usize)),
-        };
-        let mut nulls = Bits::zeros(rows);
-        let mut null_count = 0;
-        for i in (0..rows).filter(|i| is_null(*i)) {
-            nulls.set(i);
-            null_count += 1;
-        }
-        let all_null = rows > 0 && null_count == rows;
-        let nulls = (null_count > 0 && !all_null).then_some(nulls);
-        let sorted = match &domain {
-            Domain::Linear { .. } => max_code + 1,
-            Domain::Ints(values) => values.len() as u64,
-            Domain::Wides(values) => values.len() as u64,
-            Domain::Bytes { offsets, .. } => offsets.strings() as u64,
-        };
-        let mut base = EncodedColumn {
-            codes,
-            domain: Arc::new(domain),
-            sorted,
-            extra: PlainColumn::new(ty),
-            max_code,
-            made_of: rows,
-            frequency: Frequency::default(),
-            filter: None,
-            table: None,
-            by_code: ByCode::default(),
-            nulls,
-            all_null,
-        };
-        base.derive(rows);
-        base.filter = base.make_filter(rows).map(Arc::new);
-        base
+        EncodedColumn::encode(ty, keep.len(), |row| (self, keep[row] as usize))
     }
 }

@@ -32,9 +32,9 @@ const ROWS: i32 = 4000;
 const PIECE: usize = 1000;
 
 /// Rows `(k, a, b)` by `k`, and a shard that should have them in one segment.
-struct Beside {
-    scan: Scan,
-    rows: BTreeMap<i32, (i32, i32)>,
+pub struct Beside {
+    pub scan: Scan,
+    pub rows: BTreeMap<i32, (i32, i32)>,
     /// Somebody who encodes columns, if it is not the shard.
     encoder: Option<mpsc::Receiver<Box<Encoding>>>,
 }
@@ -45,7 +45,7 @@ impl Beside {
         Beside::with(Options { compact_cells, ..Options::default() })
     }
 
-    fn with(options: Options) -> Beside {
+    pub fn with(options: Options) -> Beside {
         let options = Options { block_cells: PIECE, batch_rows: 20, ..options };
         let rows = (0..ROWS).map(|k| (k, (k % 10, k % 7))).collect();
         let mut beside = Beside { scan: Scan::with(ROWS, options), rows, encoder: None };
@@ -56,13 +56,13 @@ impl Beside {
     }
 
     /// Somebody else encodes columns, or not.
-    fn encoded_elsewhere(mut self, elsewhere: bool) -> Beside {
+    pub fn encoded_elsewhere(mut self, elsewhere: bool) -> Beside {
         self.encoder = elsewhere.then(|| encoder(&mut self.scan.shard));
         self
     }
 
     /// Encodes a column that the shard has left to somebody else. Returns whether there was one.
-    fn encode(&mut self) -> bool {
+    pub fn encode(&mut self) -> bool {
         self.encoder.as_ref().is_some_and(|encoder| encode(&mut self.scan.shard, encoder))
     }
 
@@ -72,30 +72,30 @@ impl Beside {
         self.scan.submit(update(vec![compare_equal(1, a)], b))
     }
 
-    fn update_one(&mut self, k: i32, b: i32) {
+    pub fn update_one(&mut self, k: i32, b: i32) {
         self.rows.entry(k).and_modify(|row| row.1 = b);
         self.scan.submit(update(vec![compare_equal(0, k)], b));
     }
 
-    fn delete(&mut self, predicate: Vec<Expr>, goes: impl Fn(i32, (i32, i32)) -> bool) {
+    pub fn delete(&mut self, predicate: Vec<Expr>, goes: impl Fn(i32, (i32, i32)) -> bool) {
         self.rows.retain(|k, row| !goes(*k, *row));
         self.scan.submit(OperationKind::Delete(Delete { predicate, returning: None }));
     }
 
-    fn insert(&mut self, k: i32, a: i32, b: i32) {
+    pub fn insert(&mut self, k: i32, a: i32, b: i32) {
         self.rows.insert(k, (a, b));
         let insert = insert(&self.scan, k, a, b);
         self.scan.submit(insert);
     }
 
     /// Compacts a piece, or encodes a column that is waited for. Returns whether there was one.
-    fn compact_some(&mut self) -> bool {
+    pub fn compact_some(&mut self) -> bool {
         let horizon = Ts(self.scan.next_ts().0 + 1);
         self.scan.shard.collect_garbage(horizon) == Progress::Busy || self.encode()
     }
 
     /// All rows are found by the scan, and each of them by its key; keys that nobody has are free.
-    fn check(&mut self) {
+    pub fn check(&mut self) {
         self.scan.run();
         let read = self.scan.submit(rows(Vec::new()));
         self.scan.run();
@@ -126,7 +126,7 @@ fn insert(scan: &Scan, k: i32, a: i32, b: i32) -> OperationKind {
     OperationKind::Insert(Insert { rows, on_conflict: OnConflict::Fail, returning: None })
 }
 
-fn rows(predicate: Vec<Expr>) -> OperationKind {
+pub fn rows(predicate: Vec<Expr>) -> OperationKind {
     let output = ReadOutput::Rows { projection: (0..3).map(column).collect(), top: None };
     OperationKind::Read(Read { predicate, output })
 }
@@ -136,7 +136,7 @@ fn hash() -> OperationKind {
 }
 
 /// The rows that a read has got.
-fn found(scan: &Scan, of: Ts) -> BTreeMap<i32, (i32, i32)> {
+pub fn found(scan: &Scan, of: Ts) -> BTreeMap<i32, (i32, i32)> {
     let mut rows = BTreeMap::new();
     for effect in &scan.effects {
         let Effect::Rows { ts, batch, .. } = effect else { continue };

@@ -8,6 +8,7 @@ mod errors;
 mod first;
 mod generate;
 mod grouping;
+mod joining;
 mod large;
 mod late;
 mod limits;
