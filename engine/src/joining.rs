@@ -1,9 +1,9 @@
 //! Making one of several small segments, a piece at a time, between the visits of segments (paper, section 4.3).
 //!
 //! ```text
-//!   begin ─────────────▶ gather ────────▶ catch up ─────▶ join         keys follow
-//!   which segments       a column         rows written    at once
-//!                        at a time        meanwhile
+//!   begin ─────────────▶ gather ────────▶ catch up ─────▶ join ───────▶ release       keys follow
+//!   which segments       a column         rows written    at once       a column
+//!                        at a time        meanwhile                     at a time
 //! ```
 //!
 //! What is asked of a table is looked for in each of its segments anew: many small ones make a revolution longer than few large
@@ -40,8 +40,9 @@ const CAUGHT_UP: usize = 64;
 /// Segments of a piece that become one.
 #[derive(Debug)]
 pub(crate) struct Joining {
+    /// Nothing when they have become one.
     sources: Vec<Source>,
-    /// Their columns as one, as far as they have been put together.
+    /// Their columns as one, as far as they have been put together; then what is left of the old ones.
     columns: Vec<SegmentColumn>,
     /// Somebody else has the next one.
     elsewhere: Option<Number>,
@@ -198,9 +199,16 @@ impl Table {
         (!best.is_empty()).then(|| best.iter().map(|(_, slot)| *slot).collect())
     }
 
-    /// Puts the next column together, or brings rows in that have been added meanwhile.
+    /// Puts the next column together, brings rows in that have been added meanwhile, or lets an old column go.
     fn put_together(&mut self) -> Stage {
         let Some(mut joining) = self.joining.take() else { return Stage::Waits };
+        if joining.sources.is_empty() {
+            // To give a lot of memory back takes its time.
+            let column = joining.columns.pop();
+            joining.size = joining.columns.iter().map(SegmentColumn::size).sum();
+            self.joining = column.map(|_| joining);
+            return Stage::Busy;
+        }
         let missing: usize = joining.missing(&self.segments).iter().map(|(_, rows)| rows.len()).sum();
         let began_with: usize = joining.sources.iter().map(|source| source.rows.len()).sum();
         if missing > began_with {
@@ -325,10 +333,13 @@ impl Table {
             std::mem::swap(&mut segment.queues, &mut old.queues);
             let old = std::mem::replace(old, segment);
             self.forget_size(&old);
+            joining.columns.extend(old.columns);
             self.is_full_no_more(*slot);
             self.measure(*slot);
         }
         self.tails[piece].take_if(|tail| slots.contains(tail));
         self.readdress(moves, riders);
+        joining.sources.clear();
+        self.joining = Some(joining);
     }
 }
