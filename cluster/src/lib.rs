@@ -24,7 +24,7 @@ pub mod parcel;
 mod patience;
 pub mod payload;
 mod planted;
-mod priority;
+pub mod priority;
 mod raft;
 mod removal;
 pub mod router;

@@ -4,7 +4,7 @@
 /// The nice value of scan threads: a third of what a thread has that orders messages. Those are ordered as soon as others
 /// before them are, which takes all the time that there is, however few they are; with a smaller share scans would wait long
 /// for some of it, and whoever has asked for their answers with them.
-pub(crate) const SCAN: i32 = 5;
+pub const SCAN: i32 = 5;
 
 /// The nice value of threads that encode columns for scan threads: a third of what those have.
 pub(crate) const ENCODE: i32 = 10;
@@ -17,7 +17,7 @@ pub(crate) const CHECKPOINT: i32 = 10;
 pub(crate) const BULK: i32 = 19;
 
 /// Gives this thread a nice value above 0, where a thread can have one of its own.
-pub(crate) fn lower(nice: i32) {
+pub fn lower(nice: i32) {
     #[cfg(target_os = "linux")]
     {
         // SAFETY: both calls take and return plain numbers. On Linux the nice value belongs to the thread.

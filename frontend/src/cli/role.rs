@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use carousel_cluster::{client::Client, member::Member, message::Body};
+use carousel_cluster::{client::Client, member::Member, message::Body, priority};
 
 use super::{
     failure::{Failure, print},
@@ -132,7 +132,11 @@ async fn take_memory(bytes: u64) -> Result<(), Failure> {
     let refused = |error| Failure::setup(format!("--memory-reserve: {bytes} bytes cannot be taken: {error}"));
     let (done, taken) = tokio::sync::oneshot::channel();
     // Whoever stops this process meanwhile does not hear of it.
-    let take = move || drop(done.send(reserve(bytes)));
+    let take = move || {
+        // Other processes may serve beside this one, which comes before them no more than its scans will.
+        priority::lower(priority::SCAN);
+        drop(done.send(reserve(bytes)));
+    };
     thread::Builder::new().name("memory".into()).spawn(take).map_err(refused)?;
     taken.await.map_err(|_| Failure::setup("--memory-reserve: taking memory has failed"))?.map_err(refused)
 }
